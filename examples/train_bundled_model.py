@@ -1,0 +1,329 @@
+"""Train the model that gpt2np bundles: a small GPT-2 on public-domain children's stories.
+
+    pip install "gpt2np[train]"
+    python examples/train_bundled_model.py --stories DIR --work build/bundled --hours 4
+
+DIR holds `train.txt` and `valid.txt`, documents separated by `<|endoftext|>`. The work folder keeps
+the vocabulary and a checkpoint that is replaced every few minutes; the same command goes on from
+it. The learning rate follows the time spent training, not a number of steps, so that the schedule
+ends when the hours are up, however busy the machine is. At the end, and with `--export-only` at any
+time, the model is written to `--out` as a folder that gpt2np and `transformers` load.
+
+Recipe: GPT-2's own byte-level BPE with 4,096 tokens learned from the training text; transformers'
+GPT2LMHeadModel; Muon (Jordan 2024; torch.optim.Muon) for the matrices inside the blocks and AdamW
+for embeddings, biases and layer norms; a short warm-up, a plateau, then a linear decay to zero;
+gradients clipped at 1; bfloat16 autocast; torch.compile. It runs on a GPU if there is one, else on
+the CPU.
+"""
+
+import argparse
+import json
+import math
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
+
+END_OF_TEXT = "<|endoftext|>"
+VOCAB_SIZE = 4096
+CONTEXT = 512
+QUERY_BLOCK = 64  # rows of the attention matrix computed at once; the masked rest is skipped
+WARMUP_STEPS = 100
+CHECKPOINT_SECONDS = 180
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Part of the training time: a small model on short windows learns the first things faster."""
+
+    until: float  # share of the time, from the start, at which this stage ends
+    layers: int
+    window: int  # tokens
+
+
+STAGES = (Stage(0.15, 2, 128), Stage(0.6, 6, 256), Stage(1.0, 6, CONTEXT))
+
+
+def replace_file(path: Path, write) -> None:
+    """Write beside `path`, then rename, so that an interruption never leaves half a file."""
+    temporary = path.with_name(path.name + ".part")
+    write(temporary)
+    temporary.replace(path)
+
+
+# --- text to ids ----------------------------------------------------------------------------------
+
+
+def read_documents(path: Path) -> list[str]:
+    parts = path.read_text(encoding="utf-8").split(END_OF_TEXT)
+    return [document for part in parts if (document := part.strip("\n"))]
+
+
+def learn_vocabulary(documents: list[str], folder: Path) -> None:
+    """Byte-pair merges from `documents`, as GPT-2's two files; end-of-text gets the last id."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE - 1, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(documents, trainer)
+    learned = json.loads(tokenizer.to_str())["model"]
+    merges = [" ".join(pair) for pair in learned["merges"]]
+    vocab = learned["vocab"] | {END_OF_TEXT: VOCAB_SIZE - 1}
+    (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
+    text = "\n".join(["#version: 0.2", *merges, ""])
+    (folder / "merges.txt").write_text(text, encoding="utf-8")
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def encode_documents(tokenizer: Tokenizer, documents: list[str]) -> list[np.ndarray]:
+    """Each document's ids, led by end-of-text."""
+    encodings = tokenizer.encode_batch(documents)
+    return [np.array([VOCAB_SIZE - 1, *encoding.ids], np.int64) for encoding in encodings]
+
+
+def training_rows(documents: list[np.ndarray], window: int, batch: int, seed: int):
+    """Endless (batch, window + 1) rows of ids: documents shuffled anew in every pass."""
+    rng = np.random.default_rng(seed)
+    while True:
+        order = rng.permutation(len(documents))
+        stream = np.concatenate([documents[i] for i in order])[rng.integers(window) :]
+        count = (len(stream) - 1) // window
+        rows = np.stack([stream[i * window : (i + 1) * window + 1] for i in range(count)])
+        rng.shuffle(rows)
+        for start in range(0, count - batch + 1, batch):
+            yield torch.from_numpy(rows[start : start + batch]).to(DEVICE)
+
+
+# --- model ----------------------------------------------------------------------------------------
+
+
+def causal_block_attention(module, query, key, value, attention_mask=None, **_):
+    """Causal attention in blocks of queries: on a CPU about twice as fast as PyTorch's own."""
+    outputs = []
+    for start in range(0, query.shape[2], QUERY_BLOCK):
+        stop = start + QUERY_BLOCK
+        scores = (query[:, :, start:stop] * query.shape[-1] ** -0.5) @ key[:, :, :stop].mT
+        future = torch.arange(stop) > torch.arange(start, stop)[:, None]
+        pattern = scores.float().masked_fill(future, -torch.inf).softmax(-1)
+        outputs.append(pattern.to(query.dtype) @ value[:, :, :stop])
+    return torch.cat(outputs, 2).transpose(1, 2), None
+
+
+def new_model(args: argparse.Namespace, layers: int) -> GPT2LMHeadModel:
+    config = GPT2Config(
+        vocab_size=VOCAB_SIZE,
+        n_positions=CONTEXT,
+        n_embd=args.width,
+        n_layer=layers,
+        n_head=args.heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=VOCAB_SIZE - 1,
+        eos_token_id=VOCAB_SIZE - 1,
+        use_cache=False,
+    )
+    AttentionInterface.register("causal_block", causal_block_attention)
+    config._attn_implementation = "sdpa" if DEVICE == "cuda" else "causal_block"
+    return GPT2LMHeadModel(config).to(DEVICE)
+
+
+def grown(small: GPT2LMHeadModel, args: argparse.Namespace, layers: int) -> GPT2LMHeadModel:
+    """A deeper model that starts as the small one stacked on itself (Du et al. 2024, G_stack)."""
+    model = new_model(args, layers)
+    content = small.state_dict()
+    for layer in range(layers):
+        copied = small.transformer.h[layer % small.config.n_layer].state_dict()
+        content |= {f"transformer.h.{layer}.{name}": value for name, value in copied.items()}
+    model.load_state_dict(content)
+    return model
+
+
+def mean_loss(model: GPT2LMHeadModel, rows: Tensor, first_position: Tensor) -> Tensor:
+    """Mean negative log likelihood (nats per token) of rows[:, 1:] given what precedes them."""
+    positions = first_position + torch.arange(rows.shape[1] - 1, device=DEVICE)[None]
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        hidden = model.transformer(rows[:, :-1], position_ids=positions).last_hidden_state
+        logits = model.lm_head(hidden)
+    return cross_entropy(logits.view(-1, VOCAB_SIZE).float(), rows[:, 1:].reshape(-1))
+
+
+def new_optimizers(model: GPT2LMHeadModel, rate: float) -> list[torch.optim.Optimizer]:
+    named = list(model.named_parameters())
+    matrices = [p for name, p in named if p.ndim == 2 and ".h." in name]
+    others = [p for name, p in named if not (p.ndim == 2 and ".h." in name)]
+    return [
+        torch.optim.Muon(matrices, lr=rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+    ]
+
+
+def rate_at(progress: float, step: int, decay: float = 0.5) -> float:
+    """Factor on the learning rate: at `step` of a stage, `progress` (0…1) of all time spent."""
+    return min(1.0, (step + 1) / WARMUP_STEPS, (1.0 - progress) / decay)
+
+
+# --- evaluation -----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def total_bits(model: GPT2LMHeadModel, documents: list[np.ndarray], stride: int) -> float:
+    """Bits needed for all documents in float32, each token given at least CONTEXT - stride others.
+
+    Every document is evaluated on its own and ends with end-of-text, whose bits are counted too.
+    """
+    nats = 0.0
+    for document in tqdm(documents, desc="valid", disable=None):
+        ids = torch.from_numpy(np.append(document, VOCAB_SIZE - 1)).to(DEVICE)
+        done = 1
+        while done < len(ids):
+            stop = min(len(ids), max(done + stride, CONTEXT + 1))
+            start = max(0, stop - CONTEXT - 1)
+            logits = model(ids[None, start : stop - 1]).logits[0, done - stop :]
+            nats += cross_entropy(logits.double(), ids[done:stop], reduction="sum").item()
+            done = stop
+    return nats / math.log(2)
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def save_checkpoint(path: Path, model, optimizers, state: dict[str, float]) -> None:
+    content = {"model": model.state_dict(), "layers": model.config.n_layer, "state": state}
+    content["optimizers"] = [optimizer.state_dict() for optimizer in optimizers]
+    replace_file(path, lambda temporary: torch.save(content, temporary))
+
+
+def load_checkpoint(args: argparse.Namespace) -> tuple[GPT2LMHeadModel, dict]:
+    """The model of the work folder's checkpoint and the checkpoint; a new one if there is none."""
+    path = args.work / "checkpoint.pt"
+    if not path.exists():
+        return new_model(args, STAGES[0].layers), {"state": {"seconds": 0.0, "tokens": 0}}
+    content = torch.load(path, map_location=DEVICE, weights_only=True)
+    model = new_model(args, content["layers"])
+    model.load_state_dict(content["model"])
+    print(f"going on at {content['state']['tokens'] / 1e6:.1f} M tokens", file=sys.stderr)
+    return model, content
+
+
+def train(args: argparse.Namespace, tokenizer: Tokenizer) -> GPT2LMHeadModel:
+    documents = encode_documents(tokenizer, read_documents(args.stories / "train.txt"))
+    model, content = load_checkpoint(args)
+    for stage in STAGES:
+        if content["state"]["seconds"] < stage.until * args.hours * 3600:
+            if model.config.n_layer != stage.layers:
+                model = grown(model, args, stage.layers)
+                content.pop("optimizers", None)
+            train_stage(args, stage, model, documents, content)
+    return model
+
+
+def train_stage(args, stage: Stage, model: GPT2LMHeadModel, documents, content: dict) -> None:
+    """Train to the stage's end; `content`, the checkpoint to go on from, is kept current."""
+    optimizers = new_optimizers(model, args.rate)
+    for optimizer, saved in zip(optimizers, content.get("optimizers", ()), strict=False):
+        optimizer.load_state_dict(saved)
+    state, budget = content["state"], args.hours * 3600
+    loss_of = torch.compile(mean_loss, dynamic=False)
+    bar = tqdm(total=round(budget), initial=round(state["seconds"]), unit="s", disable=None)
+    batches = training_rows(documents, stage.window, args.batch // stage.window, state["tokens"])
+    saved_at, before, started, average = time.monotonic(), state["seconds"], None, 0.0
+    for step, rows in enumerate(batches):
+        rate = args.rate * rate_at(state["seconds"] / budget, step)
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            group["lr"] = rate
+        loss = loss_of(model, rows, torch.randint(CONTEXT - stage.window + 1, (1,), device=DEVICE))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        started = started or time.monotonic()  # the first step compiles: not the schedule's time
+        state["seconds"] = before + time.monotonic() - started
+        state["tokens"] += rows.shape[0] * stage.window
+        average += (0.02 if average else 1.0) * (loss.item() - average)
+        bar.set_postfix_str(f"{state['tokens'] / 1e6:.1f} M tokens, loss {average:.3f}")
+        bar.update(round(state["seconds"]) - bar.n)
+        over = state["seconds"] >= stage.until * budget
+        if over or time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+            save_checkpoint(args.work / "checkpoint.pt", model, optimizers, state)
+            with (args.work / "log.jsonl").open("a", encoding="utf-8") as log:
+                print(json.dumps(state | {"train_loss": average, "rate": rate}), file=log)
+            saved_at = time.monotonic()
+        if over:
+            content["optimizers"] = [optimizer.state_dict() for optimizer in optimizers]
+            return
+
+
+def export(args: argparse.Namespace, model: GPT2LMHeadModel, tokenizer: Tokenizer) -> None:
+    """Write the folder that gpt2np bundles, then report on the rounded weights it holds."""
+    args.out.mkdir(parents=True, exist_ok=True)
+    tensors = {k: v.half().contiguous().cpu() for k, v in model.transformer.state_dict().items()}
+    metadata = {"format": "pt"}
+    replace_file(args.out / "model.safetensors", lambda p: save_file(tensors, p, metadata))
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copyfile(args.work / name, args.out / name)
+    config = model.config.to_diff_dict() | {"vocab_size": VOCAB_SIZE, "use_cache": True}
+    config |= {"architectures": ["GPT2LMHeadModel"], "dtype": "float16"}
+    config.pop("transformers_version", None)
+    generation = {"do_sample": True, "temperature": 0.8, "top_k": 40}
+    generation |= {"bos_token_id": VOCAB_SIZE - 1, "eos_token_id": VOCAB_SIZE - 1}
+    tokenizer_config = {"tokenizer_class": "GPT2Tokenizer", "model_max_length": CONTEXT}
+    tokenizer_config |= {f"{role}_token": END_OF_TEXT for role in ("bos", "eos", "unk")}
+    for name, content in (
+        ("config.json", config),
+        ("generation_config.json", generation),
+        ("tokenizer_config.json", tokenizer_config),
+    ):
+        (args.out / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    model.transformer.load_state_dict({k: v.float() for k, v in tensors.items()})
+    texts = read_documents(args.stories / "valid.txt")
+    documents, characters = encode_documents(tokenizer, texts), sum(map(len, texts))
+    for stride in (CONTEXT, CONTEXT // 4):
+        bits = total_bits(model, documents, stride) / characters
+        print(f"held-out bits per character, stride {stride}: {bits:.4f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--stories", type=Path, required=True, help="has train.txt, valid.txt")
+    parser.add_argument("--work", type=Path, default=Path("build/bundled"), help="checkpoints")
+    parser.add_argument("--out", type=Path, default=Path("weights"), help="where the model goes")
+    parser.add_argument("--hours", type=float, default=4.0, help="training time, with resumes")
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=4096, help="tokens per step")
+    parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
+    parser.add_argument("--export-only", action="store_true", help="write the last checkpoint")
+    args = parser.parse_args()
+
+    torch.manual_seed(0)
+    args.work.mkdir(parents=True, exist_ok=True)
+    if not (args.work / "merges.txt").exists():
+        learn_vocabulary(read_documents(args.stories / "train.txt"), args.work)
+    tokenizer = load_tokenizer(args.work)
+    model = load_checkpoint(args)[0] if args.export_only else train(args, tokenizer)
+    export(args, model.eval(), tokenizer)
+
+
+if __name__ == "__main__":
+    main()

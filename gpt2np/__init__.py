@@ -1,0 +1,58 @@
+"""GPT-2 in NumPy, end to end.
+
+    import gpt2np
+    lm = gpt2np.load("bundled")
+    print(lm.generate("Once upon a time", max_new_tokens=50, seed=1).text)
+
+The names below are imported when they are first used, so that `import gpt2np` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpt2np.engine import Completion as Completion
+    from gpt2np.engine import LanguageModel as LanguageModel
+    from gpt2np.engine import TextStream as TextStream
+    from gpt2np.errors import CheckpointError as CheckpointError
+    from gpt2np.errors import ContextLengthError as ContextLengthError
+    from gpt2np.errors import GPT2NPError as GPT2NPError
+    from gpt2np.errors import InvalidArgumentError as InvalidArgumentError
+    from gpt2np.errors import ModelNotFoundError as ModelNotFoundError
+    from gpt2np.errors import TokenizerError as TokenizerError
+    from gpt2np.generation import GenerationOptions as GenerationOptions
+    from gpt2np.model import GPT2 as GPT2
+    from gpt2np.model import GPT2Config as GPT2Config
+    from gpt2np.model import KVCache as KVCache
+    from gpt2np.tokenizer import Tokenizer as Tokenizer
+
+    load = LanguageModel.load
+
+__version__ = "0.1.0"
+
+_HOME_OF = {
+    "Completion": "engine",
+    "LanguageModel": "engine",
+    "TextStream": "engine",
+    "CheckpointError": "errors",
+    "ContextLengthError": "errors",
+    "GPT2NPError": "errors",
+    "InvalidArgumentError": "errors",
+    "ModelNotFoundError": "errors",
+    "TokenizerError": "errors",
+    "GenerationOptions": "generation",
+    "GPT2": "model",
+    "GPT2Config": "model",
+    "KVCache": "model",
+    "Tokenizer": "tokenizer",
+}
+
+__all__ = [*_HOME_OF, "load"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "load":
+        return import_module("gpt2np.engine").LanguageModel.load
+    if name in _HOME_OF:
+        return getattr(import_module(f"gpt2np.{_HOME_OF[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

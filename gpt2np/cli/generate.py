@@ -1,0 +1,176 @@
+"""Continue a text.
+
+The prompt and its continuation go to stdout as they are written; the model's name, the seed and the
+speed go to stderr. The prompt is the argument, or a file's content (--file), or standard input (-);
+of a file and of standard input one newline at the end is dropped.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt2np.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from gpt2np.engine import Completion, LanguageModel, TextStream
+
+THREAD_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add("prompt", nargs="?", metavar="PROMPT", help="the text to continue; - for standard input")
+    add("--file", type=Path, metavar="FILE", help="read the prompt from a file (UTF-8)")
+    add(
+        "--model",
+        metavar="MODEL",
+        help="a Hugging Face id (gpt2, distilgpt2, openai-community/gpt2-medium, ...), a folder, "
+        "or 'bundled'; default: $GPT2NP_MODEL, else openai-community/gpt2 or, if that can't be "
+        "had, the bundled model",
+    )
+    add("-n", "--max-new-tokens", type=int, metavar="N", help="at most N tokens (default: 200)")
+    add("--greedy", action="store_true", help="always the likeliest token; same as --temperature 0")
+    add("--temperature", type=float, metavar="T", help="0: greedy, higher: wilder (default: 0.8)")
+    add("--top-k", type=int, metavar="K", help="among the K likeliest; 0: no limit (default: 40)")
+    add("--top-p", type=float, metavar="P", help="among the likeliest that reach P (default: 1.0)")
+    add("--seed", type=int, metavar="SEED", help="the same seed, the same text (default: random)")
+    add(
+        "--stop",
+        action="append",
+        metavar="TEXT",
+        help="end before this text; may be given several times",
+    )
+    add("--no-echo", action="store_true", help="print the continuation without the prompt")
+    add("--json", action="store_true", help="print one JSON object when all is done")
+    add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
+    parser.epilog = (
+        "The defaults for tokens, temperature, top-k and top-p are those of the model's "
+        "generation_config.json where it names them."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Generate and print; returns the exit code."""
+    prompt = _prompt(args)
+    _set_threads(args.threads)
+    from gpt2np.engine import LanguageModel
+
+    lm = LanguageModel.load(args.model, args.dtype)
+    stream = lm.stream(prompt, **_options(args))
+    _announce(lm, stream)
+    try:
+        if not args.json:
+            _print_stream(stream, "" if args.no_echo else prompt)
+        else:
+            for _ in stream:
+                pass
+        exit_code = 0
+    except KeyboardInterrupt:
+        rest = stream.cancel()
+        if not args.json:
+            print(rest, flush=True)
+        exit_code = 130
+    completion = stream.completion
+    if args.json:
+        print(json.dumps(_as_json(completion), ensure_ascii=False), flush=True)
+    print(
+        f"{len(completion.ids)} tokens, {completion.tokens_per_second:.1f} tokens/s, "
+        f"finish reason: {completion.finish_reason}",
+        file=sys.stderr,
+    )
+    return exit_code
+
+
+def _print_stream(stream: "TextStream", echo: str) -> None:
+    sys.stdout.write(echo)
+    sys.stdout.flush()
+    for piece in stream:
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    print(flush=True)
+
+
+def _announce(lm: "LanguageModel", stream: "TextStream") -> None:
+    why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
+    print(f"model: {lm.name}{why}", file=sys.stderr)
+    print(f"seed: {stream.completion.seed}", file=sys.stderr, flush=True)
+
+
+def _as_json(completion: "Completion") -> dict[str, Any]:
+    return {
+        "prompt": completion.prompt,
+        "prompt_ids": completion.prompt_ids,
+        "text": completion.text,
+        "ids": completion.ids,
+        "finish_reason": completion.finish_reason,
+        "seed": completion.seed,
+        "model": completion.model,
+        "tokens_per_second": round(completion.tokens_per_second, 2),
+    }
+
+
+def _options(args: argparse.Namespace) -> Any:
+    if args.greedy and args.temperature:
+        raise InvalidArgumentError("--greedy and --temperature contradict each other; give one")
+    options = {
+        "max_new_tokens": args.max_new_tokens,
+        "temperature": 0.0 if args.greedy else args.temperature,
+        "top_k": args.top_k,
+        "top_p": args.top_p,
+        "seed": args.seed,
+        "stop": tuple(args.stop) if args.stop else None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _set_threads(threads: int | None) -> None:
+    """BLAS libraries read these once, when NumPy is imported: it must not have been yet."""
+    if threads is None:
+        return
+    if threads < 1:
+        raise InvalidArgumentError(f"--threads is {threads}; it must be at least 1")
+    for variable in THREAD_VARIABLES:
+        os.environ[variable] = str(threads)
+
+
+def _prompt(args: argparse.Namespace) -> str:
+    if args.file is not None:
+        if args.prompt is not None:
+            raise InvalidArgumentError("give either PROMPT or --file, not both")
+        return _decode(_read(args.file), str(args.file))
+    if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()):
+        return _decode(sys.stdin.buffer.read(), "standard input")
+    if args.prompt is None:
+        raise InvalidArgumentError("no prompt; give PROMPT, --file FILE, or - for standard input")
+    # Bytes of the command line that are not UTF-8 reach Python as lone surrogates.
+    if any("\ud800" <= character <= "\udfff" for character in args.prompt):
+        raise InvalidArgumentError("PROMPT is not UTF-8 text; check the terminal's encoding")
+    return str(args.prompt)
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InvalidArgumentError(f"can't read --file {file}: {error.strerror}") from error
+
+
+def _decode(data: bytes, source: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(
+            f"{source} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}; "
+            "convert it to UTF-8 first"
+        ) from error
+    return text.removesuffix("\n").removesuffix("\r")

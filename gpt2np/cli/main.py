@@ -1,0 +1,67 @@
+"""Which command, what exit code.
+
+0: done, also when the reader of stdout has gone. 1: could not be done. 2: wrong use. 130: Ctrl-C.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from gpt2np import __version__
+from gpt2np.cli import generate
+from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
+
+COMMANDS = {"generate": generate}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the usage is for those who ask for --help."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command that `arguments` name; returns the exit code."""
+    _use_utf_8()
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    try:
+        exit_code: int = COMMANDS[args.command].run(args)
+        return exit_code
+    except GPT2NPError as error:
+        print(f"gpt2np {args.command}: error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; that must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="gpt2np", description="GPT-2 in NumPy, from text to text.")
+    parser.add_argument("--version", action="version", version=f"gpt2np {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
+    for name, module in COMMANDS.items():
+        summary = (module.__doc__ or "").split("\n")[0]
+        module.add_arguments(
+            commands.add_parser(
+                name,
+                help=summary,
+                description=module.__doc__,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+        )
+    return parser
+
+
+def _use_utf_8() -> None:
+    """Text out is UTF-8 everywhere, also where the platform would choose a smaller encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")

@@ -1,0 +1,255 @@
+"""A tokenizer and a GPT-2 held together: text in, text out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from gpt2np.errors import CheckpointError
+from gpt2np.generation import (
+    FinishReason,
+    GenerationOptions,
+    RunningSequence,
+    StopStrings,
+    decode_step,
+    read_generation_config,
+    start_sequence,
+)
+from gpt2np.hub import find_model
+from gpt2np.model import GPT2
+from gpt2np.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Prompt = str | Sequence[int]
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of `LanguageModel.generate`: see `GenerationOptions`."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int | None
+    stop: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What came of a prompt.
+
+    Attributes:
+        prompt: the text that was continued.
+        prompt_ids: its ids; for an empty prompt the id of `<|endoftext|>`.
+        text: the continuation, without the prompt and without a stop string.
+        ids: every id that was generated, including an end-of-text and those of a stop string.
+        finish_reason: "eos", "stop" (a stop string), "length" (max_new_tokens, or the context is
+            full), "cancelled", or None while it is still running.
+        seed: the seed that gives this continuation again.
+        model: the model's name.
+        seconds: time from the start of the generation, the prompt's computation included.
+    """
+
+    prompt: str
+    prompt_ids: list[int]
+    text: str
+    ids: list[int]
+    finish_reason: FinishReason | None
+    seed: int
+    model: str
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Generated ids per second, the time for the prompt included."""
+        return len(self.ids) / self.seconds if self.seconds else 0.0
+
+
+class LanguageModel:
+    """A GPT-2 with its tokenizer.
+
+        >>> lm = LanguageModel.load("bundled")
+        >>> lm.generate("Once upon a time", max_new_tokens=50, seed=1).text
+
+    Attributes:
+        name: what to call the model.
+        model: ids → logits.
+        tokenizer: text ↔ ids.
+        defaults: the options where the caller names none.
+        notice: why this is not the model one would expect, None if it is.
+    """
+
+    def __init__(
+        self,
+        model: GPT2,
+        tokenizer: Tokenizer,
+        *,
+        name: str = "model",
+        defaults: GenerationOptions | None = None,
+        end_ids: frozenset[int] = frozenset(),
+        notice: str | None = None,
+    ) -> None:
+        if tokenizer.vocab_size > model.config.vocab_size:
+            raise CheckpointError(
+                f"{name}: the vocabulary has {tokenizer.vocab_size} tokens, but the model only "
+                f"{model.config.vocab_size}; the files must come from the same model"
+            )
+        self.name = name
+        self.model = model
+        self.tokenizer = tokenizer
+        self.defaults = defaults or GenerationOptions()
+        self.notice = notice
+        ends = {model.config.eos_token_id, tokenizer.end_of_text} - {None}
+        self._end_ids = end_ids or frozenset(end for end in ends if end is not None)
+
+    @classmethod
+    def load(cls, model: str | Path | None = None, dtype: DTypeLike = np.float32) -> LanguageModel:
+        """Find and load a model: "bundled", a folder, a Hub id, or None for the default.
+
+        See `gpt2np.hub.find_model` for what is searched where.
+
+        Raises:
+            ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
+        """
+        source = find_model(model)
+        defaults, end_ids = read_generation_config(source.folder)
+        return cls(
+            GPT2.from_folder(source.folder, dtype),
+            Tokenizer.from_folder(source.folder),
+            name=source.name,
+            defaults=defaults,
+            end_ids=end_ids,
+            notice=source.notice,
+        )
+
+    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
+        """Continue one prompt, a text or ids. Options: see `GenerationOptions`.
+
+        A prompt's text is always plain text: `<|endoftext|>` in it is these 13 characters. An empty
+        prompt starts a new text, from the end-of-text id.
+
+        Raises:
+            ContextLengthError: the prompt has more tokens than the model's context.
+            InvalidArgumentError: an option out of its range.
+        """
+        stream = self.stream(prompt, **options)
+        for _ in stream:
+            pass
+        return stream.completion
+
+    def generate_batch(
+        self, prompts: Sequence[Prompt], **options: Unpack[Options]
+    ) -> list[Completion]:
+        """Continue several prompts together; each gets what it would get alone.
+
+        Prompt number i, from 0, has the seed `seed + i`, so that its completion can be had alone.
+        """
+        chosen = replace(self.defaults, **options)
+        seed = _chosen_seed(chosen.seed)
+        streams = [
+            TextStream(self, prompt, replace(chosen, seed=seed + i))
+            for i, prompt in enumerate(prompts)
+        ]
+        while running := [stream for stream in streams if stream.running]:
+            decode_step(self.model, [stream.sequence for stream in running])
+            for stream in running:
+                stream.take_newest()
+        return [stream.completion for stream in streams]
+
+    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:
+        """Continue one prompt piece by piece: iterate over the result for the text as it grows."""
+        chosen = replace(self.defaults, **options)
+        return TextStream(self, prompt, replace(chosen, seed=_chosen_seed(chosen.seed)))
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The ids that end a text."""
+        return self._end_ids
+
+
+class TextStream(Iterator[str]):
+    """A continuation that is being generated: an iterator over pieces of its text.
+
+    The pieces are whole characters and never part of a stop string; joined they are
+    `completion.text`, which can be asked for at any time.
+    """
+
+    def __init__(self, lm: LanguageModel, prompt: Prompt, options: GenerationOptions) -> None:
+        self._lm = lm
+        if isinstance(prompt, str):
+            self._prompt = prompt
+            prompt_ids = lm.tokenizer.encode(prompt, disallowed_special=())
+        else:
+            self._prompt, prompt_ids = lm.tokenizer.decode(prompt), list(prompt)
+        if not prompt_ids and lm.tokenizer.end_of_text is not None:
+            prompt_ids = [lm.tokenizer.end_of_text]
+        self.sequence: RunningSequence = start_sequence(lm.model, prompt_ids, options, lm.end_ids)
+        self._decoder = lm.tokenizer.streaming_decoder()
+        self._stops = StopStrings(options.stop)
+        self._pieces: list[str] = []
+        self._started = time.perf_counter()
+        self._seconds = 0.0
+
+    @property
+    def running(self) -> bool:
+        """Whether more may come."""
+        return self.sequence.finish_reason is None
+
+    @property
+    def completion(self) -> Completion:
+        """What there is so far."""
+        sequence = self.sequence
+        return Completion(
+            prompt=self._prompt,
+            prompt_ids=list(sequence.prompt),
+            text="".join(self._pieces),
+            ids=list(sequence.ids),
+            finish_reason=sequence.finish_reason,
+            seed=sequence.options.seed or 0,
+            model=self._lm.name,
+            seconds=self._seconds,
+        )
+
+    def __next__(self) -> str:
+        while self.running:
+            decode_step(self._lm.model, [self.sequence])
+            if piece := self.take_newest():
+                return piece
+        raise StopIteration
+
+    def take_newest(self) -> str:
+        """The text that has become certain with the sequence's newest id, perhaps none."""
+        newest = self.sequence.ids[-1]
+        piece = ""
+        if newest not in self._lm.end_ids:
+            piece = self._stops.push(self._decoder.push(newest))
+        if not self.running and not self._stops.found:
+            piece += self._stops.push(self._decoder.finish())
+        if self._stops.found:
+            self.sequence.finish_reason = "stop"
+        elif not self.running:
+            piece += self._stops.finish()
+        self._pieces.append(piece)
+        self._seconds = time.perf_counter() - self._started
+        return piece
+
+    def cancel(self) -> str:
+        """End the generation here. Returns the text that was still held back."""
+        if not self.running:
+            return ""
+        self.sequence.finish_reason = "cancelled"
+        rest = self._stops.push(self._decoder.finish()) + self._stops.finish()
+        self._pieces.append(rest)
+        return rest
+
+
+def _chosen_seed(seed: int | None) -> int:
+    return int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed

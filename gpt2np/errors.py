@@ -1,0 +1,35 @@
+"""Every exception that a caller may want to catch.
+
+    GPT2NPError
+    ├── ModelNotFoundError     no folder, cached model or Hub repository of that name
+    ├── CheckpointError        a model's files are damaged, or do not fit each other
+    ├── TokenizerError         a vocabulary's files are damaged, or do not fit each other
+    ├── ContextLengthError     more tokens than the model has positions
+    └── InvalidArgumentError   a value out of its range (also a ValueError)
+
+A message names the thing, what was expected, and what to do next, in one line.
+"""
+
+
+class GPT2NPError(Exception):
+    """Base class of everything that gpt2np raises on purpose."""
+
+
+class ModelNotFoundError(GPT2NPError):
+    """No model is to be had under the given name or path."""
+
+
+class CheckpointError(GPT2NPError):
+    """A model's config or weights can't be used as they are."""
+
+
+class TokenizerError(GPT2NPError):
+    """A vocabulary's files can't be used as they are."""
+
+
+class ContextLengthError(GPT2NPError):
+    """A text is longer than the model's context."""
+
+
+class InvalidArgumentError(GPT2NPError, ValueError):
+    """An argument has a value that it can't have."""

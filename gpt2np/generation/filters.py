@@ -1,0 +1,48 @@
+"""Functions from logits to logits: what is ruled out becomes -inf. (…, V) → (…, V).
+
+They follow `transformers`' logits warpers, in whose order they are meant to be used: temperature,
+top-k, top-p. Ties are treated as there.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.model.functions import softmax
+
+Array = NDArray[Any]
+
+
+def apply_temperature(logits: Array, temperature: float) -> Array:
+    """Logits divided by `temperature` > 0: below 1 the likely gets likelier, above 1 less so.
+
+    Each row is shifted to have its highest at 0, which changes no probability: so the smallest
+    temperature, too, ends in the likeliest token and not in inf / inf.
+    """
+    with np.errstate(over="ignore"):
+        scaled: Array = (logits - logits.max(-1, keepdims=True)) / temperature
+    return scaled
+
+
+def top_k_filter(logits: Array, k: int) -> Array:
+    """Keep the k highest logits of each row, and those equal to the lowest of them."""
+    if k >= logits.shape[-1]:
+        return logits
+    kth = np.partition(logits, -k, axis=-1)[..., -k, None]
+    return np.where(logits < kth, -math.inf, logits)
+
+
+def top_p_filter(logits: Array, p: float) -> Array:
+    """Keep the fewest likeliest tokens that together reach probability p (Holtzman et al. 2020).
+
+    The token that crosses p is kept, so at least one is. Of equal logits the later ids are kept.
+    """
+    order = np.argsort(logits, axis=-1, kind="stable")  # rising
+    probabilities = softmax(np.take_along_axis(logits, order, -1).astype(np.float64))
+    removed = np.cumsum(probabilities, axis=-1) <= 1 - p
+    removed[..., -1] = False
+    by_id = np.empty_like(removed)
+    np.put_along_axis(by_id, order, removed, -1)
+    return np.where(by_id, -math.inf, logits)

@@ -1,0 +1,118 @@
+"""A model's shape and switches, as `config.json` gives them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt2np.errors import CheckpointError
+
+CONFIG_FILE = "config.json"
+ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")  # two names of one function
+OTHER_NAMES = {
+    "max_position_embeddings": "n_positions",
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+}
+"""Names that some checkpoints use → GPT-2's own."""
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """The architecture, with the names and defaults of `transformers`' GPT2Config.
+
+    Attributes:
+        vocab_size: V, rows of the token embedding.
+        n_positions: the context length, rows of the position embedding.
+        n_embd: C, width of the residual stream.
+        n_layer: L, number of blocks.
+        n_head: H, attention heads per block, each of D = C / H channels.
+        n_inner: F, width of the MLP.
+        layer_norm_epsilon: added to the variance in every layer norm.
+        scale_attn_weights: divide attention scores by the square root of D.
+        scale_attn_by_inverse_layer_idx: divide them by the block's number, too, counted from 1.
+        eos_token_id: the id that ends a text, None if the config names none.
+    """
+
+    vocab_size: int = 50257
+    n_positions: int = 1024
+    n_embd: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    n_inner: int = 3072
+    layer_norm_epsilon: float = 1e-5
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    eos_token_id: int | None = None
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> "GPT2Config":
+        """Read a `config.json`. Raises CheckpointError for a file that is missing or damaged."""
+        path = Path(path)
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise CheckpointError(f"can't read {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise CheckpointError(f"{path} is damaged: not JSON ({error})") from error
+        if not isinstance(content, dict):
+            raise CheckpointError(f"{path} is damaged: expected a JSON object")
+        return cls.from_mapping(content, source=str(path))
+
+    @classmethod
+    def from_mapping(cls, content: Mapping[str, Any], source: str = "config") -> "GPT2Config":
+        """Take the known keys from a config.json's content; `source` names it in messages.
+
+        Raises:
+            CheckpointError: another architecture, a value of the wrong kind, or a switch that
+                changes the result and is not supported.
+        """
+        content = {OTHER_NAMES.get(name, name): value for name, value in content.items()}
+        _refuse_unsupported(content, source)
+        values = {
+            name: content[name]
+            for name in cls.__dataclass_fields__
+            if content.get(name) is not None and name != "eos_token_id"
+        }
+        values.setdefault("n_inner", 4 * values.get("n_embd", cls.n_embd))
+        for name, value in values.items():
+            _check_kind(name, value, source)
+        if type(content.get("eos_token_id")) is int:
+            values["eos_token_id"] = content["eos_token_id"]
+        config = cls(**values)
+        if config.n_embd % config.n_head:
+            raise CheckpointError(
+                f"{source}: n_embd ({config.n_embd}) must be a multiple of n_head ({config.n_head})"
+            )
+        return config
+
+
+def _refuse_unsupported(content: Mapping[str, Any], source: str) -> None:
+    if content.get("model_type", "gpt2") != "gpt2":
+        raise CheckpointError(
+            f"{source}: model_type is {content['model_type']!r}; gpt2np runs 'gpt2' only"
+        )
+    activation = content.get("activation_function", "gelu_new")
+    if activation not in ACTIVATIONS:
+        raise CheckpointError(
+            f"{source}: activation_function {activation!r} is not supported; expected one of "
+            f"{', '.join(ACTIVATIONS)}"
+        )
+    for switch in ("add_cross_attention", "quantization_config"):
+        if content.get(switch):
+            raise CheckpointError(f"{source}: {switch} is set, which gpt2np does not support")
+
+
+def _check_kind(name: str, value: object, source: str) -> None:
+    expected = type(getattr(GPT2Config, name))
+    if expected is int:
+        valid, words = type(value) is int and value > 0, "a whole number above 0"
+    elif expected is float:
+        valid, words = type(value) in (int, float), "a number"
+    else:
+        valid, words = type(value) is bool, "true or false"
+    if not valid:
+        raise CheckpointError(f"{source}: {name} is {value!r}, expected {words}")

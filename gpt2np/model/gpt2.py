@@ -1,0 +1,186 @@
+"""GPT-2's forward pass (Radford et al. 2019, section 2.3): ids → logits.
+
+Shape letters: S sequences, N packed tokens in this step, n tokens of one sequence among them, T
+tokens seen by that sequence, C channels, H heads, D head size, F MLP width, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.model.cache import KVCache
+from gpt2np.model.checkpoint import load_weights
+from gpt2np.model.config import CONFIG_FILE, GPT2Config
+from gpt2np.model.functions import (
+    attention_pattern,
+    causal_attention,
+    gelu_new,
+    layer_norm,
+    linear,
+    merge_heads,
+    split_heads,
+)
+
+Array = NDArray[Any]
+Probe = Callable[[str, Array], Array]
+"""Called as probe(name, array) at every named point; what it returns takes the array's place."""
+
+
+class GPT2:
+    """GPT-2's weights and the function from ids to logits.
+
+    Attributes:
+        config: the architecture.
+        weights: name → array, see `gpt2np.model.checkpoint.weight_shapes`.
+    """
+
+    def __init__(self, config: GPT2Config, weights: dict[str, Array]) -> None:
+        self.config = config
+        self.weights = weights
+        self._unembedding: Array = weights.get("lm_head.weight", weights["wte.weight"]).T  # (C, V)
+
+    @classmethod
+    def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> "GPT2":
+        """Load `config.json` and `model.safetensors`; CheckpointError if they are unusable."""
+        config = GPT2Config.from_file(Path(folder) / CONFIG_FILE)
+        return cls(config, load_weights(Path(folder), config, dtype))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the weights and of all that is computed with them."""
+        return self.weights["wte.weight"].dtype
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for one sequence."""
+        return KVCache(self.config, self.dtype)
+
+    def forward(
+        self,
+        sequences: Sequence[ArrayLike],
+        caches: Sequence[KVCache] | None = None,
+        *,
+        rows: ArrayLike | None = None,
+        probe: Probe | None = None,
+    ) -> Array:
+        """Logits (R, V) for what follows each of the chosen R of N tokens.
+
+        Args:
+            sequences: the new ids of each of S sequences, one-dimensional, together N.
+            caches: what each sequence has seen before; they grow by the new tokens. Without them
+                every sequence starts here.
+            rows: which of the N packed tokens, counted over all sequences, to give logits for; all
+                by default. `last_rows(sequences)` are those that generation needs.
+            probe: called at every named point, in the order of the computation: `embed` (N, C);
+                in block i `blocks.i.ln_1` (N, C), for each sequence in turn `blocks.i.attn.q`,
+                `.k`, `.v` (H, n, D), `blocks.i.attn.pattern` (H, n, T) and `blocks.i.attn.z`
+                (H, n, D), then `blocks.i.attn.out`, `blocks.i.resid_mid`, `blocks.i.ln_2` (N, C),
+                `blocks.i.mlp.pre`, `blocks.i.mlp.act` (N, F), `blocks.i.mlp.out`, `blocks.i.resid`
+                (N, C); at the end `ln_f` (R, C) and `logits` (R, V).
+
+        Raises:
+            ContextLengthError: a sequence would have more than n_positions tokens.
+            InvalidArgumentError: an id outside 0 … V - 1, an empty sequence, too few caches.
+        """
+        new = [np.asarray(ids, np.int64) for ids in sequences]  # S arrays (n,)
+        if caches is None:
+            caches = [self.new_cache() for _ in new]
+        self._check(new, caches)
+        at = probe or _unchanged
+        w = self.weights
+
+        seen = [cache.length for cache in caches]
+        positions = [np.arange(t, t + len(ids)) for t, ids in zip(seen, new, strict=True)]
+        x = w["wte.weight"][np.concatenate(new)] + w["wpe.weight"][np.concatenate(positions)]
+        x = at("embed", x)  # (N, C)
+        for layer in range(self.config.n_layer):
+            x = self._block(layer, x, [len(ids) for ids in new], caches, probe)  # (N, C)
+        for ids, cache in zip(new, caches, strict=True):
+            cache.advance(len(ids))
+        if rows is not None:
+            x = x[np.asarray(rows, np.int64)]  # (R, C)
+        x = at("ln_f", self._layer_norm("ln_f", x))
+        return at("logits", np.dot(x, self._unembedding))  # (R, V)
+
+    def _block(
+        self,
+        layer: int,
+        x: Array,
+        lengths: Sequence[int],
+        caches: Sequence[KVCache],
+        probe: Probe | None,
+    ) -> Array:
+        """One transformer block, pre-LN: the residual stream x (N, C) → (N, C)."""
+        at, name, w = probe or _unchanged, f"blocks.{layer}", f"h.{layer}"
+        h = at(f"{name}.ln_1", self._layer_norm(f"{w}.ln_1", x))
+        qkv = self._linear(f"{w}.attn.c_attn", h)  # (N, 3C)
+        z = np.empty_like(x)  # (N, C)
+        start = 0
+        for n, cache in zip(lengths, caches, strict=True):
+            stop = start + n
+            z[start:stop] = self._attention(layer, qkv[start:stop], cache, probe)
+            start = stop
+        h = at(f"{name}.attn.out", self._linear(f"{w}.attn.c_proj", z))
+        x = at(f"{name}.resid_mid", x + h)
+        h = at(f"{name}.ln_2", self._layer_norm(f"{w}.ln_2", x))
+        h = at(f"{name}.mlp.pre", self._linear(f"{w}.mlp.c_fc", h))  # (N, F)
+        h = at(f"{name}.mlp.act", gelu_new(h))
+        h = at(f"{name}.mlp.out", self._linear(f"{w}.mlp.c_proj", h))  # (N, C)
+        return at(f"{name}.resid", x + h)
+
+    def _attention(self, layer: int, qkv: Array, cache: KVCache, probe: Probe | None) -> Array:
+        """All heads of one sequence: its new tokens' qkv (n, 3C) → their mixed values z (n, C)."""
+        q, k, v = (split_heads(part, self.config.n_head) for part in np.split(qkv, 3, axis=1))
+        if probe is None:
+            keys, values = cache.extend(layer, k, v)  # (H, T, D)
+            return merge_heads(causal_attention(q, keys, values, self._scale(layer)))
+        name = f"blocks.{layer}.attn"
+        q, k, v = probe(f"{name}.q", q), probe(f"{name}.k", k), probe(f"{name}.v", v)
+        keys, values = cache.extend(layer, k, v)
+        pattern = attention_pattern(q, keys, self._scale(layer))  # (H, n, T), whole to be seen
+        return merge_heads(probe(f"{name}.z", probe(f"{name}.pattern", pattern) @ values))
+
+    def _scale(self, layer: int) -> float:
+        scale = 1.0
+        if self.config.scale_attn_weights:
+            scale /= math.sqrt(self.config.n_embd // self.config.n_head)
+        if self.config.scale_attn_by_inverse_layer_idx:
+            scale /= layer + 1
+        return scale
+
+    def _layer_norm(self, name: str, x: Array) -> Array:
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        return layer_norm(x, weight, bias, self.config.layer_norm_epsilon)
+
+    def _linear(self, name: str, x: Array) -> Array:
+        return linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+
+    def _check(self, new: Sequence[Array], caches: Sequence[KVCache]) -> None:
+        if not new or len(new) != len(caches):
+            raise InvalidArgumentError(f"{len(new)} sequences with {len(caches)} caches")
+        for ids, cache in zip(new, caches, strict=True):
+            if ids.ndim != 1 or len(ids) == 0:
+                raise InvalidArgumentError(f"a sequence must be (n,) ids, n > 0, not {ids.shape}")
+            if ids.min() < 0 or ids.max() >= self.config.vocab_size:
+                wrong = ids[(ids < 0) | (ids >= self.config.vocab_size)][0]
+                raise InvalidArgumentError(
+                    f"id {wrong} is not in the model's vocabulary of {self.config.vocab_size}"
+                )
+            if cache.length + len(ids) > self.config.n_positions:
+                raise ContextLengthError(
+                    f"{cache.length + len(ids)} tokens are more than the model's context of "
+                    f"{self.config.n_positions}"
+                )
+
+
+def last_rows(sequences: Sequence[Sequence[int] | Array]) -> NDArray[np.int64]:
+    """The packed row of each sequence's last token: lengths 3, 1, 2 → [2, 3, 5]."""
+    return np.cumsum([len(ids) for ids in sequences], dtype=np.int64) - 1
+
+
+def _unchanged(name: str, array: Array) -> Array:
+    return array
