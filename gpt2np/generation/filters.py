@@ -21,9 +21,9 @@ def apply_temperature(logits: Array, temperature: float) -> Array:
     Each row is shifted to have its highest at 0, which changes no probability: so the smallest
     temperature, too, ends in the likeliest token and not in inf / inf.
     """
+    shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
     with np.errstate(over="ignore"):
-        scaled: Array = (logits - logits.max(-1, keepdims=True)) / temperature
-    return scaled
+        return (shifted / temperature).astype(logits.dtype)
 
 
 def top_k_filter(logits: Array, k: int) -> Array:
@@ -37,11 +37,14 @@ def top_k_filter(logits: Array, k: int) -> Array:
 def top_p_filter(logits: Array, p: float) -> Array:
     """Keep the fewest likeliest tokens that together reach probability p (Holtzman et al. 2020).
 
-    The token that crosses p is kept, so at least one is. Of equal logits the later ids are kept.
+    The token that crosses p is kept, so at least one is. Of equal logits at the border the later
+    ids are kept (in `transformers` it depends on the processor which, as torch.sort is not stable).
+    The sum is rounded to the logits' dtype, as torch.cumsum does, which decides some borders.
     """
     order = np.argsort(logits, axis=-1, kind="stable")  # rising
-    probabilities = softmax(np.take_along_axis(logits, order, -1).astype(np.float64))
-    removed = np.cumsum(probabilities, axis=-1) <= 1 - p
+    probabilities = softmax(np.take_along_axis(logits, order, -1))
+    cumulative = np.cumsum(probabilities, axis=-1, dtype=np.float64).astype(logits.dtype)
+    removed = cumulative <= 1 - p
     removed[..., -1] = False
     by_id = np.empty_like(removed)
     np.put_along_axis(by_id, order, removed, -1)

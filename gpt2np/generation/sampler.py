@@ -21,12 +21,12 @@ def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
         chosen = np.argmax(logits, -1, keepdims=True)
         certain: Array = np.arange(logits.shape[-1]) == chosen
         return certain.astype(np.float64)
-    logits = apply_temperature(logits.astype(np.float64), options.temperature)
+    logits = apply_temperature(logits, options.temperature)
     if options.top_k:
         logits = top_k_filter(logits, options.top_k)
     if options.top_p < 1:
         logits = top_p_filter(logits, options.top_p)
-    return softmax(logits)
+    return softmax(logits.astype(np.float64))
 
 
 def next_id(logits: Array, options: GenerationOptions, rng: np.random.Generator) -> int:

@@ -1,0 +1,275 @@
+"""`python -m gpt2np generate` as a user runs it: in a subprocess."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpt2np import GenerationOptions, LanguageModel
+
+COMMAND = [sys.executable, "-m", "gpt2np"]
+
+
+def run(*arguments, stdin=b"", env=None, **options):
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=120,
+        env=os.environ | {"GPT2NP_MODEL": "bundled"} | (env or {}),
+        **options,
+    )
+
+
+def generate(*arguments, **options):
+    return run("generate", *arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def expected(bundled):
+    return LanguageModel.load(bundled).generate("Once upon a time", seed=1, max_new_tokens=30)
+
+
+ONCE = ["Once upon a time", "--seed", "1", "-n", "30"]
+
+
+class TestOutput:
+    def test_prompt_and_continuation_on_stdout_the_rest_on_stderr(self, expected):
+        result = generate(*ONCE)
+        assert result.returncode == 0
+        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
+        lines = result.stderr.decode().splitlines()
+        assert lines[:2] == ["model: bundled", "seed: 1"]
+        assert re.fullmatch(r"30 tokens, [\d.]+ tokens/s, finish reason: length", lines[2])
+
+    def test_no_echo(self, expected):
+        assert generate(*ONCE, "--no-echo").stdout.decode() == expected.text + "\n"
+
+    def test_json(self, expected):
+        result = generate(*ONCE, "--json")
+        content = json.loads(result.stdout)
+        assert content.pop("tokens_per_second") > 0
+        assert content == {
+            "prompt": "Once upon a time",
+            "prompt_ids": expected.prompt_ids,
+            "text": expected.text,
+            "ids": expected.ids,
+            "finish_reason": "length",
+            "seed": 1,
+            "model": "bundled",
+        }
+
+    @pytest.mark.parametrize("arguments", [["-"], []], ids=["-", "piped"])
+    @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+    def test_standard_input(self, expected, arguments, end):
+        result = generate(*arguments, *ONCE[1:], stdin=b"Once upon a time" + end)
+        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
+
+    def test_file(self, expected, tmp_path):
+        (tmp_path / "prompt.txt").write_bytes(b"\xef\xbb\xbfOnce upon a time\n")
+        result = generate("--file", str(tmp_path / "prompt.txt"), *ONCE[1:])
+        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
+
+    def test_streams(self):
+        process = subprocess.Popen(
+            [*COMMAND, "generate", "The", "-n", "400", "--seed", "2", "--model", "bundled"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        first = os.read(process.stdout.fileno(), 20)
+        assert first and process.poll() is None
+        process.kill()
+
+    def test_unicode(self):
+        env = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}
+        result = generate("中 \N{GRINNING FACE}", "-n", "3", "--seed", "1", env=env)
+        assert result.stdout.decode("utf-8").startswith("中 \N{GRINNING FACE}")
+
+    def test_a_seed_is_chosen_and_told(self):
+        first = generate("The", "-n", "20")
+        seed = re.search(r"seed: (\d+)", first.stderr.decode()).group(1)
+        assert generate("The", "-n", "20", "--seed", seed).stdout == first.stdout
+
+
+class TestOptions:
+    def test_stop(self, expected):
+        stop = expected.text[20:25]
+        text = expected.text[: expected.text.index(stop)]
+        result = generate(*ONCE, "--no-echo", "--stop", "@@@", "--stop", stop)
+        assert result.stdout.decode() == text + "\n"
+        assert "finish reason: stop" in result.stderr.decode()
+
+    def test_greedy(self):
+        greedy = generate("The", "-n", "20", "--greedy")
+        assert greedy.stdout == generate("The", "-n", "20", "--temperature", "0").stdout
+        assert greedy.stdout == generate("The", "-n", "20", "--top-k", "1", "--seed", "9").stdout
+
+    def test_threads_and_dtype(self, expected):
+        result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
+        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
+
+    def test_empty_prompt(self):
+        result = generate("", "--seed", "1", "-n", "5")
+        assert result.returncode == 0 and result.stdout.strip()
+
+    def test_help_names_the_real_defaults(self):
+        text = " ".join(run("generate", "--help").stdout.decode().split())
+        defaults = GenerationOptions()
+        for option in ("max_new_tokens", "temperature", "top_k", "top_p"):
+            name = "--" + option.replace("_", "-")
+            assert re.search(rf"{name} [A-Z].*?default: {getattr(defaults, option)}\)", text), name
+
+    def test_help_and_version_do_without_numpy(self, tmp_path):
+        (tmp_path / "numpy.py").write_text("raise ImportError")
+        env = {"PYTHONPATH": str(tmp_path)}
+        for arguments in (["--help"], ["--version"], ["generate", "--help"], []):
+            result = run(*arguments, env=env)
+            assert result.returncode == 0 and b"gpt2np" in result.stdout
+
+
+class TestBadInput:
+    """One line on stderr, the right exit code, nothing on stdout, never a traceback."""
+
+    def check(self, result, code, *words):
+        lines = result.stderr.decode().splitlines()
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("gpt2np generate: error: ")
+        for word in words:
+            assert word in lines[0]
+        assert (result.returncode, result.stdout) == (code, b"")
+
+    def test_missing_folder(self):
+        self.check(generate("x", "--model", "./no/such/folder"), 1, "no folder ./no/such/folder")
+
+    def test_file_as_model(self, bundled):
+        path = str(bundled / "model.safetensors")
+        self.check(generate("x", "--model", path), 1, "is a file; name the folder")
+
+    def test_folder_without_a_model(self, tmp_path):
+        self.check(generate("x", "--model", str(tmp_path)), 1, "config.json")
+
+    def test_truncated_weights(self, bundled, tmp_path):
+        for file in bundled.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes()[:1_000_000])
+        self.check(generate("x", "--model", str(tmp_path)), 1, "model.safetensors is damaged")
+
+    def test_renamed_weights(self, bundled, tmp_path):
+        for file in bundled.iterdir():
+            (tmp_path / file.name.replace(".safetensors", ".st")).write_bytes(file.read_bytes())
+        self.check(generate("x", "--model", str(tmp_path)), 1, "holds no model.safetensors")
+
+    def test_wrong_shape(self, bundled, tmp_path):
+        for file in bundled.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps(config | {"n_positions": 1024}))
+        message = "wpe.weight has shape (512, 256), expected (1024, 256)"
+        self.check(generate("x", "--model", str(tmp_path)), 1, message)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--temperature", "-1"], ["temperature is -1.0"]),
+            (["--temperature", "nan"], ["temperature is nan"]),
+            (["--temperature", "warm"], ["--temperature", "'warm'"]),
+            (["--top-p", "0"], ["top_p is 0.0"]),
+            (["--top-k", "-3"], ["top_k is -3"]),
+            (["-n", "0"], ["max_new_tokens is 0"]),
+            (["--seed", "x"], ["--seed", "'x'"]),
+            (["--dtype", "int8"], ["--dtype", "int8", "float64"]),
+            (["--threads", "0"], ["--threads is 0"]),
+            (["--stop", ""], ["stop"]),
+            (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
+            (["--file", "no-such-file"], ["either PROMPT or --file"]),
+        ],
+    )
+    def test_options(self, arguments, words):
+        self.check(generate("x", *arguments), 2, *words)
+
+    def test_unknown_option(self):
+        result = generate("x", "--tempreature", "1")
+        assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+
+    def test_missing_file(self):
+        self.check(generate("--file", "no-such-file"), 2, "can't read --file no-such-file")
+
+    def test_prompt_longer_than_the_context(self, bundled):
+        result = generate("-", stdin=b"word " * 600)
+        tokens = len(LanguageModel.load(bundled).tokenizer.encode("word " * 600))
+        self.check(result, 2, f"{tokens} tokens", "context of 512")
+
+    def test_stdin_that_is_not_utf_8(self):
+        self.check(generate("-", stdin=b"abc\xff"), 2, "standard input", "0xff at offset 3")
+
+    def test_argument_that_is_not_utf_8(self):
+        self.check(generate(b"abc\xff"), 2, "PROMPT is not UTF-8")
+
+    def test_file_that_is_not_utf_8(self, tmp_path):
+        (tmp_path / "p.txt").write_bytes("Grüße".encode("utf-16"))
+        self.check(generate("--file", str(tmp_path / "p.txt")), 2, "p.txt is not UTF-8")
+
+
+class TestInterruption:
+    def start(self, *arguments):
+        return subprocess.Popen(
+            [
+                *COMMAND,
+                "generate",
+                "The",
+                "-n",
+                "500",
+                "--seed",
+                "2",
+                "--model",
+                "bundled",
+                *arguments,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def test_ctrl_c_keeps_what_was_written(self, bundled):
+        process = self.start()
+        first = os.read(process.stdout.fileno(), 10)
+        process.send_signal(signal.SIGINT)
+        rest, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130
+        lm = LanguageModel.load(bundled)
+        whole = "The" + lm.generate("The", seed=2, max_new_tokens=500).text
+        assert whole.startswith((first + rest).decode().rstrip("\n"))
+        assert "Traceback" not in stderr.decode()
+        assert stderr.decode().splitlines()[-1].endswith("finish reason: cancelled")
+
+    def test_ctrl_c_with_json_gives_what_there_is(self):
+        process = self.start("--json")
+        while b"seed" not in process.stderr.readline():
+            pass
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert json.loads(stdout)["finish_reason"] == "cancelled"
+
+    @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.4])
+    def test_ctrl_c_at_the_start_leaves_no_traceback(self, delay):
+        process = self.start()
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        # Before Python has set up its own handler, the signal ends the process (-2).
+        assert process.returncode in (130, -signal.SIGINT)
+        if process.returncode == 130:
+            assert b"Traceback" not in stderr
+
+    def test_a_closed_pipe_is_not_an_error(self):
+        process = self.start()
+        os.read(process.stdout.fileno(), 10)
+        process.stdout.close()
+        stderr = process.stderr.read().decode()
+        assert process.wait(timeout=60) == 0
+        assert "Traceback" not in stderr and "Broken" not in stderr

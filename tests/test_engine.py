@@ -1,0 +1,211 @@
+"""LanguageModel: text in, text out."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import gpt2np
+from gpt2np import (
+    CheckpointError,
+    ContextLengthError,
+    GenerationOptions,
+    InvalidArgumentError,
+    LanguageModel,
+)
+
+PROMPTS = ["Once upon a time", "The", "", '"Oh dear!" said the little old woman, and ' * 5, "中"]
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    return LanguageModel.load(bundled)
+
+
+@pytest.fixture
+def copy_of_bundled(bundled, tmp_path):
+    for file in bundled.iterdir():
+        if file.name != "model.safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "model.safetensors").symlink_to(bundled / "model.safetensors")
+    return tmp_path
+
+
+def comparable(completion):
+    return dataclasses.replace(completion, seconds=0)
+
+
+class TestGenerate:
+    def test_result(self, lm):
+        result = lm.generate("Once upon a time", max_new_tokens=20, seed=5)
+        assert result.prompt == "Once upon a time"
+        assert result.prompt_ids == lm.tokenizer.encode("Once upon a time")
+        assert len(result.ids) == 20 and result.finish_reason == "length"
+        assert result.text == lm.tokenizer.decode(result.ids)
+        assert (result.seed, result.model) == (5, lm.name)
+        assert result.tokens_per_second == 20 / result.seconds > 0
+
+    def test_ids_as_prompt(self, lm):
+        ids = lm.tokenizer.encode("Once upon a time")
+        by_ids = lm.generate(ids, max_new_tokens=10, seed=1)
+        by_text = lm.generate("Once upon a time", max_new_tokens=10, seed=1)
+        assert comparable(by_ids) == comparable(by_text)
+
+    def test_empty_prompt_starts_from_end_of_text(self, lm):
+        result = lm.generate("", max_new_tokens=5, seed=0)
+        assert result.prompt_ids == [lm.tokenizer.end_of_text] and len(result.ids) == 5
+
+    def test_end_of_text_in_a_prompt_is_plain_text(self, lm):
+        result = lm.generate("a<|endoftext|>b", max_new_tokens=1, seed=0)
+        assert lm.tokenizer.end_of_text not in result.prompt_ids
+        assert lm.tokenizer.decode(result.prompt_ids) == "a<|endoftext|>b"
+
+    def test_seeds(self, lm):
+        texts = [lm.generate("The", max_new_tokens=30, seed=s).text for s in (1, 1, 2)]
+        assert texts[0] == texts[1] != texts[2]
+        chosen = lm.generate("The", max_new_tokens=30)
+        assert lm.generate("The", max_new_tokens=30, seed=chosen.seed).text == chosen.text
+        assert chosen.seed != lm.generate("The", max_new_tokens=1).seed
+
+    def test_end_of_text_ends_it(self, lm):
+        prompt = lm.tokenizer.encode("And they lived happily ever after.")
+        results = [lm.generate(prompt, seed=s, max_new_tokens=150) for s in range(12)]
+        ended = [r for r in results if r.finish_reason == "eos"]
+        assert ended
+        for result in ended:
+            assert result.ids[-1] == lm.tokenizer.end_of_text
+            assert result.text == lm.tokenizer.decode(result.ids[:-1])
+
+    def test_the_contexts_end(self, lm):
+        context = lm.model.config.n_positions
+        ids = [5] * (context - 3)
+        result = lm.generate(ids, temperature=0, max_new_tokens=100)
+        assert result.finish_reason in ("length", "eos") and len(result.ids) <= 4
+        full = lm.generate([5] * context, max_new_tokens=100, seed=0)
+        assert len(full.ids) == 1
+        with pytest.raises(ContextLengthError, match=f"{context + 1} tokens, .* of {context}"):
+            lm.generate([5] * (context + 1))
+
+    def test_stop_strings(self, lm):
+        whole = lm.generate("Once upon a time", max_new_tokens=60, seed=3)
+        stop = whole.text[40:46]
+        result = lm.generate("Once upon a time", max_new_tokens=60, seed=3, stop=(stop,))
+        assert result.finish_reason == "stop"
+        assert result.text == whole.text[: whole.text.index(stop)]
+        assert result.ids == whole.ids[: len(result.ids)]
+
+    @pytest.mark.parametrize(
+        ("option", "message"),
+        [
+            ({"temperature": -1}, "temperature is -1; it must be 0"),
+            ({"temperature": float("nan")}, "temperature is nan"),
+            ({"temperature": float("inf")}, "temperature is inf"),
+            ({"top_k": -1}, "top_k is -1"),
+            ({"top_p": 0}, "top_p is 0; it must be above 0"),
+            ({"top_p": 1.1}, r"top_p is 1\.1"),
+            ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be at least 1"),
+            ({"seed": -1}, "seed is -1"),
+            ({"stop": ("",)}, "stop is"),
+            ({"stop": "text"}, "stop is 'text'"),
+        ],
+    )
+    def test_impossible_options_are_named(self, lm, option, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            lm.generate("x", **option)
+
+
+class TestStream:
+    @pytest.mark.parametrize("prompt", PROMPTS)
+    def test_pieces_join_to_the_text(self, lm, prompt):
+        stream = lm.stream(prompt, max_new_tokens=50, seed=4, stop=(" and the", "zzz"))
+        pieces = list(stream)
+        assert "".join(pieces) == stream.completion.text
+        once = lm.generate(prompt, max_new_tokens=50, seed=4, stop=(" and the", "zzz"))
+        assert comparable(stream.completion) == comparable(once)
+
+    def test_text_comes_while_it_is_written(self, lm):
+        stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
+        first = next(stream)
+        assert first and len(stream.completion.ids) < 5
+        assert stream.completion.finish_reason is None
+
+    def test_cancelled(self, lm):
+        stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
+        pieces = [next(stream), next(stream)]
+        pieces.append(stream.cancel())
+        assert stream.completion.finish_reason == "cancelled"
+        assert list(stream) == [] and stream.completion.text == "".join(pieces)
+
+
+class TestBatch:
+    @pytest.mark.parametrize("temperature", [0, 0.8])
+    def test_each_prompt_gets_what_it_gets_alone(self, lm, temperature):
+        options = {"max_new_tokens": 60, "temperature": temperature}
+        batch = lm.generate_batch(PROMPTS, seed=10, **options)
+        for i, (prompt, together) in enumerate(zip(PROMPTS, batch, strict=True)):
+            alone = lm.generate(prompt, seed=10 + i, **options)
+            assert comparable(together) == comparable(alone)
+
+    def test_sequences_end_at_their_own_time(self, lm):
+        batch = lm.generate_batch([[5] * 510, [5] * 3], max_new_tokens=40, temperature=0)
+        assert len(batch[0].ids) <= 3 < len(batch[1].ids)
+
+    def test_no_prompts(self, lm):
+        assert lm.generate_batch([]) == []
+
+
+class TestDefaults:
+    def change(self, folder, **content):
+        (folder / "generation_config.json").write_text(json.dumps(content))
+        return LanguageModel.load(folder)
+
+    def test_without_a_file(self, copy_of_bundled):
+        (copy_of_bundled / "generation_config.json").unlink()
+        lm = LanguageModel.load(copy_of_bundled)
+        assert lm.defaults == GenerationOptions()
+        assert (lm.defaults.temperature, lm.defaults.top_k) == (0.8, 40)
+        assert lm.end_ids == {4095}
+
+    def test_the_models_file_comes_first(self, copy_of_bundled):
+        lm = self.change(
+            copy_of_bundled,
+            temperature=0.5,
+            top_k=3,
+            top_p=0.7,
+            max_new_tokens=7,
+            eos_token_id=[1, 2],
+        )
+        assert lm.defaults == GenerationOptions(7, 0.5, 3, 0.7)
+        assert lm.end_ids == {1, 2}
+        assert len(lm.generate("x", seed=0).ids) <= 7
+
+    def test_do_sample_false_means_greedy(self, copy_of_bundled):
+        assert self.change(copy_of_bundled, do_sample=False).defaults.temperature == 0
+
+    @pytest.mark.parametrize("content", ["{", "[]", '{"top_p": 7}', '{"temperature": "hot"}'])
+    def test_damaged(self, copy_of_bundled, content):
+        (copy_of_bundled / "generation_config.json").write_text(content)
+        with pytest.raises(CheckpointError, match=r"generation_config\.json can't be used"):
+            LanguageModel.load(copy_of_bundled)
+
+    def test_a_vocabulary_that_is_too_large_for_the_model(self, copy_of_bundled, gpt2_vocabulary):
+        for name in ("vocab.json", "merges.txt"):
+            (copy_of_bundled / name).write_bytes((gpt2_vocabulary / name).read_bytes())
+        with pytest.raises(CheckpointError, match="vocabulary has 50257 tokens, .* only 4096"):
+            LanguageModel.load(copy_of_bundled)
+
+
+def test_every_public_name_exists_and_is_documented():
+    for name in gpt2np.__all__:
+        assert getattr(gpt2np, name).__doc__
+    with pytest.raises(AttributeError, match="nonsense"):
+        gpt2np.nonsense  # noqa: B018
+
+
+def test_float64(bundled):
+    lm = LanguageModel.load(bundled, "float64")
+    assert lm.model.dtype == np.float64
+    assert lm.generate("The", temperature=0, max_new_tokens=20).ids == (
+        LanguageModel.load(bundled).generate("The", temperature=0, max_new_tokens=20).ids
+    )

@@ -1,0 +1,201 @@
+"""Special tokens, decoding piece by piece, merging, and damaged files."""
+
+import itertools
+import json
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
+from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, to_bytes, to_characters
+from gpt2np.tokenizer.merge import merge_pairs
+from gpt2np.tokenizer.split import split
+
+EOT = "<|endoftext|>"
+
+
+@pytest.fixture(scope="module")
+def bundled_tokenizer(bundled):
+    return Tokenizer.from_folder(bundled)
+
+
+class TestSpecialTokens:
+    def test_in_a_text_they_are_an_error_by_default(self, bundled_tokenizer):
+        with pytest.raises(InvalidArgumentError, match=r"special token <\|endoftext\|>; pass"):
+            bundled_tokenizer.encode(f"one{EOT}two")
+
+    def test_or_plain_text(self, bundled_tokenizer):
+        ids = bundled_tokenizer.encode(f"one{EOT}two", disallowed_special=())
+        assert bundled_tokenizer.end_of_text not in ids
+        assert bundled_tokenizer.decode(ids) == f"one{EOT}two"
+
+    @pytest.mark.parametrize("allowed", ["all", {EOT}, [EOT]])
+    def test_or_themselves_if_asked_for(self, bundled_tokenizer, allowed):
+        one, two = bundled_tokenizer.encode("one"), bundled_tokenizer.encode("two")
+        end = bundled_tokenizer.end_of_text
+        ids = bundled_tokenizer.encode(f"{EOT}one{EOT}{EOT}two", allowed_special=allowed)
+        assert ids == [end, *one, end, end, *two]
+        assert bundled_tokenizer.decode(ids) == f"{EOT}one{EOT}{EOT}two"
+
+    def test_unknown_ones_are_named(self, bundled_tokenizer):
+        with pytest.raises(InvalidArgumentError, match=r"'<\|pad\|>' is not a special token"):
+            bundled_tokenizer.encode("x", allowed_special={"<|pad|>"})
+
+    def test_no_merge_makes_one(self, bundled_tokenizer):
+        for cut in range(1, len(EOT)):
+            ids = bundled_tokenizer.encode(EOT[:cut]) + bundled_tokenizer.encode(EOT[cut:])
+            assert bundled_tokenizer.end_of_text not in ids
+
+
+class TestStreamingDecoder:
+    @settings(deadline=None, max_examples=300)
+    @given(ids=st.lists(st.integers(0, 4095), max_size=40))
+    def test_pieces_join_to_the_whole_and_hold_no_half_character(self, bundled_tokenizer, ids):
+        decoder = bundled_tokenizer.streaming_decoder()
+        pieces = [decoder.push(number) for number in ids]
+        assert "".join([*pieces, decoder.finish()]) == bundled_tokenizer.decode(ids)
+
+    def test_a_character_in_several_tokens_comes_out_once_and_whole(self, bundled_tokenizer):
+        text = "\N{SNOWMAN} 中 \N{GRINNING FACE}"
+        ids = bundled_tokenizer.encode(text)
+        assert len(ids) > len(text)
+        decoder = bundled_tokenizer.streaming_decoder()
+        pieces = [decoder.push(number) for number in ids]
+        assert "\N{REPLACEMENT CHARACTER}" not in "".join(pieces)
+        assert "" in pieces
+        assert "".join(pieces) == text and decoder.finish() == ""
+
+    def test_the_rest_of_a_broken_character_is_flushed(self, bundled_tokenizer):
+        decoder = bundled_tokenizer.streaming_decoder()
+        assert decoder.push(bundled_tokenizer.encode("中")[0]) == ""
+        assert decoder.finish() == "\N{REPLACEMENT CHARACTER}"
+
+
+class TestMerge:
+    MERGES = {
+        (1, 2): (1, 12),
+        (2, 3): (0, 23),
+        (1, 23): (2, 123),
+        (1, 1): (3, 11),
+        (11, 11): (4, 4),
+    }
+
+    @pytest.mark.parametrize(
+        ("ids", "merged"),
+        [
+            ([], []),
+            ([1], [1]),
+            ([1, 2], [12]),
+            ([1, 2, 3], [123]),  # 2+3 has the lower rank, and only so 1+23 becomes possible
+            ([1, 1, 1], [11, 1]),  # of two overlapping pairs the left one
+            ([1, 1, 1, 1, 1], [4, 1]),
+        ],
+    )
+    def test_by_hand(self, ids, merged):
+        assert merge_pairs(ids, self.MERGES) == merged
+
+    def test_against_the_definition(self):
+        """The scan that the papers describe: look for the best pair, merge it, begin again."""
+
+        def scan(ids):
+            while pairs := [p for p in itertools.pairwise(ids) if p in self.MERGES]:
+                best = min(pairs, key=lambda pair: self.MERGES[pair][0])
+                place = next(i for i, p in enumerate(itertools.pairwise(ids)) if p == best)
+                ids = [*ids[:place], self.MERGES[best][1], *ids[place + 2 :]]
+            return ids
+
+        rng = random.Random(0)
+        for _ in range(500):
+            ids = rng.choices([1, 2, 3], k=rng.randrange(20))
+            assert merge_pairs(ids, self.MERGES) == scan(ids)
+
+
+class TestAlphabetAndSplit:
+    def test_the_alphabet_is_a_bijection_of_printable_characters(self):
+        data = bytes(range(256))
+        assert to_bytes(to_characters(data)) == data
+        assert len(BYTE_OF_CHARACTER) == 256
+        assert all(c.isprintable() and not c.isspace() for c in BYTE_OF_CHARACTER)
+        assert to_characters(b" hi\n") == "ĠhiĊ"
+
+    @pytest.mark.parametrize(
+        ("text", "pieces"),
+        [
+            ("It's  so", ["It", "'s", " ", " so"]),
+            ("IT'S", ["IT", "'", "S"]),  # contractions in small letters only
+            ("a1b ²x", ["a", "1", "b", " ²", "x"]),
+            ("x \n\n y", ["x", " \n\n", " y"]),
+            ("end  ", ["end", "  "]),
+            ("\x1c!", ["\x1c!"]),  # U+001C is white space to str.isspace, not to Unicode
+        ],
+    )
+    def test_pieces(self, text, pieces):
+        assert split(text) == pieces
+
+    @given(text=st.text())
+    def test_pieces_join_to_the_text(self, text):
+        assert "".join(split(text)) == text
+
+
+class TestDecoding:
+    def test_unknown_ids_are_named(self, bundled_tokenizer):
+        with pytest.raises(InvalidArgumentError, match="id 4096 is not in the vocabulary of 4096"):
+            bundled_tokenizer.decode([1, 4096])
+
+    def test_strict(self, bundled_tokenizer):
+        half = bundled_tokenizer.encode("中")[:1]
+        with pytest.raises(UnicodeDecodeError):
+            bundled_tokenizer.decode(half, errors="strict")
+
+
+class TestFiles:
+    @pytest.fixture
+    def files(self, bundled, tmp_path):
+        for name in ("vocab.json", "merges.txt"):
+            (tmp_path / name).write_bytes((bundled / name).read_bytes())
+        return tmp_path
+
+    def test_openais_names(self, files, bundled_tokenizer):
+        (files / "vocab.json").rename(files / "encoder.json")
+        (files / "merges.txt").rename(files / "vocab.bpe")
+        tokenizer = Tokenizer.from_folder(files)
+        assert tokenizer.encode("Once upon") == bundled_tokenizer.encode("Once upon")
+
+    def test_windows_line_ends(self, files, bundled_tokenizer):
+        merges = files / "merges.txt"
+        merges.write_bytes(merges.read_bytes().replace(b"\n", b"\r\n"))
+        assert Tokenizer.from_folder(files).encode("Once") == bundled_tokenizer.encode("Once")
+
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            ("vocab.json", "{", "damaged: not JSON"),
+            ("vocab.json", "[1]", "must hold a JSON object"),
+            ("vocab.json", '{"a": "0"}', "must hold a JSON object"),
+            ("vocab.json", '{"a": 0, "b": 0}', "same id to two tokens"),
+            ("vocab.json", '{"a": 0}', "255 of the 256 single-byte tokens are missing"),
+            ("merges.txt", "#version: 0.2\na b c\n", "line 2: expected two tokens"),
+            ("merges.txt", "a b\nnonsense\n", "line 2: expected two tokens"),
+            ("merges.txt", "qqq zzz\n", "has no token 'qqq'"),
+            ("merges.txt", b"\xff\xfe", "not UTF-8 at byte 0"),
+        ],
+    )
+    def test_damaged_files_are_named(self, files, name, content, message):
+        data = content if isinstance(content, bytes) else content.encode()
+        (files / name).write_bytes(data)
+        with pytest.raises(TokenizerError, match=message) as error:
+            Tokenizer.from_folder(files)
+        assert str(files / name) in str(error.value) and "\n" not in str(error.value)
+
+    def test_missing_files(self, tmp_path):
+        with pytest.raises(TokenizerError, match=r"holds no vocabulary: expected vocab\.json and"):
+            Tokenizer.from_folder(tmp_path)
+
+    def test_special_tokens_are_those_that_no_merge_makes(self, files):
+        vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
+        (files / "vocab.json").write_text(json.dumps(vocab | {"<|pad|>": 4096}))
+        tokenizer = Tokenizer.from_folder(files)
+        assert tokenizer.special_tokens == {EOT: 4095, "<|pad|>": 4096}
+        assert tokenizer.encode(f"<|pad|>{EOT}", allowed_special="all") == [4096, 4095]
