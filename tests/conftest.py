@@ -1,4 +1,4 @@
-"""What the tests share: where the data is, reference models, and tables shown at the end of a run."""
+"""What the tests share: the data, reference models, tables shown at the end of a run."""
 
 import os
 from collections import defaultdict

@@ -192,7 +192,7 @@ class TestDefaults:
     def test_a_vocabulary_that_is_too_large_for_the_model(self, copy_of_bundled, gpt2_vocabulary):
         for name in ("vocab.json", "merges.txt"):
             (copy_of_bundled / name).write_bytes((gpt2_vocabulary / name).read_bytes())
-        with pytest.raises(CheckpointError, match="vocabulary has 50257 tokens, .* only 4096"):
+        with pytest.raises(CheckpointError, match=r"vocabulary has 50257 tokens, .* only 4096"):
             LanguageModel.load(copy_of_bundled)
 
 

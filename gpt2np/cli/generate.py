@@ -147,15 +147,12 @@ def _prompt(args: argparse.Namespace) -> str:
     if args.file is not None:
         if args.prompt is not None:
             raise InvalidArgumentError("give either PROMPT or --file, not both")
-        return _decode(_read(args.file), str(args.file))
+        return _without_newline(_decode(_read(args.file), str(args.file)))
     if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()):
-        return _decode(sys.stdin.buffer.read(), "standard input")
+        return _without_newline(_decode(sys.stdin.buffer.read(), "standard input"))
     if args.prompt is None:
         raise InvalidArgumentError("no prompt; give PROMPT, --file FILE, or - for standard input")
-    # Bytes of the command line that are not UTF-8 reach Python as lone surrogates.
-    if any("\ud800" <= character <= "\udfff" for character in args.prompt):
-        raise InvalidArgumentError("PROMPT is not UTF-8 text; check the terminal's encoding")
-    return str(args.prompt)
+    return _decode(os.fsencode(args.prompt), "PROMPT")
 
 
 def _read(file: Path) -> bytes:
@@ -167,10 +164,13 @@ def _read(file: Path) -> bytes:
 
 def _decode(data: bytes, source: str) -> str:
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(
             f"{source} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}; "
             "convert it to UTF-8 first"
         ) from error
+
+
+def _without_newline(text: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")

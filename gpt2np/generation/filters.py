@@ -23,7 +23,8 @@ def apply_temperature(logits: Array, temperature: float) -> Array:
     """
     shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
     with np.errstate(over="ignore"):
-        return (shifted / temperature).astype(logits.dtype)
+        scaled: Array = (shifted / temperature).astype(logits.dtype)
+    return scaled
 
 
 def top_k_filter(logits: Array, k: int) -> Array:

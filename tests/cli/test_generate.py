@@ -207,7 +207,7 @@ class TestBadInput:
         self.check(generate("-", stdin=b"abc\xff"), 2, "standard input", "0xff at offset 3")
 
     def test_argument_that_is_not_utf_8(self):
-        self.check(generate(b"abc\xff"), 2, "PROMPT is not UTF-8")
+        self.check(generate(b"abc\xff"), 2, "PROMPT is not UTF-8 text: byte 0xff at offset 3")
 
     def test_file_that_is_not_utf_8(self, tmp_path):
         (tmp_path / "p.txt").write_bytes("Grüße".encode("utf-16"))

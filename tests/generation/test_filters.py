@@ -37,7 +37,7 @@ def logits(request):
 
 @pytest.fixture(autouse=True)
 def stable_sort(monkeypatch):
-    """torch.sort orders equal numbers as it likes, which top-p then cuts through; make it stable."""
+    """torch.sort orders equals as it likes, and top-p may cut between them; make it stable."""
     sort = torch.sort
     monkeypatch.setattr(
         torch, "sort", lambda x, descending: sort(x, descending=descending, stable=True)

@@ -162,7 +162,7 @@ class TestBounds:
     def test_the_whole_context_and_not_one_token_more(self, model, ids):
         cache = model.new_cache()
         assert model.forward([ids], [cache]).shape == (48, 211)
-        with pytest.raises(ContextLengthError, match="49 tokens .* 48"):
+        with pytest.raises(ContextLengthError, match=r"49 tokens .* 48"):
             model.forward([[1]], [cache])
         assert cache.length == 48
 

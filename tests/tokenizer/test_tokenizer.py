@@ -73,15 +73,16 @@ class TestStreamingDecoder:
         assert decoder.finish() == "\N{REPLACEMENT CHARACTER}"
 
 
-class TestMerge:
-    MERGES = {
-        (1, 2): (1, 12),
-        (2, 3): (0, 23),
-        (1, 23): (2, 123),
-        (1, 1): (3, 11),
-        (11, 11): (4, 4),
-    }
+MERGES = {
+    (1, 2): (1, 12),
+    (2, 3): (0, 23),
+    (1, 23): (2, 123),
+    (1, 1): (3, 11),
+    (11, 11): (4, 4),
+}
 
+
+class TestMerge:
     @pytest.mark.parametrize(
         ("ids", "merged"),
         [
@@ -94,22 +95,22 @@ class TestMerge:
         ],
     )
     def test_by_hand(self, ids, merged):
-        assert merge_pairs(ids, self.MERGES) == merged
+        assert merge_pairs(ids, MERGES) == merged
 
     def test_against_the_definition(self):
         """The scan that the papers describe: look for the best pair, merge it, begin again."""
 
         def scan(ids):
-            while pairs := [p for p in itertools.pairwise(ids) if p in self.MERGES]:
-                best = min(pairs, key=lambda pair: self.MERGES[pair][0])
+            while pairs := [p for p in itertools.pairwise(ids) if p in MERGES]:
+                best = min(pairs, key=lambda pair: MERGES[pair][0])
                 place = next(i for i, p in enumerate(itertools.pairwise(ids)) if p == best)
-                ids = [*ids[:place], self.MERGES[best][1], *ids[place + 2 :]]
+                ids = [*ids[:place], MERGES[best][1], *ids[place + 2 :]]
             return ids
 
         rng = random.Random(0)
         for _ in range(500):
             ids = rng.choices([1, 2, 3], k=rng.randrange(20))
-            assert merge_pairs(ids, self.MERGES) == scan(ids)
+            assert merge_pairs(ids, MERGES) == scan(ids)
 
 
 class TestAlphabetAndSplit:
