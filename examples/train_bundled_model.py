@@ -176,7 +176,7 @@ def new_optimizers(model: GPT2LMHeadModel, rate: float) -> list[torch.optim.Opti
     ]
 
 
-def rate_at(progress: float, step: int, decay: float = 0.5) -> float:
+def rate_at(progress: float, step: int, decay: float = 0.6) -> float:
     """Factor on the learning rate: at `step` of a stage, `progress` (0…1) of all time spent."""
     return min(1.0, (step + 1) / WARMUP_STEPS, (1.0 - progress) / decay)
 
