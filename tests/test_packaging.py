@@ -34,14 +34,22 @@ def installed(wheel, tmp_path_factory):
 
 def offline(python, *arguments, stdin=None, folder: Path):
     """Run without any network: in a network namespace of its own where the system has them."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "PYTHON", "GPT2NP"))}
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("HF_", "PYTHON", "GPT2NP"))
+    }
     environment |= {"HF_HOME": str(folder / "home"), "HTTPS_PROXY": "http://127.0.0.1:9"}
     isolated = ["unshare", "--net", "--map-root-user"]
     if not (shutil.which("unshare") and subprocess.run([*isolated, "true"]).returncode == 0):
         isolated = []
     command = [*isolated, str(python), "-m", "gpt2np", *arguments]
     return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, cwd=folder, env=environment, timeout=120
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=120,
     )
 
 
@@ -75,7 +83,9 @@ def test_the_main_job_offline(installed, tmp_path):
     assert result.returncode == 0
     assert result.stdout.startswith("Once upon a time") and len(result.stdout) > 300
     assert result.stderr.startswith("model: bundled (openai-community/gpt2 is not cached and ")
-    piped = offline(installed, "generate", "-", "--seed", "1", stdin="Once upon a time\n", folder=tmp_path)
+    piped = offline(
+        installed, "generate", "-", "--seed", "1", stdin="Once upon a time\n", folder=tmp_path
+    )
     assert piped.stdout == result.stdout
 
 
@@ -83,6 +93,9 @@ def test_it_is_typed_and_needs_nothing_else(installed, tmp_path):
     program = "import gpt2np; print(gpt2np.load('bundled').generate('The', max_new_tokens=1).seed)"
     subprocess.run([installed, "-c", program], check=True, cwd=tmp_path, capture_output=True)
     listed = subprocess.run(
-        [installed, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True
+        [installed, "-m", "pip", "list", "--format=freeze"],
+        check=True,
+        capture_output=True,
+        text=True,
     )
     assert "torch" not in listed.stdout and "transformers" not in listed.stdout

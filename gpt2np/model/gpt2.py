@@ -1,7 +1,22 @@
 """GPT-2's forward pass (Radford et al. 2019, section 2.3): ids → logits.
 
 Shape letters: S sequences, N packed tokens in this step, n tokens of one sequence among them, T
-tokens seen by that sequence, C channels, H heads, D head size, F MLP width, V vocabulary.
+tokens seen by that sequence, C channels, H heads, D head size, F MLP width, V vocabulary, R rows
+that logits are asked for.
+
+A probe is called at these points, in this order:
+
+    embed                                             (N, C)
+    blocks.i.ln_1                                     (N, C)
+    blocks.i.attn.q, .k, .v                           (H, n, D)    for each sequence in turn
+    blocks.i.attn.pattern                             (H, n, T)
+    blocks.i.attn.z                                   (H, n, D)    the values, mixed by the pattern
+    blocks.i.attn.out, blocks.i.resid_mid             (N, C)
+    blocks.i.ln_2                                     (N, C)
+    blocks.i.mlp.pre, blocks.i.mlp.act                (N, F)
+    blocks.i.mlp.out, blocks.i.resid                  (N, C)
+    ln_f                                              (R, C)
+    logits                                            (R, V)
 """
 
 import math
@@ -75,12 +90,8 @@ class GPT2:
                 every sequence starts here.
             rows: which of the N packed tokens, counted over all sequences, to give logits for; all
                 by default. `last_rows(sequences)` are those that generation needs.
-            probe: called at every named point, in the order of the computation: `embed` (N, C);
-                in block i `blocks.i.ln_1` (N, C), for each sequence in turn `blocks.i.attn.q`,
-                `.k`, `.v` (H, n, D), `blocks.i.attn.pattern` (H, n, T) and `blocks.i.attn.z`
-                (H, n, D), then `blocks.i.attn.out`, `blocks.i.resid_mid`, `blocks.i.ln_2` (N, C),
-                `blocks.i.mlp.pre`, `blocks.i.mlp.act` (N, F), `blocks.i.mlp.out`, `blocks.i.resid`
-                (N, C); at the end `ln_f` (R, C) and `logits` (R, V).
+            probe: called with every inner array at the points listed at the top of this module;
+                what it returns takes the array's place.
 
         Raises:
             ContextLengthError: a sequence would have more than n_positions tokens.

@@ -107,9 +107,9 @@ def main(folder: Path) -> None:
     lm = LanguageModel.load("bundled")
 
     def ids(stories: list[str]) -> Keys:
-        end = [lm.tokenizer.end_of_text]
-        encoded = [end + lm.tokenizer.encode(story) for story in stories]
-        return np.concatenate([np.array(part, np.uint64) for part in encoded])
+        end = lm.tokenizer.end_of_text
+        encoded = [np.array([end, *lm.tokenizer.encode(story)], np.uint64) for story in stories]
+        return np.concatenate(encoded)
 
     def text(stories: list[str]) -> bytes:
         return "\n\n".join(stories).encode()
