@@ -339,6 +339,8 @@ def main() -> None:
     parser.add_argument("--export-only", action="store_true", help="write the last checkpoint")
     args = parser.parse_args()
 
+    if args.export_only and not (args.work / "checkpoint.pt").exists():
+        parser.error(f"there is no checkpoint in {args.work}")
     torch.manual_seed(0)
     args.work.mkdir(parents=True, exist_ok=True)
     if not (args.work / "merges.txt").exists():

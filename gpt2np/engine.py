@@ -84,6 +84,7 @@ class LanguageModel:
         model: ids → logits.
         tokenizer: text ↔ ids.
         defaults: the options where the caller names none.
+        end_ids: the ids that end a text.
         notice: why this is not the model one would expect, None if it is.
     """
 
@@ -107,8 +108,8 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.defaults = defaults or GenerationOptions()
         self.notice = notice
-        ends = {model.config.eos_token_id, tokenizer.end_of_text} - {None}
-        self._end_ids = end_ids or frozenset(end for end in ends if end is not None)
+        ends = [*model.config.eos_token_ids, tokenizer.end_of_text]
+        self.end_ids = end_ids or frozenset(end for end in ends if end is not None)
 
     @classmethod
     def load(cls, model: str | Path | None = None, dtype: DTypeLike = np.float32) -> LanguageModel:
@@ -169,11 +170,6 @@ class LanguageModel:
         chosen = replace(self.defaults, **options)
         return TextStream(self, prompt, replace(chosen, seed=_chosen_seed(chosen.seed)))
 
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """The ids that end a text."""
-        return self._end_ids
-
 
 class TextStream(Iterator[str]):
     """A continuation that is being generated: an iterator over pieces of its text.
@@ -188,13 +184,16 @@ class TextStream(Iterator[str]):
             self._prompt = prompt
             prompt_ids = lm.tokenizer.encode(prompt, disallowed_special=())
         else:
-            self._prompt, prompt_ids = lm.tokenizer.decode(prompt), list(prompt)
+            decoder, prompt_ids = lm.tokenizer.streaming_decoder(), list(prompt)
+            pieces = [decoder.push(number) for number in prompt_ids]
+            self._prompt = "".join([*pieces, decoder.finish()])
         if not prompt_ids and lm.tokenizer.end_of_text is not None:
             prompt_ids = [lm.tokenizer.end_of_text]
         self.sequence: RunningSequence = start_sequence(lm.model, prompt_ids, options, lm.end_ids)
         self._decoder = lm.tokenizer.streaming_decoder()
         self._stops = StopStrings(options.stop)
         self._pieces: list[str] = []
+        self._taken = 0  # of the sequence's ids, how many are in the pieces
         self._started = time.perf_counter()
         self._seconds = 0.0
 
@@ -226,11 +225,11 @@ class TextStream(Iterator[str]):
         raise StopIteration
 
     def take_newest(self) -> str:
-        """The text that has become certain with the sequence's newest id, perhaps none."""
-        newest = self.sequence.ids[-1]
-        piece = ""
-        if newest not in self._lm.end_ids:
-            piece = self._stops.push(self._decoder.push(newest))
+        """The text that has become certain with the sequence's newest ids, perhaps none."""
+        newest = self.sequence.ids[self._taken :]
+        self._taken += len(newest)
+        text = "".join([self._decoder.push(i) for i in newest if i not in self._lm.end_ids])
+        piece = self._stops.push(text)
         if not self.running and not self._stops.found:
             piece += self._stops.push(self._decoder.finish())
         if self._stops.found:
@@ -243,12 +242,9 @@ class TextStream(Iterator[str]):
 
     def cancel(self) -> str:
         """End the generation here. Returns the text that was still held back."""
-        if not self.running:
-            return ""
-        self.sequence.finish_reason = "cancelled"
-        rest = self._stops.push(self._decoder.finish()) + self._stops.finish()
-        self._pieces.append(rest)
-        return rest
+        if self.running:
+            self.sequence.finish_reason = "cancelled"
+        return self.take_newest()
 
 
 def _chosen_seed(seed: int | None) -> int:

@@ -48,17 +48,24 @@ def find_model(model: str | Path | None = None) -> ModelSource:
     Raises:
         ModelNotFoundError: there is no such model, or it can't be fetched.
     """
-    model = model or os.environ.get(MODEL_VARIABLE) or None
-    if model is None:
+    name = (os.environ.get(MODEL_VARIABLE) or None) if model is None else str(model)
+    if name is None:
         return _default_model()
-    if str(model) == BUNDLED:
+    if name == BUNDLED:
         return ModelSource(BUNDLED, _bundled_folder())
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return ModelSource(str(model), folder)
-    if folder.is_file():
-        raise ModelNotFoundError(f"{model} is a file; name the folder that holds it")
-    return ModelSource(str(model), _cached(str(model)) or _download(str(model)))
+    return ModelSource(name, _local_folder(name) or _cached(name) or _download(name))
+
+
+def _local_folder(name: str) -> Path | None:
+    if not name:
+        raise ModelNotFoundError("the model's name is empty; name a folder or a model on the Hub")
+    try:
+        folder = Path(name).expanduser()
+        if folder.is_file():
+            raise ModelNotFoundError(f"{name} is a file; name the folder that holds it")
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError) as error:
+        raise ModelNotFoundError(f"can't look for the folder {name}: {error}") from error
 
 
 def _bundled_folder() -> Path:
@@ -117,7 +124,7 @@ def _unreachable(name: str) -> str | None:
 def _download(name: str) -> Path:
     """Fetch `name` into the cache, with huggingface_hub's progress bars on stderr."""
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*NEEDED_FILES, *OPTIONAL_FILES]))
@@ -131,7 +138,7 @@ def _download(name: str) -> Path:
             f"there is no folder {name} and no model of that name on {constants.ENDPOINT} "
             "(for a private one, set HF_TOKEN)"
         ) from error
-    except (OSError, ValueError, RuntimeError, HfHubHTTPError) as error:
+    except Exception as error:  # its HTTP library's errors have no class in common with its own
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _first_line(error)
         raise ModelNotFoundError(
             f"{name} is neither a folder nor in the Hugging Face cache, and can't be fetched from "
@@ -148,7 +155,7 @@ def _download(name: str) -> Path:
 
 def _check_hub_id(name: str) -> None:
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils._validators import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     try:
         validate_repo_id(name)

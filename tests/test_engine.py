@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import CHECKOUT
 
 import gpt2np
 from gpt2np import (
@@ -13,8 +14,12 @@ from gpt2np import (
     GenerationOptions,
     InvalidArgumentError,
     LanguageModel,
+    Tokenizer,
 )
+from gpt2np.generation import decode_step
+from gpt2np.tokenizer.formats import read_gpt2_vocabulary
 
+BUNDLED = CHECKOUT / "weights"
 PROMPTS = ["Once upon a time", "The", "", '"Oh dear!" said the little old woman, and ' * 5, "中"]
 
 
@@ -104,8 +109,12 @@ class TestGenerate:
             ({"top_k": -1}, "top_k is -1"),
             ({"top_p": 0}, "top_p is 0; it must be above 0"),
             ({"top_p": 1.1}, r"top_p is 1\.1"),
-            ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be at least 1"),
+            ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be a whole number"),
             ({"seed": -1}, "seed is -1"),
+            ({"seed": 1.5}, r"seed is 1\.5"),
+            ({"temperature": "hot"}, "temperature is 'hot'"),
+            ({"top_k": True}, "top_k is True"),
+            ({"stop": ("x", 5)}, "stop is"),
             ({"stop": ("",)}, "stop is"),
             ({"stop": "text"}, "stop is 'text'"),
         ],
@@ -113,6 +122,23 @@ class TestGenerate:
     def test_impossible_options_are_named(self, lm, option, message):
         with pytest.raises(InvalidArgumentError, match=message):
             lm.generate("x", **option)
+
+
+def test_logits_that_are_not_numbers_are_an_error(bundled):
+    lm = LanguageModel.load(bundled)
+    lm.model.weights["ln_f.bias"] = np.full_like(lm.model.weights["ln_f.bias"], np.nan)
+    with pytest.raises(CheckpointError, match="logits are not numbers"):
+        lm.generate("x")
+
+
+def test_ids_that_the_vocabulary_does_not_have(lm):
+    """Models with more rows than tokens may generate them, and take them back in a prompt."""
+    files = (BUNDLED / name for name in ("vocab.json", "merges.txt"))
+    vocabulary = read_gpt2_vocabulary(*files)
+    del vocabulary.tokens[300]
+    few = LanguageModel(lm.model, Tokenizer(vocabulary))
+    result = few.generate([301, 300, 301], max_new_tokens=1, seed=0)
+    assert result.prompt == 2 * lm.tokenizer.decode([301])
 
 
 class TestStream:
@@ -129,6 +155,13 @@ class TestStream:
         first = next(stream)
         assert first and len(stream.completion.ids) < 5
         assert stream.completion.finish_reason is None
+
+    def test_cancelled_between_an_id_and_its_text(self, lm):
+        stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
+        first = next(stream)
+        decode_step(lm.model, [stream.sequence])
+        rest = stream.cancel()
+        assert stream.completion.text == first + rest == lm.tokenizer.decode(stream.sequence.ids)
 
     def test_cancelled(self, lm):
         stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
@@ -183,10 +216,23 @@ class TestDefaults:
     def test_do_sample_false_means_greedy(self, copy_of_bundled):
         assert self.change(copy_of_bundled, do_sample=False).defaults.temperature == 0
 
-    @pytest.mark.parametrize("content", ["{", "[]", '{"top_p": 7}', '{"temperature": "hot"}'])
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "{",
+            "[]",
+            '{"top_p": 7}',
+            '{"temperature": "hot"}',
+            '{"temperature": true}',
+            '{"temperature": 1' + "0" * 400 + "}",
+            '{"top_k": 2.5}',
+            '{"max_new_tokens": 20.5}',
+            '{"eos_token_id": 1.5}',
+        ],
+    )
     def test_damaged(self, copy_of_bundled, content):
         (copy_of_bundled / "generation_config.json").write_text(content)
-        with pytest.raises(CheckpointError, match=r"generation_config\.json can't be used"):
+        with pytest.raises(CheckpointError, match=r"generation_config\.json"):
             LanguageModel.load(copy_of_bundled)
 
     def test_a_vocabulary_that_is_too_large_for_the_model(self, copy_of_bundled, gpt2_vocabulary):

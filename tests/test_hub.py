@@ -23,6 +23,7 @@ class Hub:
 
     def __init__(self, repositories):
         self.repositories = repositories  # name → {file: bytes}, or an error code
+        self.broken = "some/broken"
         self.requests = []
         hub = self
 
@@ -57,7 +58,8 @@ class Hub:
             "X-Repo-Commit": COMMIT,
             "Content-Type": "application/octet-stream",
         }
-        return self.send(request, 200, headers, content[file])
+        broken = name == self.broken and file == "model.safetensors"
+        return self.send(request, 200, headers, content[file], cut=5000 if broken else None)
 
     def listing(self, name, content, path):
         if "/tree/" in path:
@@ -71,14 +73,14 @@ class Hub:
     def send_json(self, request, content):
         self.send(request, 200, {"Content-Type": "application/json"}, json.dumps(content).encode())
 
-    def send(self, request, status, headers, body=b""):
+    def send(self, request, status, headers, body=b"", cut=None):
         request.send_response(status)
         for key, value in headers.items():
             request.send_header(key, value)
         request.send_header("Content-Length", str(len(body)))
         request.end_headers()
         if request.command != "HEAD":
-            request.wfile.write(body)
+            request.wfile.write(body[:cut])  # cut: the connection breaks there
 
 
 @pytest.fixture
@@ -93,6 +95,7 @@ def hub(files):
         "openai-community/gpt2": files | extra,
         "some/pickled": {"config.json": files["config.json"], "pytorch_model.bin": b"x"},
         "some/gated": "GatedRepo",
+        "some/broken": files,
     }
     hub = Hub(repositories)
     yield hub
@@ -158,6 +161,12 @@ class TestDefaultModel:
         assert "model: bundled" in result.stderr and "HF_HUB_OFFLINE is set" in result.stderr
         assert not hub.requests
 
+    def test_a_download_that_breaks_means_the_bundled_model(self, hub, generate):
+        hub.broken = "openai-community/gpt2"
+        result = generate(hub.url)
+        assert result.returncode == 0 and "Traceback" not in result.stderr
+        assert "model: bundled (openai-community/gpt2 is neither" in result.stderr
+
     def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, generate):
         with socket.socket() as silent:  # accepts connections, never answers
             silent.bind(("127.0.0.1", 0))
@@ -197,6 +206,9 @@ class TestNamedModel:
     def test_without_safetensors(self, hub, generate):
         self.check(generate(hub.url, "--model", "some/pickled"), "has no model.safetensors")
 
+    def test_a_download_that_breaks(self, hub, generate):
+        self.check(generate(hub.url, "--model", "some/broken"), "can't be fetched", "bundled")
+
     def test_unreachable(self, generate):
         url = nowhere()
         self.check(generate(url, "--model", "distilgpt2"), "distilgpt2 is neither", url, "bundled")
@@ -208,6 +220,11 @@ class TestNamedModel:
     @pytest.mark.parametrize("name", ["a/b/c", "../x", "what is this?", "-x-/"])
     def test_impossible_names(self, hub, generate, name):
         self.check(generate(hub.url, f"--model={name}"), f"no folder {name}")
+        assert not hub.requests
+
+    @pytest.mark.parametrize("name", ["", "~nosuchuser/x", "x" * 300])
+    def test_names_that_are_no_path(self, hub, generate, name):
+        self.check(generate(hub.url, f"--model={name}"), "folder")
         assert not hub.requests
 
     def test_an_existing_folder_comes_first(self, hub, generate, tmp_path, files, monkeypatch):

@@ -6,12 +6,14 @@ of a file and of standard input one newline at the end is dropped.
 """
 
 import argparse
+import codecs
 import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.streams import notice
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -83,10 +85,9 @@ def run(args: argparse.Namespace) -> int:
     completion = stream.completion
     if args.json:
         print(json.dumps(_as_json(completion), ensure_ascii=False), flush=True)
-    print(
+    notice(
         f"{len(completion.ids)} tokens, {completion.tokens_per_second:.1f} tokens/s, "
-        f"finish reason: {completion.finish_reason}",
-        file=sys.stderr,
+        f"finish reason: {completion.finish_reason}"
     )
     return exit_code
 
@@ -102,8 +103,8 @@ def _print_stream(stream: "TextStream", echo: str) -> None:
 
 def _announce(lm: "LanguageModel", stream: "TextStream") -> None:
     why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
-    print(f"model: {lm.name}{why}", file=sys.stderr)
-    print(f"seed: {stream.completion.seed}", file=sys.stderr, flush=True)
+    notice(f"model: {lm.name}{why}")
+    notice(f"seed: {stream.completion.seed}")
 
 
 def _as_json(completion: "Completion") -> dict[str, Any]:
@@ -128,7 +129,7 @@ def _options(args: argparse.Namespace) -> Any:
         "top_k": args.top_k,
         "top_p": args.top_p,
         "seed": args.seed,
-        "stop": tuple(args.stop) if args.stop else None,
+        "stop": tuple(_argument(text, "--stop") for text in args.stop) if args.stop else None,
     }
     return {name: value for name, value in options.items() if value is not None}
 
@@ -147,12 +148,22 @@ def _prompt(args: argparse.Namespace) -> str:
     if args.file is not None:
         if args.prompt is not None:
             raise InvalidArgumentError("give either PROMPT or --file, not both")
-        return _without_newline(_decode(_read(args.file), str(args.file)))
+        return _content(_read(args.file), str(args.file))
     if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()):
-        return _without_newline(_decode(sys.stdin.buffer.read(), "standard input"))
+        return _content(sys.stdin.buffer.read(), "standard input")
     if args.prompt is None:
         raise InvalidArgumentError("no prompt; give PROMPT, --file FILE, or - for standard input")
-    return _decode(os.fsencode(args.prompt), "PROMPT")
+    return _argument(args.prompt, "PROMPT")
+
+
+def _argument(text: str, name: str) -> str:
+    """An argument as UTF-8, also where Python has decoded the command line otherwise."""
+    return _decode(os.fsencode(text), name)
+
+
+def _content(data: bytes, source: str) -> str:
+    """A file's text without a byte-order mark and without one newline at its end."""
+    return _decode(data.removeprefix(codecs.BOM_UTF8), source).removesuffix("\n").removesuffix("\r")
 
 
 def _read(file: Path) -> bytes:
@@ -164,13 +175,9 @@ def _read(file: Path) -> bytes:
 
 def _decode(data: bytes, source: str) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(
             f"{source} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}; "
             "convert it to UTF-8 first"
         ) from error
-
-
-def _without_newline(text: str) -> str:
-    return text.removesuffix("\n").removesuffix("\r")

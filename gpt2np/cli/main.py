@@ -4,13 +4,14 @@
 """
 
 import argparse
+import errno
 import os
-import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from gpt2np import __version__
 from gpt2np.cli import generate
+from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 
 COMMANDS = {"generate": generate}
@@ -25,7 +26,7 @@ class _Parser(argparse.ArgumentParser):
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command that `arguments` name; returns the exit code."""
-    _use_utf_8()
+    prepare_streams()
     parser = _parser()
     args = parser.parse_args(arguments)
     if args.command is None:
@@ -35,12 +36,15 @@ def run(arguments: Sequence[str]) -> int:
         exit_code: int = COMMANDS[args.command].run(args)
         return exit_code
     except GPT2NPError as error:
-        print(f"gpt2np {args.command}: error: {error}", file=sys.stderr)
+        notice(f"gpt2np {args.command}: error: {error}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit; that must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        drop_stdout()
+        # Windows says EINVAL where others say EPIPE.
+        if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
+            return 0
+        notice(f"gpt2np {args.command}: error: {error}")
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,10 +62,3 @@ def _parser() -> argparse.ArgumentParser:
             )
         )
     return parser
-
-
-def _use_utf_8() -> None:
-    """Text out is UTF-8 everywhere, also where the platform would choose a smaller encoding."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="replace")

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampler import next_id
 from gpt2np.model import GPT2, KVCache, last_rows
@@ -65,10 +65,18 @@ def start_sequence(
 
 
 def decode_step(model: GPT2, running: Sequence[RunningSequence]) -> None:
-    """Give each of the `running` sequences, none of them finished, its next id."""
+    """Give each of the `running` sequences, none of them finished, its next id.
+
+    Raises:
+        CheckpointError: the logits are infinite or not numbers.
+    """
     pending = [sequence.pending for sequence in running]
     caches = [sequence.cache for sequence in running]
     logits = model.forward(pending, caches, rows=last_rows(pending))  # (S, V)
+    if not np.isfinite(logits.max(-1)).all():
+        raise CheckpointError(
+            "the model's logits are not numbers: its weights or config are damaged"
+        )
     for sequence, row in zip(running, logits, strict=True):
         sequence.ids.append(next_id(row, sequence.options, sequence.rng))
         sequence.finish_reason = _finish_reason(sequence, model.config.n_positions)

@@ -1,10 +1,13 @@
 """What a user may choose about a generation, and what the model's own files propose."""
 
-import json
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.json_file import read_json_object
+from gpt2np.model.config import token_ids
 
 GENERATION_CONFIG_FILE = "generation_config.json"
 
@@ -33,15 +36,30 @@ class GenerationOptions:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "at least 1")
-        # Written so that nan, which compares false with everything, is refused too.
-        finite = 0 <= self.temperature < float("inf")
-        _require(finite, "temperature", self.temperature, "0 (greedy) or above, and finite")
-        _require(self.top_k >= 0, "top_k", self.top_k, "at least 1, or 0 for no limit")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        _require(self.seed is None or self.seed >= 0, "seed", self.seed, "0 or above")
-        texts = not isinstance(self.stop, str) and all(self.stop)
-        _require(texts, "stop", self.stop, "a sequence of texts, none of them empty")
+        whole = _is_whole(self.max_new_tokens) and self.max_new_tokens >= 1
+        _require(whole, "max_new_tokens", self.max_new_tokens, "a whole number, at least 1")
+        number = _is_number(self.temperature) and self.temperature >= 0
+        _require(number, "temperature", self.temperature, "0 (greedy) or above, and finite")
+        whole = _is_whole(self.top_k) and self.top_k >= 0
+        _require(whole, "top_k", self.top_k, "a whole number, at least 1, or 0 for no limit")
+        number = _is_number(self.top_p) and 0 < self.top_p <= 1
+        _require(number, "top_p", self.top_p, "above 0 and at most 1")
+        whole = self.seed is None or (_is_whole(self.seed) and self.seed >= 0)
+        _require(whole, "seed", self.seed, "a whole number, at least 0")
+        texts = isinstance(self.stop, (tuple, list)) and all(
+            isinstance(text, str) and text for text in self.stop
+        )
+        _require(texts, "stop", self.stop, "a tuple of texts, none of them empty")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number: neither nan, which compares false, nor more than a float."""
+    right_kind = isinstance(value, Real) and not isinstance(value, bool)
+    return right_kind and bool(abs(value) < 1e300)
 
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
@@ -60,15 +78,13 @@ def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[i
     path = folder / GENERATION_CONFIG_FILE
     if not path.exists():
         return GenerationOptions(), frozenset()
+    content = read_json_object(path, CheckpointError)
+    known = {field.name for field in fields(GenerationOptions)} - {"seed", "stop"}
+    chosen = {name: content[name] for name in known if content.get(name) is not None}
+    if content.get("do_sample") is False:
+        chosen["temperature"] = 0.0
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        known = {field.name for field in fields(GenerationOptions)} - {"seed", "stop"}
-        chosen = {name: content[name] for name in known if content.get(name) is not None}
-        if content.get("do_sample") is False:
-            chosen["temperature"] = 0.0
         options = replace(GenerationOptions(), **chosen)
-        end = content.get("eos_token_id")
-        ends = frozenset() if end is None else frozenset(end if isinstance(end, list) else [end])
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} can't be used: {error}") from error
-    return options, ends
+    except InvalidArgumentError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    return options, frozenset(token_ids(content.get("eos_token_id"), str(path)))

@@ -64,13 +64,15 @@ def load_weights(
     path = folder / WEIGHTS_FILE
     if not path.exists():
         raise CheckpointError(_missing_file(folder))
-    tensors = {}
+    tensors: dict[str, Array] = {}
     for stored_name, array in map_safetensors(path).items():
         name = stored_name.removeprefix("transformer.")
+        if name in tensors:
+            raise CheckpointError(f"{path} holds {name} twice, with and without a prefix")
         if not _CAUSAL_MASK.fullmatch(name):
             tensors[name] = array
     expected = weight_shapes(config)
-    if "lm_head.weight" in tensors:
+    if "lm_head.weight" in tensors or not config.tie_word_embeddings:
         expected["lm_head.weight"] = expected["wte.weight"]
     _check_shapes(tensors, expected, path)
     weights = {name: np.asarray(tensors[name], dtype) for name in expected}

@@ -1,12 +1,12 @@
 """A model's shape and switches, as `config.json` gives them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpt2np.errors import CheckpointError
+from gpt2np.json_file import read_json_object
 
 CONFIG_FILE = "config.json"
 ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")  # two names of one function
@@ -30,11 +30,13 @@ class GPT2Config:
         n_embd: C, width of the residual stream.
         n_layer: L, number of blocks.
         n_head: H, attention heads per block, each of D = C / H channels.
-        n_inner: F, width of the MLP.
+        n_inner: F, width of the MLP; 4 * n_embd if none is given.
         layer_norm_epsilon: added to the variance in every layer norm.
         scale_attn_weights: divide attention scores by the square root of D.
         scale_attn_by_inverse_layer_idx: divide them by the block's number, too, counted from 1.
-        eos_token_id: the id that ends a text, None if the config names none.
+        tie_word_embeddings: the unembedding is the token embedding, unless the checkpoint holds
+            another one.
+        eos_token_ids: the ids that end a text, as far as the config names any.
     """
 
     vocab_size: int = 50257
@@ -42,24 +44,21 @@ class GPT2Config:
     n_embd: int = 768
     n_layer: int = 12
     n_head: int = 12
-    n_inner: int = 3072
+    n_inner: int = 0
     layer_norm_epsilon: float = 1e-5
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
-    eos_token_id: int | None = None
+    tie_word_embeddings: bool = True
+    eos_token_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.n_inner:
+            object.__setattr__(self, "n_inner", 4 * self.n_embd)
 
     @classmethod
     def from_file(cls, path: str | Path) -> "GPT2Config":
         """Read a `config.json`. Raises CheckpointError for a file that is missing or damaged."""
-        path = Path(path)
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise CheckpointError(f"can't read {path}: {error.strerror}") from error
-        except ValueError as error:
-            raise CheckpointError(f"{path} is damaged: not JSON ({error})") from error
-        if not isinstance(content, dict):
-            raise CheckpointError(f"{path} is damaged: expected a JSON object")
+        content = read_json_object(Path(path), CheckpointError)
         return cls.from_mapping(content, source=str(path))
 
     @classmethod
@@ -75,19 +74,24 @@ class GPT2Config:
         values = {
             name: content[name]
             for name in cls.__dataclass_fields__
-            if content.get(name) is not None and name != "eos_token_id"
+            if content.get(name) is not None and name != "eos_token_ids"
         }
-        values.setdefault("n_inner", 4 * values.get("n_embd", cls.n_embd))
         for name, value in values.items():
             _check_kind(name, value, source)
-        if type(content.get("eos_token_id")) is int:
-            values["eos_token_id"] = content["eos_token_id"]
-        config = cls(**values)
+        config = cls(**values, eos_token_ids=token_ids(content.get("eos_token_id"), source))
         if config.n_embd % config.n_head:
             raise CheckpointError(
                 f"{source}: n_embd ({config.n_embd}) must be a multiple of n_head ({config.n_head})"
             )
         return config
+
+
+def token_ids(value: object, source: str) -> tuple[int, ...]:
+    """The ids in an `eos_token_id`, which may be one, a list, or null; else CheckpointError."""
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(number) is int for number in ids):
+        raise CheckpointError(f"{source}: eos_token_id is {value!r}, expected an id or a list")
+    return tuple(ids)
 
 
 def _refuse_unsupported(content: Mapping[str, Any], source: str) -> None:
@@ -101,17 +105,20 @@ def _refuse_unsupported(content: Mapping[str, Any], source: str) -> None:
             f"{source}: activation_function {activation!r} is not supported; expected one of "
             f"{', '.join(ACTIVATIONS)}"
         )
+    # reorder_and_upcast_attn needs no switch: it changes how half precision is computed, and here
+    # everything is float32 or float64.
     for switch in ("add_cross_attention", "quantization_config"):
         if content.get(switch):
             raise CheckpointError(f"{source}: {switch} is set, which gpt2np does not support")
 
 
-def _check_kind(name: str, value: object, source: str) -> None:
+def _check_kind(name: str, value: Any, source: str) -> None:
     expected = type(getattr(GPT2Config, name))
     if expected is int:
         valid, words = type(value) is int and value > 0, "a whole number above 0"
     elif expected is float:
-        valid, words = type(value) in (int, float), "a number"
+        # Written so that nan, which compares false with everything, is refused too.
+        valid, words = type(value) in (int, float) and 0 < value < 1e300, "a number above 0"
     else:
         valid, words = type(value) is bool, "true or false"
     if not valid:

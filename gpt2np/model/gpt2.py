@@ -61,7 +61,14 @@ class GPT2:
 
     @classmethod
     def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> "GPT2":
-        """Load `config.json` and `model.safetensors`; CheckpointError if they are unusable."""
+        """Load `config.json` and `model.safetensors`, to compute in float32 or float64.
+
+        Raises:
+            CheckpointError: the files are missing, damaged, or don't fit each other.
+            InvalidArgumentError: another dtype.
+        """
+        if dtype not in (np.float32, np.float64, "float32", "float64"):
+            raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
         config = GPT2Config.from_file(Path(folder) / CONFIG_FILE)
         return cls(config, load_weights(Path(folder), config, dtype))
 
@@ -95,26 +102,24 @@ class GPT2:
 
         Raises:
             ContextLengthError: a sequence would have more than n_positions tokens.
-            InvalidArgumentError: an id outside 0 … V - 1, an empty sequence, too few caches.
+            InvalidArgumentError: an id outside 0 … V - 1, a row outside 0 … N - 1, an empty
+                sequence, or not one cache for each sequence.
         """
-        new = [np.asarray(ids, np.int64) for ids in sequences]  # S arrays (n,)
-        if caches is None:
-            caches = [self.new_cache() for _ in new]
+        new = [_whole_numbers(ids, "a sequence's ids") for ids in sequences]  # S arrays (n,)
+        caches = [self.new_cache() for _ in new] if caches is None else caches
         self._check(new, caches)
+        chosen = _chosen_rows(rows, sum(map(len, new)))  # (R,)
         at = probe or _unchanged
         w = self.weights
 
-        seen = [cache.length for cache in caches]
-        positions = [np.arange(t, t + len(ids)) for t, ids in zip(seen, new, strict=True)]
-        x = w["wte.weight"][np.concatenate(new)] + w["wpe.weight"][np.concatenate(positions)]
+        places = [c.length + np.arange(len(ids)) for ids, c in zip(new, caches, strict=True)]
+        x = w["wte.weight"][np.concatenate(new)] + w["wpe.weight"][np.concatenate(places)]
         x = at("embed", x)  # (N, C)
         for layer in range(self.config.n_layer):
             x = self._block(layer, x, [len(ids) for ids in new], caches, probe)  # (N, C)
         for ids, cache in zip(new, caches, strict=True):
             cache.advance(len(ids))
-        if rows is not None:
-            x = x[np.asarray(rows, np.int64)]  # (R, C)
-        x = at("ln_f", self._layer_norm("ln_f", x))
+        x = at("ln_f", self._layer_norm("ln_f", x[chosen]))  # (R, C)
         return at("logits", np.dot(x, self._unembedding))  # (R, V)
 
     def _block(
@@ -171,11 +176,11 @@ class GPT2:
         return linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def _check(self, new: Sequence[Array], caches: Sequence[KVCache]) -> None:
-        if not new or len(new) != len(caches):
-            raise InvalidArgumentError(f"{len(new)} sequences with {len(caches)} caches")
+        if not new or not len(new) == len(caches) == len({id(cache) for cache in caches}):
+            raise InvalidArgumentError(f"{len(new)} sequences need as many caches, all different")
         for ids, cache in zip(new, caches, strict=True):
-            if ids.ndim != 1 or len(ids) == 0:
-                raise InvalidArgumentError(f"a sequence must be (n,) ids, n > 0, not {ids.shape}")
+            if len(ids) == 0:
+                raise InvalidArgumentError("a sequence has no ids; it needs at least one")
             if ids.min() < 0 or ids.max() >= self.config.vocab_size:
                 wrong = ids[(ids < 0) | (ids >= self.config.vocab_size)][0]
                 raise InvalidArgumentError(
@@ -186,6 +191,22 @@ class GPT2:
                     f"{cache.length + len(ids)} tokens are more than the model's context of "
                     f"{self.config.n_positions}"
                 )
+
+
+def _chosen_rows(rows: ArrayLike | None, n: int) -> NDArray[np.int64]:
+    if rows is None:
+        return np.arange(n)
+    chosen = _whole_numbers(rows, "rows")
+    if chosen.size and not 0 <= chosen.min() <= chosen.max() < n:
+        raise InvalidArgumentError(f"rows must be among the {n} packed tokens, 0 … {n - 1}")
+    return chosen
+
+
+def _whole_numbers(values: ArrayLike, name: str) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidArgumentError(f"{name} must be whole numbers in one dimension")
+    return array.astype(np.int64)
 
 
 def last_rows(sequences: Sequence[Sequence[int] | Array]) -> NDArray[np.int64]:

@@ -27,24 +27,24 @@ def map_safetensors(path: Path) -> dict[str, Array]:
 
     float32, float64 and float16 tensors are views of the mapped file, and take memory only as they
     are used. bfloat16, which NumPy lacks, is widened to float32, exactly. Tensors of other dtypes
-    (the boolean masks of old checkpoints) come as raw bytes.
+    (the boolean masks of old checkpoints) come as raw bytes. Files of early safetensors versions,
+    openai-community/gpt2's among them, start their data at odd places: such tensors are copied,
+    because NumPy would otherwise copy them for every product.
 
     Raises:
         CheckpointError: the file is missing, truncated, or not in the safetensors format.
     """
     try:
-        with safe_open(path, framework="numpy"):
-            pass
-        with path.open("rb") as file:
+        with path.open("rb") as file, safe_open(path, framework="numpy"):
             header_size = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(header_size))
-        data = np.memmap(path, np.uint8, mode="r", offset=0)
+        data = np.memmap(path, np.uint8, mode="r")
     except SafetensorError as error:
         raise CheckpointError(
             f"{path} is damaged or not a safetensors file ({error}); fetch or save it again"
         ) from error
     except OSError as error:
-        raise CheckpointError(f"can't read {path}: {error.strerror or error}") from error
+        raise CheckpointError(f"can't read {path}: {error.strerror}") from error
     body = np.asarray(data)[8 + header_size :]
     header.pop("__metadata__", None)
     return {name: _array(body, entry) for name, entry in header.items()}
@@ -55,4 +55,6 @@ def _array(body: NDArray[np.uint8], entry: dict[str, Any]) -> Array:
     stored = body[start:stop].view(_STORED_AS.get(entry["dtype"], _OTHER))
     if entry["dtype"] == "BF16":
         stored = (stored.astype(np.uint32) << 16).view(np.float32)
-    return stored if stored.dtype == np.uint8 else stored.reshape(entry["shape"])
+    if stored.dtype == np.uint8:
+        return stored
+    return (stored if stored.flags.aligned else stored.copy()).reshape(entry["shape"])

@@ -14,7 +14,10 @@ CHARACTER_OF_BYTE: dict[int, str] = {byte: chr(byte) for byte in _PRINTABLE} | {
 }
 BYTE_OF_CHARACTER: dict[str, int] = {char: byte for byte, char in CHARACTER_OF_BYTE.items()}
 
-_TO_LATIN_1 = {ord(char): byte for char, byte in BYTE_OF_CHARACTER.items()}
+_OUTSIDE = "\uffff"  # no Latin-1 character, so that encoding what is outside the alphabet fails
+_TO_LATIN_1: dict[int, int | str] = dict.fromkeys(range(256), _OUTSIDE) | {
+    ord(char): byte for char, byte in BYTE_OF_CHARACTER.items()
+}
 
 
 def to_characters(data: bytes) -> str:
@@ -23,5 +26,8 @@ def to_characters(data: bytes) -> str:
 
 
 def to_bytes(characters: str) -> bytes:
-    """The bytes that `characters`, all of the alphabet, stand for: "Ġhi" → b" hi"."""
+    """The bytes that `characters` stand for: "Ġhi" → b" hi".
+
+    Raises UnicodeEncodeError for a character that is not in the alphabet.
+    """
     return characters.translate(_TO_LATIN_1).encode("latin-1")

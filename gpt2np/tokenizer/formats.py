@@ -1,15 +1,17 @@
 """Vocabulary files: `vocab.json` + `merges.txt`, or `encoder.json` + `vocab.bpe`."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
+from gpt2np.json_file import read_json_object
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE, to_bytes
 from gpt2np.tokenizer.merge import Merges
 
 FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 """The names under which the two files are found in a model's folder, the first that exist."""
+
+_PLAIN_SPECIAL_TOKENS = 16  # special tokens without brackets that no file should have more of
 
 
 @dataclass(frozen=True)
@@ -57,36 +59,45 @@ def read_gpt2_vocabulary(vocab_file: Path, merges_file: Path) -> Vocabulary:
         merges.setdefault((ids[left], ids[right]), (rank, ids[left + right]))
         merged_tokens.add(left + right)
     special = {token: number for token, number in ids.items() if token not in merged_tokens}
-    tokens = {ids[token]: to_bytes(token) for token in merged_tokens}
+    plain = [token for token in special if token[0] not in "<["]
+    if len(plain) > _PLAIN_SPECIAL_TOKENS:
+        raise TokenizerError(
+            f"{merges_file} looks cut off: no merge makes {len(plain)} of the tokens in "
+            f"{vocab_file}, {plain[0]!r} among them"
+        )
+    tokens = {ids[token]: _bytes_of(token, merges_file) for token in merged_tokens}
     tokens |= {number: token.encode() for token, number in special.items()}
     byte_ids = tuple(ids[CHARACTER_OF_BYTE[byte]] for byte in range(256))
     return Vocabulary(tokens, merges, byte_ids, special)
 
 
-def _read_text(path: Path) -> str:
+def _bytes_of(token: str, merges_file: Path) -> bytes:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TokenizerError(f"{path} is damaged: not UTF-8 at byte {error.start}") from error
+        return to_bytes(token)
+    except UnicodeEncodeError as error:
+        raise TokenizerError(f"{merges_file}: {token!r} is not in GPT-2's alphabet") from error
 
 
 def _read_vocab(path: Path) -> dict[str, int]:
-    try:
-        content = json.loads(_read_text(path))
-    except ValueError as error:
-        raise TokenizerError(f"{path} is damaged: not JSON ({error})") from error
-    if not (isinstance(content, dict) and all(type(n) is int and n >= 0 for n in content.values())):
-        raise TokenizerError(f"{path} must hold a JSON object of tokens and their ids")
+    content = read_json_object(path, TokenizerError)
+    if not all(type(number) is int and number >= 0 for number in content.values()):
+        raise TokenizerError(f"{path} is damaged: an id must be a whole number, at least 0")
     if len(set(content.values())) != len(content):
         raise TokenizerError(f"{path} gives the same id to two tokens")
+    if "" in content or any("\ud800" <= char <= "\udfff" for token in content for char in token):
+        raise TokenizerError(f"{path} is damaged: a token is empty or no Unicode text")
     return content
 
 
 def _read_merges(path: Path) -> list[tuple[str, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{path} is damaged: not UTF-8 at byte {error.start}") from error
     merges = []
-    for number, line in enumerate(_read_text(path).split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         line = line.rstrip("\r")
         if not line or (number == 1 and line.startswith("#version")):
             continue

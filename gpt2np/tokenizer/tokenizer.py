@@ -23,7 +23,7 @@ class Tokenizer:
 
         >>> tokenizer = Tokenizer.from_folder("path/to/gpt2")
         >>> tokenizer.encode("GPT2 was created by OpenAI")
-        [38, 11571, 17, 373, 2726, 416, 4946, 20185]
+        [38, 11571, 17, 373, 2727, 416, 4946, 20185]
 
     Attributes:
         special_tokens: text of a special token → its id.

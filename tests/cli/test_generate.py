@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from gpt2np import GenerationOptions, LanguageModel
+from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
+from gpt2np.cli import main
+from gpt2np.cli.generate import THREAD_VARIABLES
 
 COMMAND = [sys.executable, "-m", "gpt2np"]
 
@@ -77,13 +80,14 @@ class TestOutput:
 
     def test_streams(self):
         process = subprocess.Popen(
-            [*COMMAND, "generate", "The", "-n", "400", "--seed", "2", "--model", "bundled"],
+            [*COMMAND, "generate", "The", "-n", "500", "--no-echo", "--model", "bundled"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
         first = os.read(process.stdout.fileno(), 20)
-        assert first and process.poll() is None
+        assert 0 < len(first) < 20 and process.poll() is None
         process.kill()
+        process.communicate()
 
     def test_unicode(self):
         env = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}
@@ -109,9 +113,19 @@ class TestOptions:
         assert greedy.stdout == generate("The", "-n", "20", "--temperature", "0").stdout
         assert greedy.stdout == generate("The", "-n", "20", "--top-k", "1", "--seed", "9").stdout
 
-    def test_threads_and_dtype(self, expected):
+    def test_threads_and_dtype(self, expected, monkeypatch, capsys):
         result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
+
+        def load(model, dtype):
+            raise InvalidArgumentError(f"{model} {dtype} {os.environ['OPENBLAS_NUM_THREADS']}")
+
+        for variable in THREAD_VARIABLES:
+            monkeypatch.setenv(variable, "7")
+        monkeypatch.setattr(LanguageModel, "load", load)
+        assert main.run(["generate", "x", "--threads", "3", "--dtype", "float64"]) == 2
+        assert capsys.readouterr().err == "gpt2np generate: error: None float64 3\n"
+        assert {os.environ[variable] for variable in THREAD_VARIABLES} == {"3"}
 
     def test_empty_prompt(self):
         result = generate("", "--seed", "1", "-n", "5")
@@ -122,7 +136,8 @@ class TestOptions:
         defaults = GenerationOptions()
         for option in ("max_new_tokens", "temperature", "top_k", "top_p"):
             name = "--" + option.replace("_", "-")
-            assert re.search(rf"{name} [A-Z].*?default: {getattr(defaults, option)}\)", text), name
+            described = re.search(rf"{name} [A-Z] ((?:(?! --).)*)", text.partition("options:")[2])
+            assert f"(default: {getattr(defaults, option)})" in described.group(1), name
 
     def test_help_and_version_do_without_numpy(self, tmp_path):
         (tmp_path / "numpy.py").write_text("raise ImportError")
@@ -203,6 +218,9 @@ class TestBadInput:
         tokens = len(LanguageModel.load(bundled).tokenizer.encode("word " * 600))
         self.check(result, 2, f"{tokens} tokens", "context of 512")
 
+    def test_stop_that_is_not_utf_8(self):
+        self.check(generate("x", "--stop", b"\xff"), 2, "--stop is not UTF-8")
+
     def test_stdin_that_is_not_utf_8(self):
         self.check(generate("-", stdin=b"abc\xff"), 2, "standard input", "0xff at offset 3")
 
@@ -234,13 +252,14 @@ class TestInterruption:
         )
 
     def test_ctrl_c_keeps_what_was_written(self, bundled):
-        process = self.start()
+        process = self.start("--no-echo")
         first = os.read(process.stdout.fileno(), 10)
         process.send_signal(signal.SIGINT)
         rest, stderr = process.communicate(timeout=60)
         assert process.returncode == 130
         lm = LanguageModel.load(bundled)
-        whole = "The" + lm.generate("The", seed=2, max_new_tokens=500).text
+        whole = lm.generate("The", seed=2, max_new_tokens=500).text
+        assert 0 < len((first + rest).strip()) < len(whole)
         assert whole.startswith((first + rest).decode().rstrip("\n"))
         assert "Traceback" not in stderr.decode()
         assert stderr.decode().splitlines()[-1].endswith("finish reason: cancelled")
@@ -267,9 +286,29 @@ class TestInterruption:
             assert b"Traceback" not in stderr
 
     def test_a_closed_pipe_is_not_an_error(self):
-        process = self.start()
+        process = self.start("--no-echo")
         os.read(process.stdout.fileno(), 10)
         process.stdout.close()
         stderr = process.stderr.read().decode()
         assert process.wait(timeout=60) == 0
         assert "Traceback" not in stderr and "Broken" not in stderr
+
+    def shell(self, redirection):
+        command = f'"$0" -m gpt2np generate The -n 3 --seed 1 --model bundled {redirection}'
+        return subprocess.run(
+            ["sh", "-c", command, sys.executable], capture_output=True, timeout=60
+        )
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+    def test_a_full_disk(self):
+        result = self.shell(">/dev/full")
+        assert result.returncode == 1 and b"Traceback" not in result.stderr
+        assert b"error: [Errno 28] No space left" in result.stderr
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+    @pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "2>/dev/full"])
+    def test_closed_streams(self, redirection):
+        result = self.shell(redirection)
+        assert result.returncode == 0 and b"Traceback" not in result.stderr
+        assert b"model:" not in result.stdout
+        assert bool(result.stdout) == (redirection != ">&-")

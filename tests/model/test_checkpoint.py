@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gpt2np import GPT2, CheckpointError, GPT2Config
+from gpt2np import GPT2, CheckpointError, GPT2Config, InvalidArgumentError
 from gpt2np.model.checkpoint import load_weights, weight_shapes
 
 
@@ -105,6 +105,32 @@ def test_header_that_lies_about_sizes(folder):
         GPT2.from_folder(folder)
 
 
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_data_that_begins_at_an_odd_place_is_copied(folder, shift):
+    """As in the Hub's gpt2, which an early version of safetensors wrote."""
+    before = GPT2.from_folder(folder).forward([[1, 2, 3]])
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + size].rstrip() + b" " * shift
+    header += b" " * ((shift - len(header)) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
+    model = GPT2.from_folder(folder)
+    assert all(array.flags.aligned for array in model.weights.values())
+    np.testing.assert_array_equal(model.forward([[1, 2, 3]]), before)
+
+
+def test_a_name_with_and_without_prefix(folder):
+    change_tensors(folder, lambda t: t.update({"ln_f.bias": t["transformer.ln_f.bias"]}))
+    with pytest.raises(CheckpointError, match=r"ln_f\.bias twice"):
+        GPT2.from_folder(folder)
+
+
+def test_only_two_dtypes(folder):
+    with pytest.raises(InvalidArgumentError, match="dtype is 'int32'"):
+        GPT2.from_folder(folder, "int32")
+
+
 def test_missing_weights(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"holds no model\.safetensors"):
@@ -127,6 +153,13 @@ def test_pickles_are_never_opened(folder):
         ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),
         ({"n_layer": "3"}, "n_layer is '3', expected a whole number above 0"),
         ({"n_layer": 0}, "n_layer is 0"),
+        ({"n_layer": True}, "n_layer is True"),
+        ({"n_embd": {"a": 1}}, "n_embd is {'a': 1}"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
+        ({"layer_norm_epsilon": -1.0}, "layer_norm_epsilon is -1.0"),
+        ({"layer_norm_epsilon": 10**400}, "layer_norm_epsilon is 1000"),
+        ({"eos_token_id": "x"}, "eos_token_id is 'x'"),
+        ({"tie_word_embeddings": False}, "lm_head.weight is missing"),
         ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon is 'tiny', expected a number"),
         ({"scale_attn_weights": 1}, "scale_attn_weights is 1, expected true or false"),
         ({"n_layer": 4}, "h.3.ln_1.weight is missing"),
@@ -139,7 +172,7 @@ def test_config_that_does_not_fit(folder, changes, message):
         GPT2.from_folder(folder)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "\xff"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "\xff", "[" * 200_000])
 def test_damaged_config(folder, content):
     (folder / "config.json").write_text(content, encoding="latin-1")
     with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
@@ -157,7 +190,7 @@ def test_defaults_and_other_names_are_those_of_transformers():
 
     ours, theirs = GPT2Config(), Reference()
     for name in GPT2Config.__dataclass_fields__:
-        if name not in ("n_inner", "eos_token_id"):
+        if name not in ("n_inner", "eos_token_ids"):
             assert getattr(ours, name) == getattr(theirs, name), name
     other_names = {
         "hidden_size": 12,
@@ -168,7 +201,9 @@ def test_defaults_and_other_names_are_those_of_transformers():
     ours, theirs = GPT2Config.from_mapping(other_names), Reference(**other_names)
     for name in ("n_embd", "n_head", "n_layer", "n_positions"):
         assert getattr(ours, name) == getattr(theirs, name)
-    assert ours.n_inner == 48
+    assert ours.n_inner == 48 and GPT2Config(n_embd=5).n_inner == 20
+    assert GPT2Config.from_mapping({"eos_token_id": 3}).eos_token_ids == (3,)
+    assert GPT2Config.from_mapping({"eos_token_id": [1, 2]}).eos_token_ids == (1, 2)
 
 
 def test_a_tensor_that_is_stored_in_float64_is_narrowed(folder):

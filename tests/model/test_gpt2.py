@@ -167,11 +167,31 @@ class TestBounds:
 
     @pytest.mark.parametrize(
         ("sequences", "message"),
-        [([[5, 211]], "id 211"), ([[-1]], "id -1"), ([[]], r"\(0,\)"), ([], "0 sequences")],
+        [
+            ([[5, 211]], "id 211"),
+            ([[-1]], "id -1"),
+            ([[]], "no ids"),
+            ([], "0 sequences"),
+            ([[1.5]], "whole numbers"),
+            ([[2**70]], "whole numbers"),
+            ([[[1]]], "one dimension"),
+        ],
     )
     def test_impossible_input_is_named(self, model, sequences, message):
         with pytest.raises(InvalidArgumentError, match=message):
             model.forward(sequences)
+
+    @pytest.mark.parametrize("rows", [[3], [-1], [True, False, True], [0.0]])
+    def test_impossible_rows_are_refused_before_anything_is_computed(self, model, rows):
+        cache = model.new_cache()
+        with pytest.raises(InvalidArgumentError, match="rows must be"):
+            model.forward([[1, 2, 3]], [cache], rows=rows)
+        assert cache.length == 0
+
+    def test_two_sequences_can_not_share_a_cache(self, model):
+        cache = model.new_cache()
+        with pytest.raises(InvalidArgumentError, match="all different"):
+            model.forward([[1], [2]], [cache, cache])
 
     def test_positions_differ(self, model):
         """The same token at two places gives two results: position embeddings are in use."""

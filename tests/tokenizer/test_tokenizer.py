@@ -173,14 +173,18 @@ class TestFiles:
         ("name", "content", "message"),
         [
             ("vocab.json", "{", "damaged: not JSON"),
-            ("vocab.json", "[1]", "must hold a JSON object"),
-            ("vocab.json", '{"a": "0"}', "must hold a JSON object"),
+            ("vocab.json", "[1]", "expected a JSON object"),
+            ("vocab.json", '{"a": "0"}', "an id must be a whole number"),
             ("vocab.json", '{"a": 0, "b": 0}', "same id to two tokens"),
             ("vocab.json", '{"a": 0}', "255 of the 256 single-byte tokens are missing"),
             ("merges.txt", "#version: 0.2\na b c\n", "line 2: expected two tokens"),
             ("merges.txt", "a b\nnonsense\n", "line 2: expected two tokens"),
             ("merges.txt", "qqq zzz\n", "has no token 'qqq'"),
             ("merges.txt", b"\xff\xfe", "not UTF-8 at byte 0"),
+            ("merges.txt", "#version: 0.2\n", "looks cut off: no merge makes 3839 of the tokens"),
+            ("vocab.json", "[" * 200_000, "damaged: not JSON"),
+            ("vocab.json", '{"\\ud800": 0}', "empty or no Unicode text"),
+            ("vocab.json", '{"": 0}', "empty or no Unicode text"),
         ],
     )
     def test_damaged_files_are_named(self, files, name, content, message):
@@ -189,6 +193,15 @@ class TestFiles:
         with pytest.raises(TokenizerError, match=message) as error:
             Tokenizer.from_folder(files)
         assert str(files / name) in str(error.value) and "\n" not in str(error.value)
+
+    def test_merges_outside_the_alphabet(self, files):
+        vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
+        vocab |= {"中": 4096, "中a": 4097}
+        (files / "vocab.json").write_text(json.dumps(vocab))
+        with (files / "merges.txt").open("a", encoding="utf-8") as merges:
+            merges.write("中 a\n")
+        with pytest.raises(TokenizerError, match="'中a' is not in GPT-2's alphabet"):
+            Tokenizer.from_folder(files)
 
     def test_missing_files(self, tmp_path):
         with pytest.raises(TokenizerError, match=r"holds no vocabulary: expected vocab\.json and"):

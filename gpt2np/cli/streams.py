@@ -1,0 +1,27 @@
+"""The three standard streams, as every command needs them."""
+
+import contextlib
+import os
+import sys
+
+
+def prepare_streams() -> None:
+    """Make stdout and stderr UTF-8 on every platform; a stream that was closed leads nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def notice(text: str) -> None:
+    """Tell the user something on stderr; if nobody listens there, that is no reason to fail."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def drop_stdout() -> None:
+    """Send what is still to be flushed nowhere: Python would fail on it once more at exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
