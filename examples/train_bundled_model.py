@@ -1,6 +1,6 @@
 """Train the model that gpt2np bundles: a small GPT-2 on public-domain children's stories.
 
-    pip install "gpt2np[train]"
+    pip install ".[train]"
     python examples/train_bundled_model.py --stories DIR --work build/bundled --hours 4
 
 DIR holds `train.txt` and `valid.txt`, documents separated by `<|endoftext|>`. The work folder keeps

@@ -4,7 +4,17 @@
     lm = gpt2np.load("bundled")
     print(lm.generate("Once upon a time", max_new_tokens=50, seed=1).text)
 
-The names below are imported when they are first used, so that `import gpt2np` costs nothing.
+load                  a model's name or folder → a LanguageModel
+LanguageModel         text in, text out: generate, stream, generate_batch
+Completion            what came of a prompt
+TextStream            a text that is being written
+GenerationOptions     how to continue a text
+Tokenizer             text ↔ ids
+GPT2, GPT2Config      ids → logits; the probe's points are listed in gpt2np.model.gpt2
+KVCache               what a sequence has seen
+GPT2NPError           what is raised on purpose, with children that gpt2np.errors shows
+
+They are imported when they are first used, so that `import gpt2np` costs nothing.
 """
 
 from importlib import import_module
@@ -48,6 +58,10 @@ _HOME_OF = {
 }
 
 __all__ = [*_HOME_OF, "load"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__doc__", "__version__"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,13 +1,18 @@
 """`python -m gpt2np` and the console script `gpt2np`."""
 
+import os
+import signal
 import sys
 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    try:
-        from gpt2np.cli.main import run
+    # Until a command has something to lose, Ctrl-C ends it at once: an exception in the middle of an
+    # import could come out as another one, with a traceback.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from gpt2np.cli.main import run
 
+    try:
         return run(sys.argv[1:])
     except KeyboardInterrupt:
         return 130

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpt2np.errors import CheckpointError
+from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation import (
     FinishReason,
     GenerationOptions,
@@ -39,7 +41,7 @@ class Options(TypedDict, total=False):
     top_k: int
     top_p: float
     seed: int | None
-    stop: tuple[str, ...]
+    stop: str | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,15 @@ class LanguageModel:
     def load(cls, model: str | Path | None = None, dtype: DTypeLike = np.float32) -> LanguageModel:
         """Find and load a model: "bundled", a folder, a Hub id, or None for the default.
 
-        See `gpt2np.hub.find_model` for what is searched where.
+        The default is GPT-2 small or, where that can't be had, the bundled model, with a warning.
+        See `gpt2np.hub.find_model` for what is searched where. dtype: float32 or float64.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
         """
         source = find_model(model)
+        if source.notice:
+            warnings.warn(f"the model is {source.name}: {source.notice}", stacklevel=2)
         defaults, end_ids = read_generation_config(source.folder)
         return cls(
             GPT2.from_folder(source.folder, dtype),
@@ -132,14 +137,17 @@ class LanguageModel:
         )
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
-        """Continue one prompt, a text or ids. Options: see `GenerationOptions`.
+        """Continue one prompt, a text or ids.
 
-        A prompt's text is always plain text: `<|endoftext|>` in it is these 13 characters. An empty
-        prompt starts a new text, from the end-of-text id.
+        Options: max_new_tokens, temperature (0 is greedy), top_k, top_p, seed and stop, see
+        `GenerationOptions`; `defaults` holds what applies where they are not given. A prompt's text
+        is always plain text: `<|endoftext|>` in it is these 13 characters. An empty prompt starts a
+        new text, from the end-of-text id.
 
         Raises:
             ContextLengthError: the prompt has more tokens than the model's context.
-            InvalidArgumentError: an option out of its range.
+            InvalidArgumentError: an option out of its range, or a prompt that is neither.
+            TypeError: an option that does not exist.
         """
         stream = self.stream(prompt, **options)
         for _ in stream:
@@ -152,9 +160,12 @@ class LanguageModel:
         """Continue several prompts together; each gets what it would get alone.
 
         Prompt number i, from 0, has the seed `seed + i`, so that its completion can be had alone.
+        The options are those of `generate`.
         """
-        chosen = replace(self.defaults, **options)
-        seed = _chosen_seed(chosen.seed)
+        if isinstance(prompts, str):
+            raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
+        chosen = self._chosen(options)
+        seed = chosen.seed or 0
         streams = [
             TextStream(self, prompt, replace(chosen, seed=seed + i))
             for i, prompt in enumerate(prompts)
@@ -166,9 +177,22 @@ class LanguageModel:
         return [stream.completion for stream in streams]
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:
-        """Continue one prompt piece by piece: iterate over the result for the text as it grows."""
-        chosen = replace(self.defaults, **options)
-        return TextStream(self, prompt, replace(chosen, seed=_chosen_seed(chosen.seed)))
+        """Continue one prompt piece by piece: iterate over the result for the text as it grows.
+
+        The options are those of `generate`.
+        """
+        return TextStream(self, prompt, self._chosen(options))
+
+    def _chosen(self, options: Options) -> GenerationOptions:
+        """The options with the defaults where none are given, and with a seed."""
+        known = [field.name for field in fields(GenerationOptions)]
+        if unknown := sorted(set(options) - set(known)):
+            raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(known)}")
+        given: dict[str, Any] = dict(options)
+        chosen = replace(self.defaults, **given)
+        if chosen.seed is None:
+            chosen = replace(chosen, seed=int(np.random.SeedSequence().generate_state(1)[0]))
+        return chosen
 
 
 class TextStream(Iterator[str]):
@@ -183,6 +207,8 @@ class TextStream(Iterator[str]):
         if isinstance(prompt, str):
             self._prompt = prompt
             prompt_ids = lm.tokenizer.encode(prompt, disallowed_special=())
+        elif isinstance(prompt, bytes) or not _are_ids(prompt):
+            raise InvalidArgumentError("a prompt must be a text or a list of ids")
         else:
             decoder, prompt_ids = lm.tokenizer.streaming_decoder(), list(prompt)
             pieces = [decoder.push(number) for number in prompt_ids]
@@ -247,5 +273,6 @@ class TextStream(Iterator[str]):
         return self.take_newest()
 
 
-def _chosen_seed(seed: int | None) -> int:
-    return int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+def _are_ids(prompt: Sequence[int]) -> bool:
+    is_list = isinstance(prompt, (Sequence, np.ndarray))
+    return is_list and all(isinstance(number, Integral) for number in prompt)

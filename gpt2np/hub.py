@@ -111,7 +111,7 @@ def _unreachable(name: str) -> str | None:
             HfApi().model_info(name, timeout=REACH_SECONDS)
             outcome.append(None)
         except Exception as error:  # whatever it is, the answer is: not now
-            outcome.append(f"{constants.ENDPOINT} can't be reached ({_first_line(error)})")
+            outcome.append(f"{constants.ENDPOINT} did not give it ({_first_line(error)})")
 
     # A daemon, because name look-ups and retries may take longer than any timeout given.
     asking = threading.Thread(target=ask, daemon=True)
@@ -128,23 +128,23 @@ def _download(name: str) -> Path:
 
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*NEEDED_FILES, *OPTIONAL_FILES]))
-    except GatedRepoError as error:
+    except GatedRepoError:
         raise ModelNotFoundError(
             f"{name} needs its owner's permission: ask for it on {constants.ENDPOINT}/{name} and "
             "set HF_TOKEN"
-        ) from error
-    except RepositoryNotFoundError as error:
+        ) from None
+    except RepositoryNotFoundError:
         raise ModelNotFoundError(
             f"there is no folder {name} and no model of that name on {constants.ENDPOINT} "
             "(for a private one, set HF_TOKEN)"
-        ) from error
+        ) from None
     except Exception as error:  # its HTTP library's errors have no class in common with its own
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else _first_line(error)
         raise ModelNotFoundError(
             f"{name} is neither a folder nor in the Hugging Face cache, and can't be fetched from "
             f"{constants.ENDPOINT} ({why}); without a network, put {', '.join(NEEDED_FILES)} into "
             f"a folder and name that, or use the model {BUNDLED!r}"
-        ) from error
+        ) from None
     if missing := [file for file in NEEDED_FILES if not (folder / file).exists()]:
         raise ModelNotFoundError(
             f"{name} on {constants.ENDPOINT} has no {', '.join(missing)}; gpt2np needs a GPT-2 "

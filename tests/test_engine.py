@@ -116,7 +116,7 @@ class TestGenerate:
             ({"top_k": True}, "top_k is True"),
             ({"stop": ("x", 5)}, "stop is"),
             ({"stop": ("",)}, "stop is"),
-            ({"stop": "text"}, "stop is 'text'"),
+            ({"stop": ""}, "stop is ''"),
         ],
     )
     def test_impossible_options_are_named(self, lm, option, message):
@@ -139,6 +139,23 @@ def test_ids_that_the_vocabulary_does_not_have(lm):
     few = LanguageModel(lm.model, Tokenizer(vocabulary))
     result = few.generate([301, 300, 301], max_new_tokens=1, seed=0)
     assert result.prompt == 2 * lm.tokenizer.decode([301])
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"bytes", [[1, 2]], [1.5]])
+def test_impossible_prompts(lm, prompt):
+    with pytest.raises(InvalidArgumentError, match="a prompt must be a text or a list of ids"):
+        lm.generate(prompt)
+
+
+def test_an_option_that_does_not_exist(lm):
+    with pytest.raises(TypeError, match="no option 'max_tokens'; there are max_new_tokens, "):
+        lm.generate("x", max_tokens=3)
+
+
+def test_one_stop_string(lm):
+    options = {"max_new_tokens": 40, "seed": 1}
+    results = [lm.generate("The", stop=stop, **options) for stop in (" the", [" the"], (" the",))]
+    assert comparable(results[0]) == comparable(results[1]) == comparable(results[2])
 
 
 class TestStream:
@@ -186,6 +203,10 @@ class TestBatch:
 
     def test_no_prompts(self, lm):
         assert lm.generate_batch([]) == []
+
+    def test_one_text_is_no_list_of_prompts(self, lm):
+        with pytest.raises(InvalidArgumentError, match="must be a list"):
+            lm.generate_batch("abc")
 
 
 class TestDefaults:
@@ -245,6 +266,7 @@ class TestDefaults:
 def test_every_public_name_exists_and_is_documented():
     for name in gpt2np.__all__:
         assert getattr(gpt2np, name).__doc__
+        assert name in dir(gpt2np) and name in gpt2np.__doc__ + gpt2np.errors.__doc__
     with pytest.raises(AttributeError, match="nonsense"):
         gpt2np.nonsense  # noqa: B018
 

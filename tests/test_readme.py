@@ -24,7 +24,7 @@ def test_ci_runs_the_readmes_test_command():
 
 def test_the_opening_examples_output_is_real():
     command, _, shown = blocks("console")[0].partition("\n")
-    arguments = shlex.split(command.removeprefix("$ python"))
+    arguments = ["-m", *shlex.split(command.removeprefix("$ "))]
     result = subprocess.run([sys.executable, *arguments], capture_output=True, cwd=CHECKOUT)
     assert result.stdout.decode().split() == shown.split()  # the README's lines are folded
 

@@ -1,15 +1,19 @@
 """Continue a text.
 
-The prompt and its continuation go to stdout as they are written; the model's name, the seed and the
-speed go to stderr. The prompt is the argument, or a file's content (--file), or standard input (-);
-of a file and of standard input one newline at the end is dropped.
+The prompt and its continuation go to stdout as they are written; the model's
+name, the seed and the speed go to stderr. The prompt is the argument, or a
+file's content (--file), or standard input (-, or no argument and a pipe); of a
+file and of standard input one newline at the end is dropped. A space at the
+end of a prompt misleads the model, whose words begin with theirs.
 """
 
 import argparse
 import codecs
 import json
 import os
+import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or 'bundled'; default: $GPT2NP_MODEL, else openai-community/gpt2 or, if that can't be "
         "had, the bundled model",
     )
-    add("-n", "--max-new-tokens", type=int, metavar="N", help="at most N tokens (default: 200)")
+    add(
+        "-n",
+        "--max-new-tokens",
+        type=int,
+        metavar="N",
+        help="at most N, as far as the context reaches (default: 200)",
+    )
     add("--greedy", action="store_true", help="always the likeliest token; same as --temperature 0")
     add("--temperature", type=float, metavar="T", help="0: greedy, higher: wilder (default: 0.8)")
     add("--top-k", type=int, metavar="K", help="among the K likeliest; 0: no limit (default: 40)")
@@ -49,15 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop",
         action="append",
         metavar="TEXT",
-        help="end before this text; may be given several times",
+        help="end before this text (a line's end: $'\\n'); may be given several times",
     )
     add("--no-echo", action="store_true", help="print the continuation without the prompt")
     add("--json", action="store_true", help="print one JSON object when all is done")
     add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
     add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
     parser.epilog = (
-        "The defaults for tokens, temperature, top-k and top-p are those of the model's "
-        "generation_config.json where it names them."
+        "Where the model's generation_config.json names a number of new tokens, a\n"
+        "temperature, top-k or top-p, that is the default."
     )
 
 
@@ -67,9 +77,12 @@ def run(args: argparse.Namespace) -> int:
     _set_threads(args.threads)
     from gpt2np.engine import LanguageModel
 
-    lm = LanguageModel.load(args.model, args.dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it warns of is said by _announce
+        lm = LanguageModel.load(args.model, args.dtype)
     stream = lm.stream(prompt, **_options(args))
     _announce(lm, stream)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is text to keep
     try:
         if not args.json:
             _print_stream(stream, "" if args.no_echo else prompt)
@@ -85,10 +98,7 @@ def run(args: argparse.Namespace) -> int:
     completion = stream.completion
     if args.json:
         print(json.dumps(_as_json(completion), ensure_ascii=False), flush=True)
-    notice(
-        f"{len(completion.ids)} tokens, {completion.tokens_per_second:.1f} tokens/s, "
-        f"finish reason: {completion.finish_reason}"
-    )
+    notice(_summary(completion, lm.model.config.n_positions))
     return exit_code
 
 
@@ -105,6 +115,15 @@ def _announce(lm: "LanguageModel", stream: "TextStream") -> None:
     why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
     notice(f"model: {lm.name}{why}")
     notice(f"seed: {stream.completion.seed}")
+
+
+def _summary(completion: "Completion", context: int) -> str:
+    full = len(completion.prompt_ids) + len(completion.ids) > context
+    why = f" (the context of {context} tokens is full)" if full else ""
+    return (
+        f"{len(completion.ids)} tokens, {completion.tokens_per_second:.1f} tokens/s, "
+        f"finish reason: {completion.finish_reason}{why}"
+    )
 
 
 def _as_json(completion: "Completion") -> dict[str, Any]:
@@ -150,6 +169,8 @@ def _prompt(args: argparse.Namespace) -> str:
             raise InvalidArgumentError("give either PROMPT or --file, not both")
         return _content(_read(args.file), str(args.file))
     if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()):
+        if sys.stdin.isatty():
+            notice("type the prompt; end it with Ctrl-D on a line of its own")
         return _content(sys.stdin.buffer.read(), "standard input")
     if args.prompt is None:
         raise InvalidArgumentError("no prompt; give PROMPT, --file FILE, or - for standard input")

@@ -28,10 +28,17 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command that `arguments` name; returns the exit code."""
     prepare_streams()
     parser = _parser()
-    args = parser.parse_args(arguments)
+    args, rest = parser.parse_known_args(arguments)
     if args.command is None:
         parser.print_help()
         return 0
+    if rest:
+        quotes = "" if rest[0].startswith("-") else "; put a prompt of several words in quotes"
+        parser.exit(
+            2,
+            f"gpt2np {args.command}: error: what is {rest[0]!r}?{quotes} "
+            f"(try gpt2np {args.command} --help)\n",
+        )
     try:
         exit_code: int = COMMANDS[args.command].run(args)
         return exit_code

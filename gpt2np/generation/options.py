@@ -22,7 +22,7 @@ class GenerationOptions:
         top_k: sample among the k likeliest tokens only; 0 for no limit.
         top_p: sample among the fewest tokens that together reach this probability, 0 < p ≤ 1.
         seed: of the random stream; None chooses one.
-        stop: texts that end the generation; none of them appears in the result.
+        stop: a text that ends the generation, or several; none of them appears in the result.
 
     Raises:
         InvalidArgumentError: a value out of its range.
@@ -46,10 +46,11 @@ class GenerationOptions:
         _require(number, "top_p", self.top_p, "above 0 and at most 1")
         whole = self.seed is None or (_is_whole(self.seed) and self.seed >= 0)
         _require(whole, "seed", self.seed, "a whole number, at least 0")
-        texts = isinstance(self.stop, (tuple, list)) and all(
-            isinstance(text, str) and text for text in self.stop
-        )
-        _require(texts, "stop", self.stop, "a tuple of texts, none of them empty")
+        stops = (self.stop,) if isinstance(self.stop, str) else self.stop
+        listed = isinstance(stops, (tuple, list))
+        texts = listed and all(isinstance(text, str) and text for text in stops)
+        _require(texts, "stop", self.stop, "a text or several, none of them empty")
+        object.__setattr__(self, "stop", tuple(stops))
 
 
 def _is_whole(value: Any) -> bool:

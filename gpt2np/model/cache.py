@@ -1,5 +1,7 @@
 """The keys and values of the tokens that a sequence has seen, so as to compute them only once."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """A checkpoint's weights, checked against its config before anything uses them."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A model's shape and switches, as `config.json` gives them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,13 +58,13 @@ class GPT2Config:
             object.__setattr__(self, "n_inner", 4 * self.n_embd)
 
     @classmethod
-    def from_file(cls, path: str | Path) -> "GPT2Config":
+    def from_file(cls, path: str | Path) -> GPT2Config:
         """Read a `config.json`. Raises CheckpointError for a file that is missing or damaged."""
         content = read_json_object(Path(path), CheckpointError)
         return cls.from_mapping(content, source=str(path))
 
     @classmethod
-    def from_mapping(cls, content: Mapping[str, Any], source: str = "config") -> "GPT2Config":
+    def from_mapping(cls, content: Mapping[str, Any], source: str = "config") -> GPT2Config:
         """Take the known keys from a config.json's content; `source` names it in messages.
 
         Raises:

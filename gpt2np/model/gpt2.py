@@ -17,7 +17,32 @@ A probe is called at these points, in this order:
     blocks.i.mlp.out, blocks.i.resid                  (N, C)
     ln_f                                              (R, C)
     logits                                            (R, V)
+
+Print the shape of every attention pattern, then silence head 2 of block 3:
+
+    def look(name, array):
+        if name.endswith("attn.pattern"):
+            print(name, array.shape)
+        return array
+
+    def ablate(name, array):
+        if name == "blocks.3.attn.z":
+            array[2] = 0
+        return array
+
+    model.forward([ids], probe=look)
+    model.forward([ids], probe=ablate)
+
+Continue ids greedily with a cache, so that each step computes one token:
+
+    cache = model.new_cache()
+    logits = model.forward([ids], [cache])
+    for _ in range(20):
+        ids.append(int(logits[-1].argmax()))
+        logits = model.forward([ids[-1:]], [cache])
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
@@ -43,7 +68,8 @@ from gpt2np.model.functions import (
 
 Array = NDArray[Any]
 Probe = Callable[[str, Array], Array]
-"""Called as probe(name, array) at every named point; what it returns takes the array's place."""
+"""Called as probe(name, array) at every named point; what it returns, an array of the same shape,
+takes the array's place."""
 
 
 class GPT2:
@@ -60,7 +86,7 @@ class GPT2:
         self._unembedding: Array = weights.get("lm_head.weight", weights["wte.weight"]).T  # (C, V)
 
     @classmethod
-    def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> "GPT2":
+    def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> GPT2:
         """Load `config.json` and `model.safetensors`, to compute in float32 or float64.
 
         Raises:
@@ -91,26 +117,26 @@ class GPT2:
     ) -> Array:
         """Logits (R, V) for what follows each of the chosen R of N tokens.
 
+        The module's docstring, `help(gpt2np.model.gpt2)`, has the probe's points and examples.
+
         Args:
-            sequences: the new ids of each of S sequences, one-dimensional, together N.
-            caches: what each sequence has seen before; they grow by the new tokens. Without them
-                every sequence starts here.
+            sequences: the new ids of each of S sequences, as in [[5, 6, 7], [8]], together N.
+            caches: what each sequence has seen before, one KVCache each; they grow by the new
+                tokens. Without them every sequence starts here.
             rows: which of the N packed tokens, counted over all sequences, to give logits for; all
                 by default. `last_rows(sequences)` are those that generation needs.
-            probe: called with every inner array at the points listed at the top of this module;
-                what it returns takes the array's place.
+            probe: called as probe(name, array) with every inner array; what it returns, the array
+                or another of its shape, takes the array's place.
 
         Raises:
             ContextLengthError: a sequence would have more than n_positions tokens.
-            InvalidArgumentError: an id outside 0 … V - 1, a row outside 0 … N - 1, an empty
-                sequence, or not one cache for each sequence.
+            InvalidArgumentError: an impossible id, row, sequence, cache, or result of the probe.
         """
-        new = [_whole_numbers(ids, "a sequence's ids") for ids in sequences]  # S arrays (n,)
-        caches = [self.new_cache() for _ in new] if caches is None else caches
-        self._check(new, caches)
+        new = [_whole_numbers(ids, "each sequence, as in [[5, 6, 7]],") for ids in sequences]
+        caches = self._checked_caches(caches, new)
         chosen = _chosen_rows(rows, sum(map(len, new)))  # (R,)
-        at = probe or _unchanged
-        w = self.weights
+        probe = _checked(probe) if probe else None
+        at, w = probe or _unchanged, self.weights
 
         places = [c.length + np.arange(len(ids)) for ids, c in zip(new, caches, strict=True)]
         x = w["wte.weight"][np.concatenate(new)] + w["wpe.weight"][np.concatenate(places)]
@@ -175,8 +201,16 @@ class GPT2:
     def _linear(self, name: str, x: Array) -> Array:
         return linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
-    def _check(self, new: Sequence[Array], caches: Sequence[KVCache]) -> None:
-        if not new or not len(new) == len(caches) == len({id(cache) for cache in caches}):
+    def _checked_caches(
+        self, caches: Sequence[KVCache] | None, new: Sequence[Array]
+    ) -> Sequence[KVCache]:
+        """The caches, new ones if there are none, if the new ids fit them and the model."""
+        if not new:
+            raise InvalidArgumentError("no sequences; give at least one, as in [[5, 6, 7]]")
+        if isinstance(caches, KVCache):
+            raise InvalidArgumentError("caches must be a list, one a sequence, as in [cache]")
+        caches = [self.new_cache() for _ in new] if caches is None else caches
+        if not len(new) == len(caches) == len({id(cache) for cache in caches}):
             raise InvalidArgumentError(f"{len(new)} sequences need as many caches, all different")
         for ids, cache in zip(new, caches, strict=True):
             if len(ids) == 0:
@@ -191,6 +225,7 @@ class GPT2:
                     f"{cache.length + len(ids)} tokens are more than the model's context of "
                     f"{self.config.n_positions}"
                 )
+        return caches
 
 
 def _chosen_rows(rows: ArrayLike | None, n: int) -> NDArray[np.int64]:
@@ -205,13 +240,28 @@ def _chosen_rows(rows: ArrayLike | None, n: int) -> NDArray[np.int64]:
 def _whole_numbers(values: ArrayLike, name: str) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InvalidArgumentError(f"{name} must be whole numbers in one dimension")
+        raise InvalidArgumentError(f"{name} must be a list of whole numbers")
     return array.astype(np.int64)
 
 
 def last_rows(sequences: Sequence[Sequence[int] | Array]) -> NDArray[np.int64]:
     """The packed row of each sequence's last token: lengths 3, 1, 2 → [2, 3, 5]."""
     return np.cumsum([len(ids) for ids in sequences], dtype=np.int64) - 1
+
+
+def _checked(probe: Probe) -> Probe:
+    """`probe`, with what it returns held to the array's shape and dtype."""
+
+    def checked(name: str, array: Array) -> Array:
+        result = probe(name, array)
+        if result is None or np.shape(result) != array.shape:
+            found = "None" if result is None else f"the shape {np.shape(result)}"
+            raise InvalidArgumentError(
+                f"the probe returned {found} at {name}, where it must be {array.shape}"
+            )
+        return np.asarray(result, array.dtype)
+
+    return checked
 
 
 def _unchanged(name: str, array: Array) -> Array:

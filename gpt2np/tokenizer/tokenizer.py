@@ -1,5 +1,7 @@
 """Text ↔ ids: GPT-2's byte-level byte-pair encoding (Radford et al. 2019, section 2.2)."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Literal
@@ -39,7 +41,7 @@ class Tokenizer:
         self.vocab_size = max(vocabulary.tokens) + 1
 
     @classmethod
-    def from_folder(cls, folder: str | Path) -> "Tokenizer":
+    def from_folder(cls, folder: str | Path) -> Tokenizer:
         """Read `vocab.json` + `merges.txt`, or OpenAI's `encoder.json` + `vocab.bpe`, of a folder.
 
         Raises:
@@ -149,7 +151,7 @@ class Tokenizer:
         return ids
 
 
-def _any_of(special: Iterable[str]) -> "regex.Pattern[str]":
+def _any_of(special: Iterable[str]) -> regex.Pattern[str]:
     longest_first = sorted(special, key=len, reverse=True)
     return regex.compile("|".join(regex.escape(token) for token in longest_first))
 

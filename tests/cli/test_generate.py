@@ -127,6 +127,14 @@ class TestOptions:
         assert capsys.readouterr().err == "gpt2np generate: error: None float64 3\n"
         assert {os.environ[variable] for variable in THREAD_VARIABLES} == {"3"}
 
+    def test_a_full_context_is_told(self):
+        result = generate("-", "-n", "50", stdin=b"a b c d e f g h i j " * 49)
+        assert re.search("length .the context of 512 tokens is full|eos", result.stderr.decode())
+
+    def test_help_fits_80_columns(self):
+        text = run("generate", "--help", env={"COLUMNS": "80"}).stdout.decode()
+        assert max(map(len, text.splitlines())) <= 80
+
     def test_empty_prompt(self):
         result = generate("", "--seed", "1", "-n", "5")
         assert result.returncode == 0 and result.stdout.strip()
@@ -207,8 +215,10 @@ class TestBadInput:
         self.check(generate("x", *arguments), 2, *words)
 
     def test_unknown_option(self):
-        result = generate("x", "--tempreature", "1")
-        assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+        self.check(generate("x", "--tempreature", "1"), 2, "what is '--tempreature'?")
+
+    def test_a_prompt_without_quotes(self):
+        self.check(generate("Once", "upon", "a", "time"), 2, "what is 'upon'?", "in quotes")
 
     def test_missing_file(self):
         self.check(generate("--file", "no-such-file"), 2, "can't read --file no-such-file")

@@ -149,6 +149,18 @@ class TestProbe:
         np.testing.assert_array_equal(kept["blocks.2.resid"], kept["embed"])
         assert np.abs(logits - model.forward([ids])).max() > 0.1
 
+    @pytest.mark.parametrize(
+        ("returned", "message"),
+        [(None, "returned None at embed"), (np.zeros(3), r"shape \(3,\) at embed.*\(2, 24\)")],
+    )
+    def test_a_probe_that_returns_no_such_array_is_told(self, model, returned, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            model.forward([[1, 2]], probe=lambda name, array: returned)
+
+    def test_a_probe_can_not_change_the_dtype(self, model, ids):
+        logits = model.forward([ids], probe=lambda name, array: array.astype(np.float64))
+        assert logits.dtype == np.float32
+
     def test_patterns_are_causal_and_sum_to_one(self, model, ids):
         patterns = []
         model.forward([ids], probe=lambda n, a: patterns.append(a) or a if "pattern" in n else a)
@@ -171,10 +183,11 @@ class TestBounds:
             ([[5, 211]], "id 211"),
             ([[-1]], "id -1"),
             ([[]], "no ids"),
-            ([], "0 sequences"),
+            ([], "no sequences"),
             ([[1.5]], "whole numbers"),
             ([[2**70]], "whole numbers"),
-            ([[[1]]], "one dimension"),
+            ([[[1]]], "list of whole numbers"),
+            ([5, 6, 7], r"as in \[\[5, 6, 7\]\]"),
         ],
     )
     def test_impossible_input_is_named(self, model, sequences, message):
@@ -187,6 +200,10 @@ class TestBounds:
         with pytest.raises(InvalidArgumentError, match="rows must be"):
             model.forward([[1, 2, 3]], [cache], rows=rows)
         assert cache.length == 0
+
+    def test_one_cache_is_no_list(self, model):
+        with pytest.raises(InvalidArgumentError, match=r"as in \[cache\]"):
+            model.forward([[1]], model.new_cache())
 
     def test_two_sequences_can_not_share_a_cache(self, model):
         cache = model.new_cache()
