@@ -7,8 +7,8 @@ import sys
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    # Until a command has something to lose, Ctrl-C ends it at once: an exception in the middle of an
-    # import could come out as another one, with a traceback.
+    # Until a command has something to lose, Ctrl-C ends it at once: an exception in the middle of
+    # an import could come out as another one, with a traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from gpt2np.cli.main import run
 

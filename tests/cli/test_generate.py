@@ -128,7 +128,7 @@ class TestOptions:
         assert {os.environ[variable] for variable in THREAD_VARIABLES} == {"3"}
 
     def test_a_full_context_is_told(self):
-        result = generate("-", "-n", "50", stdin=b"a b c d e f g h i j " * 49)
+        result = generate("-", "-n", "50", stdin=b"a b c d e f g h i j " * 45)
         assert re.search("length .the context of 512 tokens is full|eos", result.stderr.decode())
 
     def test_help_fits_80_columns(self):
