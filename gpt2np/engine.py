@@ -210,7 +210,7 @@ class TextStream(Iterator[str]):
         elif isinstance(prompt, bytes) or not _are_ids(prompt):
             raise InvalidArgumentError("a prompt must be a text or a list of ids")
         else:
-            decoder, prompt_ids = lm.tokenizer.streaming_decoder(), list(prompt)
+            decoder, prompt_ids = lm.tokenizer.streaming_decoder(), [int(i) for i in prompt]
             pieces = [decoder.push(number) for number in prompt_ids]
             self._prompt = "".join([*pieces, decoder.finish()])
         if not prompt_ids and lm.tokenizer.end_of_text is not None:

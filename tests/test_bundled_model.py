@@ -1,0 +1,54 @@
+"""The bundled model is what its card says."""
+
+import re
+
+import numpy as np
+from held_out_bits import model_bits, read_stories
+from safetensors.numpy import load_file
+
+from gpt2np import LanguageModel
+
+MOST_BITS = 1.25  # per character
+
+
+def test_size(bundled):
+    assert sum(file.stat().st_size for file in bundled.iterdir()) < 20_000_000
+    tensors = load_file(bundled / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.float16)}
+    parameters = sum(tensor.size for tensor in tensors.values())
+    assert 5_500_000 < parameters < 10_000_000
+    assert f"{parameters / 1e6:.1f} million parameters" in card(bundled)
+
+
+def test_held_out_bits_per_character(bundled, data, show):
+    stories = read_stories(data / "stories" / "valid.txt")
+    bits = model_bits(LanguageModel.load(bundled), stories) / sum(map(len, stories))
+    show("bundled model", f"{bits:.4f} bits per character on {len(stories)} held-out stories")
+    assert bits < MOST_BITS
+    assert f"**{bits:.3f}**" in card(bundled)
+
+
+def test_transformers_loads_it(bundled):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    lm = LanguageModel.load(bundled)
+    tokenizer = AutoTokenizer.from_pretrained(bundled)
+    text = "Once upon a time there was a little fox, and he didn't know it."
+    assert tokenizer(text)["input_ids"] == lm.tokenizer.encode(text)
+    assert tokenizer.eos_token_id == lm.tokenizer.end_of_text
+    model = AutoModelForCausalLM.from_pretrained(bundled)
+    assert model.generation_config.eos_token_id == lm.tokenizer.end_of_text
+
+
+def test_the_samples_are_not_selected(bundled):
+    samples = re.findall(r"^\*\*(\d+)\*\*\n\n((?:>.*\n)+)", card(bundled), re.MULTILINE)
+    assert [int(number) for number, _ in samples] == list(range(1, 11))
+    lm = LanguageModel.load(bundled)
+    for number, sample in samples:
+        text = lm.generate("Once upon a time", seed=int(number), max_new_tokens=120).text
+        shown = re.sub(r"^>", "", sample, flags=re.MULTILINE).split()
+        assert shown == f"Once upon a time{text}".split()
+
+
+def card(bundled):
+    return (bundled / "README.md").read_text(encoding="utf-8")
