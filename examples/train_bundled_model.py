@@ -128,7 +128,7 @@ def causal_block_attention(
     """Causal attention in blocks of queries: on a CPU about twice as fast as PyTorch's own."""
     outputs = []
     for start in range(0, query.shape[2], QUERY_BLOCK):
-        stop = start + QUERY_BLOCK
+        stop = min(start + QUERY_BLOCK, query.shape[2])
         scores = (query[:, :, start:stop] * query.shape[-1] ** -0.5) @ key[:, :, :stop].mT
         future = torch.arange(stop) > torch.arange(start, stop)[:, None]
         pattern = scores.float().masked_fill(future, -torch.inf).softmax(-1)
