@@ -17,9 +17,11 @@ GPT2NPError           what is raised on purpose, with children that gpt2np.error
 They are imported when they are first used, so that `import gpt2np` costs nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
+from importlib import import_module
+
+TYPE_CHECKING = False  # importing typing takes longer than all of this module
 if TYPE_CHECKING:
     from gpt2np.engine import Completion as Completion
     from gpt2np.engine import LanguageModel as LanguageModel

@@ -1,10 +1,15 @@
 """JSON files that somebody else wrote."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Any
 
 from gpt2np.errors import GPT2NPError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def read_json_object(path: Path, error: type[GPT2NPError]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gpt2np import (
     Tokenizer,
 )
 from gpt2np.generation import decode_step
-from gpt2np.tokenizer.formats import read_gpt2_vocabulary
+from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
 BUNDLED = CHECKOUT / "weights"
 PROMPTS = ["Once upon a time", "The", "", '"Oh dear!" said the little old woman, and ' * 5, "中"]
@@ -134,8 +134,8 @@ def test_logits_that_are_not_numbers_are_an_error(bundled):
 def test_ids_that_the_vocabulary_does_not_have(lm):
     """Models with more rows than tokens may generate them, and take them back in a prompt."""
     files = (BUNDLED / name for name in ("vocab.json", "merges.txt"))
-    vocabulary = read_gpt2_vocabulary(*files)
-    del vocabulary.tokens[300]
+    vocabulary = read_gpt2_files(*files)
+    del vocabulary.ids[next(token for token, number in vocabulary.ids.items() if number == 300)]
     few = LanguageModel(lm.model, Tokenizer(vocabulary))
     result = few.generate([301, 300, 301], max_new_tokens=1, seed=0)
     assert result.prompt == 2 * lm.tokenizer.decode([301])

@@ -1,6 +1,7 @@
 """Text ↔ ids."""
 
-from gpt2np.tokenizer.decoder import StreamingDecoder
-from gpt2np.tokenizer.tokenizer import END_OF_TEXT, Tokenizer
-
-__all__ = ["END_OF_TEXT", "StreamingDecoder", "Tokenizer"]
+from gpt2np.tokenizer.added import AddedToken as AddedToken
+from gpt2np.tokenizer.decoder import StreamingDecoder as StreamingDecoder
+from gpt2np.tokenizer.tokenizer import Tokenizer as Tokenizer
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT as END_OF_TEXT
+from gpt2np.tokenizer.vocabulary import Vocabulary as Vocabulary

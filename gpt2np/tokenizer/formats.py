@@ -1,108 +1,69 @@
-"""Vocabulary files: `vocab.json` + `merges.txt`, or `encoder.json` + `vocab.bpe`."""
+"""Where a vocabulary's files are, and which reader or writer is theirs."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+import json
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
-from gpt2np.json_file import read_json_object
-from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE, to_bytes
-from gpt2np.tokenizer.merge import Merges
+from gpt2np.text_file import write_text
+from gpt2np.tokenizer import gpt2_files, tiktoken_file, tokenizer_json
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
-FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-"""The names under which the two files are found in a model's folder, the first that exist."""
-
-_PLAIN_SPECIAL_TOKENS = 16  # special tokens without brackets that no file should have more of
+FOLDER_FILES = ((tokenizer_json.FILE_NAME,), *gpt2_files.FILE_NAMES)
+"""The files that make a vocabulary; of a folder that holds several, the first counts."""
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """What a tokenizer knows.
-
-    Attributes:
-        tokens: id → the token's bytes; for a special token its text in UTF-8.
-        merges: see `gpt2np.tokenizer.merge.Merges`.
-        byte_ids: for each of the 256 bytes the id of the token that is this byte alone.
-        special: text of a special token → its id.
-    """
-
-    tokens: dict[int, bytes]
-    merges: Merges
-    byte_ids: tuple[int, ...]
-    special: dict[str, int]
-
-
-def read_gpt2_vocabulary(vocab_file: Path, merges_file: Path) -> Vocabulary:
-    """Read the vocabulary (JSON: token → id) and the merges (a text line each, by rank).
-
-    Tokens that are neither a single byte nor made by a merge can't come out of a text: these are
-    the special tokens, such as `<|endoftext|>`.
+def read_vocabulary(path: Path) -> Vocabulary:
+    """Read the vocabulary in a folder, or in a file: `tokenizer.json` or `….tiktoken`.
 
     Raises:
-        TokenizerError: a file can't be read or parsed, or the two don't fit each other.
+        TokenizerError: there is none, or it is damaged.
     """
-    ids = _read_vocab(vocab_file)
-    missing = [character for character in BYTE_OF_CHARACTER if character not in ids]
-    if missing:
-        raise TokenizerError(
-            f"{vocab_file} is not a byte-level vocabulary: {len(missing)} of the 256 single-byte "
-            f"tokens are missing, {missing[0]!r} among them"
-        )
-    merges: dict[tuple[int, int], tuple[int, int]] = {}
-    merged_tokens = set(BYTE_OF_CHARACTER)
-    for rank, (left, right) in enumerate(_read_merges(merges_file)):
-        for token in (left, right, left + right):
-            if token not in ids:
-                raise TokenizerError(
-                    f"{merges_file} merges {left!r} and {right!r}, but {vocab_file} has no token "
-                    f"{token!r}; the two files must come from the same model"
-                )
-        merges.setdefault((ids[left], ids[right]), (rank, ids[left + right]))
-        merged_tokens.add(left + right)
-    special = {token: number for token, number in ids.items() if token not in merged_tokens}
-    plain = [token for token in special if token[0] not in "<["]
-    if len(plain) > _PLAIN_SPECIAL_TOKENS:
-        raise TokenizerError(
-            f"{merges_file} looks cut off: no merge makes {len(plain)} of the tokens in "
-            f"{vocab_file}, {plain[0]!r} among them"
-        )
-    tokens = {ids[token]: _bytes_of(token, merges_file) for token in merged_tokens}
-    tokens |= {number: token.encode() for token, number in special.items()}
-    byte_ids = tuple(ids[CHARACTER_OF_BYTE[byte]] for byte in range(256))
-    return Vocabulary(tokens, merges, byte_ids, special)
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.exists():
+        raise TokenizerError(f"there is no vocabulary at {path}")
+    if path.suffix == tiktoken_file.SUFFIX:
+        return tiktoken_file.read_tiktoken(path)
+    if path.suffix == ".json" and path.name not in ("vocab.json", "encoder.json"):
+        return tokenizer_json.read_tokenizer_json(path)
+    return _read_folder(path.parent)
 
 
-def _bytes_of(token: str, merges_file: Path) -> bytes:
-    try:
-        return to_bytes(token)
-    except UnicodeEncodeError as error:
-        raise TokenizerError(f"{merges_file}: {token!r} is not in GPT-2's alphabet") from error
+def _read_folder(folder: Path) -> Vocabulary:
+    for names in FOLDER_FILES:
+        files = [folder / name for name in names]
+        if all(file.exists() for file in files):
+            if len(files) == 1:
+                return tokenizer_json.read_tokenizer_json(files[0])
+            return gpt2_files.read_gpt2_files(files[0], files[1])
+    if tiktoken := sorted(folder.glob(f"*{tiktoken_file.SUFFIX}")):
+        return tiktoken_file.read_tiktoken(tiktoken[0])
+    expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
+    raise TokenizerError(f"{folder} holds no vocabulary: expected {expected}")
 
 
-def _read_vocab(path: Path) -> dict[str, int]:
-    content = read_json_object(path, TokenizerError)
-    if not all(type(number) is int and number >= 0 for number in content.values()):
-        raise TokenizerError(f"{path} is damaged: an id must be a whole number, at least 0")
-    if len(set(content.values())) != len(content):
-        raise TokenizerError(f"{path} gives the same id to two tokens")
-    if "" in content or any("\ud800" <= char <= "\udfff" for token in content for char in token):
-        raise TokenizerError(f"{path} is damaged: a token is empty or no Unicode text")
-    return content
+def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
+    """Write `vocabulary` as Hugging Face does, for `tokenizers`, `transformers` and gpt2np.
 
+    That is `tokenizer.json`, `tokenizer_config.json` and, where they can say it all, GPT-2's own
+    `vocab.json` and `merges.txt`. Files of these names are replaced.
 
-def _read_merges(path: Path) -> list[tuple[str, str]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TokenizerError(f"{path} is damaged: not UTF-8 at byte {error.start}") from error
-    merges = []
-    for number, line in enumerate(text.split("\n"), 1):
-        line = line.rstrip("\r")
-        if not line or (number == 1 and line.startswith("#version")):
-            continue
-        left, space, right = line.partition(" ")
-        if not (left and space and right) or " " in right:
-            raise TokenizerError(f"{path}, line {number}: expected two tokens, found {line!r}")
-        merges.append((left, right))
-    return merges
+    Raises:
+        OSError: the folder can't be made or written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer_json.write_tokenizer_json(vocabulary, folder / tokenizer_json.FILE_NAME)
+    if gpt2_files.can_hold(vocabulary):
+        gpt2_files.write_gpt2_files(vocabulary, folder)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+    }
+    special = {token.content for token in vocabulary.added if token.special}
+    if END_OF_TEXT in special:
+        config |= dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT)
+    if vocabulary.unknown is not None:
+        config["unk_token"] = vocabulary.unknown
+    write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Literal
 
-import regex
-
-from gpt2np.errors import InvalidArgumentError, TokenizerError
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.tokenizer.added import find_first
+from gpt2np.tokenizer.cache import BoundedCache
+from gpt2np.tokenizer.chunks import BEFORE_LINES, BEFORE_WORDS, SIGNS, blocks, chunks, text_of
 from gpt2np.tokenizer.decoder import StreamingDecoder
-from gpt2np.tokenizer.formats import FILE_NAMES, Vocabulary, read_gpt2_vocabulary
+from gpt2np.tokenizer.formats import read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.merge import merge_pairs
-from gpt2np.tokenizer.split import split
+from gpt2np.tokenizer.parts import Part, parts_of, well_formed
+from gpt2np.tokenizer.split import splitter
+from gpt2np.tokenizer.tiktoken_file import read_tiktoken
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
-END_OF_TEXT = "<|endoftext|>"
+TYPE_CHECKING = False  # typing, and what only some methods need, would double the time to import
+if TYPE_CHECKING:
+    from typing import Any, Literal
 
-_CACHED_PIECE_BYTES = 64  # longer pieces are rare, and remembering them would not be bounded
-_CACHED_PIECES = 1 << 16
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gpt2np.tokenizer.explain import ExplainedPiece
+    from gpt2np.tokenizer.offsets import TokenSpan
+
+    Special = Literal["all"] | Collection[str]
+
+_PIECES_BYTES = 16 << 20  # bound of what is remembered of single pieces …
+_CHUNKS_BYTES = 48 << 20  # … and of chunks, of which there are more
 
 
 class Tokenizer:
@@ -27,32 +41,86 @@ class Tokenizer:
         >>> tokenizer.encode("GPT2 was created by OpenAI")
         [38, 11571, 17, 373, 2727, 416, 4946, 20185]
 
+    A tokenizer may be shared by threads, and pickled for other processes. What it remembers of the
+    texts that it saw is bounded (64 MiB) and changes nothing but its speed.
+
+    What looks like a special token in a text may come from anybody. So `encode` and its kin take
+    two keyword arguments, with tiktoken's meaning:
+
+        encode("<|endoftext|>")                                → InvalidArgumentError
+        encode("<|endoftext|>", disallowed_special=())         → [27, 91, 437, …], plain text
+        encode("<|endoftext|>", allowed_special="all")         → [50256], the special token
+        encode("<|endoftext|>", allowed_special={"<|pad|>"})   → InvalidArgumentError
+
+    and `errors`, which says what becomes of lone surrogates, which UTF-8 can't express: "replace"
+    makes them U+FFFD (tiktoken's way), "strict" refuses them, and "surrogateescape" takes U+DC80 to
+    U+DCFF for the bytes 0x80 to 0xFF, so that any bytes make the round trip:
+
+        ids = encode(data.decode("utf-8", "surrogateescape"), errors="surrogateescape")
+        decode_bytes(ids) == data
+
     Attributes:
+        vocabulary: what the files say.
         special_tokens: text of a special token → its id.
         vocab_size: the number of ids, that is the highest id plus one.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._tokens = vocabulary.tokens
-        self._merges = vocabulary.merges
-        self._byte_ids = vocabulary.byte_ids
-        self._ids_of_piece: dict[str, list[int]] = {}
-        self.special_tokens = dict(vocabulary.special)
-        self.vocab_size = max(vocabulary.tokens) + 1
+        self.vocabulary = vocabulary
+        self.special_tokens = {
+            token.content: token.id for token in vocabulary.added if token.special
+        }
+        self.vocab_size = vocabulary.size
+        self._split = splitter(vocabulary.patterns)
+        self._cuts_words = len(vocabulary.patterns) == 1 and vocabulary.patterns[0] in BEFORE_WORDS
+        self._cuts_lines = self._cuts_words and vocabulary.patterns[0] in BEFORE_LINES
+        self._ids = vocabulary.ids
+        self._takes_whole = vocabulary.whole_pieces or vocabulary.self_encoding
+        self._pieces = BoundedCache(self._ids_of_piece, _PIECES_BYTES)
+        self._chunks = BoundedCache(self._ids_of_chunk, _CHUNKS_BYTES)
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
-        """Read `vocab.json` + `merges.txt`, or OpenAI's `encoder.json` + `vocab.bpe`, of a folder.
+        """Read a folder's `tokenizer.json`, or `vocab.json` + `merges.txt`, or OpenAI's
+        `encoder.json` + `vocab.bpe`, or the path of such a file.
 
         Raises:
             TokenizerError: the files are missing, damaged, or don't fit each other.
         """
-        folder = Path(folder)
-        for vocab, merges in FILE_NAMES:
-            if (folder / vocab).exists() and (folder / merges).exists():
-                return cls(read_gpt2_vocabulary(folder / vocab, folder / merges))
-        names = " or ".join(f"{vocab} and {merges}" for vocab, merges in FILE_NAMES)
-        raise TokenizerError(f"{folder} holds no vocabulary: expected {names}")
+        return cls(read_vocabulary(Path(folder)))
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Vocabulary]]:
+        return type(self), (self.vocabulary,)
+
+    @classmethod
+    def from_tiktoken(
+        cls,
+        file: str | Path,
+        *,
+        pattern: str | None = None,
+        special_tokens: Mapping[str, int] | None = None,
+    ) -> Tokenizer:
+        """Read a `.tiktoken` file, which holds neither split pattern nor special tokens.
+
+        Args:
+            file: the file.
+            pattern: the split pattern; None for that of OpenAI's or Qwen's file of this name, or
+                else GPT-2's.
+            special_tokens: text of a special token → its id.
+
+        Raises:
+            TokenizerError: the file is missing or damaged.
+        """
+        return cls(read_tiktoken(Path(file), pattern, special_tokens))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the vocabulary as Hugging Face does: `tokenizer.json`, `tokenizer_config.json` and,
+        where these can hold it, `vocab.json` + `merges.txt`.
+
+        Raises:
+            OSError: the folder can't be made or written to.
+        """
+        write_vocabulary(self.vocabulary, Path(folder))
 
     @property
     def end_of_text(self) -> int | None:
@@ -63,39 +131,107 @@ class Tokenizer:
         self,
         text: str,
         *,
-        allowed_special: Literal["all"] | Collection[str] = (),
-        disallowed_special: Literal["all"] | Collection[str] = "all",
+        allowed_special: Special = (),
+        disallowed_special: Special = "all",
+        errors: str = "replace",
     ) -> list[int]:
-        """The ids of `text`.
-
-        What looks like a special token in a text may come from anybody, so by default it is an
-        error (tiktoken's policy):
-
-            encode("<|endoftext|>")                                → InvalidArgumentError
-            encode("<|endoftext|>", disallowed_special=())         → [27, 91, 437, …], plain text
-            encode("<|endoftext|>", allowed_special="all")         → [50256], the special token
-            encode("<|endoftext|>", allowed_special={"<|pad|>"})   → InvalidArgumentError
-
-        Lone surrogates, which UTF-8 can't express, become U+FFFD as in tiktoken.
+        """The ids of `text`. The keyword arguments are explained above.
 
         Raises:
-            InvalidArgumentError: `text` holds a special token that is disallowed, and not allowed.
+            InvalidArgumentError: `text` holds a special token that is disallowed and not allowed, a
+                lone surrogate that `errors` doesn't admit, or a character that has no token.
         """
-        allowed = self._special(allowed_special)
-        forbidden = self._special(disallowed_special) - allowed
-        if found := _find_first(forbidden, text):
-            raise InvalidArgumentError(
-                f"the text holds the special token {found}; pass allowed_special={{{found!r}}} to "
-                "encode it as that token, or disallowed_special=() to encode it as plain text"
-            )
         ids: list[int] = []
-        start = 0
-        if allowed:
-            for match in _any_of(allowed).finditer(text):
-                ids += self._encode_plain(text[start : match.start()])
-                ids.append(self.special_tokens[match.group()])
-                start = match.end()
-        return ids + self._encode_plain(text[start:])
+        for part in self._parts(text, allowed_special, disallowed_special, errors):
+            if part.added is None:
+                self._encode_plain(part.text, ids)
+            else:
+                ids.append(part.added)
+        return ids
+
+    def encode_to_numpy(self, text: str, **options: Any) -> NDArray[np.uint16 | np.uint32]:
+        """The ids of `text` as an array (N,), uint16 if every id fits, else uint32."""
+        import numpy as np
+
+        return np.array(
+            self.encode(text, **options), np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
+        )
+
+    def encode_batch(
+        self, texts: Iterable[str], *, processes: int = 1, **options: Any
+    ) -> list[list[int]]:
+        """The ids of each of `texts`; the options are those of `encode`.
+
+        More than one process pays from some ten megabytes on: each has to start, and to learn the
+        words anew. Threads don't help where Python runs one at a time.
+        """
+        if processes > 1:
+            from gpt2np.tokenizer.processes import encode_in_processes
+
+            return list(encode_in_processes(self.vocabulary, list(texts), processes, options))
+        return [self.encode(text, **options) for text in texts]
+
+    def count(self, text: str, **options: Any) -> int:
+        """The number of ids of `text`; the options are those of `encode`."""
+        return len(self.encode(text, **options))
+
+    def offsets(
+        self,
+        text: str,
+        *,
+        allowed_special: Special = (),
+        disallowed_special: Special = "all",
+        errors: str = "replace",
+    ) -> list[TokenSpan]:
+        """Each id of `text` with the characters and bytes of `text` that it came from.
+
+        A token that holds only some bytes of a character spans the whole character (so do its
+        neighbours that hold the others), but only its own bytes. Where the vocabulary normalizes
+        texts, the spans are those of `tokenizers`, and bytes are those of the spanned characters.
+
+        Raises:
+            InvalidArgumentError: as `encode`.
+        """
+        from gpt2np.tokenizer.offsets import byte_starts, spans_of_part
+
+        text = well_formed(text, errors)
+        starts = byte_starts(text)
+        spans: list[TokenSpan] = []
+        for part in self._parts(text, allowed_special, disallowed_special, errors, spans=True):
+            if part.added is None:
+                tokens = chain.from_iterable(map(self._tokens_of_piece, self._split(part.text)))
+                sized = [self.vocabulary.id_and_bytes(token) for token in tokens]
+            else:
+                sized = [(part.added, len(part.text.encode()))]
+            spans += spans_of_part(part, sized, text, starts)
+        return spans
+
+    def explain(
+        self,
+        text: str,
+        *,
+        allowed_special: Special = (),
+        disallowed_special: Special = "all",
+        errors: str = "replace",
+    ) -> list[ExplainedPiece]:
+        """How `text` becomes ids: its pieces, each with every merge. Their ids join to `encode`'s.
+
+        Raises:
+            InvalidArgumentError: as `encode`.
+        """
+        from gpt2np.tokenizer.explain import ExplainedPiece, merge_steps
+
+        explained = []
+        for part in self._parts(text, allowed_special, disallowed_special, errors):
+            if part.added is not None:
+                explained.append(ExplainedPiece(part.text, (), (part.added,)))
+                continue
+            for piece in self._split(part.text):
+                spelled = self.vocabulary.spell(piece)
+                whole = self.vocabulary.whole_pieces and spelled in self.vocabulary.ids
+                steps = () if whole else merge_steps(list(spelled), self.vocabulary.ranks)
+                explained.append(ExplainedPiece(piece, steps, self._pieces[piece]))
+        return explained
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """The text of `ids`; what is not valid UTF-8 is treated as `bytes.decode` does.
@@ -106,56 +242,85 @@ class Tokenizer:
         """
         return self.decode_bytes(ids).decode("utf-8", errors)
 
+    def decode_batch(self, batch: Iterable[Iterable[int]], errors: str = "replace") -> list[str]:
+        """The text of each sequence of ids in `batch`: see `decode`."""
+        return [self.decode(ids, errors) for ids in batch]
+
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of `ids`; InvalidArgumentError for one that is not in the vocabulary."""
+        table = self.vocabulary.token_bytes
         try:
-            return b"".join([self._tokens[number] for number in ids])
+            return b"".join([table[number] for number in ids])
         except KeyError as error:
             raise InvalidArgumentError(
-                f"id {error.args[0]} is not in the vocabulary of {len(self._tokens)} tokens"
+                f"id {error.args[0]} is not in the vocabulary of {len(table)} tokens"
             ) from error
 
     def streaming_decoder(self) -> StreamingDecoder:
         """A decoder that takes one id after another."""
-        return StreamingDecoder(self._tokens)
+        return StreamingDecoder(self.vocabulary.token_bytes)
 
-    def _special(self, choice: Literal["all"] | Collection[str]) -> set[str]:
+    def _parts(
+        self,
+        text: str,
+        allowed: Special,
+        disallowed: Special,
+        errors: str,
+        *,
+        spans: bool = False,
+    ) -> Iterator[Part]:
+        allowed = self._special(allowed)
+        forbidden = self._special(disallowed) - allowed
+        if found := find_first(text, forbidden):
+            raise InvalidArgumentError(
+                f"the text holds the special token {found}; pass allowed_special={{{found!r}}} to "
+                "encode it as that token, or disallowed_special=() to encode it as plain text"
+            )
+        return parts_of(well_formed(text, errors), self.vocabulary, allowed, with_spans=spans)
+
+    def _special(self, choice: Special) -> frozenset[str]:
         if choice == "all":
-            return set(self.special_tokens)
+            return frozenset(self.special_tokens)
         if unknown := set(choice) - set(self.special_tokens):
             raise InvalidArgumentError(
                 f"{sorted(unknown)[0]!r} is not a special token of this vocabulary; it has "
                 f"{', '.join(self.special_tokens) or 'none'}"
             )
-        return set(choice)
+        return frozenset(choice)
 
-    def _encode_plain(self, text: str) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        ids: list[int] = []
-        known = self._ids_of_piece
-        for piece in split(text):
-            of_piece = known.get(piece)
-            ids += self._encode_piece(piece) if of_piece is None else of_piece
-        return ids
+    def _encode_plain(self, text: str, ids: list[int]) -> None:
+        """Append the ids of a text without added tokens to `ids`."""
+        for block in blocks(text) if self._cuts_words else (text,):
+            keys = chunks(block, before_lines=self._cuts_lines) if self._cuts_words else None
+            if keys is None:
+                ids += chain.from_iterable(map(self._pieces.__getitem__, self._split(block)))
+            else:
+                ids += chain.from_iterable(map(self._chunks.__getitem__, keys))
 
-    def _encode_piece(self, piece: str) -> list[int]:
-        data = piece.encode()
-        ids = merge_pairs([self._byte_ids[byte] for byte in data], self._merges)
-        if len(data) <= _CACHED_PIECE_BYTES:
-            if len(self._ids_of_piece) >= _CACHED_PIECES:
-                self._ids_of_piece.clear()
-            self._ids_of_piece[piece] = ids
-        return ids
+    def _ids_of_chunk(self, key: str) -> tuple[int, ...]:
+        if self._cuts_lines and key.isascii():
+            if key.isalpha():
+                return self._ids_of_piece(" " + key)
+            word = key.strip(SIGNS)
+            if word.isalpha():
+                before, after = key.split(word, 1)
+                if before:
+                    return self._pieces[" " + before] + self._pieces[word] + self._pieces[after]
+                return self._chunks[word] + self._pieces[after]
+        pieces = self._split(text_of(key))
+        return tuple(chain.from_iterable(map(self._pieces.__getitem__, pieces)))
 
+    def _ids_of_piece(self, piece: str) -> tuple[int, ...]:
+        spelled = self.vocabulary.spell(piece)
+        if self._takes_whole and (whole := self._ids.get(spelled)) is not None:
+            return (whole,)
+        tokens = merge_pairs(list(spelled), self.vocabulary.ranks)
+        if self.vocabulary.byte_level:
+            return tuple([self._ids[token] for token in tokens])
+        return tuple([self.vocabulary.id_and_bytes(token)[0] for token in tokens])
 
-def _any_of(special: Iterable[str]) -> regex.Pattern[str]:
-    longest_first = sorted(special, key=len, reverse=True)
-    return regex.compile("|".join(regex.escape(token) for token in longest_first))
-
-
-def _find_first(special: set[str], text: str) -> str | None:
-    match = _any_of(special).search(text) if special else None
-    return match.group() if match else None
+    def _tokens_of_piece(self, piece: str) -> list[str]:
+        spelled = self.vocabulary.spell(piece)
+        if self._takes_whole and spelled in self._ids:
+            return [spelled]
+        return merge_pairs(list(spelled), self.vocabulary.ranks)

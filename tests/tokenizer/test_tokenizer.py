@@ -1,6 +1,5 @@
 """Special tokens, decoding piece by piece, merging, and damaged files."""
 
-import itertools
 import json
 import random
 
@@ -10,10 +9,12 @@ from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, to_bytes, to_characters
-from gpt2np.tokenizer.merge import merge_pairs
-from gpt2np.tokenizer.split import split
+from gpt2np.tokenizer.explain import merge_steps
+from gpt2np.tokenizer.merge import _merge_few, _merge_many, merge_pairs
+from gpt2np.tokenizer.split import GPT2_PATTERN, splitter
 
 EOT = "<|endoftext|>"
+SPLIT = splitter((GPT2_PATTERN,))
 
 
 @pytest.fixture(scope="module")
@@ -73,44 +74,51 @@ class TestStreamingDecoder:
         assert decoder.finish() == "\N{REPLACEMENT CHARACTER}"
 
 
-MERGES = {
-    (1, 2): (1, 12),
-    (2, 3): (0, 23),
-    (1, 23): (2, 123),
-    (1, 1): (3, 11),
-    (11, 11): (4, 4),
-}
+RANKS = {"b c": 0, "a bc": 1, "a b": 2, "a a": 3, "aa aa": 4}
 
 
 class TestMerge:
     @pytest.mark.parametrize(
-        ("ids", "merged"),
+        ("tokens", "merged"),
         [
-            ([], []),
-            ([1], [1]),
-            ([1, 2], [12]),
-            ([1, 2, 3], [123]),  # 2+3 has the lower rank, and only so 1+23 becomes possible
-            ([1, 1, 1], [11, 1]),  # of two overlapping pairs the left one
-            ([1, 1, 1, 1, 1], [4, 1]),
+            ("", []),
+            ("a", ["a"]),
+            ("ab", ["ab"]),
+            ("abc", ["abc"]),  # b+c has the lower rank, and only so a+bc becomes possible
+            ("aaa", ["aa", "a"]),  # of two overlapping pairs the left one
+            ("aaaaa", ["aaaa", "a"]),
         ],
     )
-    def test_by_hand(self, ids, merged):
-        assert merge_pairs(ids, MERGES) == merged
+    def test_by_hand(self, tokens, merged):
+        assert merge_pairs(list(tokens), RANKS) == merged
 
-    def test_against_the_definition(self):
-        """The scan that the papers describe: look for the best pair, merge it, begin again."""
-
-        def scan(ids):
-            while pairs := [p for p in itertools.pairwise(ids) if p in MERGES]:
-                best = min(pairs, key=lambda pair: MERGES[pair][0])
-                place = next(i for i, p in enumerate(itertools.pairwise(ids)) if p == best)
-                ids = [*ids[:place], MERGES[best][1], *ids[place + 2 :]]
-            return ids
-
+    @pytest.mark.parametrize("merge", [_merge_few, _merge_many])
+    def test_short_and_long_against_the_definition(self, merge):
+        """Look for the best pair, merge it, begin again: `merge_steps` does nothing else."""
         rng = random.Random(0)
-        for _ in range(500):
-            ids = rng.choices([1, 2, 3], k=rng.randrange(20))
-            assert merge_pairs(ids, MERGES) == scan(ids)
+        for _ in range(300):
+            ranks = any_ranks(rng)
+            tokens = rng.choices("abc", k=rng.randrange(40))
+            assert merge(tokens, ranks) == list(merge_steps(tokens, ranks)[-1].tokens)
+
+    def test_nothing_is_done_to_the_argument(self):
+        for length in (3, 300):
+            tokens = ["a"] * length
+            merge_pairs(tokens, RANKS)
+            assert tokens == ["a"] * length
+
+
+def any_ranks(rng):
+    """Merges as no trainer would learn them: in any order, also a token before its parts."""
+    tokens = ["a", "b", "c"]
+    pairs = []
+    for _ in range(rng.randrange(1, 30)):
+        left, right = rng.choice(tokens), rng.choice(tokens)
+        if len(left + right) < 9:
+            tokens.append(left + right)
+            pairs.append(f"{left} {right}")
+    rng.shuffle(pairs)
+    return {pair: rank for rank, pair in enumerate(pairs)}
 
 
 class TestAlphabetAndSplit:
@@ -133,11 +141,11 @@ class TestAlphabetAndSplit:
         ],
     )
     def test_pieces(self, text, pieces):
-        assert split(text) == pieces
+        assert SPLIT(text) == pieces
 
     @given(text=st.text())
     def test_pieces_join_to_the_text(self, text):
-        assert "".join(split(text)) == text
+        assert "".join(SPLIT(text)) == text
 
 
 class TestDecoding:
@@ -179,12 +187,15 @@ class TestFiles:
             ("vocab.json", '{"a": 0}', "255 of the 256 single-byte tokens are missing"),
             ("merges.txt", "#version: 0.2\na b c\n", "line 2: expected two tokens"),
             ("merges.txt", "a b\nnonsense\n", "line 2: expected two tokens"),
-            ("merges.txt", "qqq zzz\n", "has no token 'qqq'"),
+            ("merges.txt", "qqq zzz\n", "has no token 'qqqzzz'"),
             ("merges.txt", b"\xff\xfe", "not UTF-8 at byte 0"),
             ("merges.txt", "#version: 0.2\n", "looks cut off: no merge makes 3839 of the tokens"),
             ("vocab.json", "[" * 200_000, "damaged: not JSON"),
-            ("vocab.json", '{"\\ud800": 0}', "empty or no Unicode text"),
-            ("vocab.json", '{"": 0}', "empty or no Unicode text"),
+            ("vocab.json", '{"": 0}', "a token is empty"),
+            ("vocab.json", '{"a": -1}', "an id must be a whole number, at least 0"),
+            ("vocab.json", '{"a": true}', "an id must be a whole number, at least 0"),
+            ("merges.txt", "#version: 0.2\na b\nab\nx  y z\n", "line 3: expected two tokens"),
+            ("merges.txt", "#version: 0.2\n a\n", "line 2: expected two tokens"),
         ],
     )
     def test_damaged_files_are_named(self, files, name, content, message):
@@ -203,8 +214,16 @@ class TestFiles:
         with pytest.raises(TokenizerError, match="'中a' is not in GPT-2's alphabet"):
             Tokenizer.from_folder(files)
 
+    def test_surrogates(self, files):
+        vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
+        (files / "vocab.json").write_text(json.dumps(vocab | {"<\ud800>": 4096}))
+        with pytest.raises(TokenizerError, match="no Unicode text"):
+            Tokenizer.from_folder(files)
+
     def test_missing_files(self, tmp_path):
-        with pytest.raises(TokenizerError, match=r"holds no vocabulary: expected vocab\.json and"):
+        with pytest.raises(
+            TokenizerError, match=r"holds no vocabulary: expected tokenizer\.json or vo"
+        ):
             Tokenizer.from_folder(tmp_path)
 
     def test_special_tokens_are_those_that_no_merge_makes(self, files):

@@ -1,0 +1,137 @@
+"""GPT-2's own vocabulary files: `vocab.json` + `merges.txt`, or `encoder.json` + `vocab.bpe`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from zlib import crc32
+
+from gpt2np.errors import TokenizerError
+from gpt2np.json_file import read_json_object
+from gpt2np.text_file import write_text
+from gpt2np.tokenizer.added import AddedToken
+from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
+from gpt2np.tokenizer.vocabulary import (
+    END_OF_TEXT,
+    Vocabulary,
+    check_bytes,
+    check_ids,
+    is_text,
+)
+
+FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+"""The names under which the two files are found in a model's folder, the first that exist."""
+
+# OpenAI's own two files need no checking; tests show that they are sound, and that each of their
+# tokens is what its own text is merged to.
+_OPENAI_CRC32 = (0x6E35860C, 0xCF4B72C4)
+
+_PLAIN_SPECIAL_TOKENS = 16  # special tokens without brackets that no file should have more of
+
+
+def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
+    """Read the vocabulary (JSON: token → id) and the merges (a text line each, by rank).
+
+    Tokens that are neither a single byte nor made by a merge can't come out of a text: these are
+    the special tokens, such as `<|endoftext|>`.
+
+    Raises:
+        TokenizerError: a file can't be read or parsed, or the two don't fit each other.
+    """
+    ids = read_json_object(vocab_file, TokenizerError)
+    lines = _read_merges(merges_file)
+    genuine = (_crc32(vocab_file), _crc32(merges_file)) == _OPENAI_CRC32
+    if not genuine:
+        check_ids(ids, vocab_file)
+        check_bytes(ids, vocab_file)
+    special = [END_OF_TEXT] if genuine else _special_tokens(ids, lines, vocab_file, merges_file)
+    added = [AddedToken(token, ids.pop(token)) for token in special]
+    added += _read_added_tokens(vocab_file.parent / "added_tokens.json", ids)
+    return Vocabulary(
+        ids,
+        dict(zip(lines, range(len(lines)), strict=True)),
+        tuple(sorted(added, key=lambda token: token.id)),
+        self_encoding=genuine,
+    )
+
+
+def _special_tokens(ids: dict[str, int], lines: list[str], vocab: Path, merges: Path) -> list[str]:
+    made = "\n".join(lines).replace(" ", "").split("\n") if lines else []
+    if not all(map(ids.__contains__, made)):
+        left, right = next(line for line in lines if line.replace(" ", "") not in ids).split(" ")
+        raise TokenizerError(
+            f"{merges} merges {left!r} and {right!r}, but {vocab} has no token {left + right!r}; "
+            "the two files must come from the same model"
+        )
+    if foreign := set("".join(made)) - BYTE_OF_CHARACTER.keys():
+        wrong = next(token for token in made if not foreign.isdisjoint(token))
+        raise TokenizerError(f"{merges}: {wrong!r} is not in GPT-2's alphabet")
+    special = sorted(ids.keys() - made - BYTE_OF_CHARACTER.keys())
+    plain = [token for token in special if token[0] not in "<["]
+    if len(plain) > _PLAIN_SPECIAL_TOKENS:
+        raise TokenizerError(
+            f"{merges} looks cut off: no merge makes {len(plain)} of the tokens in {vocab}, "
+            f"{plain[0]!r} among them"
+        )
+    if wrong := [token for token in special if not is_text(token)]:
+        raise TokenizerError(f"{vocab} is damaged: the token {wrong[0]!a} is no Unicode text")
+    return special
+
+
+def _crc32(path: Path) -> int:
+    return crc32(path.read_bytes())
+
+
+def can_hold(vocabulary: Vocabulary) -> bool:
+    """Whether the two files say all that there is to say about `vocabulary`."""
+    plain = Vocabulary({}, {}, vocabulary.added)
+    return replace(vocabulary, ids={}, ranks={}) == plain and all(map(_is_plain, vocabulary.added))
+
+
+def _is_plain(token: AddedToken) -> bool:
+    return token == AddedToken(token.content, token.id)
+
+
+def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
+    """Write `vocab.json` (added tokens among the others, by id) and `merges.txt` into `folder`."""
+    ids = vocabulary.ids | {token.content: token.id for token in vocabulary.added}
+    by_id = dict(sorted(ids.items(), key=lambda item: item[1]))
+    lines = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
+    vocab_name, merges_name = FILE_NAMES[0]
+    write_text(folder / vocab_name, json.dumps(by_id, ensure_ascii=False, separators=(",", ":")))
+    write_text(folder / merges_name, "\n".join(["#version: 0.2", *lines, ""]))
+
+
+def _read_merges(path: Path) -> list[str]:
+    """The lines "left right", the first merge first."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TokenizerError(f"{path} is damaged: not UTF-8 at byte {error.start}") from error
+    lines = text.rstrip("\n").split("\n")
+    start = 1 if lines[0].startswith("#version") else 0
+    merges = lines[start:]
+    spaces = text.count(" ", len(lines[0]) if start else 0)
+    ends = " \n" in text or "\n " in text or text.endswith(" ") or text.startswith(" ")
+    if spaces != len(merges) or ends or False in [" " in line for line in merges]:
+        _find_malformed(merges, start + 1, path)
+    return [line for line in merges if line] if "" in merges else merges
+
+
+def _find_malformed(lines: list[str], first: int, path: Path) -> None:
+    for number, line in enumerate(lines, first):
+        left, _, right = line.partition(" ")
+        if line and (not left or not right or " " in right):
+            raise TokenizerError(f"{path}, line {number}: expected two tokens, found {line!r}")
+
+
+def _read_added_tokens(path: Path, ids: dict[str, int]) -> list[AddedToken]:
+    """Tokens of `added_tokens.json`, where older versions of transformers wrote them."""
+    if not path.exists():
+        return []
+    added = read_json_object(path, TokenizerError)
+    check_ids(ids | added, path)
+    return [AddedToken(token, number, special=False) for token, number in added.items()]
