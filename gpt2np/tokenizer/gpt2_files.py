@@ -65,8 +65,8 @@ def _special_tokens(ids: dict[str, int], lines: list[str], vocab: Path, merges: 
             "the two files must come from the same model"
         )
     if foreign := set("".join(made)) - BYTE_OF_CHARACTER.keys():
-        wrong = next(token for token in made if not foreign.isdisjoint(token))
-        raise TokenizerError(f"{merges}: {wrong!r} is not in GPT-2's alphabet")
+        stranger = next(token for token in made if not foreign.isdisjoint(token))
+        raise TokenizerError(f"{merges}: {stranger!r} is not in GPT-2's alphabet")
     special = sorted(ids.keys() - made - BYTE_OF_CHARACTER.keys())
     plain = [token for token in special if token[0] not in "<["]
     if len(plain) > _PLAIN_SPECIAL_TOKENS:
