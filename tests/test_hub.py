@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from gpt2np.hub import find_model
+from gpt2np import Tokenizer
+from gpt2np.hub import VOCABULARY_FILES, find_model, find_vocabulary
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = ("config.json", "generation_config.json", "model.safetensors", "vocab.json", "merges.txt")
@@ -89,13 +90,24 @@ def files(bundled):
 
 
 @pytest.fixture
-def hub(files):
+def files_of_transformers_5(files, bundled, tmp_path_factory):
+    """A model whose vocabulary is a tokenizer.json, as transformers 5 saves it."""
+    folder = tmp_path_factory.mktemp("saved")
+    Tokenizer.from_folder(bundled).save(folder)
+    kept = {name: data for name, data in files.items() if name not in ("vocab.json", "merges.txt")}
+    return kept | {"tokenizer.json": (folder / "tokenizer.json").read_bytes()}
+
+
+@pytest.fixture
+def hub(files, files_of_transformers_5):
     extra = {"pytorch_model.bin": b"pickle", "onnx/model.onnx": b"x", "README.md": b"# GPT-2"}
     repositories = {
         "openai-community/gpt2": files | extra,
         "some/pickled": {"config.json": files["config.json"], "pytorch_model.bin": b"x"},
         "some/gated": "GatedRepo",
         "some/broken": files,
+        "some/new": files_of_transformers_5,
+        "some/words": {"vocab.json": b"{}", "config.json": b"{}"},
     }
     hub = Hub(repositories)
     yield hub
@@ -103,28 +115,33 @@ def hub(files):
 
 
 @pytest.fixture
-def generate(tmp_path):
+def command(tmp_path):
     def run(url, *arguments, **env):
         variables = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "GPT2NP_M"))}
         variables |= {"HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), **env}
         return subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "gpt2np",
-                "generate",
-                "Once",
-                "-n",
-                "3",
-                "--seed",
-                "1",
-                *arguments,
-            ],
+            [sys.executable, "-m", "gpt2np", *arguments],
             capture_output=True,
             text=True,
             timeout=120,
             env=variables,
         )
+
+    return run
+
+
+@pytest.fixture
+def generate(command):
+    def run(url, *arguments, **env):
+        return command(url, "generate", "Once", "-n", "3", "--seed", "1", *arguments, **env)
+
+    return run
+
+
+@pytest.fixture
+def tokenize(command):
+    def run(url, *arguments, **env):
+        return command(url, "tokenize", "--json", "Once upon", *arguments, **env)
 
     return run
 
@@ -235,6 +252,69 @@ class TestNamedModel:
         monkeypatch.chdir(tmp_path)
         result = generate(hub.url, "--model", "openai-community/gpt2")
         assert result.returncode == 0 and not hub.requests
+
+    def test_with_tokenizer_json_instead_of_vocab_json(self, hub, generate):
+        result = generate(hub.url, "--model", "some/new")
+        assert result.returncode == 0
+        assert result.stdout == generate(hub.url, "--model", "bundled").stdout
+        hub.requests.clear()
+        assert generate(hub.url, "--model", "some/new").stdout == result.stdout
+        assert not hub.requests
+
+
+class TestVocabularyAlone:
+    """Only the vocabulary's files are asked for; where and when is as for models."""
+
+    @pytest.mark.parametrize(
+        "arguments, names",
+        [
+            ([], {"vocab.json", "merges.txt"}),
+            (["--model", "openai-community/gpt2"], {"vocab.json", "merges.txt"}),
+            (["--model", "some/new"], {"tokenizer.json"}),
+        ],
+    )
+    def test_is_fetched_once_and_without_weights(self, hub, tokenize, bundled, arguments, names):
+        first = tokenize(hub.url, *arguments)
+        assert first.returncode == 0, first.stderr
+        expected = Tokenizer.from_folder(bundled).encode("Once upon")
+        assert json.loads(first.stdout)["ids"] == expected
+        assert {r.rpartition("/")[2] for r in hub.requests if "/resolve/" in r} == names
+        hub.requests.clear()
+        assert tokenize(hub.url, *arguments).stdout == first.stdout and not hub.requests
+
+    def test_of_a_model_in_the_cache_costs_no_request(self, hub, generate, tokenize):
+        assert generate(hub.url).returncode == 0
+        hub.requests.clear()
+        assert tokenize(hub.url).returncode == 0 and not hub.requests
+
+    def test_does_not_pass_for_the_model(self, hub, generate, tokenize):
+        assert tokenize(hub.url).returncode == 0
+        assert "model: openai-community/gpt2" in generate(hub.url).stderr
+        assert any(request.endswith("/model.safetensors") for request in hub.requests)
+
+    def test_offline_means_the_bundled_one_and_says_so(self, hub, tokenize):
+        result = tokenize(hub.url, HF_HUB_OFFLINE="1")
+        assert result.returncode == 0 and not hub.requests
+        assert "bundled" in result.stderr and "HF_HUB_OFFLINE is set" in result.stderr
+
+    def test_missing_on_the_hub(self, hub, tokenize):
+        result = tokenize(hub.url, "--model", "some/words")
+        assert result.returncode == 1 and result.stdout == ""
+        expected = "has no vocabulary (tokenizer.json or vocab.json + merges.txt)"
+        assert expected in result.stderr.splitlines()[-1]
+
+    def test_a_file(self, bundled, monkeypatch):
+        for file in (bundled / "vocab.json", str(bundled / "merges.txt")):
+            assert str(find_vocabulary(file).folder) == str(file)
+        monkeypatch.setenv("GPT2NP_MODEL", str(bundled / "vocab.json"))
+        assert find_vocabulary().folder == bundled / "vocab.json"
+
+
+def test_what_is_missing():
+    there = {"vocab.json"}.__contains__
+    assert VOCABULARY_FILES.missing({"vocab.json", "merges.txt"}.__contains__) == []
+    assert VOCABULARY_FILES.missing({"tokenizer.json"}.__contains__) == []
+    assert VOCABULARY_FILES.missing(there) != []
 
 
 def test_bundled_in_a_checkout(bundled):

@@ -8,7 +8,6 @@ end of a prompt misleads the model, whose words begin with theirs.
 """
 
 import argparse
-import codecs
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.streams import notice
+from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _options(args: argparse.Namespace) -> Any:
         "top_k": args.top_k,
         "top_p": args.top_p,
         "seed": args.seed,
-        "stop": tuple(_argument(text, "--stop") for text in args.stop) if args.stop else None,
+        "stop": tuple(argument(text, "--stop") for text in args.stop) if args.stop else None,
     }
     return {name: value for name, value in options.items() if value is not None}
 
@@ -167,38 +167,9 @@ def _prompt(args: argparse.Namespace) -> str:
     if args.file is not None:
         if args.prompt is not None:
             raise InvalidArgumentError("give either PROMPT or --file, not both")
-        return _content(_read(args.file), str(args.file))
+        return without_newline(file_content(args.file))
     if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()):
-        if sys.stdin.isatty():
-            notice("type the prompt; end it with Ctrl-D on a line of its own")
-        return _content(sys.stdin.buffer.read(), "standard input")
+        return standard_input("prompt")
     if args.prompt is None:
         raise InvalidArgumentError("no prompt; give PROMPT, --file FILE, or - for standard input")
-    return _argument(args.prompt, "PROMPT")
-
-
-def _argument(text: str, name: str) -> str:
-    """An argument as UTF-8, also where Python has decoded the command line otherwise."""
-    return _decode(os.fsencode(text), name)
-
-
-def _content(data: bytes, source: str) -> str:
-    """A file's text without a byte-order mark and without one newline at its end."""
-    return _decode(data.removeprefix(codecs.BOM_UTF8), source).removesuffix("\n").removesuffix("\r")
-
-
-def _read(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InvalidArgumentError(f"can't read --file {file}: {error.strerror}") from error
-
-
-def _decode(data: bytes, source: str) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(
-            f"{source} is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}; "
-            "convert it to UTF-8 first"
-        ) from error
+    return argument(args.prompt, "PROMPT")

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gpt2np import __version__
-from gpt2np.cli import generate
+from gpt2np.cli import generate, tokenize
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 
-COMMANDS = {"generate": generate}
+COMMANDS = {"generate": generate, "tokenize": tokenize}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,7 +33,8 @@ def run(arguments: Sequence[str]) -> int:
         parser.print_help()
         return 0
     if rest:
-        quotes = "" if rest[0].startswith("-") else "; put a prompt of several words in quotes"
+        unquoted = args.command == "generate" and not rest[0].startswith("-")
+        quotes = "; put a prompt of several words in quotes" if unquoted else ""
         parser.exit(
             2,
             f"gpt2np {args.command}: error: what is {rest[0]!r}?{quotes} "
