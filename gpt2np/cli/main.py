@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gpt2np import __version__
-from gpt2np.cli import generate, tokenize
+from gpt2np.cli import encode, generate, tokenize
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 
-COMMANDS = {"generate": generate, "tokenize": tokenize}
+COMMANDS = {"generate": generate, "tokenize": tokenize, "encode": encode}
 
 
 class _Parser(argparse.ArgumentParser):

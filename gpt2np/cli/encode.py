@@ -1,0 +1,100 @@
+"""Encode a corpus to one file of ids, for training.
+
+INPUT is a text file, a .jsonl file (a document in a field of each line), either
+also as .gz, an .npz file of ids, a folder with such files, or a pattern such as
+'text/**/*.txt'. In a text file, documents end at <|endoftext|>; line ends beside
+it, and at a file's beginning and end, belong to none.
+
+OUT tells the format. x.bin: the ids, raw, uint16 (uint32 where the vocabulary is
+larger), each document followed by that of <|endoftext|>, as nanoGPT reads them;
+x.npy: the same as a NumPy array; x.npz: arrays of ids, as GPT-2's training reads
+them. An interrupted run goes on when the command is given again.
+"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt2np.cli.streams import notice
+from gpt2np.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from gpt2np.tokenizer import Tokenizer
+    from gpt2np.tokenizer.dataset import Dataset, DatasetOptions
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add("input", metavar="INPUT", help="a file, a folder, or a pattern")
+    add("out", type=Path, metavar="OUT", help="the file to write: .bin, .npy or .npz")
+    add(
+        "--model",
+        metavar="MODEL",
+        help="whose vocabulary: a Hugging Face id, a folder, a file (tokenizer.json), or "
+        "'bundled'; default: $GPT2NP_MODEL, else openai-community/gpt2 or, if that can't be "
+        "had, the bundled model",
+    )
+    add("--field", default="text", help="of a .jsonl line (default: text)")
+    add(
+        "--combine",
+        type=int,
+        default=50_000,
+        metavar="N",
+        help="in an .npz, join documents, with <|endoftext|> between them, until an array holds "
+        "N characters (default: 50000)",
+    )
+    add("--processes", type=int, default=1, metavar="N", help="encode in N at once (default: 1)")
+    add("--skip-errors", action="store_true", help="go on without the files that can't be read")
+    add("--force", action="store_true", help="replace OUT if it exists")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Encode and write; returns the exit code."""
+    from gpt2np.hub import find_vocabulary
+    from gpt2np.tokenizer import Tokenizer
+    from gpt2np.tokenizer.dataset import DatasetOptions, check_output, find_inputs, partial_folder
+
+    options = DatasetOptions(args.field, args.combine, args.skip_errors, args.processes)
+    check_output(args.out)
+    if args.out.exists() and not args.force:
+        raise InvalidArgumentError(f"{args.out} exists already; give --force to replace it")
+    files = find_inputs(args.input, args.out)
+    source = find_vocabulary(args.model)
+    tokenizer = Tokenizer.from_folder(source.folder)
+    why = f" ({source.notice}; choose another with --model)" if source.notice else ""
+    notice(f"vocabulary: {source.name}{why}")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
+    try:
+        dataset = _encode(files, args.out, tokenizer, options)
+    except KeyboardInterrupt:
+        kept = partial_folder(args.out)
+        if kept.exists():
+            notice(f"interrupted; the same command goes on from what is kept in {kept}")
+        return 130
+    notice(f"{dataset.documents:,} documents, {dataset.ids:,} ids ({dataset.dtype}) in {args.out}")
+    return 0
+
+
+def _encode(
+    files: list[Path], out: Path, tokenizer: "Tokenizer", options: "DatasetOptions"
+) -> "Dataset":
+    from tqdm import tqdm
+
+    from gpt2np.tokenizer.dataset import Watcher, encode_dataset
+
+    total = sum(file.stat().st_size for file in files)
+    with tqdm(total=total, desc="encoding", unit="B", unit_scale=True, disable=None) as bar:
+
+        def resume(done: int) -> None:
+            bar.write(f"going on at {done / total:.0%}", file=sys.stderr)
+            bar.initial = bar.n = done
+
+        watcher = Watcher(
+            resumed=resume,
+            progress=lambda done: bar.update(done - bar.n),
+            skipped=lambda error: bar.write(f"skipped: {error}", file=sys.stderr),
+        )
+        return encode_dataset(files, out, tokenizer, options, watcher)
