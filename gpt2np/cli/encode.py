@@ -2,13 +2,13 @@
 
 INPUT is a text file, a .jsonl file (a document in a field of each line), either
 also as .gz, an .npz file of ids, a folder with such files, or a pattern such as
-'text/**/*.txt'. In a text file, documents end at <|endoftext|>; line ends beside
-it, and at a file's beginning and end, belong to none.
+'text/**/*.txt'. In a text file, documents end at <|endoftext|>; line ends
+beside it, and at a file's beginning and end, belong to none.
 
-OUT tells the format. x.bin: the ids, raw, uint16 (uint32 where the vocabulary is
-larger), each document followed by that of <|endoftext|>, as nanoGPT reads them;
-x.npy: the same as a NumPy array; x.npz: arrays of ids, as GPT-2's training reads
-them. An interrupted run goes on when the command is given again.
+OUT tells the format. x.bin: the ids, raw, uint16 (uint32 where the vocabulary
+is larger), each document followed by that of <|endoftext|>, as nanoGPT reads
+them; x.npy: the same as a NumPy array; x.npz: arrays of ids, as GPT-2's
+training reads them. An interrupted run goes on when the command is repeated.
 """
 
 import argparse
@@ -86,7 +86,9 @@ def _encode(
     from gpt2np.tokenizer.dataset import Watcher, encode_dataset
 
     total = sum(file.stat().st_size for file in files)
-    with tqdm(total=total, desc="encoding", unit="B", unit_scale=True, disable=None) as bar:
+    with tqdm(
+        total=total, desc="encoding", unit="B", unit_scale=True, leave=False, disable=None
+    ) as bar:
 
         def resume(done: int) -> None:
             bar.write(f"going on at {done / total:.0%}", file=sys.stderr)

@@ -72,16 +72,22 @@ def run(args: argparse.Namespace) -> int:
     tokenizer = Tokenizer.from_folder(source.folder)
     if args.special == "error":
         _refuse_special_tokens(texts, tokenizer)
+    options = {"allowed_special": "all"} if args.special == "allow" else {"disallowed_special": ()}
+    shown = [_shown(text, tokenizer, options, args) for text in texts]
     why = f" ({source.notice}; choose another with --model)" if source.notice else ""
     notice(f"vocabulary: {source.name}{why}")
-    options = {"allowed_special": "all"} if args.special == "allow" else {"disallowed_special": ()}
-    if args.merges and not args.json:
+    in_lines = args.ids or args.count or args.json
+    if args.merges and not in_lines:
         notice(MERGES_LEGEND)
-    for number, text in enumerate(texts):
-        if number and not (args.ids or args.count or args.json):
-            print()
-        print(_shown(text, tokenizer, options, args))
+    print(("\n" if in_lines else "\n\n").join(shown), flush=True)
+    if not (in_lines or args.merges or args.offsets):
+        notice(_summary(texts, sum(tokenizer.count(text, **options) for text in texts)))
     return 0
+
+
+def _summary(texts: list[str], tokens: int) -> str:
+    text = "".join(texts)
+    return f"{tokens:,} tokens, {len(text):,} characters, {len(text.encode()):,} bytes"
 
 
 def _shown(
@@ -112,7 +118,6 @@ def _for_the_eye(
     tokens = [tokenizer.vocabulary.token_bytes[number] for number in ids]
     if args.offsets:
         return offset_table(tokenizer.offsets(text, **options), tokens, style)
-    notice(f"{len(ids)} tokens, {len(text)} characters, {len(text.encode())} bytes")
     return token_rows(tokens, ids, shutil.get_terminal_size().columns, style)
 
 

@@ -23,6 +23,10 @@ PART_DTYPE = np.dtype([("ids", "<u4"), ("characters", "<u4"), ("ends", "?"), ("a
 <|endoftext|> where the document ends) and characters, and whether it is a chunk by itself."""
 
 _BATCH = 1 << 20  # characters, or ids
+_NPZ_ERRORS = (  # what zipfile and NumPy raise on a file that is damaged, or no .npz
+    *(OSError, ValueError, EOFError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 class Part(NamedTuple):
@@ -126,14 +130,15 @@ def _parts(file: Path, options: CorpusOptions, vocabulary_size: int) -> Iterator
 
 def _chunks_of_npz(file: Path, vocabulary_size: int) -> Iterator[Part]:
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            for name in archive.files:
-                array = archive[name]
-                _check_ids(array, vocabulary_size, f"{file}, array {name}")
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                with archive.open(name) as member:
+                    array = np.lib.format.read_array(member, allow_pickle=False)
+                _check_ids(array, vocabulary_size, f"{file}, {name}")
                 yield Part(array, True)
-    except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, UnreadableFileError):
-            raise
+    except UnreadableFileError:
+        raise
+    except _NPZ_ERRORS as error:
         raise UnreadableFileError(f"can't read {file} as .npz: {error}") from error
 
 

@@ -31,7 +31,7 @@ class Checkpoint:
         done: how many bytes these are in all.
         lengths: the bytes in each of the files that grow.
         file_lengths: the same when that input file was begun, to take it back if it is damaged.
-        digest: stands for all that has been read, and how: see `digests`.
+        digest: stands for all that has been read, and how: of `digests`, that of `begun`.
     """
 
     files: int = 0
@@ -41,12 +41,16 @@ class Checkpoint:
     file_lengths: tuple[int, ...] = ()
     digest: str = ""
 
+    @property
+    def begun(self) -> int:
+        """How many input files have been read, at least in part."""
+        return self.files + (self.batches > 0)
+
 
 def digests(task: str, files: Iterable[Path]) -> list[str]:
-    """For each number n of files read to their ends, a text that changes with `task` and with the
-    path, size or time of one of the first n + 1 files."""
-    chain = [*accumulate(map(_stamp, files), _digest, initial=_digest(task))]
-    return [*chain[1:], chain[-1]]
+    """For each number of files, from none to all, a text that changes with `task` and with the
+    path, size or time of one of so many first files."""
+    return [*accumulate(map(_stamp, files), _digest, initial=_digest(task))]
 
 
 def _stamp(file: Path) -> str:
@@ -146,7 +150,7 @@ class GrowingFiles:
 
     def _is_valid(self, point: Checkpoint, digests: Sequence[str]) -> bool:
         sizes = [path.stat().st_size for path in self.paths]
-        known = point.files < len(digests) and point.digest == digests[point.files]
+        known = point.begun < len(digests) and point.digest == digests[point.begun]
         return known and not _any_longer(point.lengths, sizes)
 
 

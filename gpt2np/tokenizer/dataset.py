@@ -17,7 +17,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -211,12 +211,13 @@ class _Writer:
             self.growing.cut(self.at.file_lengths)
         self.growing.append(*encoded)
         lengths, end = self.growing.lengths, self.ends[batch.file]
+        digest = self.digests[batch.file + 1]
         if batch.ends:
-            number = batch.file + 1
-            self.at = Checkpoint(number, 0, end, lengths, lengths, self.digests[number])
+            self.at = Checkpoint(batch.file + 1, 0, end, lengths, lengths, digest)
         else:
-            done = min(self.at.done + batch.bytes, end)  # of a .gz file it is more
-            self.at = replace(self.at, batches=self.at.batches + 1, done=done, lengths=lengths)
+            batches, done = self.at.batches + 1, min(self.at.done + batch.bytes, end)
+            before = self.at.file_lengths
+            self.at = Checkpoint(batch.file, batches, done, lengths, before, digest)
         if time.monotonic() >= self._saved + _CHECKPOINT_SECONDS:
             self.growing.save(self.at)
             self._saved = time.monotonic()

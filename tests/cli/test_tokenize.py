@@ -1,0 +1,240 @@
+"""`python -m gpt2np tokenize` as a user runs it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import tokenizers
+
+EOT = "<|endoftext|>"
+TEXT = "GPT2 was created by OpenAI"
+TRICKY = " na\u00efve 😀\u200d日本\t\x1b[31m'll  \n\n x"
+
+
+def tokenize(*arguments, stdin=b"", model="bundled", env=None):
+    chosen = [] if model is None else ["--model", str(model)]
+    return subprocess.run(
+        [sys.executable, "-m", "gpt2np", "tokenize", *arguments, *chosen],
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        env=os.environ | {"COLUMNS": "80"} | (env or {}),
+    )
+
+
+@pytest.fixture(scope="module")
+def output(gpt2_vocabulary):
+    """output(*arguments): what is printed, with GPT-2's vocabulary."""
+
+    def run(*arguments, model=gpt2_vocabulary, **options):
+        result = tokenize(*arguments, model=model, **options)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.decode()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def peer(gpt2_vocabulary):
+    files = (str(gpt2_vocabulary / name) for name in ("vocab.json", "merges.txt"))
+    return tokenizers.ByteLevelBPETokenizer(*files)
+
+
+class TestOutput:
+    def test_tokens_over_their_ids(self, gpt2_vocabulary):
+        result = tokenize(TEXT, model=gpt2_vocabulary)
+        assert result.stdout.decode().splitlines() == [
+            "G │PT   │2 │ was│ created│ by│ Open│AI   ",
+            "38│11571│17│373 │2727    │416│4946 │20185",
+        ]
+        assert result.stderr.decode().splitlines() == [
+            f"vocabulary: {gpt2_vocabulary}",
+            "8 tokens, 26 characters, 26 bytes",
+        ]
+
+    def test_ids_and_counts_are_those_of_tokenizers(self, output, peer, data):
+        texts = [TEXT, TRICKY, "", "x"]
+        ids = [peer.encode(text).ids for text in texts]
+        assert output(*texts, "--ids") == "".join(" ".join(map(str, i)) + "\n" for i in ids)
+        assert output(*texts, "--count") == "".join(f"{len(i)}\n" for i in ids)
+        file = data / "text" / "UTF-8-demo.txt"
+        expected = peer.encode(file.read_text(encoding="utf-8")).ids
+        assert output("--file", str(file), "--ids").split() == [str(i) for i in expected]
+
+    def test_json(self, output, peer):
+        first, second = map(json.loads, output(TRICKY, "a", "--json").splitlines())
+        expected = peer.encode(TRICKY)
+        assert (first["text"], second["text"]) == (TRICKY, "a")
+        assert first["ids"] == expected.ids
+        assert [i for piece in first["pieces"] for i in piece["ids"]] == expected.ids
+        assert "".join(piece["text"] for piece in first["pieces"]) == TRICKY
+        assert first["tokens"][:3] == [" naïve", r" \xf0\x9f\x98", r"\x80"]
+        assert first["byte_offsets"][:3] == [[0, 7], [7, 11], [11, 12]]
+        assert first["offsets"][:3] == [[0, 6], [6, 8], [7, 8]]
+        joined = b"".join(TRICKY.encode()[a:b] for a, b in first["byte_offsets"])
+        assert joined == TRICKY.encode()
+        assert set(first["pieces"][0]) == {"text", "ids"}
+
+    def test_json_with_merges(self, output):
+        (piece,) = json.loads(output(" was", "--json", "--merges"))["pieces"]
+        assert [step["tokens"] for step in piece["steps"]] == [
+            ["Ġ", "w", "a", "s"],
+            ["Ġw", "a", "s"],
+            ["Ġw", "as"],
+            ["Ġwas"],
+        ]
+        assert [step["chosen"] for step in piece["steps"]] == [0, 1, 0, None]
+        assert [step["ranks"] for step in piece["steps"]] == [[10, 9991, 36], [1826, 36], [117], []]
+
+    def test_merges(self, gpt2_vocabulary):
+        result = tokenize(TEXT, "--merges", model=gpt2_vocabulary)
+        blocks = result.stdout.decode().rstrip("\n").split("\n\n")
+        titles = ['"GPT"', '"2"', '" was"', '" created"', '" by"', '" OpenAI"']
+        assert [block.split(" → ")[0] for block in blocks] == titles
+        assert blocks[0].splitlines()[:3] == [
+            '"GPT" → 38 11571',
+            "  G       P       T",
+            "    16704  [11315]",
+        ]
+        assert "merged next" in result.stderr.decode()
+
+    def test_offsets(self, output):
+        assert output("é 日", "--offsets").splitlines() == [
+            "   id  chars  bytes  token",
+            " 2634    0:1    0:2  é",
+            "10545    1:3    2:4  ␣\\xe6",
+            "  245    2:3    4:5  \\x97",
+            "   98    2:3    5:6  \\xa5",
+        ]
+
+    def test_standard_input(self, output):
+        expected = output("a b", "--ids")
+        for end in (b"", b"\n", b"\r\n"):
+            assert output("--ids", stdin=b"a b" + end) == expected
+            assert output("-", "--ids", stdin=b"a b" + end) == expected
+        assert output("x", "-", "--count", stdin=b"a b\n\n") == "1\n3\n"
+
+    def test_a_file_is_taken_as_it_is(self, output, tmp_path):
+        (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa b\n")
+        assert output("--file", str(tmp_path / "a.txt"), "--ids") == "64 275 198\n"
+
+    def test_the_bundled_vocabulary(self, output, bundled):
+        named = output(TEXT, "--ids", model="bundled")
+        assert named == output(TEXT, "--ids", model=bundled / "vocab.json")
+        assert named == output(TEXT, "--ids", model=None, env={"GPT2NP_MODEL": "bundled"})
+        assert named != output(TEXT, "--ids")
+
+    def test_a_tiktoken_file(self, output, tmp_path, gpt2_vocabulary):
+        from base64 import b64encode
+
+        from gpt2np import Tokenizer
+
+        table = Tokenizer.from_folder(gpt2_vocabulary).vocabulary.token_bytes
+        lines = [f"{b64encode(table[i]).decode()} {i}\n" for i in range(50256)]
+        (tmp_path / "x.tiktoken").write_text("".join(lines))
+        shown = output(TRICKY, "--ids", model=tmp_path / "x.tiktoken")
+        assert shown == output(TRICKY, "--ids")
+
+
+class TestSpecialTokens:
+    def test_are_an_error(self):
+        result = tokenize("fine", f"one{EOT}")
+        assert (result.returncode, result.stdout) == (2, b"")
+        (line,) = result.stderr.decode().splitlines()
+        assert EOT in line and "--special allow" in line and "--special text" in line
+
+    def test_or_allowed(self, output):
+        assert output(f"a{EOT}", "--ids", "--special", "allow") == "64 50256\n"
+
+    def test_or_text(self, output, peer):
+        ids = peer.encode(f"a{EOT}").ids
+        assert output(f"a{EOT}", "--ids", "--special", "text").split() == list(map(str, ids))
+        assert 50256 not in ids
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+class TestColour:
+    def on_a_terminal(self, *arguments, **env):
+        import pty
+
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "gpt2np", "tokenize", *arguments, "--model", "bundled"]
+        variables = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | env
+        with subprocess.Popen(command, stdout=theirs, env=variables, stderr=subprocess.PIPE):
+            os.close(theirs)
+            shown = b""
+            try:
+                while data := os.read(ours, 4096):
+                    shown += data
+            except OSError:  # Linux says so when the other end is closed
+                pass
+        os.close(ours)
+        return shown.decode()
+
+    @pytest.mark.parametrize("option", [[], ["--merges"], ["--offsets"]])
+    def test_only_on_a_terminal_and_not_with_no_color(self, option):
+        coloured = self.on_a_terminal("The cat", *option)
+        plain = self.on_a_terminal("The cat", *option, NO_COLOR="1")
+        assert "\x1b[" in coloured and "\x1b" not in plain
+        assert "\x1b" not in tokenize("The cat", *option).stdout.decode()
+        bare = re.sub(r"\x1b\[[\d;]*m", "", coloured)
+        assert bare.split() == plain.replace("│", " ").split()
+
+    @pytest.mark.parametrize("option", ["--ids", "--count", "--json"])
+    def test_never_in_what_programs_read(self, option):
+        shown = self.on_a_terminal("The cat", option)
+        assert shown.replace("\r\n", "\n").encode() == tokenize("The cat", option).stdout != b""
+
+
+class TestBadInput:
+    def check(self, result, code, *words):
+        (line,) = result.stderr.decode().splitlines()
+        assert line.startswith("gpt2np tokenize: error: ")
+        for word in words:
+            assert word in line
+        assert (result.returncode, result.stdout) == (code, b"")
+
+    @pytest.mark.parametrize(
+        "arguments, words",
+        [
+            (["x", "--ids", "--count"], ["--count", "not allowed with", "--ids"]),
+            (["x", "--ids", "--merges"], ["--ids and --merges contradict"]),
+            (["x", "--offsets", "--json"], ["--offsets and --json contradict"]),
+            (["x", "--special", "maybe"], ["--special", "'maybe'"]),
+            (["x", "--file", "y"], ["either TEXT or --file"]),
+            (["--file", "no-such-file"], ["can't read --file no-such-file"]),
+            ([b"a\xff"], ["TEXT is not UTF-8", "0xff at offset 1"]),
+        ],
+    )
+    def test_arguments(self, arguments, words):
+        self.check(tokenize(*arguments), 2, *words)
+
+    def test_standard_input_that_is_no_text(self):
+        self.check(tokenize(stdin=b"abc\xff"), 2, "standard input is not UTF-8")
+
+    def test_vocabularies(self, tmp_path):
+        self.check(tokenize("x", model=tmp_path), 1, "holds no vocabulary")
+        self.check(tokenize("x", model="./no/such/folder"), 1, "no folder ./no/such/folder")
+        (tmp_path / "tokenizer.json").write_text("{")
+        self.check(tokenize("x", model=tmp_path / "tokenizer.json"), 1, "tokenizer.json")
+
+    def test_a_character_that_a_vocabulary_lacks(self, tmp_path):
+        model = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+        model.save(str(tmp_path / "tokenizer.json"))
+        self.check(tokenize("abc", model=tmp_path), 2, "'c' is not in the vocabulary")
+
+
+def test_help_does_without_numpy_and_fits_80_columns(tmp_path):
+    (tmp_path / "numpy.py").write_text("raise ImportError")
+    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "COLUMNS": "80"}
+    for command in ("tokenize", "encode"):
+        result = subprocess.run(
+            [sys.executable, "-m", "gpt2np", command, "--help"],
+            capture_output=True,
+            env=os.environ | env,
+        )
+        assert result.returncode == 0
+        assert max(map(len, result.stdout.decode().splitlines())) <= 80
