@@ -3,6 +3,8 @@
 import gzip
 import json
 import os
+import signal
+import zipfile
 
 import numpy as np
 import pytest
@@ -119,6 +121,8 @@ class TestContent:
 
     def test_its_own_npz_passes_through(self, corpus, tmp_path, tokenizer):
         encode(corpus, tmp_path / "x.npz", tokenizer, combine=30)
+        dates = {entry.date_time[:3] for entry in zipfile.ZipFile(tmp_path / "x.npz").infolist()}
+        assert dates == {(1980, 1, 1)}  # none of today: the same content is the same file
         encode(tmp_path / "x.npz", tmp_path / "y.npz", tokenizer)
         assert (tmp_path / "x.npz").read_bytes() == (tmp_path / "y.npz").read_bytes()
 
@@ -143,11 +147,20 @@ class TestContent:
         first, second = (tmp_path / f"{name}{suffix}" for name in "xy")
         assert first.read_bytes() == second.read_bytes()
 
-    def test_long_documents_are_whole_where_blocks_would_change_ids(self, tmp_path, monkeypatch):
-        peer = tokenizers.ByteLevelBPETokenizer()
-        text = "word. \n\n" * 100
-        peer.train_from_iterator([text], 300, special_tokens=[EOT], show_progress=False)
-        peer._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(use_regex=False)
+    @pytest.mark.parametrize("prefix_space", [True, False])
+    def test_long_documents_are_whole_where_blocks_would_change_ids(
+        self, tmp_path, monkeypatch, prefix_space
+    ):
+        peer = tokenizers.Tokenizer(tokenizers.models.BPE())
+        peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+            add_prefix_space=prefix_space, use_regex=prefix_space
+        )
+        text = "word.\n\n" * 100
+        alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=300, special_tokens=[EOT], initial_alphabet=alphabet, show_progress=False
+        )
+        peer.train_from_iterator([text], trainer)
         peer.save(str(tmp_path / "tokenizer.json"))
         monkeypatch.setattr("gpt2np.tokenizer.corpus._READ", 50)
         out = tmp_path / "x.bin"
@@ -284,9 +297,12 @@ class TestResuming:
 
     def test_over_a_damaged_file(self, corpus, tmp_path, tokenizer):
         """It is taken back after several of its batches were saved, and later files follow."""
-        write(corpus / "bad.txt", b"many good words " * 50 + b"\xff")
         whole = tmp_path / "whole.bin"
-        _, steps = self.resume(corpus, whole, tokenizer, skip_errors=True)
+        _, fewer_steps = self.resume(corpus, whole, tokenizer)
+        write(corpus / "bad.txt", b"many good words " * 50 + b"\xff")
+        _, steps = self.resume(corpus, tmp_path / "other.bin", tokenizer, skip_errors=True)
+        assert steps > fewer_steps + 3
+        assert (tmp_path / "other.bin").read_bytes() == whole.read_bytes()
         for after in range(1, steps):
             self.interrupt(corpus, tmp_path / "x.bin", tokenizer, after, skip_errors=True)
             self.resume(corpus, tmp_path / "x.bin", tokenizer, skip_errors=True)
@@ -411,3 +427,11 @@ def test_map_in_order_takes_only_a_few_items_ahead():
     results = map_in_order(str, items(), 2)
     assert next(results) == (0, "0") and len(taken) < 10
     assert list(results) == [(number, str(number)) for number in range(1, 50)]
+
+
+def _handler_of_ctrl_c(_):
+    return signal.getsignal(signal.SIGINT)
+
+
+def test_ctrl_c_is_left_to_the_parent():
+    assert next(map_in_order(_handler_of_ctrl_c, [0], 2)) == (0, signal.SIG_IGN)
