@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.streams import notice
+from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -30,13 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("input", metavar="INPUT", help="a file, a folder, or a pattern")
     add("out", type=Path, metavar="OUT", help="the file to write: .bin, .npy or .npz")
-    add(
-        "--model",
-        metavar="MODEL",
-        help="whose vocabulary: a Hugging Face id, a folder, a file (tokenizer.json), or "
-        "'bundled'; default: $GPT2NP_MODEL, else openai-community/gpt2 or, if that can't be "
-        "had, the bundled model",
-    )
+    add_model_argument(parser)
     add("--field", default="text", help="of a .jsonl line (default: text)")
     add(
         "--combine",
@@ -53,8 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Encode and write; returns the exit code."""
-    from gpt2np.hub import find_vocabulary
-    from gpt2np.tokenizer import Tokenizer
     from gpt2np.tokenizer.dataset import DatasetOptions, check_output, find_inputs, partial_folder
 
     options = DatasetOptions(args.field, args.combine, args.skip_errors, args.processes)
@@ -62,10 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out.exists() and not args.force:
         raise InvalidArgumentError(f"{args.out} exists already; give --force to replace it")
     files = find_inputs(args.input, args.out)
-    source = find_vocabulary(args.model)
-    tokenizer = Tokenizer.from_folder(source.folder)
-    why = f" ({source.notice}; choose another with --model)" if source.notice else ""
-    notice(f"vocabulary: {source.name}{why}")
+    tokenizer, which = load_tokenizer(args.model)
+    notice(which)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
     try:
         dataset = _encode(files, args.out, tokenizer, options)

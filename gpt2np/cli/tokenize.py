@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, file_content, standard_input
+from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -36,13 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="the text; - for standard input")
     add("--file", type=Path, metavar="FILE", help="read the text from a file (UTF-8)")
-    add(
-        "--model",
-        metavar="MODEL",
-        help="whose vocabulary: a Hugging Face id, a folder, a file (tokenizer.json, "
-        "x.tiktoken), or 'bundled'; default: $GPT2NP_MODEL, else openai-community/gpt2 or, if "
-        "that can't be had, the bundled model",
-    )
+    add_model_argument(parser)
     shown = parser.add_mutually_exclusive_group()
     for option, meaning in (
         ("ids", "print only the ids, a line for each text"),
@@ -65,17 +60,12 @@ def run(args: argparse.Namespace) -> int:
     """Tokenize and print; returns the exit code."""
     _check(args)
     texts = _texts(args)
-    from gpt2np.hub import find_vocabulary
-    from gpt2np.tokenizer import Tokenizer
-
-    source = find_vocabulary(args.model)
-    tokenizer = Tokenizer.from_folder(source.folder)
+    tokenizer, which = load_tokenizer(args.model)
     if args.special == "error":
         _refuse_special_tokens(texts, tokenizer)
     options = {"allowed_special": "all"} if args.special == "allow" else {"disallowed_special": ()}
     shown = [_shown(text, tokenizer, options, args) for text in texts]
-    why = f" ({source.notice}; choose another with --model)" if source.notice else ""
-    notice(f"vocabulary: {source.name}{why}")
+    notice(which)
     in_lines = args.ids or args.count or args.json
     if args.merges and not in_lines:
         notice(MERGES_LEGEND)
