@@ -12,10 +12,12 @@ queue of pairs with their places is that of `tokenizers`, models/bpe/trainer.rs)
     Xa → Y       b  X  X  Y  ·  Y
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ from numpy.typing import NDArray
 SEPARATOR = -1  # between two pieces
 _GONE = -2  # within a token
 
-_FEW = 32  # up to so many occurrences Python's loop is faster than NumPy's calls
+_FEW = 64  # up to so many occurrences Python's loop is faster than NumPy's calls
 _ID_BITS = 32
 _LOW = (1 << _ID_BITS) - 1
 
@@ -47,14 +49,6 @@ class Limits:
     max_token_length: int
 
 
-@dataclass
-class Changes:
-    """What a merge does to pairs: by how much each count changes, and where each now begins."""
-
-    counts: defaultdict[int, int]
-    places: dict[int, Places]
-
-
 class Pieces:
     """The tokens of all pieces; see the module's docstring.
 
@@ -62,6 +56,8 @@ class Pieces:
         tokens: (places,) ids, with a SEPARATOR before, between and after the pieces.
         weights: (places,) how often the piece at this place occurs in the corpus.
         lengths: (ids,) the number of places that a token takes.
+        counts: pair → how often it occurs. That of a merged pair stays as it was, and one that
+            would become too long is only ever lowered; both as in `tokenizers`.
     """
 
     def __init__(
@@ -69,22 +65,27 @@ class Pieces:
     ) -> None:
         self.tokens, self.weights = tokens, weights
         self.lengths = np.ones(max(ids, limits.vocab_size) + 1, np.int32)
+        self.counts: defaultdict[int, int] = defaultdict(int)
         self._limit = limits.max_token_length
         # Indexing a view gives Python's numbers, several times as fast as indexing the array.
         self._token, self._weight = memoryview(tokens), memoryview(weights)
         self._length = memoryview(self.lengths)
 
-    def pairs(self) -> Iterator[tuple[int, int, Places]]:
-        """Each pair of neighbours, how often it occurs, and its places."""
+    def count_pairs(self) -> dict[int, Places]:
+        """Count all pairs of neighbours; returns their places."""
         places = np.flatnonzero((self.tokens[:-1] >= 0) & (self.tokens[1:] >= 0)).astype(np.int32)
-        lefts = self.tokens[places]
-        for left, _, group in self._groups(lefts, places):
-            begins = np.asarray(group, np.int32)
-            for right, count, places in self._groups(self.tokens[begins + 1], begins):
-                yield left << _ID_BITS | right, count, places
+        begins: dict[int, Places] = {}
+        for left, _, group in self._groups(self.tokens[places], places):
+            for right, count, both in self._groups(self.tokens[group + 1], group):
+                self.counts[left << _ID_BITS | right] = count
+                begins[left << _ID_BITS | right] = both
+        return begins
 
-    def merge(self, pair: int, new: int, places: Places) -> Changes:
-        """Make `pair` the token `new` wherever it still begins at one of `places` (ascending)."""
+    def merge(self, pair: int, new: int, places: Places) -> dict[int, Places]:
+        """Make `pair` the token `new` wherever it still begins at one of `places` (ascending).
+
+        Returns the pairs that this has made, with their places.
+        """
         left, right = pair >> _ID_BITS, pair & _LOW
         self._length[new] = self._length[left] + self._length[right]
         if len(places) > _FEW:
@@ -96,14 +97,13 @@ class Pieces:
         ends = np.flatnonzero(self.tokens == SEPARATOR)
         # A token of several places is written at two of them.
         halves = np.where(self.tokens < 0, 0, np.where(self.lengths[self.tokens] == 1, 2, 1))
-        sums = np.concatenate(([0], np.cumsum(halves)))
+        sums = np.cumsum(halves)
         return np.asarray(np.diff(sums[ends]) // 2)
 
-    def _merge_few(self, left: int, right: int, new: int, places: Places) -> Changes:
-        token, length = self._token, self._length
+    def _merge_few(self, left: int, right: int, new: int, places: Places) -> dict[int, Places]:
+        token, length, counts = self._token, self._length, self.counts
         to_right, to_end = length[left], length[new]
-        counts: defaultdict[int, int] = defaultdict(int)
-        begins: dict[int, Places] = defaultdict(list)
+        begins: defaultdict[int, list[int]] = defaultdict(list)
         for start in places if isinstance(places, list) else places.tolist():
             middle, end = start + to_right, start + to_end
             if token[start] != left or token[middle] != right:
@@ -121,61 +121,60 @@ class Pieces:
                 if length[after] + to_end < self._limit:
                     counts[new << _ID_BITS | after] += weight
                     begins[new << _ID_BITS | after].append(start)
-        return Changes(counts, begins)
+        return cast("dict[int, Places]", begins)
 
-    def _merge_many(self, left: int, right: int, new: int, places: NDArray[np.int32]) -> Changes:
-        token = self.tokens
+    def _merge_many(
+        self, left: int, right: int, new: int, places: NDArray[np.int32]
+    ) -> dict[int, Places]:
+        token, counts = self.tokens, self.counts
         to_right, to_end = self._length[left], self._length[new]
         starts = places[(token[places] == left) & (token[places + to_right] == right)]
         if left == right:
             starts = _every_other(starts, to_right)
         ends = starts + to_end
         before, after = token[starts - 1], token[ends]
-        token[starts + to_right - 1] = _GONE
-        token[starts + to_right] = _GONE
+        token[starts + (to_right - 1)] = token[starts + to_right] = _GONE
         token[starts] = token[ends - 1] = new
-        touching = np.flatnonzero(starts[1:] == ends[:-1])  # the next occurrence follows at once
 
-        changes = Changes(defaultdict(int), {})
+        begins: dict[int, Places] = {}
+        touching = np.flatnonzero(starts[1:] == ends[:-1])  # the next occurrence follows at once
         if len(touching):
             count = int(self.weights[starts[touching]].sum())
-            changes.counts[right << _ID_BITS | left] -= count
-            if 2 * to_end < self._limit:
-                self._add(changes, new << _ID_BITS | new, count, starts[touching])
-            before[touching + 1] = after[touching] = SEPARATOR
-        for other, count, begins in self._groups(before, starts - self.lengths[before]):
-            changes.counts[other << _ID_BITS | left] -= count
+            counts[right << _ID_BITS | left] -= count
+            counts[new << _ID_BITS | left] += count  # the next loop will take it away
+            before[touching + 1], after[touching] = new, SEPARATOR
+        for other, count, group in self._groups(before, starts - self.lengths[before]):
+            counts[other << _ID_BITS | left] -= count
             if self._length[other] + to_end < self._limit:
-                self._add(changes, other << _ID_BITS | new, count, begins)
-        for other, count, begins in self._groups(after, starts):
-            changes.counts[right << _ID_BITS | other] -= count
+                counts[other << _ID_BITS | new] += count
+                begins[other << _ID_BITS | new] = group
+        for other, count, group in self._groups(after, starts):
+            counts[right << _ID_BITS | other] -= count
             if self._length[other] + to_end < self._limit:
-                self._add(changes, new << _ID_BITS | other, count, begins)
-        return changes
-
-    @staticmethod
-    def _add(changes: Changes, pair: int, count: int, begins: Places) -> None:
-        changes.counts[pair] += count
-        if pair in changes.places:
-            begins = np.union1d(changes.places[pair], begins)
-        changes.places[pair] = begins
+                counts[new << _ID_BITS | other] += count
+                known = begins.get(new << _ID_BITS | other)
+                begins[new << _ID_BITS | other] = (
+                    group if known is None else np.union1d(known, group)
+                )
+        return begins
 
     def _groups(
         self, neighbours: NDArray[np.int32], places: NDArray[np.int32]
-    ) -> Iterator[tuple[int, int, Places]]:
+    ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
         """For each id among `neighbours` its weight and places, ascending; separators aside."""
         packed = neighbours.astype(np.int64) << _ID_BITS | places
         packed.sort()
         packed = packed[packed.searchsorted(0) :]
         if not len(packed):
             return
-        ids, places = packed >> _ID_BITS, (packed & _LOW).astype(np.int32)
-        firsts = np.flatnonzero(np.diff(ids, prepend=-1))
+        ids, places = packed >> _ID_BITS, packed.astype(np.int32)
+        is_first = np.ones(len(ids), bool)
+        np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
+        firsts = is_first.nonzero()[0]
         weights = np.add.reduceat(self.weights[places], firsts).tolist()
         bounds = [*firsts.tolist(), len(ids)]
-        for number, weight, start, end in zip(ids[firsts].tolist(), weights, bounds, bounds[1:]):
-            group = places[start:end]
-            yield number, weight, group if end - start > _FEW else group.tolist()
+        for other, weight, start, end in zip(ids[firsts].tolist(), weights, bounds, bounds[1:]):
+            yield other, weight, places[start:end]
 
 
 def learn_merges(
@@ -190,22 +189,20 @@ def learn_merges(
         (left id, right id) → id of the two merged, by rank. As in `tokenizers` two pairs may make
         the same token, and a pair that comes up a second time takes its later rank.
     """
-    counts: defaultdict[int, int] = defaultdict(int)
+    counts = pieces.counts
+    serials = itertools.count()
     queue: list[Queued] = []
-    for pair, count, places in pieces.pairs():
-        counts[pair] = count
-        queue.append((-count, pair, len(queue), places))
+    for pair, places in pieces.count_pairs().items():
+        queue.append((-counts[pair], pair, next(serials), places))
     heapify(queue)
-    serial = len(queue)
     ids = {token: number for number, token in enumerate(tokens)}
     merges: dict[int, int] = {}
     while queue and len(tokens) < limits.vocab_size:
-        queued, pair, number, places = queue[0]
-        count = counts[pair]
-        if count != -queued:
-            heapreplace(queue, (-count, pair, number, places))
+        queued, pair, serial, places = queue[0]
+        if -queued != counts[pair]:
+            heapreplace(queue, (-counts[pair], pair, serial, places))
             continue
-        if count < max(1, limits.min_frequency):
+        if -queued < max(1, limits.min_frequency):
             break
         heappop(queue)
         token = tokens[pair >> _ID_BITS] + tokens[pair & _LOW]
@@ -214,13 +211,9 @@ def learn_merges(
             tokens.append(token)
         merges.pop(pair, None)
         merges[pair] = new
-        changes = pieces.merge(pair, new, places)
-        for changed, by in changes.counts.items():
-            counts[changed] += by
-        for made, places in changes.places.items():
+        for made, places in pieces.merge(pair, new, places).items():
             if counts[made] > 0:
-                serial += 1
-                heappush(queue, (-counts[made], made, serial, places))
+                heappush(queue, (-counts[made], made, next(serials), places))
         if progress:
             progress(len(tokens), limits.vocab_size)
     return {(pair >> _ID_BITS, pair & _LOW): new for pair, new in merges.items()}

@@ -7,7 +7,7 @@ which `str.split` does at the speed of C, and only the distinct words meet the r
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import regex
@@ -117,11 +117,17 @@ def _add_pieces(
     pieces: Counter[str], texts: Counter[str], words: Counter[str], cut: Splitter
 ) -> None:
     """Move what `texts` and `words` have counted to `pieces`."""
+    alike: defaultdict[int, list[str]] = defaultdict(list)
+    for word, count in words.items():
+        if word == word.strip() != "":
+            alike[count].append(word)
+        else:
+            texts[" " + word] += count
+    for count, group in alike.items():  # in one go, as no white space but one space joins them
+        for piece in cut(" " + " ".join(group)):
+            pieces[piece] += count
     for text, count in texts.items():
         for piece in cut(text):
-            pieces[piece] += count
-    for word, count in words.items():
-        for piece in cut(" " + word):
             pieces[piece] += count
     texts.clear()
     words.clear()

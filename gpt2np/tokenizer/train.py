@@ -4,7 +4,9 @@ Three steps: count the pieces of all documents (`pieces`), write each different 
 symbols of the alphabet, and merge the most frequent pairs (`learn`).
 """
 
-from collections.abc import Iterable
+import gc
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,7 +150,8 @@ def train(
     longest = options.max_token_length or _UNLIMITED
     limits = Limits(options.vocab_size, options.min_frequency, longest)
     pieces = Pieces(symbols, weights, limits, len(tokens))
-    merges = learn_merges(pieces, tokens, limits, progress)
+    with _without_garbage_collection():
+        merges = learn_merges(pieces, tokens, limits, progress)
     in_tokens = (pieces.tokens_per_piece() + outside).tolist()
     return TrainedVocabulary(
         options,
@@ -157,6 +160,19 @@ def train(
         dict(counts),
         dict(zip(counts, in_tokens)),
     )
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """The queue holds very many small objects, none in a cycle; to look for cycles among them again
+    and again would take a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _alphabet(
