@@ -104,6 +104,8 @@ class Pieces:
         token, length, counts = self._token, self._length, self.counts
         to_right, to_end = length[left], length[new]
         begins: defaultdict[int, list[int]] = defaultdict(list)
+        room = self._limit - to_end
+        then_right, then_new = right << _ID_BITS, new << _ID_BITS
         for start in places if isinstance(places, list) else places.tolist():
             middle, end = start + to_right, start + to_end
             if token[start] != left or token[middle] != right:
@@ -112,15 +114,16 @@ class Pieces:
             token[middle - 1] = token[middle] = _GONE
             token[start] = token[end - 1] = new
             if before >= 0:
-                counts[before << _ID_BITS | left] -= weight
-                if length[before] + to_end < self._limit:
-                    counts[before << _ID_BITS | new] += weight
-                    begins[before << _ID_BITS | new].append(start - length[before])
+                pair = before << _ID_BITS
+                counts[pair | left] -= weight
+                if length[before] < room:
+                    counts[pair | new] += weight
+                    begins[pair | new].append(start - length[before])
             if after >= 0:
-                counts[right << _ID_BITS | after] -= weight
-                if length[after] + to_end < self._limit:
-                    counts[new << _ID_BITS | after] += weight
-                    begins[new << _ID_BITS | after].append(start)
+                counts[then_right | after] -= weight
+                if length[after] < room:
+                    counts[then_new | after] += weight
+                    begins[then_new | after].append(start)
         return cast("dict[int, Places]", begins)
 
     def _merge_many(
@@ -212,8 +215,8 @@ def learn_merges(
         merges.pop(pair, None)
         merges[pair] = new
         for made, places in pieces.merge(pair, new, places).items():
-            if counts[made] > 0:
-                heappush(queue, (-counts[made], made, next(serials), places))
+            if (count := counts[made]) > 0:
+                heappush(queue, (-count, made, next(serials), places))
         if progress:
             progress(len(tokens), limits.vocab_size)
     return {(pair >> _ID_BITS, pair & _LOW): new for pair, new in merges.items()}

@@ -15,9 +15,7 @@ import regex
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.split import GPT2_PATTERN, split
 
-OPENAI_PATTERN = (
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-)
+OPENAI_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """GPT-2's pattern as gpt-2/src/encoder.py spells it: the same pieces as GPT2_PATTERN."""
 
 PATTERNS_THAT_CUT_AT_SPACES = frozenset({GPT2_PATTERN, OPENAI_PATTERN})

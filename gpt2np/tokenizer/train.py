@@ -175,9 +175,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _alphabet(
-    codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
-) -> dict[int, str]:
+def _alphabet(codes: Codes, weights: NDArray[np.int64], options: TrainingOptions) -> dict[int, str]:
     """Code → character, in the order of the characters' code points."""
     if options.alphabet == "bytes":
         return {byte: char for char, byte in sorted(BYTE_OF_CHARACTER.items())}
