@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.tokenizer import END_OF_TEXT
@@ -74,11 +74,14 @@ def _files_of(path: str) -> list[Path]:
         if not files:
             raise InvalidArgumentError(f"the folder {path} holds no files to read")
         return files
-    if Path(path).exists():
+    if Path(path).is_file():
         return [Path(path)]
+    if Path(path).exists():
+        raise InvalidArgumentError(f"{path} is no file that can be read twice; save it to one")
     if not glob.has_magic(path):
         raise InvalidArgumentError(f"{path} does not exist; give files, folders or patterns")
-    files = [Path(name) for name in glob.glob(path, recursive=True) if Path(name).is_file()]
+    names = glob.glob(path, recursive=True)  # noqa: PTH207 (Path.glob knows no absolute patterns)
+    files = [Path(name) for name in names if Path(name).is_file()]
     if not files:
         raise InvalidArgumentError(f"no file matches the pattern {path}")
     return files
@@ -132,7 +135,7 @@ def read_documents(
 
 def _blocks_of(file: Path, options: CorpusOptions) -> Iterator[Block]:
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+        with _open(file) as stream:
             if file.name.removesuffix(".gz").endswith(".jsonl"):
                 for text in _fields(stream, file, options.field):
                     yield from _cut(_segments([text], options.separators), options, "")
@@ -142,6 +145,10 @@ def _blocks_of(file: Path, options: CorpusOptions) -> Iterator[Block]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UnreadableFileError(f"can't read {file}: {reason}") from error
+
+
+def _open(file: Path) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(file)) if file.suffix == ".gz" else file.open("rb")
 
 
 def _decoded(stream: IO[bytes], file: Path) -> Iterator[str]:

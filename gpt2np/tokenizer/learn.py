@@ -68,8 +68,8 @@ class Pieces:
         self.counts: defaultdict[int, int] = defaultdict(int)
         self._limit = limits.max_token_length
         # Indexing a view gives Python's numbers, several times as fast as indexing the array.
-        self._token, self._weight = memoryview(tokens), memoryview(weights)
-        self._length = memoryview(self.lengths)
+        self._token, self._weight = tokens.data, weights.data
+        self._length = self.lengths.data
 
     def count_pairs(self) -> dict[int, Places]:
         """Count all pairs of neighbours; returns their places."""
@@ -173,10 +173,11 @@ class Pieces:
         ids, places = packed >> _ID_BITS, packed.astype(np.int32)
         is_first = np.ones(len(ids), bool)
         np.not_equal(ids[1:], ids[:-1], out=is_first[1:])
-        firsts = is_first.nonzero()[0]
-        weights = np.add.reduceat(self.weights[places], firsts).tolist()
-        bounds = [*firsts.tolist(), len(ids)]
-        for other, weight, start, end in zip(ids[firsts].tolist(), weights, bounds, bounds[1:]):
+        at = is_first.nonzero()[0]
+        weights = np.add.reduceat(self.weights[places], at).tolist()
+        starts = at.tolist()
+        ends = [*starts[1:], len(ids)]
+        for other, weight, start, end in zip(ids[at].tolist(), weights, starts, ends, strict=True):
             yield other, weight, places[start:end]
 
 
@@ -214,9 +215,9 @@ def learn_merges(
             tokens.append(token)
         merges.pop(pair, None)
         merges[pair] = new
-        for made, places in pieces.merge(pair, new, places).items():
+        for made, begins in pieces.merge(pair, new, places).items():
             if (count := counts[made]) > 0:
-                heappush(queue, (-count, made, next(serials), places))
+                heappush(queue, (-count, made, next(serials), begins))
         if progress:
             progress(len(tokens), limits.vocab_size)
     return {(pair >> _ID_BITS, pair & _LOW): new for pair, new in merges.items()}
@@ -227,4 +228,5 @@ def _every_other(starts: NDArray[np.int32], length: int) -> NDArray[np.int32]:
     firsts = np.flatnonzero(np.diff(starts, prepend=-1 - length) != length)
     runs = np.diff(firsts, append=len(starts))
     in_run = np.arange(len(starts)) - np.repeat(firsts, runs)
-    return starts[in_run % 2 == 0]
+    kept: NDArray[np.int32] = starts[in_run % 2 == 0]
+    return kept

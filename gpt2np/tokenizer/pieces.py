@@ -27,6 +27,7 @@ Splitter = Callable[[str], list[str]]
 _space_within_white_space = re.compile(r" (?<=\s )(?:\s|\Z)").search
 
 _CHARACTERS_AT_ONCE = 1 << 25  # so many are counted by words before the words are cut to pieces
+_WORDS_KNOWN = 1 << 18
 
 
 def splitter(pattern: str | None) -> Splitter:
@@ -85,22 +86,26 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
     return pieces
 
 
-def count_tokens(
-    documents: Iterable[str], pattern: str | None, tokens_of: Mapping[str, int]
-) -> Iterator[int]:
-    """For each document the number of tokens; `tokens_of` knows that of each piece."""
+def token_counter(pattern: str | None, tokens_of: Mapping[str, int]) -> Callable[[str], int]:
+    """The function that tells the number of tokens of a text from that of each of its pieces."""
     cut = splitter(pattern)
     known: dict[str, int] = {}
-    characters = 0
-    for document in documents:
-        first, others = _words(document, pattern)
-        new = set(others).difference(known)
-        known.update((word, sum(tokens_of[piece] for piece in cut(" " + word))) for word in new)
-        yield sum(tokens_of[piece] for piece in cut(first)) + sum(map(known.__getitem__, others))
-        characters += sum(map(len, new))
-        if characters > _CHARACTERS_AT_ONCE:
+
+    def tokens_of_word(word: str) -> int:
+        if len(known) > _WORDS_KNOWN:
             known.clear()
-            characters = 0
+        known[word] = sum(map(tokens_of.__getitem__, cut(" " + word)))
+        return known[word]
+
+    def count(text: str) -> int:
+        first, words = _words(text, pattern)
+        total = sum(map(tokens_of.__getitem__, cut(first)))
+        for word in words:
+            tokens = known.get(word)
+            total += tokens_of_word(word) if tokens is None else tokens
+        return total
+
+    return count
 
 
 def _words(document: str, pattern: str | None) -> tuple[str, list[str]]:
@@ -132,8 +137,9 @@ def _add_pieces(
 
 
 def _matches_and_gaps(pattern: regex.Pattern[str], text: str) -> list[str]:
-    ends = [0]
+    pieces = []
+    done = 0
     for match in pattern.finditer(text):
-        ends += match.span()
-    ends.append(len(text))
-    return [text[start:end] for start, end in zip(ends, ends[1:]) if start < end]
+        pieces += [text[done : match.start()], match.group()]
+        done = match.end()
+    return [piece for piece in [*pieces, text[done:]] if piece]

@@ -158,7 +158,7 @@ def train(
         tokens,
         [(tokens[left], tokens[right]) for left, right in merges],
         dict(counts),
-        dict(zip(counts, in_tokens)),
+        dict(zip(counts, in_tokens, strict=True)),
     )
 
 
