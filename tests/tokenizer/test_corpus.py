@@ -162,5 +162,5 @@ class TestDamage:
     def test_no_permission(self, tmp_path):
         file = write(tmp_path / "a.txt", "x")
         file.chmod(0)
-        with pytest.raises(UnreadableFileError, match="can't read .*: Permission denied"):
+        with pytest.raises(UnreadableFileError, match=r"can't read .*: Permission denied"):
             documents(file)
