@@ -28,6 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("files", nargs="+", metavar="FILES", help="files, folders, patterns")
     add("--vocab-size", type=int, required=True, metavar="N", help="tokens in all")
     add("--out", type=Path, required=True, metavar="FOLDER", help="where the vocabulary is written")
+    _add_learning_arguments(parser)
+    add("--field", default="text", help="of a .jsonl line (default: text)")
+    add("--skip-errors", action="store_true", help="go on without the files that can't be read")
+    add("--json", action="store_true", help="print the report as one JSON object")
+
+
+def _add_learning_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--min-frequency",
         type=int,
@@ -68,9 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --alphabet characters: only the N most frequent; the rest becomes <unk>",
     )
-    add("--field", default="text", help="of a .jsonl line (default: text)")
-    add("--skip-errors", action="store_true", help="go on without the files that can't be read")
-    add("--json", action="store_true", help="print the report as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,8 +21,8 @@ from gpt2np.tokenizer.tokenizer import END_OF_TEXT
 
 _READ = 1 << 20  # characters at once
 
-# Where text may be cut: in front of a single space between two visible characters.
-_last_word = re.compile(r".*\S(?= \S)", re.DOTALL).match
+# Where text may be cut: in front of white space that follows a visible character.
+_up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class CorpusOptions:
     Attributes:
         separators: texts that end a document; they are part of none.
         field: the field of a .jsonl line that holds the document.
-        in_blocks: cut what is longer than about a million characters in front of a space between
-            two visible characters. For GPT-2's split pattern that changes nothing.
+        in_blocks: cut what is longer than about a million characters, in front of a space or line
+            end that follows a visible character. There GPT-2's split pattern always cuts too.
     """
 
     separators: tuple[str, ...] = (END_OF_TEXT,)
@@ -216,20 +216,22 @@ def _segments(texts: Iterable[str], separators: Sequence[str]) -> Iterator[Block
 def _cut(segments: Iterable[Block], options: CorpusOptions, margin: str) -> Iterator[Block]:
     """The segments put together to documents, or to blocks of long ones; without `margin`."""
     waiting: list[str] = []
-    length = 0
+    length, enough = 0, _READ
     begun = False
     for text, ends in segments:
         waiting.append(text)
         length += len(text)
         if ends:
             rest = "".join(waiting).rstrip(margin)
-            if rest := rest if begun else rest.lstrip(margin):
+            rest = rest if begun else rest.lstrip(margin)
+            if rest or begun:
                 yield Block(rest, True)
-            waiting, length, begun = [], 0, False
-        elif options.in_blocks and length > _READ:
+            waiting, length, enough, begun = [], 0, _READ, False
+        elif options.in_blocks and length > enough:
             whole = "".join(waiting)
-            if cut := _last_word(whole):
-                block = cut.group()
+            if words := _up_to_last_word(whole):
+                block = words.group()
                 yield Block(block if begun else block.lstrip(margin), False)
                 whole, begun = whole[len(block) :], True
             waiting, length = [whole], len(whole)
+            enough = max(_READ, 2 * length)  # where nothing may be cut, don't try it too often

@@ -64,7 +64,8 @@ class Pieces:
         self, tokens: NDArray[np.int32], weights: NDArray[np.int64], limits: Limits, ids: int
     ) -> None:
         self.tokens, self.weights = tokens, weights
-        self.lengths = np.ones(max(ids, limits.vocab_size) + 1, np.int32)
+        most = ids + len(tokens)  # a merge leaves one token less
+        self.lengths = np.ones(max(ids, min(limits.vocab_size, most)) + 1, np.int32)
         self.counts: defaultdict[int, int] = defaultdict(int)
         self._limit = limits.max_token_length
         # Indexing a view gives Python's numbers, several times as fast as indexing the array.

@@ -111,7 +111,7 @@ class TestDocuments:
 
 class TestBlocks:
     @settings(deadline=None, max_examples=300)
-    @given(text=st.text("ab1.' \n", max_size=80))
+    @given(text=st.text("ab1.' \n\x1c\u3000", max_size=80))
     def test_no_piece_is_cut(self, tmp_path_factory, text):
         file = write(tmp_path_factory.mktemp("corpus") / "a.txt", text)
         with pytest.MonkeyPatch.context() as patch:

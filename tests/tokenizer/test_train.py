@@ -282,3 +282,7 @@ def test_walk_through_across_words(stories):
     characters = sum(len(piece) * count for piece, count in trained.piece_counts.items())
     tokens = sum(trained.piece_tokens[p] * count for p, count in trained.piece_counts.items())
     assert tokens < 0.45 * characters
+
+
+def test_a_vocabulary_that_can_never_be_filled_takes_no_memory_for_it():
+    assert len(train(["low lower"], TrainingOptions(vocab_size=1 << 40)).tokens) == 257 + 5
