@@ -12,7 +12,6 @@ queue of pairs with their places is that of `tokenizers`, models/bpe/trainer.rs)
     Xa → Y       b  X  X  Y  ·  Y
 """
 
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ _ID_BITS = 32
 _LOW = (1 << _ID_BITS) - 1
 
 Places = list[int] | NDArray[np.int32]
-Queued = tuple[int, int, int, Places]  # -count, pair, serial number (never equal), places
+Queued = tuple[int, int, Places]  # -count, pair, where it begins; no pair comes twice
 Progress = Callable[[int, int], object]
 
 
@@ -156,10 +155,7 @@ class Pieces:
             counts[right << _ID_BITS | other] -= count
             if self._length[other] + to_end < self._limit:
                 counts[new << _ID_BITS | other] += count
-                known = begins.get(new << _ID_BITS | other)
-                begins[new << _ID_BITS | other] = (
-                    group if known is None else np.union1d(known, group)
-                )
+                begins[new << _ID_BITS | other] = group
         return begins
 
     def _groups(
@@ -190,35 +186,33 @@ def learn_merges(
     Of equally frequent pairs that with the smaller left id is first, then the smaller right id. A
     pair's count is brought up to date only when it comes first in the queue.
 
+    All occurrences of a pair are there when the younger of its tokens is made, in the merge of all
+    occurrences of another pair. So each pair is queued once, and merged at most once.
+
     Returns:
-        (left id, right id) → id of the two merged, by rank. As in `tokenizers` two pairs may make
-        the same token, and a pair that comes up a second time takes its later rank.
+        (left id, right id) → id of the two merged, by rank.
     """
     counts = pieces.counts
-    serials = itertools.count()
-    queue: list[Queued] = []
-    for pair, places in pieces.count_pairs().items():
-        queue.append((-counts[pair], pair, next(serials), places))
+    queue: list[Queued] = [(-counts[pair], pair, at) for pair, at in pieces.count_pairs().items()]
     heapify(queue)
     ids = {token: number for number, token in enumerate(tokens)}
     merges: dict[int, int] = {}
     while queue and len(tokens) < limits.vocab_size:
-        queued, pair, serial, places = queue[0]
+        queued, pair, places = queue[0]
         if -queued != counts[pair]:
-            heapreplace(queue, (-counts[pair], pair, serial, places))
+            heapreplace(queue, (-counts[pair], pair, places))
             continue
         if -queued < max(1, limits.min_frequency):
             break
         heappop(queue)
         token = tokens[pair >> _ID_BITS] + tokens[pair & _LOW]
-        new = ids.setdefault(token, len(tokens))
+        new = ids.setdefault(token, len(tokens))  # a special token may have the same characters
         if new == len(tokens):
             tokens.append(token)
-        merges.pop(pair, None)
         merges[pair] = new
         for made, begins in pieces.merge(pair, new, places).items():
             if (count := counts[made]) > 0:
-                heappush(queue, (-count, made, next(serials), begins))
+                heappush(queue, (-count, made, begins))
         if progress:
             progress(len(tokens), limits.vocab_size)
     return {(pair >> _ID_BITS, pair & _LOW): new for pair, new in merges.items()}

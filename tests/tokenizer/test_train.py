@@ -223,6 +223,12 @@ class TestSpecialTokens:
         assert trained.merges == [("a", "b")]
         assert set(trained.piece_counts) == {"ab"}
 
+    def test_one_that_a_merge_would_spell_has_one_id(self):
+        """A text can't hold it, but its bytes' stand-in characters can."""
+        trained = assert_equal([" ab ab"], TrainingOptions(vocab_size=300, special_tokens=("Ġab",)))
+        assert trained.merges == [("a", "b"), ("Ġ", "ab")]
+        assert trained.tokens[0] == "Ġab" and len(trained.tokens) == 258
+
 
 class TestBadOptions:
     @pytest.mark.parametrize(
