@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gpt2np import __version__
-from gpt2np.cli import generate
+from gpt2np.cli import generate, train_tokenizer
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 
-COMMANDS = {"generate": generate}
+COMMANDS = {"generate": generate, "train-tokenizer": train_tokenizer}
 
 
 class _Parser(argparse.ArgumentParser):
