@@ -292,10 +292,9 @@ class Tokenizer:
         """Append the ids of a text without added tokens to `ids`."""
         for block in blocks(text) if self._cuts_words else (text,):
             keys = chunks(block, before_lines=self._cuts_lines) if self._cuts_words else None
-            if keys is None:
-                ids += chain.from_iterable(map(self._pieces.__getitem__, self._split(block)))
-            else:
-                ids += chain.from_iterable(map(self._chunks.__getitem__, keys))
+            known, keys = (self._chunks, keys) if keys else (self._pieces, self._split(block))
+            for ids_of_key in map(known.__getitem__, keys):
+                ids += ids_of_key
 
     def _ids_of_chunk(self, key: str) -> tuple[int, ...]:
         if self._cuts_lines and key.isascii():

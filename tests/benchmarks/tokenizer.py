@@ -1,9 +1,9 @@
 """The tokenizer's speed beside tiktoken's and tokenizers': python tests/benchmarks/tokenizer.py
 
 Every measurement runs in a process of its own, the engines in turn, with GPT-2's vocabulary and one
-thread; medians. Cold: the first text that a fresh process encodes (the vocabulary is loaded before).
-Warm: after 20 MB of other text of the same kind. The texts are stories; a run measures each text
-once per engine. Needs the folder that GPT2NP_TEST_DATA names, tiktoken and tokenizers.
+thread; medians. Cold: the first text of a fresh process, its vocabulary already loaded. Warm: after
+20 MB of other text of the same kind. The texts are stories, and a process measures one text once.
+Needs the folder that GPT2NP_TEST_DATA names, tiktoken and tokenizers.
 """
 
 import argparse
@@ -60,9 +60,10 @@ ENGINES: dict[str, Callable[[], Encode]] = {
 
 
 def stories(start: float, megabytes: float) -> str:
-    """That many million characters from the stories, from `start` million on."""
-    text = (DATA / "stories" / "train.txt").read_text(encoding="utf-8")
-    text = text.replace("<|endoftext|>", "")
+    """That many million characters of the stories in random order, from `start` million on."""
+    parts = (DATA / "stories" / "train.txt").read_text(encoding="utf-8").split("<|endoftext|>")
+    random.Random(0).shuffle(parts)  # in the file those of one book stand together
+    text = "".join(parts)
     return text[int(start * 1e6) : int((start + megabytes) * 1e6)]
 
 
@@ -137,7 +138,7 @@ def hard_table(rounds: int) -> None:
     print(f"  {'':26}" + "".join(f"{engine:>12}" for engine in ENGINES))
     for task in hard_inputs():
         row = f"  {task:26}"
-        for engine, results in in_turn(list(ENGINES), task, rounds).items():
+        for results in in_turn(list(ENGINES), task, rounds).values():
             failed = any("error" in result for result in results)
             known = [result["seconds"] for result in results if "error" not in result]
             row += f"{'refuses' if failed else f'{statistics.median(known):.3f}':>12}"
