@@ -19,7 +19,7 @@ from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.tokenizer.corpus import Block, CorpusOptions
-    from gpt2np.tokenizer.train import TrainedVocabulary, TrainingOptions
+    from gpt2np.tokenizer.training.train import TrainedVocabulary, TrainingOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,8 +82,8 @@ def run(args: argparse.Namespace) -> int:
     """Train, write, print the report; returns the exit code."""
     options = _training_options(args)
     from gpt2np.tokenizer.corpus import find_files
-    from gpt2np.tokenizer.trained_files import save
-    from gpt2np.tokenizer.training_report import as_json, as_text, report_training
+    from gpt2np.tokenizer.formats import write_vocabulary
+    from gpt2np.tokenizer.training.report import as_json, as_text, report_training
 
     if args.out.exists() and not args.out.is_dir():
         raise InvalidArgumentError(f"--out {args.out} is a file; give a folder")
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         short = len(trained.tokens) < options.vocab_size
         why = "no pair is left to merge" if short else "the alphabet alone has so many"
         notice(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {why}")
-    save(trained, args.out)
+    write_vocabulary(trained.vocabulary, args.out)
     notice(f"written to {args.out}")
     blocks = _blocks(files, corpus, skip_errors=args.skip_errors, told=True)
     report = report_training(trained, _with_bar(blocks, "measuring"))
@@ -109,7 +109,7 @@ def _train(
 ) -> "TrainedVocabulary":
     from tqdm import tqdm
 
-    from gpt2np.tokenizer.train import train
+    from gpt2np.tokenizer.training.train import train
 
     blocks = _with_bar(_blocks(files, corpus, skip_errors), "reading")
     with tqdm(desc="learning", unit=" tokens", disable=None, total=options.vocab_size) as bar:
@@ -144,9 +144,8 @@ def _with_bar(blocks: "Iterator[Block]", what: str) -> "Iterator[Block]":
 
 def _training_options(args: argparse.Namespace) -> "TrainingOptions":
     from gpt2np.tokenizer.split import GPT2_PATTERN
-    from gpt2np.tokenizer.tokenizer import END_OF_TEXT
-    from gpt2np.tokenizer.train import TrainingOptions
-    from gpt2np.tokenizer.trained_files import UNKNOWN
+    from gpt2np.tokenizer.training.train import UNKNOWN, TrainingOptions
+    from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
     special = args.special_token or [END_OF_TEXT]
     return TrainingOptions(
@@ -161,12 +160,12 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
 
 
 def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "CorpusOptions":
+    from gpt2np.tokenizer.chunks import BEFORE_LINES
     from gpt2np.tokenizer.corpus import CorpusOptions
-    from gpt2np.tokenizer.pieces import PATTERNS_THAT_CUT_AT_SPACES
-    from gpt2np.tokenizer.tokenizer import END_OF_TEXT
+    from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
     return CorpusOptions(
         separators=(END_OF_TEXT, *options.special_tokens),
         field=args.field,
-        in_blocks=options.pattern in PATTERNS_THAT_CUT_AT_SPACES,
+        in_blocks=options.pattern in BEFORE_LINES,
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.tokenizer.tokenizer import END_OF_TEXT
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
 _READ = 1 << 20  # characters at once
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import pairwise
 
+from gpt2np.errors import InvalidArgumentError
+
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _WHITE = r" \t\n\r\x0b\x0c"
 _ASCII_PATTERNS = {  # what a pattern means where every character is ASCII
@@ -74,8 +76,10 @@ def splitter(patterns: tuple[str, ...]) -> Split:
         splitter((GPT2_PATTERN,))("It's  so") → ["It", "'s", " ", " so"]
 
     Raises:
-        regex.error: a pattern is none.
+        InvalidArgumentError: a pattern is no regular expression.
     """
+    if HF_GPT2_PATTERN in patterns:
+        return splitter(tuple(GPT2_PATTERN if p == HF_GPT2_PATTERN else p for p in patterns))
     cuts = [_cut_by(pattern) for pattern in patterns]
     if len(cuts) == 1:
         return cuts[0]
@@ -104,7 +108,12 @@ def _cut_by(pattern: str) -> Split:
 def _cut_by_regex(pattern: str) -> Split:
     import regex
 
-    compiled = regex.compile(pattern)
+    try:
+        compiled = regex.compile(pattern)
+    except regex.error as error:
+        raise InvalidArgumentError(
+            f"the pattern {pattern!r} is no regular expression: {error}"
+        ) from error
 
     def cut(text: str) -> list[str]:
         known = text if text.isascii() else _newer().sub(_UNASSIGNED, text)

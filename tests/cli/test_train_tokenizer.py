@@ -11,8 +11,8 @@ from tokenizers import Tokenizer as PeerTokenizer
 from transformers import AutoTokenizer
 
 from gpt2np import Tokenizer
-from gpt2np.tokenizer.pieces import OPENAI_PATTERN
-from gpt2np.tokenizer.train import TrainingOptions, train
+from gpt2np.tokenizer.split import HF_GPT2_PATTERN
+from gpt2np.tokenizer.training.train import TrainingOptions, train
 
 EOT = "<|endoftext|>"
 TEXT = "The cat sat on the mat. It's the cat's mat, 12 times; déjà vu 中文\n\n\tThe end.  " * 5
@@ -79,7 +79,7 @@ class TestReport:
 
 
 class TestFolder:
-    @pytest.mark.parametrize("pattern", ["gpt2", "none", OPENAI_PATTERN, r"\p{L}+|\s+"])
+    @pytest.mark.parametrize("pattern", ["gpt2", "none", HF_GPT2_PATTERN, r"\p{L}+|\s+"])
     @pytest.mark.parametrize("alphabet", ["bytes", "characters"])
     def test_the_peers_read_it(self, corpus, pattern, alphabet):
         arguments = ["--pattern", pattern, "--alphabet", alphabet, "--json"]

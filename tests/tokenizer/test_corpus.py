@@ -17,8 +17,8 @@ from gpt2np.tokenizer.corpus import (
     read_blocks,
     read_documents,
 )
-from gpt2np.tokenizer.pieces import count_pieces
 from gpt2np.tokenizer.split import GPT2_PATTERN
+from gpt2np.tokenizer.training.pieces import count_pieces
 
 EOT = "<|endoftext|>"
 

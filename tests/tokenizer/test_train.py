@@ -6,26 +6,25 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from gpt2np import InvalidArgumentError
-from gpt2np.tokenizer import learn
-from gpt2np.tokenizer import pieces as pieces_module
-from gpt2np.tokenizer.pieces import (
-    OPENAI_PATTERN,
+from gpt2np import Tokenizer as Ours
+from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN, HF_GPT2_PATTERN, O200K_PATTERN
+from gpt2np.tokenizer.training import learn
+from gpt2np.tokenizer.training import pieces as pieces_module
+from gpt2np.tokenizer.training.pieces import (
     count_pieces,
     cut_at,
-    splitter,
+    split_by,
     token_counter,
 )
-from gpt2np.tokenizer.split import GPT2_PATTERN, split
-from gpt2np.tokenizer.train import TrainingOptions, train
-from gpt2np.tokenizer.trained_files import tokenizer_json
+from gpt2np.tokenizer.training.train import TrainingOptions, train
 
 EOT = "<|endoftext|>"
+ALL_PATTERNS = [GPT2_PATTERN, HF_GPT2_PATTERN, CL100K_PATTERN, O200K_PATTERN]
 OTHER_PATTERN = r"\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+"  # leaves white space between matches
 
 
@@ -173,21 +172,19 @@ class TestSmallCorpora:
     def test_tokens_per_piece(self, documents, options):
         """As many as the finished tokenizer makes of the piece."""
         trained = train(documents, options)
-        written = tokenizer_json(trained) | {"pre_tokenizer": None, "added_tokens": []}
-        if options.alphabet == "bytes":
-            flags = {"add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-            written["pre_tokenizer"] = {"type": "ByteLevel", **flags}
-        tokenizer = Tokenizer.from_str(json.dumps(written))
+        tokenizer = Ours(replace(trained.vocabulary, patterns=()))
         for piece, tokens in trained.piece_tokens.items():
-            assert len(tokenizer.encode(piece, add_special_tokens=False).ids) == tokens
+            assert tokenizer.count(piece, disallowed_special=()) == tokens
 
 
 class TestPieces:
     @settings(deadline=None, max_examples=1000)
     @given(text=st.one_of(st.text("ab1.' \n\t\u00a0\x1c\u3000'sé", max_size=30), st.text()))
-    @pytest.mark.parametrize("pattern", [GPT2_PATTERN, OPENAI_PATTERN])
+    @pytest.mark.parametrize(
+        "pattern", [GPT2_PATTERN, HF_GPT2_PATTERN, CL100K_PATTERN, O200K_PATTERN]
+    )
     def test_cutting_at_spaces_changes_nothing(self, pattern, text):
-        expected = Counter(regex.findall(pattern, text))
+        expected = Counter(split_by(pattern)(text))
         assert count_pieces([text], pattern) == expected
         tokens_of = {piece: len(piece) ** 2 for piece in expected}
         total = sum(tokens_of[piece] * count for piece, count in expected.items())
@@ -196,10 +193,9 @@ class TestPieces:
     def test_words_are_cut_from_time_to_time(self, monkeypatch):
         documents = ["one two two", "two  three\n", "one two"] * 5
         expected = count_pieces(documents, GPT2_PATTERN)
-        monkeypatch.setattr(pieces_module, "_CHARACTERS_AT_ONCE", 8)
-        monkeypatch.setattr(pieces_module, "_WORDS_KNOWN", 1)
+        monkeypatch.setattr(pieces_module, "_CHUNKS_AT_ONCE", 1)
         assert count_pieces(iter(documents), GPT2_PATTERN) == expected
-        assert expected == Counter(piece for text in documents for piece in split(text))
+        assert expected == Counter(p for text in documents for p in split_by(GPT2_PATTERN)(text))
         count = token_counter(GPT2_PATTERN, dict.fromkeys(expected, 2))
         assert [count(text) for text in documents[:3]] == [6, 8, 4]
 
@@ -207,7 +203,7 @@ class TestPieces:
     @given(st.text("ab1 .\n"))
     def test_pieces_join_to_the_text(self, text):
         for pattern in (GPT2_PATTERN, OTHER_PATTERN, "(a)|b*", None):
-            assert "".join(splitter(pattern)(text)) == text
+            assert "".join(split_by(pattern)(text)) == text
 
     def test_of_separators_the_longest_counts(self):
         assert list(cut_at(["<a", "<a>"], ["1<a>2<a3", "4"])) == ["1", "2", "3", "4"]

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
-from gpt2np.tokenizer.learn import SEPARATOR, Limits, Pieces, Progress, learn_merges
-from gpt2np.tokenizer.pieces import count_pieces, cut_at, splitter
 from gpt2np.tokenizer.split import GPT2_PATTERN
-from gpt2np.tokenizer.symbols import (
+from gpt2np.tokenizer.training.learn import SEPARATOR, Limits, Pieces, Progress, learn_merges
+from gpt2np.tokenizer.training.pieces import count_pieces, cut_at, split_by
+from gpt2np.tokenizer.training.symbols import (
     CODE_POINTS,
     SEPARATOR_CODES,
     Alphabet,
@@ -26,7 +27,10 @@ from gpt2np.tokenizer.symbols import (
     frequent_characters,
     weights_of,
 )
-from gpt2np.tokenizer.tokenizer import END_OF_TEXT
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT, SPACE, Vocabulary
+
+UNKNOWN = "<unk>"
+"""With the alphabet of characters, the special token for what is not among them."""
 
 _OUTSIDE = -3  # in the place of a character outside the alphabet
 _UNLIMITED = 1 << 62
@@ -44,7 +48,7 @@ class TrainingOptions:
             stay *shorter* than this; pairs of the alphabet are always allowed.
         special_tokens: they get the first ids. Where one stands in a text, the text is cut.
         pattern: the regular expression whose matches are the pieces that no token crosses
-            (see `gpt2np.tokenizer.pieces.splitter`); None: a document is one piece.
+            (see `gpt2np.tokenizer.split.splitter`); None: a document is one piece.
         alphabet: "bytes": all 256 bytes, as GPT-2's stand-in characters; "characters": the
             characters of the text.
         limit_alphabet: keep only so many characters, the most frequent (of equally frequent ones
@@ -76,7 +80,7 @@ class TrainingOptions:
             raise InvalidArgumentError("a special token is empty")
         if self.alphabet == "bytes":
             self._check_bytes()
-        splitter(self.pattern)
+        split_by(self.pattern)
 
     def _check_bytes(self) -> None:
         if self.limit_alphabet is not None:
@@ -119,6 +123,28 @@ class TrainedVocabulary:
     def special_ids(self) -> dict[str, int]:
         """Text of a special token → its id."""
         return {token: n for n, token in enumerate(dict.fromkeys(self.options.special_tokens))}
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What a `Tokenizer` needs, and what is written to files."""
+        in_bytes, pattern = self.options.alphabet == "bytes", self.options.pattern
+        merges = [_spelled(left, right, sep=" ") for left, right in self.merges]
+        made = {merge.replace(" ", "") for merge in merges}
+        ids = {_spelled(token): number for number, token in enumerate(self.tokens)}
+        for token in self.special_ids.keys() - made:
+            del ids[_spelled(token)]
+        return Vocabulary(
+            ids,
+            {merge: rank for rank, merge in enumerate(merges)},
+            tuple(AddedToken(token, number) for token, number in self.special_ids.items()),
+            () if pattern is None else (pattern,),
+            byte_level=in_bytes,
+            unknown=UNKNOWN if not in_bytes and UNKNOWN in self.special_ids else None,
+        )
+
+
+def _spelled(*tokens: str, sep: str = "") -> str:
+    return sep.join([token.replace(" ", SPACE) for token in tokens])
 
 
 def train(

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpt2np.tokenizer.alphabet import to_bytes
 from gpt2np.tokenizer.corpus import Block
-from gpt2np.tokenizer.pieces import token_counter
-from gpt2np.tokenizer.train import TrainedVocabulary
+from gpt2np.tokenizer.training.pieces import token_counter
+from gpt2np.tokenizer.training.train import TrainedVocabulary
 
 _BAR = 40
 _LONGEST = 20
