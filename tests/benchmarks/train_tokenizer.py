@@ -2,7 +2,7 @@
 
     python tests/benchmarks/train_tokenizer.py ../shared/data [ROUNDS]
 
-Every measurement is a process of its own, the two take turns, and the best of the rounds counts.
+Every measurement is a process of its own, the two take turns, and the median of the rounds counts.
 The time runs from the documents, which are in memory for both, to the finished vocabulary; the
 peak of memory is that of the whole process with its documents. At the end, the command itself on
 the whole file, which it never holds in memory, and tokens across words with characters as alphabet.
@@ -10,6 +10,7 @@ the whole file, which it never holds in memory, and tokens across words with cha
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -91,7 +92,7 @@ def compare(data: Path, corpus: str, size: int, rounds: int) -> None:
     for _ in range(rounds - 1):
         for trainer, known in results.items():
             known.append(measured(data, corpus, size, trainer))
-    ours, theirs = (min(seconds for seconds, *_ in known) for known in results.values())
+    ours, theirs = (statistics.median(seconds for seconds, *_ in known) for known in results.values())
     memory = max(memory for _, memory, _ in results["gpt2np"])
     same = len({json.dumps(known[0][2]) for known in results.values()}) == 1
     print(
@@ -120,7 +121,7 @@ def run_command(data: Path, what: str, *options: str) -> None:
 
 
 def main(data: Path, rounds: int) -> None:
-    print(f"{'seconds, best of ' + str(rounds):22} {'tokens':>6} {'gpt2np':>8} {'tokenizers':>10}"
+    print(f"{'seconds, median of ' + str(rounds):22} {'tokens':>6} {'gpt2np':>8} {'tokenizers':>10}"
           f" {'ratio':>7} {'identical':>9} {'MiB':>7}")  # fmt: skip
     for corpus in CORPORA:
         for size in SIZES:

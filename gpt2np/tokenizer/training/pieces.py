@@ -7,7 +7,7 @@ Words repeat, so a corpus is counted before it is cut: what is counted are the c
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from gpt2np.tokenizer.chunks import BEFORE_LINES, BEFORE_WORDS, blocks, chunks, text_of
@@ -86,7 +86,15 @@ def _chunks(block: str, pattern: str | None) -> list[str] | None:
 
 def _add_pieces(pieces: Counter[str], keys: Counter[str], cut: Split) -> None:
     """Move what `keys` has counted to `pieces`."""
+    words: defaultdict[int, list[str]] = defaultdict(list)
     for key, count in keys.items():
-        for piece in cut(text_of(key)):
+        text = text_of(key)
+        if text == " " + key.strip() != " ":
+            words[count].append(text)
+        else:
+            for piece in cut(text):
+                pieces[piece] += count
+    for count, alike in words.items():  # in one go: a space before a word is always a border
+        for piece in cut("".join(alike)):
             pieces[piece] += count
     keys.clear()
