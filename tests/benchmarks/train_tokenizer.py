@@ -92,7 +92,9 @@ def compare(data: Path, corpus: str, size: int, rounds: int) -> None:
     for _ in range(rounds - 1):
         for trainer, known in results.items():
             known.append(measured(data, corpus, size, trainer))
-    ours, theirs = (statistics.median(seconds for seconds, *_ in known) for known in results.values())
+    ours, theirs = (
+        statistics.median(seconds for seconds, *_ in known) for known in results.values()
+    )
     memory = max(memory for _, memory, _ in results["gpt2np"])
     same = len({json.dumps(known[0][2]) for known in results.values()}) == 1
     print(
