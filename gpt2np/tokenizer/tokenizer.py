@@ -15,7 +15,6 @@ from gpt2np.tokenizer.formats import read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.merge import merge_pairs
 from gpt2np.tokenizer.parts import Part, parts_of, well_formed
 from gpt2np.tokenizer.split import splitter
-from gpt2np.tokenizer.tiktoken_file import read_tiktoken
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
 TYPE_CHECKING = False  # typing, and what only some methods need, would double the time to import
@@ -111,6 +110,8 @@ class Tokenizer:
         Raises:
             TokenizerError: the file is missing or damaged.
         """
+        from gpt2np.tokenizer.tiktoken_file import read_tiktoken
+
         return cls(read_tiktoken(Path(file), pattern, special_tokens))
 
     def save(self, folder: str | Path) -> None:
