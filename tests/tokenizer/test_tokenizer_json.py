@@ -173,6 +173,9 @@ def test_merges_as_older_files_have_them(texts, tmp_path):
     assert ours.encode(texts[0]) == rust.encode(texts[0]).ids
 
 
+BOS = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]}
+
+
 def changed(path, value):
     def change(content):
         *outer, last = path
@@ -203,7 +206,8 @@ def changed(path, value):
             changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": "("}),
             "split pattern",
         ),
-        (changed(["post_processor"], {"type": "TemplateProcessing"}), "'TemplateProcessing'"),
+        (changed(["post_processor"], {"type": "BertProcessing"}), "'BertProcessing'"),
+        (changed(["post_processor"], BOS), "a post-processor that adds <s>"),
         (changed(["decoder"], {"type": "WordPiece"}), "the decoder 'WordPiece'"),
         (changed(["added_tokens", 0, "id"], "0"), "the added token"),
         (changed(["model"], None), "is damaged"),
