@@ -56,7 +56,8 @@ def chunks(block: str, *, before_lines: bool) -> list[str] | None:
     """
     if any(rare in block for rare in (_RARE_ASCII if block.isascii() else _RARE)):
         return None
-    block = block.replace("  ", _INNER_SPACE * 2)
+    body = block.rstrip(" ")
+    block = body.replace("  ", _INNER_SPACE * 2) + _INNER_SPACE * (len(block) - len(body))
     for white in "\n\t\r":
         if white in block:
             block = block.replace(" " + white, _INNER_SPACE + white)

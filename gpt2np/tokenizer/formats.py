@@ -7,9 +7,10 @@ from pathlib import Path
 
 from gpt2np.errors import TokenizerError
 from gpt2np.text_file import write_text
-from gpt2np.tokenizer import gpt2_files, tiktoken_file, tokenizer_json
+from gpt2np.tokenizer import gpt2_files, tokenizer_json
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
+TIKTOKEN_SUFFIX = ".tiktoken"
 FOLDER_FILES = ((tokenizer_json.FILE_NAME,), *gpt2_files.FILE_NAMES)
 """The files that make a vocabulary; of a folder that holds several, the first counts."""
 
@@ -24,8 +25,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
         return _read_folder(path)
     if not path.exists():
         raise TokenizerError(f"there is no vocabulary at {path}")
-    if path.suffix == tiktoken_file.SUFFIX:
-        return tiktoken_file.read_tiktoken(path)
+    if path.suffix == TIKTOKEN_SUFFIX:
+        return _read_tiktoken(path)
     if path.suffix == ".json" and path.name not in ("vocab.json", "encoder.json"):
         return tokenizer_json.read_tokenizer_json(path)
     return _read_folder(path.parent)
@@ -38,10 +39,16 @@ def _read_folder(folder: Path) -> Vocabulary:
             if len(files) == 1:
                 return tokenizer_json.read_tokenizer_json(files[0])
             return gpt2_files.read_gpt2_files(files[0], files[1])
-    if tiktoken := sorted(folder.glob(f"*{tiktoken_file.SUFFIX}")):
-        return tiktoken_file.read_tiktoken(tiktoken[0])
+    if tiktoken := sorted(folder.glob(f"*{TIKTOKEN_SUFFIX}")):
+        return _read_tiktoken(tiktoken[0])
     expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
     raise TokenizerError(f"{folder} holds no vocabulary: expected {expected}")
+
+
+def _read_tiktoken(path: Path) -> Vocabulary:
+    from gpt2np.tokenizer.tiktoken_file import read_tiktoken
+
+    return read_tiktoken(path)
 
 
 def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:

@@ -11,7 +11,7 @@ from gpt2np.errors import TokenizerError
 from gpt2np.json_file import read_json_object
 from gpt2np.text_file import write_text
 from gpt2np.tokenizer.added import AddedToken
-from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
+from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE
 from gpt2np.tokenizer.vocabulary import (
     END_OF_TEXT,
     Vocabulary,
@@ -23,8 +23,8 @@ from gpt2np.tokenizer.vocabulary import (
 FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 """The names under which the two files are found in a model's folder, the first that exist."""
 
-# OpenAI's own two files need no checking; tests show that they are sound, and that each of their
-# tokens is what its own text is merged to.
+# Of OpenAI's own two files. Tests show what is taken for granted of them: see below, and that each
+# token is what its own text is merged to.
 _OPENAI_CRC32 = (0x6E35860C, 0xCF4B72C4)
 
 _PLAIN_SPECIAL_TOKENS = 16  # special tokens without brackets that no file should have more of
@@ -39,20 +39,39 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     Raises:
         TokenizerError: a file can't be read or parsed, or the two don't fit each other.
     """
+    if _are_openais(vocab_file, merges_file):
+        return _with_added_tokens(_openais_vocabulary(merges_file), vocab_file.parent)
     ids = read_json_object(vocab_file, TokenizerError)
     lines = _read_merges(merges_file)
-    genuine = (_crc32(vocab_file), _crc32(merges_file)) == _OPENAI_CRC32
-    if not genuine:
-        check_ids(ids, vocab_file)
-        check_bytes(ids, vocab_file)
-    special = [END_OF_TEXT] if genuine else _special_tokens(ids, lines, vocab_file, merges_file)
-    added = [AddedToken(token, ids.pop(token)) for token in special]
-    added += _read_added_tokens(vocab_file.parent / "added_tokens.json", ids)
+    check_ids(ids, vocab_file)
+    check_bytes(ids, vocab_file)
+    special = _special_tokens(ids, lines, vocab_file, merges_file)
+    by_id = sorted(special, key=ids.__getitem__)
+    added = tuple(AddedToken(token, ids.pop(token)) for token in by_id)
+    ranks = dict(zip(lines, range(len(lines)), strict=True))
+    return _with_added_tokens(Vocabulary(ids, ranks, added), vocab_file.parent)
+
+
+def _are_openais(vocab_file: Path, merges_file: Path) -> bool:
+    try:
+        return (_crc32(vocab_file), _crc32(merges_file)) == _OPENAI_CRC32
+    except OSError:
+        return False  # the reader says what is wrong
+
+
+def _openais_vocabulary(merges_file: Path) -> Vocabulary:
+    """OpenAI's own vocabulary: first the bytes, then a token for each merge, then one more.
+
+    So merges.txt says it all, and twice as fast as vocab.json could be parsed and both be checked.
+    """
+    _, _, text = merges_file.read_text(encoding="utf-8").rstrip("\n").partition("\n")
+    lines = text.split("\n")
+    tokens = [*CHARACTER_OF_BYTE.values(), *text.replace(" ", "").split("\n")]
     return Vocabulary(
-        ids,
+        dict(zip(tokens, range(len(tokens)), strict=True)),
         dict(zip(lines, range(len(lines)), strict=True)),
-        tuple(sorted(added, key=lambda token: token.id)),
-        self_encoding=genuine,
+        (AddedToken(END_OF_TEXT, len(tokens)),),
+        self_encoding=True,
     )
 
 
@@ -128,10 +147,14 @@ def _find_malformed(lines: list[str], first: int, path: Path) -> None:
             raise TokenizerError(f"{path}, line {number}: expected two tokens, found {line!r}")
 
 
-def _read_added_tokens(path: Path, ids: dict[str, int]) -> list[AddedToken]:
-    """Tokens of `added_tokens.json`, where older versions of transformers wrote them."""
+def _with_added_tokens(vocabulary: Vocabulary, folder: Path) -> Vocabulary:
+    """With the tokens of `added_tokens.json`, where older versions of transformers wrote them."""
+    path = folder / "added_tokens.json"
     if not path.exists():
-        return []
+        return vocabulary
+    special = {token.content: token.id for token in vocabulary.added}
     added = read_json_object(path, TokenizerError)
-    check_ids(ids | added, path)
-    return [AddedToken(token, number, special=False) for token, number in added.items()]
+    check_ids(vocabulary.ids | special | added, path)
+    new = [AddedToken(token, added[token], special=False) for token in added.keys() - special]
+    by_id = sorted([*vocabulary.added, *new], key=lambda token: token.id)
+    return replace(vocabulary, added=tuple(by_id))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
+from typing import NamedTuple
 
 from gpt2np.tokenizer.parts import Part
 
 
-@dataclass(frozen=True)
-class TokenSpan:
+class TokenSpan(NamedTuple):
     """A token's place in a text.
 
     Attributes:

@@ -17,8 +17,6 @@ from gpt2np.tokenizer.alphabet import to_characters
 from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, QWEN2_PATTERN
 from gpt2np.tokenizer.vocabulary import Vocabulary, check_bytes, check_ids
 
-SUFFIX = ".tiktoken"
-
 PATTERNS = {
     "cl100k_base": CL100K_PATTERN,
     "o200k_base": O200K_PATTERN,

@@ -15,7 +15,6 @@ from gpt2np.tokenizer.formats import read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.merge import merge_pairs
 from gpt2np.tokenizer.parts import Part, parts_of, well_formed
 from gpt2np.tokenizer.split import splitter
-from gpt2np.tokenizer.tiktoken_file import read_tiktoken
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
 TYPE_CHECKING = False  # typing, and what only some methods need, would double the time to import
@@ -111,6 +110,8 @@ class Tokenizer:
         Raises:
             TokenizerError: the file is missing or damaged.
         """
+        from gpt2np.tokenizer.tiktoken_file import read_tiktoken
+
         return cls(read_tiktoken(Path(file), pattern, special_tokens))
 
     def save(self, folder: str | Path) -> None:
@@ -292,10 +293,9 @@ class Tokenizer:
         """Append the ids of a text without added tokens to `ids`."""
         for block in blocks(text) if self._cuts_words else (text,):
             keys = chunks(block, before_lines=self._cuts_lines) if self._cuts_words else None
-            if keys is None:
-                ids += chain.from_iterable(map(self._pieces.__getitem__, self._split(block)))
-            else:
-                ids += chain.from_iterable(map(self._chunks.__getitem__, keys))
+            known, keys = (self._chunks, keys) if keys else (self._pieces, self._split(block))
+            for ids_of_key in map(known.__getitem__, keys):
+                ids += ids_of_key
 
     def _ids_of_chunk(self, key: str) -> tuple[int, ...]:
         if self._cuts_lines and key.isascii():

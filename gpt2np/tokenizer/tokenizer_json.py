@@ -135,7 +135,14 @@ def _check_decoder(decoder: dict[str, Any] | None, byte_level: bool, path: Path)
 
 
 def _check_post_processor(step: dict[str, Any] | None, path: Path) -> None:
+    """A post-processor may be there, as long as it adds no tokens."""
     if step is None or step["type"] == "ByteLevel":
+        return
+    if step["type"] == "TemplateProcessing":
+        if extra := [
+            part["SpecialToken"]["id"] for part in step["single"] if "SpecialToken" in part
+        ]:
+            raise _refuse(path, f"a post-processor that adds {extra[0]}")
         return
     if step["type"] != "Sequence":
         raise _refuse(path, f"the post-processor {step['type']!r}")

@@ -53,7 +53,7 @@ class Vocabulary:
     @cached_property
     def size(self) -> int:
         """The number of ids, that is the highest id plus one."""
-        return max(*self.ids.values(), *(token.id for token in self.added)) + 1
+        return max([*self.ids.values(), *(token.id for token in self.added)], default=-1) + 1
 
     @cached_property
     def token_bytes(self) -> dict[int, bytes]:

@@ -43,24 +43,88 @@ def test_the_worked_example(ours, tiktoken_gpt2):
 
 
 def all_texts(data):
-    for path in sorted((data / "text").rglob("*.txt")):
-        yield path.name, path.read_bytes().decode("utf-8")
+    for folder in ("text", "eval"):
+        for path in sorted((data / folder).rglob("*.*")):
+            if path.suffix in (".txt", ".raw") or path.name.startswith("lambada"):
+                yield path.name, path.read_bytes().decode("utf-8")
     lines = (data / "text" / "edge-cases.jsonl").read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
         yield f"edge case {number}", json.loads(line)
+
+
+def check_spans(spans, text):
+    """Each token's bytes are where its span says, and the spans leave out nothing."""
+    data = text.encode()
+    assert [span.byte_start for span in spans[1:]] == [span.byte_end for span in spans[:-1]]
+    if spans:
+        assert spans[0].byte_start == 0 and spans[-1].byte_end == len(data)
 
 
 def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show):
     texts = tokens = 0
     for name, text in all_texts(data):
         ids = ours.encode(text, disallowed_special=())
+        expected = rust_gpt2.encode(text)
+        spans = ours.offsets(text, disallowed_special=())
         assert ids == tiktoken_gpt2.encode(text, disallowed_special=()), name
-        assert ids == rust_gpt2.encode(text).ids, name
+        assert ids == expected.ids == [span.id for span in spans], name
+        assert [(span.start, span.end) for span in spans] == expected.offsets, name
         assert ours.decode(ids) == text, name
+        check_spans(spans, text)
         texts, tokens = texts + 1, tokens + len(ids)
-    line = f"{texts} texts, {tokens} tokens: all ids equal, every text decodes to itself"
+    line = f"{texts} texts, {tokens} tokens: ids and offsets equal, every text decodes to itself"
     show("tokenizer against tiktoken and tokenizers", line)
     assert texts > 6000
+
+
+def test_all_the_stories(data, ours, tiktoken_gpt2, rust_gpt2, show):
+    stories = (data / "stories/train.txt").read_text(encoding="utf-8").split("<|endoftext|>")
+    tokens = 0
+    for number in range(0, len(stories), 100):
+        batch = stories[number : number + 100]
+        for text, expected in zip(batch, rust_gpt2.encode_batch(batch), strict=True):
+            ids = ours.encode(text)
+            assert ids == tiktoken_gpt2.encode_ordinary(text) == expected.ids
+            assert [(span.start, span.end) for span in ours.offsets(text)] == expected.offsets
+            assert ours.decode(ids) == text
+            tokens += len(ids)
+    line = f"{len(stories)} stories, {tokens} tokens: ids and offsets equal"
+    show("tokenizer against tiktoken and tokenizers", line)
+    assert tokens > 5_000_000
+
+
+def strange(rng):
+    """A short text over all of Unicode, or of what is most easily cut wrongly."""
+    kind, length = rng.random(), rng.randrange(20)
+    if kind < 0.5:
+        codes = (rng.randrange(0x110000) for _ in range(length))
+        return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000)
+    if kind < 0.7:
+        return "".join(chr(rng.randrange(0x3100)) for _ in range(length))
+    return "".join(rng.choices(" \n\t\r\x0b\x1c\x85\xa0\u3000ab1.'!é漢🤗\x01\x02sdmtl", k=length))
+
+
+def test_200_000_random_texts(ours, tiktoken_gpt2, rust_gpt2, show):
+    rng = random.Random(2026)
+    texts = [strange(rng) for _ in range(200_000)]
+    theirs = rust_gpt2.encode_batch(texts)
+    for text, expected in zip(texts, theirs, strict=True):
+        ids = ours.encode(text)
+        assert ids == tiktoken_gpt2.encode_ordinary(text) == expected.ids, ascii(text)
+        assert [(span.start, span.end) for span in ours.offsets(text)] == expected.offsets, text
+        assert ours.decode(ids) == text
+    line = f"{len(texts)} random texts: ids and offsets equal"
+    show("tokenizer against tiktoken and tokenizers", line)
+
+
+def test_every_character(ours, tiktoken_gpt2, rust_gpt2):
+    """Each character of Unicode after a letter, a digit and a sign: which does it belong to?"""
+    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    for start in range(0, len(codes), 1000):
+        text = "".join(f"a{chr(c)}1{chr(c)}.{chr(c)} {chr(c)}" for c in codes[start : start + 1000])
+        assert ours.encode(text) == tiktoken_gpt2.encode_ordinary(text)
+    some = "".join(f"a{chr(c)}1{chr(c)}" for c in codes[:0x20000])
+    assert ours.encode(some) == rust_gpt2.encode(some).ids
 
 
 @settings(deadline=None, max_examples=500)
@@ -71,13 +135,36 @@ def test_any_text(ours, tiktoken_gpt2, text):
     assert ours.decode(ids) == text
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "0" * 50, "a" * 20_000, " " * 5000, "\n" * 999 + "x", "don't" * 500, "\ud83d", "a\udc00b"],
-    ids=repr,
-)
+# What tiktoken's own tests look at (tests/test_encoding.py, test_offsets.py), and more of the kind.
+HARD = [
+    *("", " ", "\0", "\0" * 9, "0" * 50, "rer", "'rer", "today\n ", "today\n \n", "today\n  \n"),
+    *(" " * n for n in (1, 2, 3, 15, 1000)),
+    *("\ud83d\udc4d", "\ud83d", "a\udc00b", "\ud83d\ud83d\udc4d", "\udc4d\ud83d"),
+    *("hello world", "hello <|endoftext|", "I'm", "we'll'd", "我非常渴望与人工智能一起工作"),
+    *("请考试我的软件！12345", "نعم بعد", "\U0001f469\u200d\U0001f469\u200d\U0001f467", "e\u0301"),
+    *("\n" * 999 + "x", "don't" * 500, "x" * 20_000, "^" * 10_000, " x" * 10_000, "0" * 10_000),
+    *("\r\n" * 500, "\t \t" * 300, "a\u200bb", "\ufeffbom", "\uffff", "\U0010ffff"),
+]
+
+
+@pytest.mark.parametrize("text", HARD, ids=lambda text: ascii(text[:12]))
 def test_hard_texts(ours, tiktoken_gpt2, text):
     assert ours.encode(text) == tiktoken_gpt2.encode(text)
+    with_end = ours.encode(f"{text}<|endoftext|>", allowed_special="all")
+    assert with_end == tiktoken_gpt2.encode(f"{text}<|endoftext|>", allowed_special="all")
+
+
+@pytest.mark.parametrize("letter", ["^", "0", "a", "'s"])
+def test_a_million_of_one(ours, tiktoken_gpt2, letter):
+    text = letter * 1_000_000
+    assert ours.encode(text) == tiktoken_gpt2.encode(text)
+
+
+@pytest.mark.parametrize("white", [" ", "\n", "\t "])
+def test_a_million_of_white_space(ours, rust_gpt2, white):
+    """Against tokenizers: tiktoken 0.14 gives up, "Max stack size exceeded for backtracking"."""
+    text = white * 1_000_000
+    assert ours.encode(text) == rust_gpt2.encode(text).ids
 
 
 def test_random_letters_without_any_space(ours, tiktoken_gpt2):
@@ -92,6 +179,18 @@ def test_bytes_that_are_not_utf_8_decode_as_python_does(ours, data):
         ids = [single[bytes([byte])] for byte in content]
         assert ours.decode_bytes(ids) == content
         assert ours.decode(ids) == content.decode("utf-8", "replace")
+
+
+def test_any_bytes_make_the_round_trip(ours, data):
+    contents = [bytes.fromhex(line) for line in (data / "text/invalid-utf8.hex.txt").open()]
+    contents += [random.Random(n).randbytes(50) for n in range(2000)]
+    for content in contents:
+        text = content.decode("utf-8", "surrogateescape")
+        ids = ours.encode(text, errors="surrogateescape")
+        assert ours.decode_bytes(ids) == content
+        assert ours.decode(ids, errors="surrogateescape") == text
+        spans = ours.offsets(text, errors="surrogateescape")
+        assert b"".join(content[s.byte_start : s.byte_end] for s in spans) == content
 
 
 def test_bundled_vocabulary_against_tokenizers(bundled, data):

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
+from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, to_bytes, to_characters
 from gpt2np.tokenizer.explain import merge_steps
+from gpt2np.tokenizer.formats import read_vocabulary
 from gpt2np.tokenizer.merge import _merge_few, _merge_many, merge_pairs
 from gpt2np.tokenizer.split import GPT2_PATTERN, splitter
 
@@ -230,3 +232,41 @@ class TestFiles:
         tokenizer = Tokenizer.from_folder(files)
         assert tokenizer.special_tokens == {EOT: 4095, "<|pad|>": 4096}
         assert tokenizer.encode(f"<|pad|>{EOT}", allowed_special="all") == [4096, 4095]
+
+
+class TestOpenAIsFiles:
+    """They are known by their checksum, and not read as others are: to the same effect."""
+
+    @pytest.fixture(scope="class")
+    def known(self, gpt2_vocabulary):
+        return read_vocabulary(gpt2_vocabulary)
+
+    def test_the_same_as_read_in_full(self, known, gpt2_vocabulary, monkeypatch):
+        monkeypatch.setattr(gpt2_files, "_OPENAI_CRC32", (0, 0))
+        read = read_vocabulary(gpt2_vocabulary)
+        assert read == known
+        assert known.self_encoding and not read.self_encoding
+
+    def test_every_token_is_what_its_text_is_merged_to(self, known):
+        for token in known.ids:
+            assert merge_pairs(list(token), known.ranks) == [token]
+
+    def test_one_changed_merge_is_noticed(self, gpt2_vocabulary, tmp_path):
+        for name in ("vocab.json", "merges.txt"):
+            (tmp_path / name).write_bytes((gpt2_vocabulary / name).read_bytes())
+        merges = (tmp_path / "merges.txt").read_text(encoding="utf-8").split("\n")
+        merges[1], merges[2] = merges[2], merges[1]
+        (tmp_path / "merges.txt").write_text("\n".join(merges), encoding="utf-8")
+        assert not read_vocabulary(tmp_path).self_encoding
+
+    def test_added_tokens_as_older_transformers_wrote_them(self, gpt2_vocabulary, tmp_path):
+        for name in ("vocab.json", "merges.txt"):
+            (tmp_path / name).write_bytes((gpt2_vocabulary / name).read_bytes())
+        added = {"[SEP]": 50258, "[PAD]": 50257, EOT: 50256}
+        (tmp_path / "added_tokens.json").write_text(json.dumps(added))
+        tokenizer = Tokenizer.from_folder(tmp_path)
+        assert tokenizer.encode("a[PAD]b[SEP]") == [64, 50257, 65, 50258]
+        assert tokenizer.special_tokens == {EOT: 50256} and tokenizer.vocab_size == 50259
+        (tmp_path / "added_tokens.json").write_text('{"[PAD]": 5}')
+        with pytest.raises(TokenizerError, match=r"same id to two tokens, '&' and '\[PAD\]' \(5\)"):
+            Tokenizer.from_folder(tmp_path)

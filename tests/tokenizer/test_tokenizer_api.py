@@ -1,0 +1,221 @@
+"""What the tokenizer does beside ids: batches, arrays, offsets, steps, threads, files."""
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Rust
+
+from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
+from gpt2np.tokenizer import tokenizer as tokenizer_module
+from gpt2np.tokenizer.cache import BoundedCache
+from gpt2np.tokenizer.formats import read_vocabulary
+
+EOT = "<|endoftext|>"
+TEXTS = ["", "Hello world", "It's  so\n\n  nice, isn't it?", "漢字 🤗 né", "\0", "x" * 500]
+
+
+@pytest.fixture(scope="module")
+def gpt2(gpt2_vocabulary):
+    return Tokenizer.from_folder(gpt2_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def small(bundled):
+    return Tokenizer.from_folder(bundled)
+
+
+class TestBatches:
+    @pytest.mark.parametrize("processes", [1, 2])
+    def test_each_as_alone_and_in_order(self, small, processes):
+        texts = [*TEXTS * 20, EOT]
+        expected = [small.encode(text, allowed_special="all") for text in texts]
+        batch = small.encode_batch(texts, processes=processes, allowed_special="all")
+        assert batch == expected
+        assert small.decode_batch(batch) == texts
+
+    @pytest.mark.parametrize("processes", [1, 2])
+    def test_errors_come_through(self, small, processes):
+        with pytest.raises(InvalidArgumentError, match=r"special token <\|endoftext\|>; pass"):
+            small.encode_batch(["a", EOT], processes=processes)
+
+    def test_of_nothing(self, small):
+        assert small.encode_batch([]) == [] == small.encode_batch([], processes=2)
+
+
+class TestArrays:
+    def test_the_smallest_type_that_holds_every_id(self, small, gpt2):
+        ids = gpt2.encode_to_numpy(f"a{EOT}", allowed_special="all")
+        assert ids.dtype == np.uint16 and ids.tolist() == [64, 50256]
+        assert small.encode_to_numpy("").shape == (0,)
+
+    def test_32_bits_for_more_tokens(self, gpt2_vocabulary):
+        vocabulary = read_vocabulary(gpt2_vocabulary)
+        vocabulary.ids["Ġhello"] = 1 << 16
+        ids = Tokenizer(vocabulary).encode_to_numpy(" hello a")
+        assert ids.dtype == np.uint32 and ids.tolist() == [1 << 16, 257]
+
+    def test_decoding_arrays(self, gpt2):
+        assert gpt2.decode(gpt2.encode_to_numpy("Hello world")) == "Hello world"
+        with pytest.raises(InvalidArgumentError, match="id 60000 is not in the vocabulary"):
+            gpt2.decode(np.array([1, 60000], np.uint16))
+
+    @pytest.mark.parametrize("wrong", [-1, 50257, 1 << 70])
+    def test_ids_out_of_range(self, gpt2, wrong):
+        with pytest.raises(InvalidArgumentError, match=f"id {wrong} is not in the vocabulary"):
+            gpt2.decode([1, wrong])
+
+
+class TestSurrogates:
+    def test_replaced_by_default(self, gpt2):
+        assert gpt2.decode(gpt2.encode("a\ud800b")) == "a\ufffdb"
+
+    def test_strict(self, gpt2):
+        with pytest.raises(InvalidArgumentError, match=r"character 1 .* surrogate U\+D800"):
+            gpt2.encode("a\ud800b", errors="strict")
+        assert gpt2.encode("aéb", errors="strict") == gpt2.encode("aéb")
+
+    def test_escaped_bytes_are_bytes(self, gpt2):
+        ids = gpt2.encode("a\udcffb", errors="surrogateescape")
+        assert gpt2.decode_bytes(ids) == b"a\xffb"
+        with pytest.raises(InvalidArgumentError, match=r"surrogate U\+D800"):
+            gpt2.encode("\ud800", errors="surrogateescape")
+
+    def test_unknown_ways(self, gpt2):
+        with pytest.raises(InvalidArgumentError, match="errors = 'ignore': expected 'replace'"):
+            gpt2.encode("plain", errors="ignore")
+
+
+class TestOffsetsAndSteps:
+    def test_a_character_in_several_tokens(self, gpt2):
+        spans = gpt2.offsets(f"a 🤗{EOT}b", allowed_special="all")
+        assert [(span.start, span.end) for span in spans] == [
+            *[(0, 1), (1, 3), (2, 3), (2, 3)],
+            *[(3, 16), (16, 17)],
+        ]
+        assert [(span.byte_start, span.byte_end) for span in spans] == [
+            *[(0, 1), (1, 4), (4, 5), (5, 6)],
+            *[(6, 19), (19, 20)],
+        ]
+
+    @settings(deadline=None, max_examples=200)
+    @given(text=st.text())
+    def test_steps_lead_from_bytes_to_the_ids(self, gpt2, text):
+        pieces = gpt2.explain(text)
+        assert "".join(piece.text for piece in pieces) == text
+        assert [number for piece in pieces for number in piece.ids] == gpt2.encode(text)
+        ids = gpt2.vocabulary.ids
+        for piece in pieces:
+            assert len(piece.steps[0].tokens) == len(piece.text.encode())
+            assert tuple(ids[token] for token in piece.steps[-1].tokens) == piece.ids
+            for before, after in zip(piece.steps, piece.steps[1:], strict=False):
+                assert before.ranks[before.chosen] == min(r for r in before.ranks if r is not None)
+                assert len(after.tokens) == len(before.tokens) - 1
+
+    def test_the_worked_example(self, gpt2):
+        first = gpt2.explain("GPT2 was created by OpenAI")[0]
+        assert [step.tokens for step in first.steps] == [("G", "P", "T"), ("G", "PT")]
+        assert first.steps[0].chosen == 1 and first.steps[1].chosen is None
+
+    def test_special_tokens_have_no_steps(self, gpt2):
+        pieces = gpt2.explain(f"a{EOT}", allowed_special="all")
+        assert pieces[1].text == EOT and pieces[1].steps == () and pieces[1].ids == (50256,)
+
+
+class TestCaches:
+    def test_bounded_in_bytes(self):
+        cache, sizes = BoundedCache(lambda text: (len(text),), limit=10_000), []
+        for number in range(1000):
+            assert cache[f"{number:05}"] == (5,)
+            assert cache.bytes <= 10_000
+            sizes.append(len(cache))
+        assert 20 < max(sizes) < 60 and sizes.count(1) > 15
+        assert cache["x" * 10_000] == (10_000,) and "x" * 10_000 not in cache
+
+    def test_ids_stay_the_same_when_all_is_forgotten(
+        self, gpt2, gpt2_vocabulary, data, monkeypatch
+    ):
+        monkeypatch.setattr(tokenizer_module, "_PIECES_BYTES", 2000)
+        monkeypatch.setattr(tokenizer_module, "_CHUNKS_BYTES", 2000)
+        forgetful = Tokenizer.from_folder(gpt2_vocabulary)
+        text = (data / "text/udhr/eng.txt").read_text(encoding="utf-8")
+        assert forgetful.encode(text) == gpt2.encode(text)
+        assert len(forgetful._chunks) < 20
+
+    def test_shared_by_threads(self, gpt2_vocabulary, data, monkeypatch):
+        monkeypatch.setattr(tokenizer_module, "_PIECES_BYTES", 50_000)
+        monkeypatch.setattr(tokenizer_module, "_CHUNKS_BYTES", 50_000)
+        shared = Tokenizer.from_folder(gpt2_vocabulary)
+        names = ("eng", "fra", "rus", "deu_1901", "cmn_hans", "spa")
+        texts = [(data / f"text/udhr/{name}.txt").read_text(encoding="utf-8") for name in names]
+        results: dict[int, list[list[int]]] = {}
+
+        def work(number):
+            results[number] = [shared.encode(text) for text in texts[number:] + texts[:number]]
+
+        threads = [threading.Thread(target=work, args=[number]) for number in range(len(texts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        alone = Tokenizer.from_folder(gpt2_vocabulary)
+        expected = [alone.encode(text) for text in texts]
+        for number in range(len(texts)):
+            assert results[number] == expected[number:] + expected[:number]
+
+    def test_pickled(self, small):
+        copy = pickle.loads(pickle.dumps(small))
+        assert copy.encode("Once upon") == small.encode("Once upon")
+
+
+class TestSaving:
+    def test_transformers_and_tokenizers_read_it(self, gpt2, data, tmp_path):
+        from transformers import AutoTokenizer
+
+        gpt2.save(tmp_path)
+        names = {"vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"}
+        assert {path.name for path in tmp_path.iterdir()} == names
+        theirs = AutoTokenizer.from_pretrained(tmp_path)
+        rust = Rust.from_file(str(tmp_path / "tokenizer.json"))
+        text = (data / "text/udhr/fra.txt").read_text(encoding="utf-8") + EOT
+        ids = gpt2.encode(text, allowed_special="all")
+        assert ids == rust.encode(text).ids == theirs(text)["input_ids"]
+        assert theirs.eos_token == EOT and theirs.decode(ids) == text
+
+    def test_the_files_are_openais(self, gpt2, gpt2_vocabulary, tmp_path):
+        gpt2.save(tmp_path)
+        merges = (gpt2_vocabulary / "merges.txt").read_bytes()
+        assert (tmp_path / "merges.txt").read_bytes() == merges
+        (tmp_path / "tokenizer.json").unlink()
+        assert read_vocabulary(tmp_path) == gpt2.vocabulary
+
+    def test_what_transformers_writes(self, gpt2_vocabulary, data, tmp_path):
+        from transformers import GPT2TokenizerFast
+
+        files = (str(gpt2_vocabulary / name) for name in ("vocab.json", "merges.txt"))
+        theirs = GPT2TokenizerFast(*files)
+        theirs.add_special_tokens({"pad_token": "<|pad|>"})
+        theirs.add_tokens(["gpt2np"])
+        theirs.save_pretrained(tmp_path)
+        ours = Tokenizer.from_folder(tmp_path)
+        text = (data / "text/udhr/eng.txt").read_text(encoding="utf-8")
+        text += f" gpt2np<|pad|>{EOT} mygpt2npx"
+        assert ours.encode(text, allowed_special="all") == theirs(text)["input_ids"]
+        assert set(ours.special_tokens) == {EOT, "<|pad|>"}
+
+    def test_nothing_is_lost_if_it_can_not_be_written(self, small, tmp_path):
+        small.save(tmp_path)
+        before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        (tmp_path / "merges.txt").unlink()
+        (tmp_path / "merges.txt").mkdir()
+        with pytest.raises(OSError, match="merges"):
+            small.save(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == set(before)
+        assert (tmp_path / "vocab.json").read_bytes() == before["vocab.json"]
+
+    def test_no_such_file(self, tmp_path):
+        with pytest.raises(TokenizerError, match=r"there is no vocabulary at .*nowhere"):
+            Tokenizer.from_folder(tmp_path / "nowhere")
