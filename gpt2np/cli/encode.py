@@ -23,7 +23,7 @@ from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.tokenizer import Tokenizer
-    from gpt2np.tokenizer.dataset import Dataset, DatasetOptions
+    from gpt2np.tokenizer.dataset.encode import Dataset, DatasetOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Encode and write; returns the exit code."""
-    from gpt2np.tokenizer.dataset import DatasetOptions, check_output, find_inputs, partial_folder
+    from gpt2np.tokenizer.dataset.encode import (
+        DatasetOptions,
+        check_output,
+        find_inputs,
+        partial_folder,
+    )
 
     options = DatasetOptions(args.field, args.combine, args.skip_errors, args.processes)
     check_output(args.out)
@@ -74,7 +79,7 @@ def _encode(
 ) -> "Dataset":
     from tqdm import tqdm
 
-    from gpt2np.tokenizer.dataset import Watcher, encode_dataset
+    from gpt2np.tokenizer.dataset.encode import Watcher, encode_dataset
 
     total = sum(file.stat().st_size for file in files)
     with tqdm(

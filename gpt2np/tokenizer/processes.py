@@ -1,41 +1,64 @@
-"""Encoding many texts in several processes."""
+"""A function applied to one item after another, in this process or in several."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import connection, parent_process
+from threading import Thread
+from typing import Any, TypeVar
 
-from gpt2np.tokenizer.vocabulary import Vocabulary
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-TYPE_CHECKING = False  # importing typing takes longer than all of this module
-if TYPE_CHECKING:
-    from typing import Any
-
-    from gpt2np.tokenizer.tokenizer import Tokenizer
-
-_CHUNKS_PER_PROCESS = 4  # so that a process that is done early takes some of the others' work
-_tokenizer: Tokenizer | None = None  # a worker's own, which keeps what it learns
-
-
-def encode_in_processes(
-    vocabulary: Vocabulary, texts: Sequence[str], processes: int, options: Mapping[str, Any]
-) -> Iterator[list[int]]:
-    """The ids of each of `texts`, in order, computed by `processes` workers."""
-    chunk = -(-len(texts) // (processes * _CHUNKS_PER_PROCESS)) or 1
-    with ProcessPoolExecutor(processes, initializer=_start, initargs=(vocabulary,)) as pool:
-        for packed in pool.map(partial(_encode, options=options), texts, chunksize=chunk):
-            yield array("I", packed).tolist()
+_AHEAD = 2  # items that wait for each process, so that none is idle; more would only take memory
+_function: Callable[[Any], Any] | None = None  # a worker's own
 
 
-def _start(vocabulary: Vocabulary) -> None:
-    from gpt2np.tokenizer.tokenizer import Tokenizer
+def map_in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], processes: int
+) -> Iterator[tuple[Item, Result]]:
+    """Each of `items` with what `function` gives for it, in order.
 
-    global _tokenizer
-    _tokenizer = Tokenizer(vocabulary)
+    Items are taken only a few ahead, unlike by `Executor.map`. `function` goes to each process
+    once, so it may carry what takes long to prepare.
+
+    Raises:
+        concurrent.futures.BrokenExecutor: a process was killed.
+    """
+    if processes == 1:
+        yield from ((item, function(item)) for item in items)
+        return
+    pool = ProcessPoolExecutor(processes, initializer=_start, initargs=(function,))
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(_call, item)))
+            if len(waiting) > _AHEAD * processes:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        yield from ((item, future.result()) for item, future in waiting)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _encode(text: str, options: Mapping[str, Any]) -> bytes:
-    assert _tokenizer is not None
-    return array("I", _tokenizer.encode(text, **options)).tobytes()
+def _start(function: Callable[[Any], Any]) -> None:
+    global _function
+    _function = function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed can't end its workers, and they would wait for work for ever."""
+    if parent := parent_process():
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _call(item: Any) -> Any:
+    assert _function is not None
+    return _function(item)

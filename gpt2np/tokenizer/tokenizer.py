@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     Special = Literal["all"] | Collection[str]
 
+_BATCH_CHARACTERS = 1 << 18
 _PIECES_BYTES = 16 << 20  # bound of what is remembered of single pieces …
 _CHUNKS_BYTES = 48 << 20  # … and of chunks, of which there are more
 
@@ -166,11 +169,15 @@ class Tokenizer:
         More than one process pays from some ten megabytes on: each has to start, and to learn the
         words anew. Threads don't help where Python runs one at a time.
         """
-        if processes > 1:
-            from gpt2np.tokenizer.processes import encode_in_processes
+        if processes == 1:
+            return [self.encode(text, **options) for text in texts]
+        if processes < 1:
+            raise InvalidArgumentError(f"processes is {processes}; it must be at least 1")
+        from gpt2np.tokenizer.processes import map_in_order
 
-            return list(encode_in_processes(self.vocabulary, list(texts), processes, options))
-        return [self.encode(text, **options) for text in texts]
+        encode, batches = partial(_encode_packed, self, options), _batches(texts)
+        packed = map_in_order(encode, batches, processes)
+        return [ids.tolist() for _, batch in packed for ids in batch]
 
     def count(self, text: str, **options: Any) -> int:
         """The number of ids of `text`; the options are those of `encode`."""
@@ -324,3 +331,23 @@ class Tokenizer:
         if self._takes_whole and spelled in self._ids:
             return [spelled]
         return merge_pairs(list(spelled), self.vocabulary.ranks)
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """`texts` in lists that are worth the way to another process."""
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if characters > _BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    yield batch
+
+
+def _encode_packed(
+    tokenizer: Tokenizer, options: Mapping[str, Any], texts: list[str]
+) -> list[array[int]]:
+    """The ids in arrays, which travel between processes at a tenth of the cost of lists."""
+    return [array("I", tokenizer.encode(text, **options)) for text in texts]

@@ -18,7 +18,7 @@ COMMAND = [sys.executable, "-m", "gpt2np", "encode"]
 SAVING_ALL_THE_TIME = [  # the same command, but for how often it writes a checkpoint
     sys.executable,
     "-c",
-    "from gpt2np.tokenizer import dataset; dataset._CHECKPOINT_SECONDS = 0; "
+    "from gpt2np.tokenizer.dataset import encode as dataset; dataset._CHECKPOINT_SECONDS = 0; "
     "from gpt2np.__main__ import main; raise SystemExit(main())",
     "encode",
 ]

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer
-from gpt2np.tokenizer import batches, dataset
-from gpt2np.tokenizer.batches import PART_DTYPE
-from gpt2np.tokenizer.checkpoints import Checkpoint, GrowingFiles, digests
 from gpt2np.tokenizer.corpus import UnreadableFileError
-from gpt2np.tokenizer.dataset import (
+from gpt2np.tokenizer.dataset import batches
+from gpt2np.tokenizer.dataset import encode as dataset
+from gpt2np.tokenizer.dataset.batches import PART_DTYPE
+from gpt2np.tokenizer.dataset.checkpoints import Checkpoint, GrowingFiles, digests
+from gpt2np.tokenizer.dataset.encode import (
     DatasetOptions,
     Watcher,
     check_output,
@@ -25,7 +26,7 @@ from gpt2np.tokenizer.dataset import (
     encode_dataset,
     find_inputs,
 )
-from gpt2np.tokenizer.ordered import map_in_order
+from gpt2np.tokenizer.processes import map_in_order
 
 EOT = "<|endoftext|>"
 

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from gpt2np import __version__
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.tokenizer.batches import PART_DTYPE, Batch, BatchEncoder, read_batches
-from gpt2np.tokenizer.checkpoints import Checkpoint, GrowingFiles, digests
 from gpt2np.tokenizer.corpus import UnreadableFileError, find_files
-from gpt2np.tokenizer.ordered import map_in_order
+from gpt2np.tokenizer.dataset.batches import PART_DTYPE, Batch, BatchEncoder, read_batches
+from gpt2np.tokenizer.dataset.checkpoints import Checkpoint, GrowingFiles, digests
+from gpt2np.tokenizer.processes import map_in_order
 from gpt2np.tokenizer.tokenizer import Tokenizer
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
