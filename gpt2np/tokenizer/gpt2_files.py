@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
@@ -26,6 +27,7 @@ FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 # Of OpenAI's own two files. Tests show what is taken for granted of them: see below, and that each
 # token is what its own text is merged to.
 _OPENAI_CRC32 = (0x6E35860C, 0xCF4B72C4)
+_OPENAI_MERGES_CRC32 = 0x49F9CBC7  # of the lines that are merges
 
 _PLAIN_SPECIAL_TOKENS = 16  # special tokens without brackets that no file should have more of
 
@@ -39,7 +41,7 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     Raises:
         TokenizerError: a file can't be read or parsed, or the two don't fit each other.
     """
-    if _are_openais(vocab_file, merges_file):
+    if _are_openais_files(vocab_file, merges_file):
         return _with_added_tokens(_openais_vocabulary(merges_file), vocab_file.parent)
     ids = read_json_object(vocab_file, TokenizerError)
     lines = _read_merges(merges_file)
@@ -52,7 +54,12 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     return _with_added_tokens(Vocabulary(ids, ranks, added), vocab_file.parent)
 
 
-def _are_openais(vocab_file: Path, merges_file: Path) -> bool:
+def are_openais(merges: Iterable[str]) -> bool:
+    """Whether these ("left right", by rank) are the merges of GPT-2."""
+    return crc32("\n".join(merges).encode("utf-8", "replace")) == _OPENAI_MERGES_CRC32
+
+
+def _are_openais_files(vocab_file: Path, merges_file: Path) -> bool:
     try:
         return (_crc32(vocab_file), _crc32(merges_file)) == _OPENAI_CRC32
     except OSError:

@@ -14,6 +14,7 @@ from gpt2np.errors import TokenizerError
 from gpt2np.json_file import read_json_object
 from gpt2np.text_file import write_text
 from gpt2np.tokenizer.added import AddedToken
+from gpt2np.tokenizer.gpt2_files import are_openais
 from gpt2np.tokenizer.split import GPT2_PATTERN, HF_GPT2_PATTERN
 from gpt2np.tokenizer.vocabulary import SPACE, Vocabulary, check_bytes, check_ids
 
@@ -51,7 +52,7 @@ def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
     _check_decoder(content.get("decoder"), bool(byte_level), path)
     _check_post_processor(content.get("post_processor"), path)
     added = _added_tokens(content.get("added_tokens") or [], path)
-    ranks = _ranks(model["merges"], path)
+    ranks = _ranks(model["merges"], bool(byte_level), path)
     return Vocabulary(
         ids=_ids(model["vocab"], ranks, added, bool(byte_level), path),
         ranks=ranks,
@@ -62,6 +63,7 @@ def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
         prefix_space=bool(byte_level and byte_level[0].get("add_prefix_space", True)),
         whole_pieces=bool(model.get("ignore_merges")),
         unknown=None if byte_level else model.get("unk_token"),
+        self_encoding=are_openais(ranks),
     )
 
 
@@ -173,32 +175,35 @@ def _ids(
 ) -> dict[str, int]:
     """token → id, for the tokens that the model itself can give."""
     check_ids(vocab, path)
-    ids = {token.replace(" ", SPACE): number for token, number in vocab.items()}
+    ids = dict(vocab) if byte_level else {_spaced(token): n for token, n in vocab.items()}
     made = {key.replace(" ", "") for key in ranks}
     if not made <= ids.keys():
         wrong = next(key for key in ranks if key.replace(" ", "") not in ids)
         raise TokenizerError(f"{path}: the vocabulary has no token for the merge {wrong!r}")
     for token in added:
         if len(token.content) > 1 and token.content not in made:
-            ids.pop(token.content.replace(" ", SPACE), None)
+            ids.pop(_spaced(token.content), None)
     if byte_level:
         check_bytes(ids, path)
     return ids
 
 
-def _ranks(merges: list[Any], path: Path) -> dict[str, int]:
+def _ranks(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
     """ "left right" → rank, from ["left", "right"] or, as older files have it, "left right"."""
-    keys = [
-        merge if isinstance(merge, str) else " ".join([part.replace(" ", SPACE) for part in merge])
-        for merge in merges
-    ]
-    if (spaces := {key.count(" ") for key in keys}) - {1}:
-        wrong = next(n for n, key in enumerate(keys) if key.count(" ") == max(spaces - {1}))
-        raise TokenizerError(
-            f"{path}: merge {wrong} is {merges[wrong]!r}, but a merge is two tokens that join to a "
-            "third"
-        )
+    if not byte_level:
+        merges = [m if isinstance(m, str) else [_spaced(part) for part in m] for m in merges]
+    keys = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
+    for number, key in enumerate(keys):
+        if key.count(" ") != 1:
+            raise TokenizerError(
+                f"{path}: merge {number} is {merges[number]!r}, but a merge is two tokens that "
+                "join to a third"
+            )
     return dict(zip(keys, range(len(keys)), strict=True))
+
+
+def _spaced(token: str) -> str:
+    return token.replace(" ", SPACE)
 
 
 def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
