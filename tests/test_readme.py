@@ -35,6 +35,12 @@ def test_the_library_example_runs(capsys):
     assert len(text) > 50 and ids.startswith("[") and shape == "(3, 4096)"
 
 
+def test_the_tokenizers_example_runs(capsys):
+    exec(blocks("python")[1], {})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("('l', 'ittle')") and len(lines) == 12
+
+
 def test_every_linked_file_exists():
     for target in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (CHECKOUT / target).exists(), target
