@@ -36,13 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_learning_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--min-frequency",
-        type=int,
-        default=0,
-        metavar="N",
-        help="merge no pair that occurs less often (default: 0)",
-    )
+    rare = "merge no pair that occurs less often (default: 0)"
+    add("--min-frequency", type=int, default=0, metavar="N", help=rare)
     add(
         "--max-token-length",
         type=int,

@@ -51,10 +51,7 @@ def _merge_many(tokens: list[str], ranks: Ranks) -> list[str]:
     end = len(tokens)
     after = list(range(1, end + 1))
     before = list(range(-1, end - 1))
-    places: dict[int, list[int]] = {}
-    for place, pair in enumerate(map(" ".join, zip(tokens, tokens[1:]))):  # noqa: B905
-        if pair in ranks:
-            places.setdefault(ranks[pair], []).append(place)
+    places = _places_by_rank(tokens, ranks)
     waiting = list(places)
     heapify(waiting)
     while waiting:
@@ -83,6 +80,14 @@ def _merge_many(tokens: list[str], ranks: Ranks) -> list[str]:
                     _wait(places, waiting, rank, place)
                 break
     return [token for token in tokens if token]
+
+
+def _places_by_rank(tokens: list[str], ranks: Ranks) -> dict[int, list[int]]:
+    places: dict[int, list[int]] = {}
+    for place, pair in enumerate(map(" ".join, zip(tokens, tokens[1:]))):  # noqa: B905
+        if pair in ranks:
+            places.setdefault(ranks[pair], []).append(place)
+    return places
 
 
 def _wait(places: dict[int, list[int]], waiting: list[int], rank: int, place: int) -> int:
