@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 Ranks = Mapping[str, int]
 """left + " " + right → rank. The pair of lowest rank is merged first."""
@@ -28,7 +29,7 @@ def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
 
 def _merge_few(tokens: list[str], ranks: Ranks) -> list[str]:
     tokens = tokens[:]
-    waiting = [ranks.get(pair, _NEVER) for pair in map(" ".join, zip(tokens, tokens[1:]))]  # noqa: B905
+    waiting = [ranks.get(pair, _NEVER) for pair in map(" ".join, pairwise(tokens))]
     while waiting and (lowest := min(waiting)) != _NEVER:
         at = waiting.index(lowest)
         tokens[at] += tokens.pop(at + 1)
@@ -84,7 +85,7 @@ def _merge_many(tokens: list[str], ranks: Ranks) -> list[str]:
 
 def _places_by_rank(tokens: list[str], ranks: Ranks) -> dict[int, list[int]]:
     places: dict[int, list[int]] = {}
-    for place, pair in enumerate(map(" ".join, zip(tokens, tokens[1:]))):  # noqa: B905
+    for place, pair in enumerate(map(" ".join, pairwise(tokens))):
         if pair in ranks:
             places.setdefault(ranks[pair], []).append(place)
     return places

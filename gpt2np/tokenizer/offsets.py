@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from typing import NamedTuple
 
 from gpt2np.tokenizer.parts import Part
@@ -45,7 +45,7 @@ def spans_of_part(
         text_starts: its `byte_starts`.
     """
     starts = byte_starts(part.text)
-    lengths = (end - start for start, end in zip(starts, starts[1:]))  # noqa: B905
+    lengths = (end - start for start, end in pairwise(starts))
     character_at = list(chain.from_iterable(map(repeat, range(len(part.text)), lengths)))
     at = 0
     for number, length in tokens:
