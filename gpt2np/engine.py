@@ -129,7 +129,7 @@ class LanguageModel:
         defaults, end_ids = read_generation_config(source.folder)
         return cls(
             GPT2.from_folder(source.folder, dtype),
-            Tokenizer.from_folder(source.folder),
+            Tokenizer.load(source.folder),
             name=source.name,
             defaults=defaults,
             end_ids=end_ids,

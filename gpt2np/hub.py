@@ -89,6 +89,8 @@ def find_vocabulary(model: str | Path | None = None) -> ModelSource:
     name = _named(model)
     if name and _is_file(name):
         return ModelSource(name, Path(name).expanduser())
+    if name and Path(name).suffix in (".json", ".tiktoken"):
+        raise ModelNotFoundError(f"there is no file {name}")
     return _find(name, VOCABULARY_FILES)
 
 

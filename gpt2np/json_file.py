@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def read_json_object(path: Path, error: type[GPT2NPError]) -> dict[str, Any]:
     """The JSON object in a UTF-8 file. Raises `error`, with the reason, if there is none."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:
         raise error(f"can't read {path}: {problem.strerror}") from problem
     except (ValueError, RecursionError) as problem:

@@ -93,7 +93,7 @@ def files(bundled):
 def files_of_transformers_5(files, bundled, tmp_path_factory):
     """A model whose vocabulary is a tokenizer.json, as transformers 5 saves it."""
     folder = tmp_path_factory.mktemp("saved")
-    Tokenizer.from_folder(bundled).save(folder)
+    Tokenizer.load(bundled).save(folder)
     kept = {name: data for name, data in files.items() if name not in ("vocab.json", "merges.txt")}
     return kept | {"tokenizer.json": (folder / "tokenizer.json").read_bytes()}
 
@@ -276,7 +276,7 @@ class TestVocabularyAlone:
     def test_is_fetched_once_and_without_weights(self, hub, tokenize, bundled, arguments, names):
         first = tokenize(hub.url, *arguments)
         assert first.returncode == 0, first.stderr
-        expected = Tokenizer.from_folder(bundled).encode("Once upon")
+        expected = Tokenizer.load(bundled).encode("Once upon")
         assert json.loads(first.stdout)["ids"] == expected
         assert {r.rpartition("/")[2] for r in hub.requests if "/resolve/" in r} == names
         hub.requests.clear()

@@ -1,9 +1,9 @@
 """Encode a corpus to one file of ids, for training.
 
-INPUT is a text file, a .jsonl file (a document in a field of each line), either
-also as .gz, an .npz file of ids, a folder with such files, or a pattern such as
-'text/**/*.txt'. In a text file, documents end at <|endoftext|>; line ends
-beside it, and at a file's beginning and end, belong to none.
+An INPUT is a text file, a .jsonl file (a document in a field of each line),
+either also as .gz, an .npz file of ids, a folder with such files, or a pattern
+such as 'text/**/*.txt'. In a text file, documents end at <|endoftext|>; line
+ends beside it, and at a file's beginning and end, belong to none.
 
 OUT tells the format. x.bin: the ids, raw, uint16 (uint32 where the vocabulary
 is larger), each document followed by that of <|endoftext|>, as nanoGPT reads
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("input", metavar="INPUT", help="a file, a folder, or a pattern")
+    add("inputs", nargs="+", metavar="INPUT", help="files, folders, patterns")
     add("out", type=Path, metavar="OUT", help="the file to write: .bin, .npy or .npz")
     add_model_argument(parser)
     add("--field", default="text", help="of a .jsonl line (default: text)")
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "N characters (default: 50000)",
     )
     add("--processes", type=int, default=1, metavar="N", help="encode in N at once (default: 1)")
-    add("--skip-errors", action="store_true", help="go on without the files that can't be read")
+    add("--skip-errors", action="store_true", help="leave out files that can't be read, wholly")
     add("--force", action="store_true", help="replace OUT if it exists")
 
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.out)
     if args.out.exists() and not args.force:
         raise InvalidArgumentError(f"{args.out} exists already; give --force to replace it")
-    files = find_inputs(args.input, args.out)
+    files = find_inputs(args.inputs, args.out)
     tokenizer, which = load_tokenizer(args.model)
     notice(which)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended

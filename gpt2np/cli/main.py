@@ -35,14 +35,17 @@ def run(arguments: Sequence[str]) -> int:
     parser = _parser()
     args, rest = parser.parse_known_args(arguments)
     if args.command is None:
+        if rest:
+            parser.error(f"what is {rest[0]!r}?")
         parser.print_help()
         return 0
     if rest:
-        unquoted = args.command == "generate" and not rest[0].startswith("-")
-        quotes = "; put a prompt of several words in quotes" if unquoted else ""
+        advice = {"generate": "; put a prompt of several words in quotes"}
+        together = "; what is not an option must stand together"
+        hint = "" if rest[0].startswith("-") else advice.get(args.command, together)
         parser.exit(
             2,
-            f"gpt2np {args.command}: error: what is {rest[0]!r}?{quotes} "
+            f"gpt2np {args.command}: error: what is {rest[0]!r}?{hint} "
             f"(try gpt2np {args.command} --help)\n",
         )
     try:

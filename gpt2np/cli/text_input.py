@@ -11,7 +11,7 @@ from gpt2np.errors import InvalidArgumentError
 
 def argument(text: str, name: str) -> str:
     """An argument as UTF-8, also where Python has decoded the command line otherwise."""
-    return decoded(os.fsencode(text), name)
+    return decoded(os.fsencode(text), name, with_mark=True)
 
 
 def standard_input(what: str) -> str:
@@ -35,14 +35,14 @@ def without_newline(text: str) -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def decoded(data: bytes, source: str) -> str:
-    """`data` as text, without a byte-order mark.
+def decoded(data: bytes, source: str, *, with_mark: bool = False) -> str:
+    """`data` as text; without a byte-order mark, unless `with_mark`.
 
     Raises:
         InvalidArgumentError: names `source` and the first byte that is not UTF-8.
     """
     try:
-        return data.removeprefix(codecs.BOM_UTF8).decode()
+        return (data if with_mark else data.removeprefix(codecs.BOM_UTF8)).decode()
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(
             f"{source} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "

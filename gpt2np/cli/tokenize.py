@@ -1,8 +1,8 @@
 r"""Show how texts become tokens.
 
 Every TEXT is a text of its own; without one, standard input is read (as with
--), without one newline at its end. --file reads a whole file, as it is. Of the
-model only the vocabulary is needed, and fetched.
+-), without one newline at its end. --file reads a whole file, as it is but for
+a byte-order mark. Of the model only the vocabulary is needed, and fetched.
 
 What can't be seen is written as in Python: "\n" for a line end, "\xf0" for a
 byte of a character that is spread over several tokens.
@@ -117,17 +117,15 @@ def _as_json(
     """A token that is not text by itself has its bytes as in Python, as it has for the eye."""
     spans = tokenizer.offsets(text, **options)
     table = tokenizer.vocabulary.token_bytes
-    pieces = [asdict(piece) for piece in tokenizer.explain(text, **options)]
-    if not with_merges:
-        pieces = [{"text": piece["text"], "ids": piece["ids"]} for piece in pieces]
-    return {
+    pieces = tokenizer.explain(text, **options) if with_merges else []
+    content = {
         "text": text,
         "ids": [span.id for span in spans],
         "tokens": [table[span.id].decode("utf-8", "backslashreplace") for span in spans],
         "offsets": [[span.start, span.end] for span in spans],
         "byte_offsets": [[span.byte_start, span.byte_end] for span in spans],
-        "pieces": pieces,
     }
+    return content | ({"pieces": [asdict(piece) for piece in pieces]} if with_merges else {})
 
 
 def _style() -> "Style":

@@ -10,6 +10,7 @@ transformers read; what it does to the text is printed.
 
 import argparse
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FOLDER", help="where the vocabulary is written")
     _add_learning_arguments(parser)
     add("--field", default="text", help="of a .jsonl line (default: text)")
-    add("--skip-errors", action="store_true", help="go on without the files that can't be read")
+    add(
+        "--skip-errors",
+        action="store_true",
+        help="go on after a file that can't be read; what it held before the damage counts",
+    )
     add("--json", action="store_true", help="print the report as one JSON object")
 
 
@@ -42,22 +47,22 @@ def _add_learning_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-token-length",
         type=int,
         metavar="N",
-        help="merged tokens stay shorter than N bytes (or characters), as in tokenizers; "
-        "default: no limit",
+        help="merged tokens of three and more bytes (or characters) stay shorter than N, as in "
+        "tokenizers; default: no limit",
     )
     add(
         "--special-token",
         action="append",
         metavar="TEXT",
         help="a token that no merge makes and that ends a document; may be given several times "
-        "(default: <|endoftext|>)",
+        "(default: <|endoftext|>, which gpt2np encode needs)",
     )
     add(
         "--pattern",
         default="gpt2",
         metavar="REGEX",
-        help="no token crosses its matches; gpt2: GPT-2's own; none: tokens may cross words "
-        "(default: gpt2)",
+        help="no token crosses its matches; gpt2, cl100k, qwen2, o200k: those of the models; none: "
+        "tokens may cross words (default: gpt2)",
     )
     add(
         "--alphabet",
@@ -80,9 +85,12 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.tokenizer.formats import write_vocabulary
     from gpt2np.tokenizer.training.report import as_json, as_text, report_training
 
+    if str(args.out) == ".":
+        raise InvalidArgumentError("--out is empty or the folder you are in; name another")
     if args.out.exists() and not args.out.is_dir():
         raise InvalidArgumentError(f"--out {args.out} is a file; give a folder")
     files = find_files(args.files)
+    _make_folder(args.out)
     corpus = _corpus_options(args, options)
     trained = _train(files, corpus, options, args.skip_errors)
     if not trained.piece_counts:
@@ -97,6 +105,17 @@ def run(args: argparse.Namespace) -> int:
     report = report_training(trained, _with_bar(blocks, "measuring"))
     print(json.dumps(as_json(report), ensure_ascii=False) if args.json else as_text(report))
     return 0
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the output's folder before the work begins, not after."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        reason = None if os.access(folder, os.W_OK) else "permission denied"
+    except OSError as error:
+        reason = error.strerror
+    if reason:
+        raise InvalidArgumentError(f"can't write to --out {folder}: {reason}")
 
 
 def _train(
@@ -138,7 +157,7 @@ def _with_bar(blocks: "Iterator[Block]", what: str) -> "Iterator[Block]":
 
 
 def _training_options(args: argparse.Namespace) -> "TrainingOptions":
-    from gpt2np.tokenizer.split import GPT2_PATTERN
+    from gpt2np.tokenizer.split import PATTERN_NAMES
     from gpt2np.tokenizer.training.train import UNKNOWN, TrainingOptions
     from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
@@ -148,7 +167,7 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
         min_frequency=args.min_frequency,
         max_token_length=args.max_token_length,
         special_tokens=(*special, UNKNOWN) if args.alphabet == "characters" else tuple(special),
-        pattern={"gpt2": GPT2_PATTERN, "none": None}.get(args.pattern, args.pattern),
+        pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
         alphabet=args.alphabet,
         limit_alphabet=args.limit_alphabet,
     )

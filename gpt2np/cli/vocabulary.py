@@ -25,4 +25,4 @@ def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
 
     source = find_vocabulary(model)
     why = f" ({source.notice}; choose another with --model)" if source.notice else ""
-    return Tokenizer.from_folder(source.folder), f"vocabulary: {source.name}{why}"
+    return Tokenizer.load(source.folder), f"vocabulary: {source.name}{why}"

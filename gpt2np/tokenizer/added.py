@@ -44,25 +44,28 @@ def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[Part]:
     done = 0
     if tokens:
         by_content = {token.content: token for token in tokens}
-        for match in _any_of(frozenset(by_content)).finditer(text):
+        for match in any_of(frozenset(by_content)).finditer(text):
             token, (start, end) = by_content[match[0]], match.span()
             if token.single_word and _within_word(text, start, end):
                 continue
             if token.lstrip:
-                start = max(len(text[:start].rstrip(_WHITE)), done)
-            if token.rstrip:
-                end = len(text) - len(text[end:].lstrip(_WHITE))
+                while start > done and text[start - 1] in _WHITE:
+                    start -= 1
+                start = max(start, done)
+            while token.rstrip and end < len(text) and text[end] in _WHITE:
+                end += 1
             if done < start:
                 yield done, start, None
-            yield start, end, token.id
-            done = end
+            if start < end:
+                yield start, end, token.id
+                done = end
     if done < len(text):
         yield done, len(text), None
 
 
 def find_first(text: str, contents: Collection[str]) -> str | None:
     """The first of `contents` that occurs in `text`, the longest if several begin there."""
-    match = _any_of(frozenset(contents)).search(text) if contents else None
+    match = any_of(frozenset(contents)).search(text) if contents else None
     return match[0] if match else None
 
 
@@ -80,6 +83,7 @@ def _within_word(text: str, start: int, end: int) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _any_of(contents: frozenset[str]) -> re.Pattern[str]:
+def any_of(contents: frozenset[str]) -> re.Pattern[str]:
+    """Matches each of `contents`; where several begin at one place, the longest. None: nothing."""
     longest_first = sorted(contents, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)))
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

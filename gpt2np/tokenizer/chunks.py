@@ -36,7 +36,7 @@ _RARE = (
 
 
 def blocks(text: str) -> Iterator[str]:
-    """`text` in parts of about 64 K characters, cut before spaces that begin a word."""
+    """`text` in parts of about 16 K characters, cut before spaces that begin a word."""
     start = 0
     while start < len(text):
         end = text.find(" ", start + _BLOCK)

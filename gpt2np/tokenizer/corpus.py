@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.tokenizer.added import any_of
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
 _READ = 1 << 20  # characters at once
@@ -55,13 +56,16 @@ class UnreadableFileError(InvalidArgumentError):
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
     """The files that `paths` name: files, folders (with all below them) and glob patterns.
 
-    Sorted, each once, however often it is named. Hidden files in folders are left out.
+    Sorted, each once, however often it is named. In folders, hidden files and those of arrays
+    (.bin, .npy, .safetensors) are left out.
 
     Raises:
         InvalidArgumentError: a path or pattern that names nothing, or a folder without files.
     """
     found: dict[Path, Path] = {}
     for path in paths:
+        if str(path) == "":
+            raise InvalidArgumentError("the name of a file or folder is empty")
         for file in _files_of(str(path)):
             found.setdefault(file.resolve(), file)
     return sorted(found.values())
@@ -69,7 +73,7 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
 
 def _files_of(path: str) -> list[Path]:
     if Path(path).is_dir():
-        below = (file for file in Path(path).rglob("*") if file.is_file())
+        below = (file for file in Path(path).rglob("*") if _may_be_text(file))
         files = [file for file in below if not _is_hidden(file.relative_to(path))]
         if not files:
             raise InvalidArgumentError(f"the folder {path} holds no files to read")
@@ -85,6 +89,10 @@ def _files_of(path: str) -> list[Path]:
     if not files:
         raise InvalidArgumentError(f"no file matches the pattern {path}")
     return files
+
+
+def _may_be_text(path: Path) -> bool:
+    return path.is_file() and path.suffix not in (".bin", ".npy", ".safetensors")
 
 
 def _is_hidden(path: Path) -> bool:
@@ -193,9 +201,8 @@ def _fields(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
 
 def _segments(texts: Iterable[str], separators: Sequence[str]) -> Iterator[Block]:
     """`texts`, which follow on each other, cut at the separators; of several the longest counts."""
-    longest_first = sorted(separators, key=len, reverse=True)
-    separator = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-    reach = len(longest_first[0]) if longest_first else 1
+    separator = any_of(frozenset(separators))
+    reach = max(map(len, separators), default=1)
     tail = ""
     for text in texts:
         tail += text

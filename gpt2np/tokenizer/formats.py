@@ -21,15 +21,24 @@ def read_vocabulary(path: Path) -> Vocabulary:
     Raises:
         TokenizerError: there is none, or it is damaged.
     """
-    if path.is_dir():
+    if path == Path():
+        raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except OSError as error:
+        raise TokenizerError(f"can't look for a vocabulary at {path}: {error.strerror}") from error
+    if is_folder:
         return _read_folder(path)
-    if not path.exists():
+    if not exists:
         raise TokenizerError(f"there is no vocabulary at {path}")
+    for vocab, merges in gpt2_files.FILE_NAMES:
+        if path.name in (vocab, merges):
+            return gpt2_files.read_gpt2_files(path.parent / vocab, path.parent / merges)
     if path.suffix == TIKTOKEN_SUFFIX:
         return _read_tiktoken(path)
-    if path.suffix == ".json" and path.name not in ("vocab.json", "encoder.json"):
+    if path.suffix == ".json":
         return tokenizer_json.read_tokenizer_json(path)
-    return _read_folder(path.parent)
+    raise TokenizerError(f"{path} is no vocabulary: expected a folder, .json or .tiktoken")
 
 
 def _read_folder(folder: Path) -> Vocabulary:
@@ -55,7 +64,7 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     """Write `vocabulary` as Hugging Face does, for `tokenizers`, `transformers` and gpt2np.
 
     That is `tokenizer.json`, `tokenizer_config.json` and, where they can say it all, GPT-2's own
-    `vocab.json` and `merges.txt`. Files of these names are replaced.
+    `vocab.json` and `merges.txt`. Files of these names are replaced, or removed.
 
     Raises:
         OSError: the folder can't be made or written to.
@@ -64,6 +73,10 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     tokenizer_json.write_tokenizer_json(vocabulary, folder / tokenizer_json.FILE_NAME)
     if gpt2_files.can_hold(vocabulary):
         gpt2_files.write_gpt2_files(vocabulary, folder)
+    else:  # those of another vocabulary must not stay beside this one
+        for name in gpt2_files.FILE_NAMES[0]:
+            (folder / name).unlink(missing_ok=True)
+    (folder / "added_tokens.json").unlink(missing_ok=True)
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,

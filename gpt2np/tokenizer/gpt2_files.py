@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import filterfalse
 from pathlib import Path
 from zlib import crc32
 
@@ -18,7 +19,6 @@ from gpt2np.tokenizer.vocabulary import (
     Vocabulary,
     check_bytes,
     check_ids,
-    is_text,
 )
 
 FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
@@ -78,8 +78,7 @@ def _openais_vocabulary(merges_file: Path) -> Vocabulary:
         dict(zip(tokens, range(len(tokens)), strict=True)),
         dict(zip(lines, range(len(lines)), strict=True)),
         (AddedToken(END_OF_TEXT, len(tokens)),),
-        self_encoding=True,
-    )
+    ).as_self_encoding()
 
 
 def _special_tokens(ids: dict[str, int], lines: list[str], vocab: Path, merges: Path) -> list[str]:
@@ -94,15 +93,17 @@ def _special_tokens(ids: dict[str, int], lines: list[str], vocab: Path, merges: 
         stranger = next(token for token in made if not foreign.isdisjoint(token))
         raise TokenizerError(f"{merges}: {stranger!r} is not in GPT-2's alphabet")
     special = sorted(ids.keys() - made - BYTE_OF_CHARACTER.keys())
-    plain = [token for token in special if token[0] not in "<["]
+    plain = list(filterfalse(_looks_special, special))
     if len(plain) > _PLAIN_SPECIAL_TOKENS:
         raise TokenizerError(
             f"{merges} looks cut off: no merge makes {len(plain)} of the tokens in {vocab}, "
             f"{plain[0]!r} among them"
         )
-    if wrong := [token for token in special if not is_text(token)]:
-        raise TokenizerError(f"{vocab} is damaged: the token {wrong[0]!a} is no Unicode text")
     return special
+
+
+def _looks_special(token: str) -> bool:
+    return token[0] in "<["
 
 
 def _crc32(path: Path) -> int:
@@ -111,12 +112,12 @@ def _crc32(path: Path) -> int:
 
 def can_hold(vocabulary: Vocabulary) -> bool:
     """Whether the two files say all that there is to say about `vocabulary`."""
+    contents = [token.content for token in vocabulary.added]
+    simple = all(token == AddedToken(token.content, token.id) for token in vocabulary.added)
+    known = simple and vocabulary.ids.keys().isdisjoint(contents)
+    few = len(list(filterfalse(_looks_special, contents))) <= _PLAIN_SPECIAL_TOKENS
     plain = Vocabulary({}, {}, vocabulary.added)
-    return replace(vocabulary, ids={}, ranks={}) == plain and all(map(_is_plain, vocabulary.added))
-
-
-def _is_plain(token: AddedToken) -> bool:
-    return token == AddedToken(token.content, token.id)
+    return known and few and replace(vocabulary, ids={}, ranks={}) == plain
 
 
 def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
@@ -155,13 +156,25 @@ def _find_malformed(lines: list[str], first: int, path: Path) -> None:
 
 
 def _with_added_tokens(vocabulary: Vocabulary, folder: Path) -> Vocabulary:
-    """With the tokens of `added_tokens.json`, where older versions of transformers wrote them."""
+    """With the tokens of `added_tokens.json`, where older versions of transformers wrote them.
+
+    The file doesn't say which are special: those in brackets are taken to be.
+    """
     path = folder / "added_tokens.json"
     if not path.exists():
         return vocabulary
     special = {token.content: token.id for token in vocabulary.added}
     added = read_json_object(path, TokenizerError)
+    check_ids(added, path)
+    for token, number in (vocabulary.ids | special).items():
+        if added.get(token, number) != number:
+            raise TokenizerError(f"{path}: {token!r} has the id {number} in the vocabulary")
     check_ids(vocabulary.ids | special | added, path)
-    new = [AddedToken(token, added[token], special=False) for token in added.keys() - special]
+    new = [
+        AddedToken(token, added[token], _looks_special(token))
+        for token in added
+        if token not in special
+    ]
     by_id = sorted([*vocabulary.added, *new], key=lambda token: token.id)
-    return replace(vocabulary, added=tuple(by_id))
+    changed = replace(vocabulary, added=tuple(by_id))
+    return changed.as_self_encoding() if vocabulary.self_encoding else changed

@@ -38,6 +38,14 @@ O200K_PATTERN = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
+PATTERN_NAMES = {
+    "gpt2": GPT2_PATTERN,
+    "cl100k": CL100K_PATTERN,
+    "qwen2": QWEN2_PATTERN,
+    "o200k": O200K_PATTERN,
+}
+KNOWN_PATTERNS = frozenset({*PATTERN_NAMES.values(), HF_GPT2_PATTERN})
+
 Split = Callable[[str], list[str]]
 """Text → its pieces, which join to it."""
 

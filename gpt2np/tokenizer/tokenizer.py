@@ -39,7 +39,7 @@ _CHUNKS_BYTES = 48 << 20  # … and of chunks, of which there are more
 class Tokenizer:
     """Encodes text to ids and decodes ids to text; ids equal those of tiktoken and `tokenizers`.
 
-        >>> tokenizer = Tokenizer.from_folder("path/to/gpt2")
+        >>> tokenizer = Tokenizer.load("path/to/gpt2")
         >>> tokenizer.encode("GPT2 was created by OpenAI")
         [38, 11571, 17, 373, 2727, 416, 4946, 20185]
 
@@ -82,14 +82,18 @@ class Tokenizer:
         self._chunks = BoundedCache(self._ids_of_chunk, _CHUNKS_BYTES)
 
     @classmethod
-    def from_folder(cls, folder: str | Path) -> Tokenizer:
+    def load(cls, path: str | Path) -> Tokenizer:
         """Read a folder's `tokenizer.json`, or `vocab.json` + `merges.txt`, or OpenAI's
-        `encoder.json` + `vocab.bpe`, or the path of such a file.
+        `encoder.json` + `vocab.bpe`; or one such file, or a `.tiktoken` file.
 
         Raises:
-            TokenizerError: the files are missing, damaged, or don't fit each other.
+            TokenizerError: the files are missing, damaged, or don't fit each other; or a
+                `tokenizer.json` asks for something that gpt2np doesn't do.
         """
-        return cls(read_vocabulary(Path(folder)))
+        return cls(read_vocabulary(Path(path)))
+
+    def __repr__(self) -> str:
+        return f"<Tokenizer of {self.vocab_size} ids, special tokens {list(self.special_tokens)}>"
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Vocabulary]]:
         return type(self), (self.vocabulary,)
@@ -121,7 +125,11 @@ class Tokenizer:
         """Write the vocabulary as Hugging Face does: `tokenizer.json`, `tokenizer_config.json` and,
         where these can hold it, `vocab.json` + `merges.txt`.
 
+        Of the roles of special tokens (padding, mask, …) only those of `<|endoftext|>` and of the
+        unknown token are written.
+
         Raises:
+            TokenizerError: Hugging Face's format can't express this vocabulary.
             OSError: the folder can't be made or written to.
         """
         write_vocabulary(self.vocabulary, Path(folder))
@@ -164,11 +172,13 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[str], *, processes: int = 1, **options: Any
     ) -> list[list[int]]:
-        """The ids of each of `texts`; the options are those of `encode`.
+        """The ids of each of `texts`; the other options are those of `encode`.
 
         More than one process pays from some ten megabytes on: each has to start, and to learn the
         words anew. Threads don't help where Python runs one at a time.
         """
+        if isinstance(texts, str):
+            raise InvalidArgumentError("texts is one text; give a list of them, or use encode")
         if processes == 1:
             return [self.encode(text, **options) for text in texts]
         if processes < 1:
@@ -196,6 +206,7 @@ class Tokenizer:
         A token that holds only some bytes of a character spans the whole character (so do its
         neighbours that hold the others), but only its own bytes. Where the vocabulary normalizes
         texts, the spans are those of `tokenizers`, and bytes are those of the spanned characters.
+        `errors` comes first: with "replace", two surrogates that make a character count as one.
 
         Raises:
             InvalidArgumentError: as `encode`.
@@ -241,13 +252,23 @@ class Tokenizer:
                 explained.append(ExplainedPiece(piece, steps, self._pieces[piece]))
         return explained
 
-    def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
+    def decode(
+        self, ids: Iterable[int], errors: str = "replace", *, skip_special: bool = False
+    ) -> str:
         """The text of `ids`; what is not valid UTF-8 is treated as `bytes.decode` does.
+
+        Args:
+            ids: the ids.
+            errors: see `bytes.decode`.
+            skip_special: leave special tokens out.
 
         Raises:
             InvalidArgumentError: an id that the vocabulary doesn't have.
             UnicodeDecodeError: with errors="strict", bytes that are not UTF-8.
         """
+        if skip_special:
+            special = frozenset(self.special_tokens.values())
+            ids = [number for number in ids if number not in special]
         return self.decode_bytes(ids).decode("utf-8", errors)
 
     def decode_batch(self, batch: Iterable[Iterable[int]], errors: str = "replace") -> list[str]:
@@ -289,6 +310,8 @@ class Tokenizer:
     def _special(self, choice: Special) -> frozenset[str]:
         if choice == "all":
             return frozenset(self.special_tokens)
+        if isinstance(choice, str):
+            raise InvalidArgumentError(f'{choice!r} is one text; give "all", or a set of texts')
         if unknown := set(choice) - set(self.special_tokens):
             raise InvalidArgumentError(
                 f"{sorted(unknown)[0]!r} is not a special token of this vocabulary; it has "
@@ -318,10 +341,7 @@ class Tokenizer:
         return tuple(chain.from_iterable(map(self._pieces.__getitem__, pieces)))
 
     def _ids_of_piece(self, piece: str) -> tuple[int, ...]:
-        spelled = self.vocabulary.spell(piece)
-        if self._takes_whole and (whole := self._ids.get(spelled)) is not None:
-            return (whole,)
-        tokens = merge_pairs(list(spelled), self.vocabulary.ranks)
+        tokens = self._tokens_of_piece(piece)
         if self.vocabulary.byte_level:
             return tuple([self._ids[token] for token in tokens])
         return tuple([self.vocabulary.id_and_bytes(token)[0] for token in tokens])

@@ -8,14 +8,16 @@ is refused by name, because ids that are almost right are wrong.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
 from gpt2np.json_file import read_json_object
 from gpt2np.text_file import write_text
 from gpt2np.tokenizer.added import AddedToken
+from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
 from gpt2np.tokenizer.gpt2_files import are_openais
-from gpt2np.tokenizer.split import GPT2_PATTERN, HF_GPT2_PATTERN
+from gpt2np.tokenizer.split import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
 from gpt2np.tokenizer.vocabulary import SPACE, Vocabulary, check_bytes, check_ids
 
 TYPE_CHECKING = False
@@ -24,11 +26,16 @@ if TYPE_CHECKING:
 
 FILE_NAME = "tokenizer.json"
 
+# What the regular expressions of `tokenizers` (Oniguruma's) and of `regex` understand differently.
+_UNLIKE_ONIGURUMA = re.compile(
+    r"\\[hHAZzGRXKOyY1-9]|\\[xkg][{<]|&&|\[\[|\(\?[a-z-]*m|(?<!\\)\$|(?<![\[\\])\^"
+).search
+
 _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 
 
 def read_tokenizer_json(path: Path) -> Vocabulary:
-    """Read a `tokenizer.json`.
+    """Read a `tokenizer.json`. Truncation and padding, which are for batches, are ignored.
 
     Raises:
         TokenizerError: the file is damaged, or asks for something that gpt2np doesn't do.
@@ -53,7 +60,7 @@ def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
     _check_post_processor(content.get("post_processor"), path)
     added = _added_tokens(content.get("added_tokens") or [], path)
     ranks = _ranks(model["merges"], bool(byte_level), path)
-    return Vocabulary(
+    vocabulary = Vocabulary(
         ids=_ids(model["vocab"], ranks, added, bool(byte_level), path),
         ranks=ranks,
         added=added,
@@ -63,8 +70,10 @@ def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
         prefix_space=bool(byte_level and byte_level[0].get("add_prefix_space", True)),
         whole_pieces=bool(model.get("ignore_merges")),
         unknown=None if byte_level else model.get("unk_token"),
-        self_encoding=are_openais(ranks),
     )
+    # Not, if there are more tokens than those of the bytes and merges, or a merge comes twice.
+    genuine = byte_level and len(vocabulary.ids) - 256 == len(ranks) == len(model["merges"])
+    return vocabulary.as_self_encoding() if genuine and are_openais(ranks) else vocabulary
 
 
 def _refuse(path: Path, what: str) -> TokenizerError:
@@ -98,6 +107,10 @@ def _patterns(step: dict[str, Any], path: Path) -> list[str]:
     if step["type"] == "Digits":
         return [r"\p{N}" if step["individual_digits"] else r"\p{N}+"]
     ((kind, pattern),) = step["pattern"].items()
+    if kind not in ("Regex", "String"):
+        raise _refuse(path, f"a pattern of the kind {kind!r}")
+    if kind == "Regex" and pattern not in KNOWN_PATTERNS and (unlike := _UNLIKE_ONIGURUMA(pattern)):
+        raise _refuse(path, f"{unlike[0]!r} in the split pattern {pattern!r}")
     behavior = (step["behavior"], bool(step.get("invert")))
     if behavior not in (("Isolated", False), ("Isolated", True), ("Removed", True)):
         raise _refuse(path, f"Split with behavior {behavior[0]!r} and invert = {behavior[1]}")
@@ -144,7 +157,10 @@ def _check_post_processor(step: dict[str, Any] | None, path: Path) -> None:
         if extra := [
             part["SpecialToken"]["id"] for part in step["single"] if "SpecialToken" in part
         ]:
-            raise _refuse(path, f"a post-processor that adds {extra[0]}")
+            raise TokenizerError(
+                f"{path} has a post-processor that adds {extra[0]} to every text; take it out of "
+                "the file, and put the id there yourself"
+            )
         return
     if step["type"] != "Sequence":
         raise _refuse(path, f"the post-processor {step['type']!r}")
@@ -180,9 +196,15 @@ def _ids(
     if not made <= ids.keys():
         wrong = next(key for key in ranks if key.replace(" ", "") not in ids)
         raise TokenizerError(f"{path}: the vocabulary has no token for the merge {wrong!r}")
+    check_ids(vocab | {token.content: token.id for token in added}, path)
     for token in added:
-        if len(token.content) > 1 and token.content not in made:
-            ids.pop(_spaced(token.content), None)
+        if vocab.get(token.content, token.id) != token.id:
+            raise TokenizerError(f"{path} gives the token {token.content!r} two ids")
+        spelled = token.content if byte_level else _spaced(token.content)
+        if spelled not in made and not (
+            spelled in BYTE_OF_CHARACTER if byte_level else len(spelled) == 1
+        ):
+            ids.pop(spelled, None)
     if byte_level:
         check_bytes(ids, path)
     return ids
@@ -208,6 +230,7 @@ def _spaced(token: str) -> str:
 
 def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
     """Write a `tokenizer.json` that `tokenizers` and `transformers` read to the same effect."""
+    _check_can_be_written(vocabulary, path)
     merges = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
     content = {
         "version": "1.0",
@@ -236,6 +259,16 @@ def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
         },
     }
     write_text(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+
+
+def _check_can_be_written(vocabulary: Vocabulary, path: Path) -> None:
+    for token in vocabulary.added:
+        if vocabulary.ids.get(_spaced(token.content), token.id) != token.id:
+            raise TokenizerError(
+                f"{path} can't hold a token {token.content!r} in the vocabulary and an added one"
+            )
+    if vocabulary.prefix_space and vocabulary.patterns not in ((), (GPT2_PATTERN,)):
+        raise TokenizerError(f"{path} can't hold prefix_space with patterns other than GPT-2's")
 
 
 def _in_order_of_ids(vocabulary: Vocabulary) -> dict[str, int]:

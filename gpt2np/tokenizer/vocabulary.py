@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class Vocabulary:
     prefix_space: bool = False
     whole_pieces: bool = False
     unknown: str | None = None
-    self_encoding: bool = field(default=False, compare=False)
+    self_encoding: bool = field(default=False, init=False, compare=False)
 
     @cached_property
     def size(self) -> int:
@@ -57,11 +57,19 @@ class Vocabulary:
 
     @cached_property
     def token_bytes(self) -> dict[int, bytes]:
-        """id → the token's bytes; an added token's are its text in UTF-8."""
+        """id → the token's bytes; those of an added token are its text in UTF-8."""
         tokens = list(self.ids)
         data = _spelled_bytes(tokens) if self.byte_level else _character_bytes(tokens)
         table = dict(zip(self.ids.values(), data, strict=True))
-        return table | {token.id: token.content.encode() for token in self.added}
+        return {token.id: token.content.encode() for token in self.added} | table
+
+    def as_self_encoding(self) -> Vocabulary:
+        """This vocabulary, known to be self-encoding. `replace` doesn't keep that knowledge."""
+        object.__setattr__(self, "self_encoding", True)
+        return self
+
+    def __getstate__(self) -> dict[str, object]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def spell(self, piece: str) -> str:
         """`piece` in the vocabulary's characters: each is a token, before any merge."""
@@ -72,7 +80,7 @@ class Vocabulary:
         return to_characters(piece.encode("utf-8", "surrogateescape"))
 
     def id_and_bytes(self, token: str) -> tuple[int, int]:
-        """The id of a spelled token, and how many bytes of text it stands for.
+        """The id of a spelled token, or of the unknown one, and how many bytes of text it is.
 
         Raises:
             InvalidArgumentError: it is a character that has no token.
@@ -86,7 +94,7 @@ class Vocabulary:
                 f"the character {text!r} is not in the vocabulary, and neither is a token for "
                 "unknown characters"
             )
-        return number, len(text.encode())
+        return number, len(text.encode("utf-8", "surrogatepass"))
 
     @cached_property
     def _unknown_id(self) -> int | None:
@@ -95,11 +103,20 @@ class Vocabulary:
 
 
 def _spelled_bytes(tokens: list[str]) -> list[bytes]:
-    data, cut, start = to_bytes("".join(tokens)), [], 0  # all at once: far faster than one by one
+    try:
+        data = to_bytes("".join(tokens))  # all at once: far faster than one by one
+    except UnicodeEncodeError:
+        return [_literal_or_spelled(token) for token in tokens]
+    cut, start = [], 0
     for token in tokens:
         cut.append(data[start : start + len(token)])
         start += len(token)
     return cut
+
+
+def _literal_or_spelled(token: str) -> bytes:
+    """A token outside the byte alphabet can't come out of a text; it stands for itself."""
+    return to_bytes(token) if BYTE_OF_CHARACTER.keys() >= set(token) else token.encode()
 
 
 def _character_bytes(tokens: list[str]) -> list[bytes]:
@@ -112,8 +129,13 @@ def check_ids(ids: dict[str, int], file: Path) -> None:
         raise TokenizerError(f"{file} is damaged: an id must be a whole number, at least 0")
     if len(set(ids.values())) != len(ids):
         raise TokenizerError(f"{file} gives the same id to two tokens, {_shared_id(ids)}")
+    if max(ids.values(), default=0) >= 1 << 32:
+        raise TokenizerError(f"{file} is damaged: the id {max(ids.values())} is beyond 32 bits")
     if "" in ids:
         raise TokenizerError(f"{file} is damaged: a token is empty")
+    if not is_text("".join(ids)):
+        wrong = next(token for token in ids if not is_text(token))
+        raise TokenizerError(f"{file} is damaged: the token {wrong!a} is no Unicode text")
 
 
 def check_bytes(ids: dict[str, int], file: Path) -> None:

@@ -21,14 +21,14 @@ from pathlib import Path
 DATA = Path(os.environ.get("GPT2NP_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 FILES = (DATA / "gpt2-tokenizer" / "vocab.json", DATA / "gpt2-tokenizer" / "merges.txt")
 PROMPT = "GPT2 was created by OpenAI"
-START = f"from gpt2np import Tokenizer; Tokenizer.from_folder({str(FILES[0].parent)!r}).encode"
+START = f"from gpt2np import Tokenizer; Tokenizer.load({str(FILES[0].parent)!r}).encode"
 Encode = Callable[[str], list[int]]
 
 
 def ours() -> Encode:
     from gpt2np import Tokenizer
 
-    return Tokenizer.from_folder(FILES[0].parent).encode
+    return Tokenizer.load(FILES[0].parent).encode
 
 
 def tiktoken() -> Encode:

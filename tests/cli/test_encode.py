@@ -46,7 +46,7 @@ def corpus(tmp_path):
 @pytest.fixture(scope="module")
 def peer(gpt2_vocabulary):
     """tiktoken with GPT-2's vocabulary."""
-    table = Tokenizer.from_folder(gpt2_vocabulary).vocabulary.token_bytes
+    table = Tokenizer.load(gpt2_vocabulary).vocabulary.token_bytes
     ranks = {token: number for number, token in table.items() if number < 50256}
     return tiktoken.Encoding(
         "gpt2", pat_str=HF_GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={EOT: 50256}
@@ -78,14 +78,14 @@ class TestOutput:
             f"3 documents, {len(np.fromfile(tmp_path / 'x.bin', np.uint16))} ids (uint16) in "
             f"{tmp_path / 'x.bin'}",
         ]
-        text = Tokenizer.from_folder(bundled).decode(np.fromfile(tmp_path / "x.bin", np.uint16))
+        text = Tokenizer.load(bundled).decode(np.fromfile(tmp_path / "x.bin", np.uint16))
         assert text == f"one{EOT}two{EOT}three{EOT}"
 
     def test_a_pattern_and_options(self, corpus, tmp_path, bundled):
         result = encode(corpus / "**" / "[ac].txt", tmp_path / "x.npz", "--combine", "1")
         assert result.returncode == 0
         chunks = np.load(tmp_path / "x.npz")
-        tokenizer = Tokenizer.from_folder(bundled)
+        tokenizer = Tokenizer.load(bundled)
         assert [tokenizer.decode(chunks[name]) for name in chunks.files] == ["one", "three"]
 
     @pytest.mark.parametrize("processes", [1, 2])
@@ -206,7 +206,8 @@ class TestBadInput:
         self.check(encode(corpus, out, "--combine", "0"), 2, "combine is 0")
         self.check(encode(corpus, out, "--processes", "-1"), 2, "processes is -1")
         self.check(encode(corpus, out, model=corpus), 1, "holds no vocabulary")
-        self.check(encode(corpus, out, "more"), 2, "what is 'more'?")
+        self.check(encode(corpus, out, "more"), 2, "more: the name's end tells the format")
+        self.check(encode(corpus, out, "--more"), 2, "what is '--more'?")
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
     def test_a_full_disk(self, corpus, tmp_path):

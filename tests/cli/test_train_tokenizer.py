@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 
 import pytest
+from conftest import save_reference
 from tokenizers import Tokenizer as PeerTokenizer
 from transformers import AutoTokenizer
 
@@ -48,7 +49,7 @@ class TestReport:
         result, folder = trained(corpus, "--vocab-size", 300, "--json")
         report = json.loads(result.stdout)
         documents = [TEXT, f"A second document: {TEXT}"]
-        ids = [Tokenizer.from_folder(folder).encode(text) for text in documents]
+        ids = [Tokenizer.load(folder).encode(text) for text in documents]
         symbols = len("".join(documents).encode())
         assert report["vocab_size"] == 300
         assert report["merges"] == 43
@@ -104,7 +105,7 @@ class TestFolder:
         names = ["merges.txt", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
         assert sorted(path.name for path in folder.iterdir()) == names
         peer = PeerTokenizer.from_file(str(folder / "tokenizer.json"))
-        ours = Tokenizer.from_folder(folder)
+        ours = Tokenizer.load(folder)
         assert ours.encode(TEXT) == peer.encode(TEXT).ids
         assert ours.special_tokens == {EOT: 0}
         assert json.loads((folder / "vocab.json").read_text(encoding="utf-8")) == peer.get_vocab()
@@ -196,3 +197,47 @@ def test_help_needs_no_numpy_and_fits_80_columns(tmp_path):
     result = run("--help", env=os.environ | {"PYTHONPATH": path, "COLUMNS": "80"})
     assert result.returncode == 0, result.stderr
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("alphabet", ["bytes", "characters"])
+def test_a_model_generates_with_it(corpus, tmp_path, alphabet):
+    """A transformers model, and the vocabulary learned into its folder."""
+    folder = tmp_path / "vocabulary"
+    trained(corpus, "--vocab-size", 300, "--alphabet", alphabet)
+    size = Tokenizer.load(folder).vocab_size
+    save_reference(folder, vocab_size=size, n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    command = [sys.executable, "-m", "gpt2np", "generate", "The cat", "--model", str(folder)]
+    result = subprocess.run(
+        [*command, "-n", "8", "--greedy", "--json"], capture_output=True, check=True
+    )
+    completion = json.loads(result.stdout)
+    auto = AutoTokenizer.from_pretrained(folder)
+    assert completion["prompt_ids"] == auto("The cat")["input_ids"]
+    assert completion["text"] == auto.decode(completion["ids"])
+
+
+class TestWrongUse:
+    @pytest.mark.parametrize(
+        "arguments, message",
+        [
+            (["--out", ""], "--out is empty or the folder you are in"),
+            (["--out", "corpus.txt/x"], "can't write to --out corpus.txt/x: Not a directory"),
+            (["--out", "o", "--pattern", ""], "the pattern is empty"),
+            (["--out", "o", ""], "what is ''?; what is not an option must stand together"),
+        ],
+    )
+    def test_is_told_before_the_work_begins(self, corpus, arguments, message):
+        result = run("corpus.txt", "--vocab-size", 300, *arguments, cwd=corpus.parent)
+        assert result.returncode == 2 and message in result.stderr
+        assert result.stderr.count("\n") == 1 and result.stdout == ""
+
+    def test_patterns_are_known_by_name(self, corpus):
+        by_name, _ = trained(corpus, "--vocab-size", 300, "--pattern", "GPT2")
+        assert by_name.stdout == trained(corpus, "--vocab-size", 300)[0].stdout
+
+    def test_lost_characters_are_told(self, corpus):
+        options = ("--alphabet", "characters", "--limit-alphabet", 12, "--vocab-size", 40)
+        result, folder = trained(corpus, *options)
+        unknown = Tokenizer.load(folder).special_tokens["<unk>"]
+        ids = Tokenizer.load(folder).encode(TEXT + "A second document: " + TEXT)
+        assert f"{ids.count(unknown)} characters have no token" in result.stdout

@@ -68,7 +68,7 @@ def test_bundled_model_on_held_out_text(bundled, data, show):
         bundled, dtype="float32", attn_implementation="eager"
     ).eval()
     text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
-    ids = Tokenizer.from_folder(bundled).encode(text[50_000:70_000], allowed_special="all")[:2000]
+    ids = Tokenizer.load(bundled).encode(text[50_000:70_000], allowed_special="all")[:2000]
     assert len(ids) == 2000
     model = GPT2.from_folder(bundled)
     sequences = [ids[i : i + 500] for i in range(0, 2000, 500)]

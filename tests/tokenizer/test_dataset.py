@@ -33,7 +33,7 @@ EOT = "<|endoftext|>"
 
 @pytest.fixture(scope="module")
 def tokenizer(bundled):
-    return Tokenizer.from_folder(bundled)
+    return Tokenizer.load(bundled)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def expected(peer):
 
 def encode(corpus, out, tokenizer, watcher=None, **options):
     return encode_dataset(
-        find_inputs(corpus, out), out, tokenizer, DatasetOptions(**options), watcher
+        find_inputs([corpus], out), out, tokenizer, DatasetOptions(**options), watcher
     )
 
 
@@ -132,7 +132,7 @@ class TestContent:
         vocab[EOT] = 70_000
         write(tmp_path / "vocab.json", json.dumps(vocab))
         write(tmp_path / "merges.txt", (gpt2_vocabulary / "merges.txt").read_bytes())
-        large = Tokenizer.from_folder(tmp_path)
+        large = Tokenizer.load(tmp_path)
         made = encode(write(tmp_path / "a.txt", "a b"), tmp_path / "x.bin", large)
         assert made.dtype == "uint32"
         assert np.fromfile(tmp_path / "x.bin", np.uint32).tolist() == [64, 275, 70_000]
@@ -166,7 +166,7 @@ class TestContent:
         monkeypatch.setattr("gpt2np.tokenizer.corpus._READ", 50)
         out = tmp_path / "x.bin"
         file = write(tmp_path / "a.txt", f"{text}x")
-        encode(file, out, Tokenizer.from_folder(tmp_path))
+        encode(file, out, Tokenizer.load(tmp_path))
         ids = np.fromfile(out, np.uint16).tolist()
         assert ids == [*peer.encode(f"{text}x").ids, peer.token_to_id(EOT)]
 
@@ -291,7 +291,7 @@ class TestResuming:
             write(tmp_path / "merges.txt", "#version: 0.2\n")
             small = {token: i for token, i in tokenizer.vocabulary.ids.items() if len(token) == 1}
             write(tmp_path / "vocab.json", json.dumps(small | {EOT: 4000}))
-            tokenizer, change = Tokenizer.from_folder(tmp_path), {}
+            tokenizer, change = Tokenizer.load(tmp_path), {}
         self.resume(corpus, tmp_path / "whole.bin", tokenizer, **change)
         assert self.resume(corpus, tmp_path / "x.bin", tokenizer, **change)[0] == []
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
@@ -392,7 +392,7 @@ class TestErrors:
         write(tmp_path / "vocab.json", json.dumps(vocab))
         write(tmp_path / "merges.txt", (bundled / "merges.txt").read_bytes())
         with pytest.raises(InvalidArgumentError, match=r"has no <\|endoftext\|>"):
-            encode(corpus, tmp_path / "x.bin", Tokenizer.from_folder(tmp_path))
+            encode(corpus, tmp_path / "x.bin", Tokenizer.load(tmp_path))
 
     def test_options(self):
         for name in ("combine", "processes"):
@@ -414,7 +414,7 @@ class TestErrors:
         encode(corpus, out, tokenizer)
         assert np.fromfile(out, np.uint16).tolist() == expected
         with pytest.raises(InvalidArgumentError, match="no file to read, apart from the output"):
-            find_inputs(out, out)
+            find_inputs([out], out)
 
 
 def test_map_in_order_takes_only_a_few_items_ahead():

@@ -17,7 +17,7 @@ PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 
 @pytest.fixture(scope="module")
 def ours(gpt2_vocabulary):
-    return Tokenizer.from_folder(gpt2_vocabulary)
+    return Tokenizer.load(gpt2_vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_any_bytes_make_the_round_trip(ours, data):
 
 def test_bundled_vocabulary_against_tokenizers(bundled, data):
     files = (str(bundled / name) for name in ("vocab.json", "merges.txt"))
-    rust, ours = ByteLevelBPETokenizer(*files), Tokenizer.from_folder(bundled)
+    rust, ours = ByteLevelBPETokenizer(*files), Tokenizer.load(bundled)
     assert ours.vocab_size == 4096
     for name in ("fra", "cmn_hans", "rus", "eng"):
         text = (data / "text" / "udhr" / f"{name}.txt").read_text(encoding="utf-8")

@@ -67,7 +67,7 @@ class TestRows:
 
 class TestMerges:
     def test_by_hand(self, gpt2_vocabulary):
-        tokenizer = Tokenizer.from_folder(gpt2_vocabulary)
+        tokenizer = Tokenizer.load(gpt2_vocabulary)
         piece = tokenizer.explain(" was")[0]
         assert merge_table(piece, tokenizer.vocabulary, Style()).split("\n") == [
             '" was" → 373',
@@ -81,7 +81,7 @@ class TestMerges:
         ]
 
     def test_ranks_stand_between_their_tokens_even_if_these_are_wide(self, bundled):
-        tokenizer = Tokenizer.from_folder(bundled)
+        tokenizer = Tokenizer.load(bundled)
         _, above, below, *_ = merge_table(
             tokenizer.explain("日本")[0], tokenizer.vocabulary, Style()
         ).split("\n")
@@ -92,6 +92,6 @@ class TestMerges:
             assert left[1] <= rank[0] < rank[1] <= right[0]
 
     def test_what_is_not_merged(self, bundled):
-        vocabulary = Tokenizer.from_folder(bundled).vocabulary
+        vocabulary = Tokenizer.load(bundled).vocabulary
         shown = merge_table(ExplainedPiece("<|x|>", (), (7,)), vocabulary, Style())
         assert shown.split("\n") == ['"<|x|>" → 7', "  a token as it stands: nothing to merge"]

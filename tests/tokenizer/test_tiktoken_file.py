@@ -55,7 +55,7 @@ def test_ranks_that_no_trainer_would_learn(tmp_path):
         ranks |= {token: rank for rank, token in enumerate(order, 256)}
         path = tmp_path / f"{number}.tiktoken"
         dump(ranks, path)
-        ours = Tokenizer.from_folder(path)
+        ours = Tokenizer.load(path)
         theirs = tiktoken.Encoding(
             "x", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={}
         )
@@ -70,7 +70,7 @@ def test_saved_for_hugging_face(gpt2_vocabulary, tmp_path):
 
     files = (str(gpt2_vocabulary / name) for name in ("merges.txt", "vocab.json"))
     dump(data_gym_to_mergeable_bpe_ranks(*files), tmp_path / "r50k_base.tiktoken")
-    ours = Tokenizer.from_folder(tmp_path)  # the only vocabulary there
+    ours = Tokenizer.load(tmp_path)  # the only vocabulary there
     ours.save(tmp_path / "saved")
     rust = Rust.from_file(str(tmp_path / "saved" / "tokenizer.json"))
     text = "GPT2 was created by OpenAI, antidisestablishmentarianism 漢字 🤗"

@@ -21,7 +21,7 @@ SPLIT = splitter((GPT2_PATTERN,))
 
 @pytest.fixture(scope="module")
 def bundled_tokenizer(bundled):
-    return Tokenizer.from_folder(bundled)
+    return Tokenizer.load(bundled)
 
 
 class TestSpecialTokens:
@@ -171,13 +171,13 @@ class TestFiles:
     def test_openais_names(self, files, bundled_tokenizer):
         (files / "vocab.json").rename(files / "encoder.json")
         (files / "merges.txt").rename(files / "vocab.bpe")
-        tokenizer = Tokenizer.from_folder(files)
+        tokenizer = Tokenizer.load(files)
         assert tokenizer.encode("Once upon") == bundled_tokenizer.encode("Once upon")
 
     def test_windows_line_ends(self, files, bundled_tokenizer):
         merges = files / "merges.txt"
         merges.write_bytes(merges.read_bytes().replace(b"\n", b"\r\n"))
-        assert Tokenizer.from_folder(files).encode("Once") == bundled_tokenizer.encode("Once")
+        assert Tokenizer.load(files).encode("Once") == bundled_tokenizer.encode("Once")
 
     @pytest.mark.parametrize(
         ("name", "content", "message"),
@@ -204,7 +204,7 @@ class TestFiles:
         data = content if isinstance(content, bytes) else content.encode()
         (files / name).write_bytes(data)
         with pytest.raises(TokenizerError, match=message) as error:
-            Tokenizer.from_folder(files)
+            Tokenizer.load(files)
         assert str(files / name) in str(error.value) and "\n" not in str(error.value)
 
     def test_merges_outside_the_alphabet(self, files):
@@ -214,22 +214,22 @@ class TestFiles:
         with (files / "merges.txt").open("a", encoding="utf-8") as merges:
             merges.write("中 a\n")
         with pytest.raises(TokenizerError, match="'中a' is not in GPT-2's alphabet"):
-            Tokenizer.from_folder(files)
+            Tokenizer.load(files)
 
     def test_surrogates(self, files):
         vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
         (files / "vocab.json").write_text(json.dumps(vocab | {"<\ud800>": 4096}))
         with pytest.raises(TokenizerError, match="no Unicode text"):
-            Tokenizer.from_folder(files)
+            Tokenizer.load(files)
 
     def test_missing_files(self, tmp_path):
         with pytest.raises(TokenizerError, match=r"no vocabulary: expected tokenizer\.json or vo"):
-            Tokenizer.from_folder(tmp_path)
+            Tokenizer.load(tmp_path)
 
     def test_special_tokens_are_those_that_no_merge_makes(self, files):
         vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
         (files / "vocab.json").write_text(json.dumps(vocab | {"<|pad|>": 4096}))
-        tokenizer = Tokenizer.from_folder(files)
+        tokenizer = Tokenizer.load(files)
         assert tokenizer.special_tokens == {EOT: 4095, "<|pad|>": 4096}
         assert tokenizer.encode(f"<|pad|>{EOT}", allowed_special="all") == [4096, 4095]
 
@@ -262,11 +262,18 @@ class TestOpenAIsFiles:
     def test_added_tokens_as_older_transformers_wrote_them(self, gpt2_vocabulary, tmp_path):
         for name in ("vocab.json", "merges.txt"):
             (tmp_path / name).write_bytes((gpt2_vocabulary / name).read_bytes())
-        added = {"[SEP]": 50258, "[PAD]": 50257, EOT: 50256}
+        added = {"[SEP]": 50258, "gpt2np": 50259, "[PAD]": 50257, EOT: 50256}
         (tmp_path / "added_tokens.json").write_text(json.dumps(added))
-        tokenizer = Tokenizer.from_folder(tmp_path)
-        assert tokenizer.encode("a[PAD]b[SEP]") == [64, 50257, 65, 50258]
-        assert tokenizer.special_tokens == {EOT: 50256} and tokenizer.vocab_size == 50259
+        tokenizer = Tokenizer.load(tmp_path)
+        with pytest.raises(InvalidArgumentError, match=r"the special token \[PAD\]"):
+            tokenizer.encode("a[PAD]")
+        ids = tokenizer.encode("a[PAD]b[SEP]gpt2np", allowed_special="all")
+        assert ids == [64, 50257, 65, 50258, 50259]
+        assert tokenizer.special_tokens == {EOT: 50256, "[PAD]": 50257, "[SEP]": 50258}
+        assert tokenizer.vocabulary.self_encoding
         (tmp_path / "added_tokens.json").write_text('{"[PAD]": 5}')
         with pytest.raises(TokenizerError, match=r"same id to two tokens, '&' and '\[PAD\]' \(5\)"):
-            Tokenizer.from_folder(tmp_path)
+            Tokenizer.load(tmp_path)
+        (tmp_path / "added_tokens.json").write_text('{"a": 50257}')
+        with pytest.raises(TokenizerError, match="'a' has the id 64 in the vocabulary"):
+            Tokenizer.load(tmp_path)

@@ -20,12 +20,12 @@ TEXTS = ["", "Hello world", "It's  so\n\n  nice, isn't it?", "漢字 🤗 né", 
 
 @pytest.fixture(scope="module")
 def gpt2(gpt2_vocabulary):
-    return Tokenizer.from_folder(gpt2_vocabulary)
+    return Tokenizer.load(gpt2_vocabulary)
 
 
 @pytest.fixture(scope="module")
 def small(bundled):
-    return Tokenizer.from_folder(bundled)
+    return Tokenizer.load(bundled)
 
 
 class TestBatches:
@@ -140,7 +140,7 @@ class TestCaches:
     ):
         monkeypatch.setattr(tokenizer_module, "_PIECES_BYTES", 2000)
         monkeypatch.setattr(tokenizer_module, "_CHUNKS_BYTES", 2000)
-        forgetful = Tokenizer.from_folder(gpt2_vocabulary)
+        forgetful = Tokenizer.load(gpt2_vocabulary)
         text = (data / "text/udhr/eng.txt").read_text(encoding="utf-8")
         assert forgetful.encode(text) == gpt2.encode(text)
         assert len(forgetful._chunks) < 20
@@ -148,7 +148,7 @@ class TestCaches:
     def test_shared_by_threads(self, gpt2_vocabulary, data, monkeypatch):
         monkeypatch.setattr(tokenizer_module, "_PIECES_BYTES", 50_000)
         monkeypatch.setattr(tokenizer_module, "_CHUNKS_BYTES", 50_000)
-        shared = Tokenizer.from_folder(gpt2_vocabulary)
+        shared = Tokenizer.load(gpt2_vocabulary)
         names = ("eng", "fra", "rus", "deu_1901", "cmn_hans", "spa")
         texts = [(data / f"text/udhr/{name}.txt").read_text(encoding="utf-8") for name in names]
         results: dict[int, list[list[int]]] = {}
@@ -161,7 +161,7 @@ class TestCaches:
             thread.start()
         for thread in threads:
             thread.join()
-        alone = Tokenizer.from_folder(gpt2_vocabulary)
+        alone = Tokenizer.load(gpt2_vocabulary)
         expected = [alone.encode(text) for text in texts]
         for number in range(len(texts)):
             assert results[number] == expected[number:] + expected[:number]
@@ -202,7 +202,7 @@ class TestSaving:
         theirs.add_special_tokens({"pad_token": "<|pad|>"})
         theirs.add_tokens(["gpt2np"])
         theirs.save_pretrained(tmp_path)
-        ours = Tokenizer.from_folder(tmp_path)
+        ours = Tokenizer.load(tmp_path)
         text = (data / "text/udhr/eng.txt").read_text(encoding="utf-8")
         text += f" gpt2np<|pad|>{EOT} mygpt2npx"
         assert ours.encode(text, allowed_special="all") == theirs(text)["input_ids"]
@@ -220,4 +220,4 @@ class TestSaving:
 
     def test_no_such_file(self, tmp_path):
         with pytest.raises(TokenizerError, match=r"there is no vocabulary at .*nowhere"):
-            Tokenizer.from_folder(tmp_path / "nowhere")
+            Tokenizer.load(tmp_path / "nowhere")

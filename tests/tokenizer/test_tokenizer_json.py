@@ -1,13 +1,18 @@
 """`tokenizer.json` files that `tokenizers` itself trains and writes: the same ids and offsets."""
 
 import json
+import pickle
 import random
+import time
+from dataclasses import replace
 
 import pytest
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Rust
 
 from gpt2np import Tokenizer, TokenizerError
+from gpt2np.tokenizer.added import AddedToken as AddedTokenOfOurs
+from gpt2np.tokenizer.added import split_added
 from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, QWEN2_PATTERN
 
 LANGUAGES = ("eng", "fra", "vie", "rus", "cmn_hans", "kor", "hin", "arb", "tha", "deu_1901")
@@ -90,7 +95,7 @@ def strange(rng):
 def test_ids_and_offsets(kind, texts, tmp_path):
     rust = train(kind, texts)
     rust.save(str(tmp_path / "tokenizer.json"))
-    ours = Tokenizer.from_folder(tmp_path)
+    ours = Tokenizer.load(tmp_path)
     rng = random.Random(kind)
     for text in [*texts, *(strange(rng) for _ in range(3000))]:
         expected = rust.encode(text)
@@ -106,9 +111,9 @@ def test_saved_and_read_again_by_both(kind, texts, tmp_path):
     rust = train(kind, texts)
     rust.add_tokens([AddedToken("abc", lstrip=True, single_word=True)])
     rust.save(str(tmp_path / "tokenizer.json"))
-    Tokenizer.from_folder(tmp_path).save(tmp_path / "saved")
+    Tokenizer.load(tmp_path).save(tmp_path / "saved")
     theirs = Rust.from_file(str(tmp_path / "saved" / "tokenizer.json"))
-    ours = Tokenizer.from_folder(tmp_path / "saved")
+    ours = Tokenizer.load(tmp_path / "saved")
     rng = random.Random(1)
     for text in [*texts[::5], *(strange(rng) for _ in range(300))]:
         expected = rust.encode(text).ids
@@ -126,7 +131,7 @@ def test_added_tokens(special, texts, tmp_path):
         tokens = [AddedToken(token, **flags) for token in ("<x>", "<x>y", "né", "ne\u0301e", " z")]
         (rust.add_special_tokens if special else rust.add_tokens)(tokens)
         rust.save(str(tmp_path / "tokenizer.json"))
-        ours = Tokenizer.from_folder(tmp_path)
+        ours = Tokenizer.load(tmp_path)
         words = [
             "<x>",
             "y",
@@ -158,7 +163,7 @@ def test_ignore_merges(texts, tmp_path):
     content["model"]["vocab"] |= {"Ġzyxwv": 1500, "qjx": 1501}
     content["model"]["ignore_merges"] = True
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    rust, ours = Rust.from_str(json.dumps(content)), Tokenizer.from_folder(tmp_path)
+    rust, ours = Rust.from_str(json.dumps(content)), Tokenizer.load(tmp_path)
     for text in ["qjx zyxwv zyxwvu", *texts]:
         assert ours.encode(text, allowed_special="all") == rust.encode(text).ids
     assert {1500, 1501} <= set(ours.encode("qjx zyxwv"))
@@ -169,7 +174,7 @@ def test_merges_as_older_files_have_them(texts, tmp_path):
     content = json.loads(train("gpt2", texts).to_str())
     content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-    rust, ours = Rust.from_str(json.dumps(content)), Tokenizer.from_folder(tmp_path)
+    rust, ours = Rust.from_str(json.dumps(content)), Tokenizer.load(tmp_path)
     assert ours.encode(texts[0]) == rust.encode(texts[0]).ids
 
 
@@ -212,6 +217,11 @@ def changed(path, value):
         (changed(["added_tokens", 0, "id"], "0"), "the added token"),
         (changed(["model"], None), "is damaged"),
         (changed(["pre_tokenizer"], {}), "is damaged"),
+        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": r"\w+$"}), r"'\$' in"),
+        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": r"\h+"}), "in the sp"),
+        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": "[a&&b]"}), "'&&' in"),
+        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Foo": "x"}), "the kind 'Foo'"),
+        (changed(["added_tokens", 0, "id"], 7), "same id to two tokens|two ids"),
     ],
 )
 def test_what_is_not_done_is_refused_by_name(change, message, texts, tmp_path):
@@ -220,5 +230,81 @@ def test_what_is_not_done_is_refused_by_name(change, message, texts, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(TokenizerError, match=message) as error:
-        Tokenizer.from_folder(tmp_path)
+        Tokenizer.load(tmp_path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+class TestGPT2sOwn:
+    """A tokenizer.json with GPT-2's merges is read faster, unless there is more in it."""
+
+    @pytest.fixture
+    def content(self, gpt2_vocabulary, tmp_path):
+        Tokenizer.load(gpt2_vocabulary).save(tmp_path)
+        return json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+
+    def ours_and_theirs(self, content, tmp_path):
+        path = tmp_path / "tokenizer.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        return Tokenizer.load(path), Rust.from_file(str(path))
+
+    def test_with_a_token_that_no_merge_makes(self, content, tmp_path):
+        content["model"]["vocab"]["Ġzyxwv"] = 50257
+        ours, theirs = self.ours_and_theirs(content, tmp_path)
+        assert ours.encode("a zyxwv") == theirs.encode("a zyxwv").ids
+        assert not ours.vocabulary.self_encoding
+
+    def test_with_a_merge_that_comes_twice(self, content, tmp_path):
+        content["model"]["merges"].append(content["model"]["merges"][0])
+        ours, theirs = self.ours_and_theirs(content, tmp_path)
+        assert ours.encode(" the test") == theirs.encode(" the test").ids
+        assert not ours.vocabulary.self_encoding
+
+    def test_changed_afterwards(self, content, tmp_path):
+        ours, _ = self.ours_and_theirs(content, tmp_path)
+        assert ours.vocabulary.self_encoding
+        without_merges = replace(ours.vocabulary, ranks={})
+        assert Tokenizer(without_merges).encode("hello") == [71, 68, 75, 75, 78]
+
+
+def test_added_tokens_of_every_kind_are_saved_and_decoded(gpt2_vocabulary, tmp_path):
+    """With a space, of one character, outside the byte alphabet, and as an ordinary token."""
+    gpt2 = Tokenizer.load(gpt2_vocabulary)
+    texts = ["<a b>", "\n", "😀", "你好", "gpt2np"]
+    new = [AddedTokenOfOurs(text, 50257 + n, special=False) for n, text in enumerate(texts)]
+    same = AddedTokenOfOurs("hello", 31373, special=False)
+    ours = Tokenizer(replace(gpt2.vocabulary, added=(same, *gpt2.vocabulary.added, *new)))
+    ours.save(tmp_path)
+    again, theirs = Tokenizer.load(tmp_path), Rust.from_file(str(tmp_path / "tokenizer.json"))
+    text = "a<a b>\n😀 你好gpt2npx hello hellos the"
+    ids = ours.encode(text)
+    assert ids == again.encode(text) == theirs.encode(text).ids
+    assert again.decode(ids) == theirs.decode(ids) == text
+    assert pickle.loads(pickle.dumps(again)).vocabulary == again.vocabulary == ours.vocabulary
+
+
+def test_what_can_not_be_saved(gpt2_vocabulary, tmp_path):
+    vocabulary = Tokenizer.load(gpt2_vocabulary).vocabulary
+    double = AddedTokenOfOurs("hello", 50257, special=False)
+    for change in (
+        {"added": (*vocabulary.added, double)},
+        {"prefix_space": True, "patterns": (CL100K_PATTERN,)},
+    ):
+        with pytest.raises(TokenizerError, match=r"tokenizer\.json can't hold"):
+            Tokenizer(replace(vocabulary, **change)).save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_other_vocabulary_stays_beside_a_saved_one(gpt2_vocabulary, tmp_path):
+    vocabulary = Tokenizer.load(gpt2_vocabulary).vocabulary
+    Tokenizer(vocabulary).save(tmp_path)
+    assert (tmp_path / "merges.txt").exists()
+    Tokenizer(replace(vocabulary, nfc=True)).save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"tokenizer.json", "tokenizer_config.json"}
+
+
+def test_white_space_around_many_tokens_takes_linear_time():
+    tokens = [AddedTokenOfOurs("<mask>", 1, lstrip=True, rstrip=True)]
+    text = "w <mask> " * 100_000
+    start = time.perf_counter()
+    assert len(list(split_added(text, tokens))) == 200_000
+    assert time.perf_counter() - start < 5  # 0.2 s; it was minutes

@@ -133,7 +133,7 @@ SMALL_TEXTS = st.lists(
         st.text("ab", max_size=30),
         st.text("ab \n", max_size=30),
         st.text("abcé中\U0001f600 '1.\t\n\u00a0", max_size=40),
-        st.text(max_size=10),
+        st.text(st.characters(exclude_characters="\uffff", exclude_categories=["Cs"]), max_size=10),
     ),
     max_size=6,
 )
@@ -237,7 +237,8 @@ class TestBadOptions:
             ({"alphabet": "words"}, "alphabet is 'words'"),
             ({"limit_alphabet": 9}, "all 256 bytes are always kept"),
             ({"special_tokens": ("é",)}, "'é' is a character of the byte alphabet"),
-            ({"special_tokens": ("",)}, "a special token is empty"),
+            ({"special_tokens": ("",)}, "special token '' is empty"),
+            ({"special_tokens": ("<\udcff>",)}, "or no Unicode text"),
             ({"pattern": "(a"}, r"'\(a' is no regular expression"),
         ],
     )
@@ -263,7 +264,7 @@ def test_equally_frequent_characters_at_the_limit():
     options = TrainingOptions(vocab_size=9, alphabet="characters", limit_alphabet=2)
     trained = train(["cacbbda"], replace(options, special_tokens=()))  # a, b, c: 2, d: 1
     assert trained.tokens[:2] == ["a", "b"]
-    assert trained.piece_tokens["cacbbda"] == 1 + 3  # "abba" is one token; c, c and d are unknown
+    assert trained.piece_tokens["cacbbda"] == 7  # "c", "c" and "d" stand between the others
 
 
 def test_walk_through_across_words(stories):
@@ -288,3 +289,15 @@ def test_walk_through_across_words(stories):
 
 def test_a_vocabulary_that_can_never_be_filled_takes_no_memory_for_it():
     assert len(train(["low lower"], TrainingOptions(vocab_size=1 << 40)).tokens) == 257 + 5
+
+
+def test_the_report_counts_as_the_tokenizer_does_beside_unknown_characters():
+    documents = ["axb " * 10 + "abab" * 20, "abx"]
+    options = TrainingOptions(
+        vocab_size=12, alphabet="characters", limit_alphabet=3, special_tokens=("<unk>",)
+    )
+    trained = train(documents, options)
+    tokenizer = Ours(trained.vocabulary)
+    total = sum(trained.piece_tokens[piece] * n for piece, n in trained.piece_counts.items())
+    assert total == sum(map(tokenizer.count, documents))
+    assert tokenizer.encode(" ") == [0]

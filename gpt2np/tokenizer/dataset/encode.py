@@ -15,7 +15,7 @@ import json
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -101,16 +101,16 @@ def check_output(out: Path) -> None:
         raise InvalidArgumentError(f"the folder {out.parent} does not exist; make it first")
 
 
-def find_inputs(path: str | Path, out: Path) -> list[Path]:
-    """The files that `path` names (see `find_files`), sorted, without `out` and what is beside it.
+def find_inputs(paths: Iterable[str | Path], out: Path) -> list[Path]:
+    """The files that `paths` name (see `find_files`), sorted, without `out` and its unfinished one.
 
     Raises:
         InvalidArgumentError: there are none.
     """
     own = {out.resolve(), partial_folder(out).resolve()}
-    files = [file for file in find_files([path]) if own.isdisjoint(_and_above(file.resolve()))]
+    files = [file for file in find_files(paths) if own.isdisjoint(_and_above(file.resolve()))]
     if not files:
-        raise InvalidArgumentError(f"{path} holds no file to read, apart from the output {out}")
+        raise InvalidArgumentError(f"there is no file to read, apart from the output {out}")
     return files
 
 

@@ -6,10 +6,10 @@ Words repeat, so a corpus is counted before it is cut: what is counted are the c
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+from gpt2np.tokenizer.added import any_of
 from gpt2np.tokenizer.chunks import BEFORE_LINES, BEFORE_WORDS, blocks, chunks, text_of
 from gpt2np.tokenizer.split import Split, splitter
 
@@ -27,8 +27,7 @@ def split_by(pattern: str | None) -> Split:
 
 def cut_at(separators: Collection[str], documents: Iterable[str]) -> Iterator[str]:
     """The documents, cut where one of `separators` stands; of several the longest counts."""
-    longest_first = sorted(separators, key=len, reverse=True)
-    cut = re.compile("|".join(map(re.escape, longest_first)) or "(?!)").split
+    cut = any_of(frozenset(separators)).split
     for document in documents:
         if any(separator in document for separator in separators):
             yield from cut(document)

@@ -26,6 +26,7 @@ class TrainingReport:
         characters: in all documents.
         symbols: bytes or characters, whichever is the alphabet: the tokens before any merge.
         tokens: the tokens now.
+        unknown: the characters that have no token.
         longest_tokens: readable, the longest first.
         token_lengths: length in symbols → number of tokens of the vocabulary; special ones aside.
         document_tokens: number of tokens → number of documents that have so many.
@@ -37,6 +38,7 @@ class TrainingReport:
     characters: int
     symbols: int
     tokens: int
+    unknown: int
     longest_tokens: list[str]
     token_lengths: dict[int, int]
     document_tokens: dict[int, int]
@@ -61,6 +63,7 @@ def report_training(trained: TrainedVocabulary, blocks: Iterable[Block]) -> Trai
         characters=characters,
         symbols=symbols if in_bytes else characters,
         tokens=sum(trained.piece_tokens[piece] * count for piece, count in counts.items()),
+        unknown=trained.unknown,
         longest_tokens=[
             readable(token, in_bytes)
             for token in sorted(ordinary, key=len, reverse=True)[:_LONGEST]
@@ -99,9 +102,10 @@ def as_text(report: TrainingReport) -> str:
             f"{report.vocab_size} tokens, {report.merges} merges",
             f"{report.documents} documents, {report.characters} characters",
             "",
-            f"tokens per character: {_share(report.symbols, report.characters)} before, "
-            f"{_share(report.tokens, report.characters)} after",
+            f"tokens per character: {_share(report.symbols, report.characters)} before any "
+            f"merge, {_share(report.tokens, report.characters)} after",
             f"{report.symbols} → {report.tokens} tokens: {report.reduction:.1f} % fewer",
+            *([f"{report.unknown} characters have no token"] if report.unknown else []),
             "",
             "longest tokens:",
             *(f"  {token}" for token in report.longest_tokens),

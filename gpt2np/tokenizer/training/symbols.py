@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.tokenizer.vocabulary import SPACE
 
 Alphabet = Literal["bytes", "characters"]
 Codes = NDArray[np.uint8] | NDArray[np.uint32]
@@ -68,7 +69,7 @@ def frequent_characters(
     for start in range(0, len(codes), _BLOCK):
         block = slice(start, start + _BLOCK)
         counts += np.bincount(codes[block], weights[block], CODE_POINTS)
-    counts[SEPARATOR_CODES["characters"]] = 0
+    counts[[SEPARATOR_CODES["characters"], ord(SPACE)]] = 0  # neither is a character
     kinds = np.flatnonzero(counts)
     by_frequency = np.argsort(-counts[kinds], kind="stable")
     return np.sort(kinds[by_frequency[:limit]])

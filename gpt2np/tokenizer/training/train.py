@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
+from gpt2np.tokenizer.merge import merge_pairs
 from gpt2np.tokenizer.split import GPT2_PATTERN
 from gpt2np.tokenizer.training.learn import SEPARATOR, Limits, Pieces, Progress, learn_merges
 from gpt2np.tokenizer.training.pieces import count_pieces, cut_at, split_by
@@ -27,7 +28,7 @@ from gpt2np.tokenizer.training.symbols import (
     frequent_characters,
     weights_of,
 )
-from gpt2np.tokenizer.vocabulary import END_OF_TEXT, SPACE, Vocabulary
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT, SPACE, Vocabulary, is_text
 
 UNKNOWN = "<unk>"
 """With the alphabet of characters, the special token for what is not among them."""
@@ -76,10 +77,14 @@ class TrainingOptions:
             raise InvalidArgumentError(f"min_frequency is {self.min_frequency}; at least 0")
         if self.alphabet not in ("bytes", "characters"):
             raise InvalidArgumentError(f"alphabet is {self.alphabet!r}; bytes or characters")
-        if "" in self.special_tokens:
-            raise InvalidArgumentError("a special token is empty")
+        if wrong := [token for token in self.special_tokens if not token or not is_text(token)]:
+            raise InvalidArgumentError(
+                f"the special token {wrong[0]!a} is empty or no Unicode text"
+            )
         if self.alphabet == "bytes":
             self._check_bytes()
+        if self.pattern == "":
+            raise InvalidArgumentError("the pattern is empty; None means that there is none")
         split_by(self.pattern)
 
     def _check_bytes(self) -> None:
@@ -109,8 +114,9 @@ class TrainedVocabulary:
         tokens: by id; in the byte alphabet as stand-in characters ("Ġthe" for " the").
         merges: by rank.
         piece_counts: each piece, and how often it occurs.
-        piece_tokens: each piece, and how many tokens it is now. Each character outside a limited
-            alphabet counts as one.
+        piece_tokens: each piece, and how many tokens it is now; a character outside a limited
+            alphabet is one.
+        unknown: how many characters of the corpus are outside a limited alphabet.
     """
 
     options: TrainingOptions
@@ -118,6 +124,7 @@ class TrainedVocabulary:
     merges: list[tuple[str, str]]
     piece_counts: dict[str, int]
     piece_tokens: dict[str, int]
+    unknown: int = 0
 
     @property
     def special_ids(self) -> dict[str, int]:
@@ -178,14 +185,24 @@ def train(
     pieces = Pieces(symbols, weights, limits, len(tokens))
     with _without_garbage_collection():
         merges = learn_merges(pieces, tokens, limits, progress)
-    in_tokens = (pieces.tokens_per_piece() + outside).tolist()
-    return TrainedVocabulary(
+    trained = TrainedVocabulary(
         options,
         tokens,
         [(tokens[left], tokens[right]) for left, right in merges],
         dict(counts),
-        dict(zip(counts, in_tokens, strict=True)),
+        dict(zip(counts, pieces.tokens_per_piece().tolist(), strict=True)),
+        sum(n * count for n, count in zip(outside.tolist(), counts.values(), strict=True)),
     )
+    _count_anew(trained, [piece for piece, n in zip(counts, outside, strict=True) if n])
+    return trained
+
+
+def _count_anew(trained: TrainedVocabulary, pieces: list[str]) -> None:
+    """Correct the tokens of pieces with characters outside the alphabet: these have vanished for
+    the merges, but a tokenizer merges nothing across them."""
+    ranks = {_spelled(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
+    for piece in pieces:
+        trained.piece_tokens[piece] = len(merge_pairs(list(_spelled(piece)), ranks))
 
 
 @contextmanager
