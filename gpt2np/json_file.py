@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from gpt2np.errors import GPT2NPError
@@ -14,6 +13,8 @@ if TYPE_CHECKING:
 
 def read_json_object(path: Path, error: type[GPT2NPError]) -> dict[str, Any]:
     """The JSON object in a UTF-8 file. Raises `error`, with the reason, if there is none."""
+    import json  # only here, for those who never need it
+
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from _thread import allocate_lock  # threading.Lock, without importing threading
 from collections.abc import Callable
 
 _ENTRY_BYTES = 240  # a string, a tuple, and their place in an ever growing dictionary, all empty
@@ -20,7 +20,7 @@ class BoundedCache(dict[str, tuple[int, ...]]):
         super().__init__()
         self._compute = compute
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self.bytes = 0
 
     def __missing__(self, text: str) -> tuple[int, ...]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
 from gpt2np.text_file import write_text
-from gpt2np.tokenizer import gpt2_files, tokenizer_json
+from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
+TOKENIZER_JSON = "tokenizer.json"
 TIKTOKEN_SUFFIX = ".tiktoken"
-FOLDER_FILES = ((tokenizer_json.FILE_NAME,), *gpt2_files.FILE_NAMES)
+FOLDER_FILES = ((TOKENIZER_JSON,), *gpt2_files.FILE_NAMES)
 """The files that make a vocabulary; of a folder that holds several, the first counts."""
 
 
@@ -37,7 +37,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if path.suffix == TIKTOKEN_SUFFIX:
         return _read_tiktoken(path)
     if path.suffix == ".json":
-        return tokenizer_json.read_tokenizer_json(path)
+        return _read_tokenizer_json(path)
     raise TokenizerError(f"{path} is no vocabulary: expected a folder, .json or .tiktoken")
 
 
@@ -46,12 +46,18 @@ def _read_folder(folder: Path) -> Vocabulary:
         files = [folder / name for name in names]
         if all(file.exists() for file in files):
             if len(files) == 1:
-                return tokenizer_json.read_tokenizer_json(files[0])
+                return _read_tokenizer_json(files[0])
             return gpt2_files.read_gpt2_files(files[0], files[1])
     if tiktoken := sorted(folder.glob(f"*{TIKTOKEN_SUFFIX}")):
         return _read_tiktoken(tiktoken[0])
     expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
     raise TokenizerError(f"{folder} holds no vocabulary: expected {expected}")
+
+
+def _read_tokenizer_json(path: Path) -> Vocabulary:
+    from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
+
+    return read_tokenizer_json(path)
 
 
 def _read_tiktoken(path: Path) -> Vocabulary:
@@ -69,8 +75,12 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     Raises:
         OSError: the folder can't be made or written to.
     """
+    import json
+
+    from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
+
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer_json.write_tokenizer_json(vocabulary, folder / tokenizer_json.FILE_NAME)
+    write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
     if gpt2_files.can_hold(vocabulary):
         gpt2_files.write_gpt2_files(vocabulary, folder)
     else:  # those of another vocabulary must not stay beside this one

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import filterfalse
@@ -122,6 +121,8 @@ def can_hold(vocabulary: Vocabulary) -> bool:
 
 def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
     """Write `vocab.json` (added tokens among the others, by id) and `merges.txt` into `folder`."""
+    import json
+
     ids = vocabulary.ids | {token.content: token.id for token in vocabulary.added}
     by_id = dict(sorted(ids.items(), key=lambda item: item[1]))
     lines = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)

@@ -28,16 +28,16 @@ def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
 
 
 def _merge_few(tokens: list[str], ranks: Ranks) -> list[str]:
-    tokens = tokens[:]
-    waiting = [ranks.get(pair, _NEVER) for pair in map(" ".join, pairwise(tokens))]
+    tokens, rank_of = tokens[:], ranks.get
+    waiting = [rank_of(pair, _NEVER) for pair in map(" ".join, pairwise(tokens))]
     while waiting and (lowest := min(waiting)) != _NEVER:
         at = waiting.index(lowest)
         tokens[at] += tokens.pop(at + 1)
         del waiting[at]
         if at:
-            waiting[at - 1] = ranks.get(f"{tokens[at - 1]} {tokens[at]}", _NEVER)
+            waiting[at - 1] = rank_of(f"{tokens[at - 1]} {tokens[at]}", _NEVER)
         if at < len(waiting):
-            waiting[at] = ranks.get(f"{tokens[at]} {tokens[at + 1]}", _NEVER)
+            waiting[at] = rank_of(f"{tokens[at]} {tokens[at + 1]}", _NEVER)
     return tokens
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
@@ -21,6 +20,7 @@ from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
 TYPE_CHECKING = False  # typing, and what only some methods need, would double the time to import
 if TYPE_CHECKING:
+    from array import array
     from typing import Any, Literal
 
     import numpy as np
@@ -341,7 +341,10 @@ class Tokenizer:
         return tuple(chain.from_iterable(map(self._pieces.__getitem__, pieces)))
 
     def _ids_of_piece(self, piece: str) -> tuple[int, ...]:
-        tokens = self._tokens_of_piece(piece)
+        spelled = self.vocabulary.spell(piece)
+        if self._takes_whole and (whole := self._ids.get(spelled)) is not None:
+            return (whole,)
+        tokens = merge_pairs(list(spelled), self.vocabulary.ranks)
         if self.vocabulary.byte_level:
             return tuple([self._ids[token] for token in tokens])
         return tuple([self.vocabulary.id_and_bytes(token)[0] for token in tokens])
@@ -370,4 +373,6 @@ def _encode_packed(
     tokenizer: Tokenizer, options: Mapping[str, Any], texts: list[str]
 ) -> list[array[int]]:
     """The ids in arrays, which travel between processes at a tenth of the cost of lists."""
+    from array import array
+
     return [array("I", tokenizer.encode(text, **options)) for text in texts]

@@ -24,8 +24,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FILE_NAME = "tokenizer.json"
-
 # What the regular expressions of `tokenizers` (Oniguruma's) and of `regex` understand differently.
 _UNLIKE_ONIGURUMA = re.compile(
     r"\\[hHAZzGRXKOyY1-9]|\\[xkg][{<]|&&|\[\[|\(\?[a-z-]*m|(?<!\\)\$|(?<![\[\\])\^"
