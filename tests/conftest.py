@@ -44,6 +44,12 @@ def pytest_terminal_summary(terminalreporter):
             terminalreporter.write_line(line)
 
 
+def any_characters(rng, length: int) -> str:
+    """A text of about `length` characters over all of Unicode, also of what is no character."""
+    codes = (rng.randrange(0x110000) for _ in range(length))
+    return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000)
+
+
 def save_reference(folder: Path, *, spread: float = 0.05, seed: int = 0, **shape):
     """A random transformers GPT-2 in `folder`, written by save_pretrained; returns the model.
 

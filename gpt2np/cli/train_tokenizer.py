@@ -10,13 +10,12 @@ transformers read; what it does to the text is printed.
 
 import argparse
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.streams import notice
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
     from gpt2np.tokenizer.corpus import Block, CorpusOptions
@@ -90,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out.exists() and not args.out.is_dir():
         raise InvalidArgumentError(f"--out {args.out} is a file; give a folder")
     files = find_files(args.files)
-    _make_folder(args.out)
+    _check_writable(args.out)
     corpus = _corpus_options(args, options)
     trained = _train(files, corpus, options, args.skip_errors)
     if not trained.piece_counts:
@@ -107,15 +106,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _make_folder(folder: Path) -> None:
-    """Make the output's folder before the work begins, not after."""
+def _check_writable(folder: Path) -> None:
+    """Refuse an output that can't be made before the work begins; what is tried is removed."""
+    from tempfile import TemporaryDirectory
+
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise InvalidArgumentError(f"can't write to --out {folder}: {nearest} is no folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        reason = None if os.access(folder, os.W_OK) else "permission denied"
+        TemporaryDirectory(dir=nearest).cleanup()
     except OSError as error:
-        reason = error.strerror
-    if reason:
-        raise InvalidArgumentError(f"can't write to --out {folder}: {reason}")
+        raise TokenizerError(f"can't write to --out {folder}: {error.strerror}") from error
 
 
 def _train(

@@ -221,7 +221,7 @@ class TestWrongUse:
         "arguments, message",
         [
             (["--out", ""], "--out is empty or the folder you are in"),
-            (["--out", "corpus.txt/x"], "can't write to --out corpus.txt/x: Not a directory"),
+            (["--out", "corpus.txt/x"], "/corpus.txt is no folder"),
             (["--out", "o", "--pattern", ""], "the pattern is empty"),
             (["--out", "o", ""], "what is ''?; what is not an option must stand together"),
         ],
@@ -230,6 +230,13 @@ class TestWrongUse:
         result = run("corpus.txt", "--vocab-size", 300, *arguments, cwd=corpus.parent)
         assert result.returncode == 2 and message in result.stderr
         assert result.stderr.count("\n") == 1 and result.stdout == ""
+        assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
+
+    def test_a_failure_leaves_no_folder(self, corpus):
+        (corpus.parent / "bad.txt").write_bytes(b"\xff")
+        result = run("bad.txt", "--vocab-size", 300, "--out", "o", cwd=corpus.parent)
+        assert result.returncode == 2 and "not UTF-8" in result.stderr
+        assert not (corpus.parent / "o").exists()
 
     def test_patterns_are_known_by_name(self, corpus):
         by_name, _ = trained(corpus, "--vocab-size", 300, "--pattern", "GPT2")

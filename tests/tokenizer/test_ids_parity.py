@@ -5,6 +5,7 @@ import random
 
 import pytest
 import tiktoken
+from conftest import any_characters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
@@ -97,8 +98,7 @@ def strange(rng):
     """A short text over all of Unicode, or of what is most easily cut wrongly."""
     kind, length = rng.random(), rng.randrange(20)
     if kind < 0.5:
-        codes = (rng.randrange(0x110000) for _ in range(length))
-        return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000)
+        return any_characters(rng, length)
     if kind < 0.7:
         return "".join(chr(rng.randrange(0x3100)) for _ in range(length))
     return "".join(rng.choices(" \n\t\r\x0b\x1c\x85\xa0\u3000ab1.'!é漢🤗\x01\x02sdmtl", k=length))

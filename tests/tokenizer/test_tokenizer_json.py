@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from conftest import any_characters
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Rust
 
@@ -78,8 +79,7 @@ def strange(rng):
     """A short text of the kind that finds faults."""
     kind, length = rng.random(), rng.randrange(25)
     if kind < 0.3:
-        codes = (rng.randrange(0x110000) for _ in range(length))
-        return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000)
+        return any_characters(rng, length)
     if kind < 0.6:
         return "".join(rng.choices(WHITE + "ab1.'!éſK漢🤗\x01\x02sdmtlAB²", k=length))
     if kind < 0.8:
