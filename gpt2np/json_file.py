@@ -10,12 +10,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+SMALL = 4 << 20  # bytes: no config of a model comes near, and parsing as many takes no time
 
-def read_json_object(path: Path, error: type[GPT2NPError]) -> dict[str, Any]:
-    """The JSON object in a UTF-8 file. Raises `error`, with the reason, if there is none."""
+
+def read_json_object(
+    path: Path, error: type[GPT2NPError], *, at_most: int | None = None
+) -> dict[str, Any]:
+    """The JSON object in a UTF-8 file. Raises `error`, with the reason, if there is none.
+
+    With `at_most`, a file of more bytes is not read at all.
+    """
     import json  # only here, for those who never need it
 
     try:
+        if path.exists() and not path.is_file():  # a pipe would keep us waiting
+            raise error(f"{path} is not a file")
+        if at_most is not None and (size := path.stat().st_size) > at_most:
+            raise error(f"{path} has {size:,} bytes; expected at most {at_most:,}")
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:
         raise error(f"can't read {path}: {problem.strerror}") from problem

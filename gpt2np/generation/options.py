@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
-from gpt2np.json_file import read_json_object
+from gpt2np.json_file import SMALL, read_json_object
 from gpt2np.model.config import token_ids
 
 GENERATION_CONFIG_FILE = "generation_config.json"
@@ -79,7 +79,7 @@ def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[i
     path = folder / GENERATION_CONFIG_FILE
     if not path.exists():
         return GenerationOptions(), frozenset()
-    content = read_json_object(path, CheckpointError)
+    content = read_json_object(path, CheckpointError, at_most=SMALL)
     known = {field.name for field in fields(GenerationOptions)} - {"seed", "stop"}
     chosen = {name: content[name] for name in known if content.get(name) is not None}
     if content.get("do_sample") is False:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.errors import CheckpointError
-from gpt2np.json_file import read_json_object
+from gpt2np.json_file import SMALL, read_json_object
 
 CONFIG_FILE = "config.json"
 ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")  # two names of one function
@@ -60,7 +60,7 @@ class GPT2Config:
     @classmethod
     def from_file(cls, path: str | Path) -> GPT2Config:
         """Read a `config.json`. Raises CheckpointError for a file that is missing or damaged."""
-        content = read_json_object(Path(path), CheckpointError)
+        content = read_json_object(Path(path), CheckpointError, at_most=SMALL)
         return cls.from_mapping(content, source=str(path))
 
     @classmethod

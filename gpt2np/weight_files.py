@@ -1,0 +1,44 @@
+"""Which files hold a model's weights: one, or shards that an index names.
+
+`transformers` writes `model.safetensors`, or, of larger models, `model-00001-of-00003.safetensors`
+and so on with a `model.safetensors.index.json` whose "weight_map" says which tensor is where.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpt2np.errors import CheckpointError
+from gpt2np.json_file import SMALL, read_json_object
+
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+SHARD_PATTERN = "model-*-of-*.safetensors"
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Tensor name → the name of its shard, a file in the same folder as the index.
+
+    Raises:
+        CheckpointError: the index can't be read, has no such map, or names a file elsewhere.
+    """
+    weight_map = read_json_object(path, CheckpointError, at_most=SMALL).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path} is damaged: it has no weight_map")
+    for tensor, shard in weight_map.items():
+        if not _is_plain_name(shard):
+            raise CheckpointError(
+                f"{path}: {tensor} is placed in {shard!r}; expected the name of a .safetensors "
+                "file in the same folder"
+            )
+    return weight_map
+
+
+def _is_plain_name(shard: object) -> bool:
+    """Whether it stays in the folder, by the rules of every platform: a/b, a\\b and c:d don't."""
+    return (
+        isinstance(shard, str)
+        and shard.endswith(".safetensors")
+        and shard.isprintable()
+        and not set(shard) & set("/\\:")
+    )
