@@ -42,3 +42,17 @@ def _is_plain_name(shard: object) -> bool:
         and shard.isprintable()
         and not set(shard) & set("/\\:")
     )
+
+
+def missing_weights(folder: Path) -> str:
+    """What to say of a folder that holds neither the one file nor an index."""
+    pickled = sorted(
+        file for end in ("bin", "pt", "pth", "ckpt*") for file in folder.glob(f"*.{end}")
+    )
+    if pickled:
+        return (
+            f"{folder} holds its weights as {pickled[0].name}, a pickle, which can run code and is "
+            f"never opened; convert it with transformers: "
+            f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained('converted')"
+        )
+    return f"{folder} holds no {WEIGHTS_FILE}; a model's folder needs it beside config.json"

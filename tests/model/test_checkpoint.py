@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt2np import GPT2, CheckpointError, GPT2Config, InvalidArgumentError
-from gpt2np.model.checkpoint import load_weights, weight_shapes
+from gpt2np.model.checkpoint import load_weights, read_checkpoint, weight_shapes
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_all_problems_are_told_together(folder):
     assert "ln_f.bias is missing" in message
     assert "h.0.attn.rotary is unexpected" in message
     assert "h.2.mlp.c_fc.weight has shape (96, 24), expected (24, 96)" in message
-    assert "h.1.ln_1.bias is not stored as floating-point numbers" in message
+    assert "h.1.ln_1.bias is stored as I64, not as floating-point" in message
     assert "\n" not in message
 
 
@@ -147,7 +147,12 @@ def test_pickles_are_never_opened(folder):
     ("changes", "message"),
     [
         ({"model_type": "llama"}, "model_type is 'llama'"),
-        ({"activation_function": "swish"}, "activation_function 'swish' is not supported"),
+        (
+            {"activation_function": "mish"},
+            "activation_function is 'mish', expected one of gelu_new,",
+        ),
+        ({"activation_function": ["relu"]}, "activation_function is .'relu'., expected one of"),
+        ({"hidden_size": 25}, "n_embd is 24 and hidden_size, its other name, 25"),
         ({"add_cross_attention": True}, "add_cross_attention is set"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
         ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),
@@ -208,5 +213,5 @@ def test_defaults_and_other_names_are_those_of_transformers():
 
 def test_a_tensor_that_is_stored_in_float64_is_narrowed(folder):
     change_tensors(folder, lambda t: t.update({k: v.astype(np.float64) for k, v in t.items()}))
-    weights = load_weights(folder, GPT2Config.from_file(folder / "config.json"))
+    weights = load_weights(read_checkpoint(folder))
     assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
