@@ -50,10 +50,21 @@ def any_characters(rng, length: int) -> str:
     return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000)
 
 
-def save_reference(folder: Path, *, spread: float = 0.05, seed: int = 0, **shape):
+def save_reference(
+    folder: Path,
+    *,
+    spread: float = 0.05,
+    seed: int = 0,
+    dtype: str = "float32",
+    shards: int = 1,
+    base: bool = False,
+    **shape,
+):
     """A random transformers GPT-2 in `folder`, written by save_pretrained; returns the model.
 
     Every parameter is drawn anew, biases and layer norms too, so that none hides behind a 0 or a 1.
+    It is stored in `dtype`, in about so many `shards`, and as a GPT2LMHeadModel or, `base`, as a
+    GPT2Model, whose names have no prefix.
     """
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -64,8 +75,26 @@ def save_reference(folder: Path, *, spread: float = 0.05, seed: int = 0, **shape
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += spread * torch.randn_like(parameter)
-    model.save_pretrained(folder)
+    model.to(getattr(torch, dtype))
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    stored = model.transformer if base else model
+    stored.save_pretrained(folder, max_shard_size=size // shards + 1)
     return model
+
+
+def load_reference(folder: Path):
+    """transformers' GPT-2 of the checkpoint in `folder`, in float32 and with eager attention."""
+    from transformers import GPT2LMHeadModel
+
+    model = GPT2LMHeadModel.from_pretrained(folder, dtype="float32", attn_implementation="eager")
+    return model.eval()
+
+
+def to_float64(model):
+    """The model itself, from now on in float64: what float32 results are measured against."""
+    for block in model.transformer.h:
+        block.attn.reorder_and_upcast_attn = False  # it goes through float32
+    return model.double()
 
 
 def reference_logits(model, ids) -> np.ndarray:
