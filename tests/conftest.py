@@ -58,13 +58,14 @@ def save_reference(
     dtype: str = "float32",
     shards: int = 1,
     base: bool = False,
+    same_head: bool = False,
     **shape,
 ):
     """A random transformers GPT-2 in `folder`, written by save_pretrained; returns the model.
 
     Every parameter is drawn anew, biases and layer norms too, so that none hides behind a 0 or a 1.
     It is stored in `dtype`, in about so many `shards`, and as a GPT2LMHeadModel or, `base`, as a
-    GPT2Model, whose names have no prefix.
+    GPT2Model, whose names have no prefix. `same_head` makes an untied head equal to the embedding.
     """
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -75,6 +76,8 @@ def save_reference(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += spread * torch.randn_like(parameter)
+        if same_head:
+            model.lm_head.weight.copy_(model.transformer.wte.weight)
     model.to(getattr(torch, dtype))
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     stored = model.transformer if base else model
