@@ -34,6 +34,11 @@ def read_index(path: Path) -> dict[str, str]:
     return weight_map
 
 
+def shard_name(number: int, total: int) -> str:
+    """The name of one of several files: (1, 3) → model-00001-of-00003.safetensors."""
+    return f"model-{number:05}-of-{total:05}.safetensors"
+
+
 def _is_plain_name(shard: object) -> bool:
     """Whether it stays in the folder, by the rules of every platform: a/b, a\\b and c:d don't."""
     return (

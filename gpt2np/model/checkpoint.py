@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from gpt2np.errors import CheckpointError
 from gpt2np.model.config import CONFIG_FILE, GPT2Config
 from gpt2np.model.safetensors_file import (
+    PIECE,
     STORED_AS,
     StoredTensor,
     pieces,
@@ -68,7 +69,8 @@ class Checkpoint:
     Attributes:
         folder: where it is.
         config: the content of its config.json.
-        tensors: the stored weights by GPT-2's names, masks left out.
+        tensors: the stored weights by GPT-2's names, masks left out. Where only the unembedding of
+            a tied pair is stored (safetensors' save_model keeps that one), it is the embedding.
         transposed: whether its matrices are stored `[out, in]` (torch.nn.Linear, as nanoGPT does)
             rather than `[in, out]`. c_attn, which is never square, tells.
     """
@@ -103,6 +105,30 @@ class Checkpoint:
                     found.append(f"{name} has shape {tensor.shape}, expected {stored}")
         return found
 
+    def check(self) -> None:
+        """Raises CheckpointError with `problems`, the first of them if they are many."""
+        if problems := self.problems():
+            rest = len(problems) - _NAMED_AT_MOST
+            listed = "; ".join(problems[:_NAMED_AT_MOST])
+            raise CheckpointError(
+                f"the weights in {self.folder} do not fit its config.json: {listed}"
+                + (f"; and {rest} more, which gpt2np info lists" if rest > 0 else "")
+            )
+
+    def numbers(self, name: str) -> Iterator[Array]:
+        """A weight's numbers piece by piece, a matrix's in the order of `[in, out]`."""
+        tensor = self.tensors[name]
+        if not (self.transposed and name.endswith(_MATRICES)):
+            return pieces(tensor)
+        matrix = np.concatenate(list(pieces(tensor))).reshape(tensor.shape)
+        numbers = matrix.T.reshape(-1)
+        return (numbers[start : start + PIECE] for start in range(0, len(numbers), PIECE))
+
+    def is_tied(self) -> bool:
+        """Whether the unembedding is the embedding; one that is stored is read to tell."""
+        head = self.tensors.get(HEAD)
+        return head is None or same_numbers(head, self.tensors[EMBEDDING])
+
 
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read a folder's config and the names, shapes and places of its weights.
@@ -116,6 +142,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         tensors = {name: stored[other] for name, other in weight_names(stored).items()}
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
+    if config.tie_word_embeddings and EMBEDDING not in tensors and HEAD in tensors:
+        tensors[EMBEDDING] = tensors.pop(HEAD)
     linear = (3 * config.n_embd, config.n_embd)
     attention = [t.shape for name, t in tensors.items() if name.endswith(_MATRICES[0])]
     return Checkpoint(folder, config, tensors, transposed=set(attention) == {linear})
@@ -160,10 +188,10 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
     Raises:
         CheckpointError: the tensors don't fit the config, or can't be read.
     """
-    _refuse(checkpoint.problems(), checkpoint.folder)
+    checkpoint.check()
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.expected}
-    if HEAD in tensors and same_numbers(tensors[HEAD], tensors[EMBEDDING]):
-        del tensors[HEAD]
+    if checkpoint.is_tied():
+        tensors.pop(HEAD, None)
     weights = read_tensors(tensors, dtype)
     if checkpoint.transposed:
         return {n: w.T if n.endswith(_MATRICES) else w for n, w in weights.items()}
@@ -173,11 +201,3 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
 def same_numbers(a: StoredTensor, b: StoredTensor) -> bool:
     """Whether two tensors hold the same numbers in the same order. Reads them piece by piece."""
     return all(np.array_equal(x, y) for x, y in zip_longest(pieces(a), pieces(b), fillvalue=()))
-
-
-def _refuse(problems: list[str], folder: Path) -> None:
-    if problems:
-        rest = len(problems) - _NAMED_AT_MOST
-        more = f"; and {rest} more" if rest > 0 else ""
-        listed = "; ".join(problems[:_NAMED_AT_MOST])
-        raise CheckpointError(f"the weights in {folder} do not fit its config.json: {listed}{more}")

@@ -27,7 +27,10 @@ Array = NDArray[Any]
 STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Floating-point dtypes, by the format's names → what NumPy reads their bytes as."""
 
-_PIECE = 1 << 18  # numbers that are converted at a time, so that little of them is in memory twice
+DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""NumPy's and torch's names of them → the format's."""
+
+PIECE = 1 << 18  # numbers that are converted at a time, so that few of them are in memory twice
 
 
 @dataclass(frozen=True)
@@ -155,7 +158,7 @@ def pieces(tensor: StoredTensor) -> Iterator[Array]:
             file.seek(tensor.start)
             left = tensor.size
             while left:
-                piece = np.fromfile(file, STORED_AS[tensor.dtype], min(left, _PIECE))
+                piece = np.fromfile(file, STORED_AS[tensor.dtype], min(left, PIECE))
                 if not len(piece):
                     raise _damaged(tensor.path, "it breaks off")
                 left -= len(piece)

@@ -215,3 +215,13 @@ def test_a_tensor_that_is_stored_in_float64_is_narrowed(folder):
     change_tensors(folder, lambda t: t.update({k: v.astype(np.float64) for k, v in t.items()}))
     weights = load_weights(read_checkpoint(folder))
     assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
+
+
+def test_only_the_head_of_a_tied_pair_is_stored(folder):
+    """As safetensors.torch.save_model leaves it; transformers takes it, too."""
+    before = GPT2.from_folder(folder).forward([[1, 2]])
+    change_tensors(folder, lambda t: t.update({"lm_head.weight": t.pop("transformer.wte.weight")}))
+    np.testing.assert_array_equal(GPT2.from_folder(folder).forward([[1, 2]]), before)
+    change_config(folder, tie_word_embeddings=False)
+    with pytest.raises(CheckpointError, match=r"wte\.weight is missing"):
+        GPT2.from_folder(folder)

@@ -1,0 +1,203 @@
+"""A checkpoint written anew: another dtype, one file or shards, GPT-2's own names and layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.json_file import SMALL, read_json_object
+from gpt2np.model.checkpoint import EMBEDDING, HEAD, Checkpoint, read_checkpoint, weight_shapes
+from gpt2np.model.config import CONFIG_FILE, OTHER_NAMES
+from gpt2np.model.safetensors_file import DTYPES, STORED_AS, write_safetensors
+from gpt2np.weight_files import INDEX_FILE, WEIGHTS_FILE, shard_name
+
+Array = NDArray[Any]
+
+# What rounding to the nearest may change: half the step at 1, and half the smallest number.
+_HALF_STEPS = {
+    "F64": (0.0, 0.0),
+    "F32": (2.0**-24, 2.0**-150),
+    "F16": (2.0**-11, 2.0**-25),
+    "BF16": (2.0**-8 * (1 + 2.0**-8), 2.0**-134),  # float64 is rounded twice, by way of float32
+}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What `convert` has written.
+
+    Attributes:
+        files: the names of the weight files, without the index.
+        nbytes: of all tensors together.
+        dtype: in which they are stored: "float16", …
+        tied: whether the unembedding is the embedding.
+        largest_change: the largest |written - read| of any weight, which is from rounding.
+        not_finite: the names of the weights that hold NaN or infinite numbers.
+    """
+
+    files: list[str]
+    nbytes: int
+    dtype: str
+    tied: bool
+    largest_change: float
+    not_finite: list[str]
+
+
+def convert(
+    checkpoint: Checkpoint,
+    target: Path,
+    *,
+    dtype: str | None = None,
+    max_shard_size: int | None = None,
+    keep_head: bool = False,
+    also: Iterable[str] = (),
+) -> Converted:
+    """Write `checkpoint` to the new folder `target` as transformers' GPT2LMHeadModel would.
+
+    The folder appears when it is complete and was read back: every weight must be what it was,
+    rounded to `dtype`. Little more than one matrix is in memory at a time.
+
+    Args:
+        dtype: "float32", "float16", "bfloat16" or "float64"; as the embedding is stored by default.
+        max_shard_size: bytes of tensors in one file, unless one tensor alone has more; by default
+            everything is in one file.
+        keep_head: store an unembedding that equals the embedding, too; some tools ask for it.
+        also: names of files to copy where they exist, such as those of the vocabulary.
+
+    Raises:
+        CheckpointError: the weights don't fit their config, can't be read, or are too large for
+            `dtype`.
+        InvalidArgumentError: an impossible dtype or size, or `target` exists.
+        OSError: the folder can't be written.
+    """
+    checkpoint.check()
+    stored_as = _stored_as(dtype) if dtype else checkpoint.tensors[EMBEDDING].dtype
+    if max_shard_size is not None and max_shard_size < 1:
+        raise InvalidArgumentError(f"max_shard_size is {max_shard_size}; it must be above 0")
+    if target.exists() or target.is_symlink():
+        raise InvalidArgumentError(f"{target} exists already; name a new folder")
+    tied = checkpoint.is_tied()
+    shapes = weight_shapes(checkpoint.config)
+    if keep_head or not tied:
+        shapes[HEAD] = shapes[EMBEDDING]
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        files = _write_weights(checkpoint, shapes, temporary, stored_as, max_shard_size)
+        _write_config(checkpoint, temporary, _dtype_name(stored_as), tied)
+        for name in also:
+            if (checkpoint.folder / name).is_file():
+                shutil.copyfile(checkpoint.folder / name, temporary / name)
+        change, not_finite = _compare(checkpoint, read_checkpoint(temporary), shapes)
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    nbytes = sum(_nbytes(shape, stored_as) for shape in shapes.values())
+    return Converted(files, nbytes, _dtype_name(stored_as), tied, change, not_finite)
+
+
+def plan_shards(sizes: dict[str, int], limit: int | None) -> list[list[str]]:
+    """The names of each file's tensors, in order: as many as `limit` bytes hold, at least one."""
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if limit is not None and shards[-1] and filled + size > limit:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    return shards
+
+
+def _write_weights(
+    checkpoint: Checkpoint,
+    shapes: dict[str, tuple[int, ...]],
+    folder: Path,
+    dtype: str,
+    limit: int | None,
+) -> list[str]:
+    sizes = {name: _nbytes(shape, dtype) for name, shape in shapes.items()}
+    shards = plan_shards(sizes, limit)
+    files = [WEIGHTS_FILE]
+    if len(shards) > 1:
+        files = [shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
+    weight_map: dict[str, str] = {}
+    for file, names in zip(files, shards, strict=True):
+        tensors = {_full_name(n): (shapes[n], _numbers(checkpoint, n)) for n in names}
+        write_safetensors(folder / file, dtype, tensors)
+        weight_map |= dict.fromkeys(tensors, file)
+    if len(files) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        _write_json(folder / INDEX_FILE, index)
+    return files
+
+
+def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
+    content = read_json_object(checkpoint.folder / CONFIG_FILE, CheckpointError, at_most=SMALL)
+    content = {OTHER_NAMES.get(name, name): value for name, value in content.items()}
+    content |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "dtype": dtype}
+    content["tie_word_embeddings"] = tied
+    if "torch_dtype" in content:  # its name before version 5
+        content["torch_dtype"] = dtype
+    _write_json(folder / CONFIG_FILE, content)
+
+
+def _compare(
+    source: Checkpoint, written: Checkpoint, names: Iterable[str]
+) -> tuple[float, list[str]]:
+    """The largest difference between two checkpoints, and the weights that are not all finite.
+
+    Raises CheckpointError where they differ by more than the written dtype's rounding.
+    """
+    written.check()
+    largest, not_finite = 0.0, []
+    for name in names:
+        relative, smallest = _HALF_STEPS[written.tensors[name].dtype]
+        finite = True
+        pairs = zip(_numbers(source, name), written.numbers(name), strict=True)
+        for before, after in pairs:
+            a, b = before.astype(np.float64), after.astype(np.float64)
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            change = np.where(same, 0, np.abs(a - b))
+            if not (change <= np.maximum(relative * np.abs(a), smallest)).all():
+                raise CheckpointError(f"{name} was not written as it is; is the disk damaged?")
+            largest = max(largest, float(change.max(initial=0)))
+            finite &= bool(np.isfinite(a).all())
+        if not finite:
+            not_finite.append(name)
+    return largest, not_finite
+
+
+def _numbers(checkpoint: Checkpoint, name: str) -> Iterator[Array]:
+    return checkpoint.numbers(name if name in checkpoint.tensors else EMBEDDING)
+
+
+def _full_name(name: str) -> str:
+    return name if name == HEAD else f"transformer.{name}"
+
+
+def _nbytes(shape: tuple[int, ...], dtype: str) -> int:
+    return int(np.prod(shape)) * np.dtype(STORED_AS[dtype]).itemsize
+
+
+def _stored_as(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise InvalidArgumentError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
+    return DTYPES[dtype]
+
+
+def _dtype_name(stored_as: str) -> str:
+    return next(name for name, other in DTYPES.items() if other == stored_as)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8", newline="\n")
