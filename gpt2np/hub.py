@@ -49,6 +49,11 @@ MODEL_FILES = FileList(
 VOCABULARY_FILES = FileList()
 
 
+def companion_files() -> list[str]:
+    """The names of what belongs to a model beside its config and weights."""
+    return [name for name in MODEL_FILES.names if name not in MODEL_FILES.needed]
+
+
 @dataclass(frozen=True)
 class ModelSource:
     """Where a model, or its vocabulary, was found.

@@ -88,10 +88,19 @@ class Checkpoint:
             expected[HEAD] = expected[EMBEDDING]
         return expected
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers are stored."""
+        return sum(tensor.size for tensor in self.tensors.values())
+
+    def in_order(self) -> dict[str, StoredTensor]:
+        """The tensors in the order of the forward pass, what is unexpected last."""
+        place = {name: number for number, name in enumerate(self.expected)}
+        names = sorted(self.tensors, key=lambda name: place.get(name, len(place)))
+        return {name: self.tensors[name] for name in names}
+
     def problems(self) -> list[str]:
         """Everything that is missing, unexpected, or of another shape or kind than expected."""
-        if self.config.n_layer > len(self.tensors):  # a wrong config can name a billion
-            return [f"n_layer is {self.config.n_layer}, but {len(self.tensors)} tensors are stored"]
         expected = self.expected
         found = [f"{name} is missing" for name in expected if name not in self.tensors]
         found += [f"{name} is unexpected" for name in self.tensors if name not in expected]
@@ -142,6 +151,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         tensors = {name: stored[other] for name, other in weight_names(stored).items()}
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
+    if config.n_layer > len(tensors):  # before a name is made for each weight of a billion layers
+        raise CheckpointError(
+            f"{folder}: n_layer is {config.n_layer} in config.json, but the weights hold only "
+            f"{len(tensors)} tensors"
+        )
     if config.tie_word_embeddings and EMBEDDING not in tensors and HEAD in tensors:
         tensors[EMBEDDING] = tensors.pop(HEAD)
     linear = (3 * config.n_embd, config.n_embd)
@@ -196,6 +210,11 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
     if checkpoint.transposed:
         return {n: w.T if n.endswith(_MATRICES) else w for n, w in weights.items()}
     return weights
+
+
+def is_finite(tensor: StoredTensor) -> bool:
+    """Whether it holds neither NaN nor infinite numbers. Reads all of them, piece by piece."""
+    return all(np.isfinite(piece).all() for piece in pieces(tensor))
 
 
 def same_numbers(a: StoredTensor, b: StoredTensor) -> bool:

@@ -103,7 +103,7 @@ def _with_gpt2s_names(content: Mapping[str, Any], source: str) -> dict[str, Any]
     for other, name in OTHER_NAMES.items():
         value = renamed.pop(other, None)
         if value is not None:
-            if renamed.get(name, value) != value:
+            if renamed.get(name) not in (None, value):
                 raise CheckpointError(
                     f"{source}: {name} is {renamed[name]!r} and {other}, its other name, {value!r}"
                 )

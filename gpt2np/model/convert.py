@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from gpt2np.model.safetensors_file import DTYPES, STORED_AS, write_safetensors
 from gpt2np.weight_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 
 Array = NDArray[Any]
+Progress = Callable[[int], object]
 
 # What rounding to the nearest may change: half the step at 1, and half the smallest number.
 _HALF_STEPS = {
@@ -29,6 +31,34 @@ _HALF_STEPS = {
     "F16": (2.0**-11, 2.0**-25),
     "BF16": (2.0**-8 * (1 + 2.0**-8), 2.0**-134),  # float64 is rounded twice, by way of float32
 }
+
+
+@dataclass(frozen=True)
+class ConversionOptions:
+    """How to write a checkpoint.
+
+    Attributes:
+        dtype: "float32", "float16", "bfloat16" or "float64"; None for that of the embedding.
+        max_shard_size: bytes of tensors in one file, unless one tensor alone has more; None for
+            one file.
+        keep_head: store an unembedding that equals the embedding, too; some tools ask for it.
+
+    Raises:
+        InvalidArgumentError: an impossible dtype or size.
+    """
+
+    dtype: str | None = None
+    max_shard_size: int | None = None
+    keep_head: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in DTYPES:
+            expected = ", ".join(DTYPES)
+            raise InvalidArgumentError(f"dtype is {self.dtype!r}; it must be one of {expected}")
+        if self.max_shard_size is not None and self.max_shard_size < 1:
+            raise InvalidArgumentError(
+                f"max_shard_size is {self.max_shard_size}; it must be above 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -55,58 +85,57 @@ class Converted:
 def convert(
     checkpoint: Checkpoint,
     target: Path,
+    options: ConversionOptions | None = None,
     *,
-    dtype: str | None = None,
-    max_shard_size: int | None = None,
-    keep_head: bool = False,
     also: Iterable[str] = (),
+    progress: Progress = lambda _: None,
 ) -> Converted:
     """Write `checkpoint` to the new folder `target` as transformers' GPT2LMHeadModel would.
 
     The folder appears when it is complete and was read back: every weight must be what it was,
-    rounded to `dtype`. Little more than one matrix is in memory at a time.
+    rounded to the dtype. Little more than one matrix is in memory at a time.
 
     Args:
-        dtype: "float32", "float16", "bfloat16" or "float64"; as the embedding is stored by default.
-        max_shard_size: bytes of tensors in one file, unless one tensor alone has more; by default
-            everything is in one file.
-        keep_head: store an unembedding that equals the embedding, too; some tools ask for it.
         also: names of files to copy where they exist, such as those of the vocabulary.
+        progress: called with how many numbers were written, or read back, since the last call.
 
     Raises:
         CheckpointError: the weights don't fit their config, can't be read, or are too large for
-            `dtype`.
-        InvalidArgumentError: an impossible dtype or size, or `target` exists.
+            the dtype.
+        InvalidArgumentError: `target` exists.
         OSError: the folder can't be written.
     """
+    options = options or ConversionOptions()
     checkpoint.check()
-    stored_as = _stored_as(dtype) if dtype else checkpoint.tensors[EMBEDDING].dtype
-    if max_shard_size is not None and max_shard_size < 1:
-        raise InvalidArgumentError(f"max_shard_size is {max_shard_size}; it must be above 0")
     if target.exists() or target.is_symlink():
         raise InvalidArgumentError(f"{target} exists already; name a new folder")
+    stored_as = DTYPES[options.dtype] if options.dtype else checkpoint.tensors[EMBEDDING].dtype
     tied = checkpoint.is_tied()
     shapes = weight_shapes(checkpoint.config)
-    if keep_head or not tied:
+    if options.keep_head or not tied:
         shapes[HEAD] = shapes[EMBEDDING]
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
-        files = _write_weights(checkpoint, shapes, temporary, stored_as, max_shard_size)
+        shards = plan_shards(_sizes(shapes, stored_as), options.max_shard_size)
+        for file, names in shards.items():
+            tensors = {_full_name(n): (shapes[n], _numbers(checkpoint, n, progress)) for n in names}
+            write_safetensors(temporary / file, stored_as, tensors)
+        _write_index(shards, _sizes(shapes, stored_as), temporary)
         _write_config(checkpoint, temporary, _dtype_name(stored_as), tied)
         for name in also:
             if (checkpoint.folder / name).is_file():
                 shutil.copyfile(checkpoint.folder / name, temporary / name)
-        change, not_finite = _compare(checkpoint, read_checkpoint(temporary), shapes)
+        change, not_finite = _compare(checkpoint, read_checkpoint(temporary), shapes, progress)
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    nbytes = sum(_nbytes(shape, stored_as) for shape in shapes.values())
-    return Converted(files, nbytes, _dtype_name(stored_as), tied, change, not_finite)
+    nbytes = sum(_sizes(shapes, stored_as).values())
+    return Converted(list(shards), nbytes, _dtype_name(stored_as), tied, change, not_finite)
 
 
-def plan_shards(sizes: dict[str, int], limit: int | None) -> list[list[str]]:
-    """The names of each file's tensors, in order: as many as `limit` bytes hold, at least one."""
+def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]]:
+    """File → its tensors, in order: as many as `limit` bytes hold, at least one."""
     shards: list[list[str]] = [[]]
     filled = 0
     for name, size in sizes.items():
@@ -115,44 +144,32 @@ def plan_shards(sizes: dict[str, int], limit: int | None) -> list[list[str]]:
             filled = 0
         shards[-1].append(name)
         filled += size
-    return shards
+    if len(shards) == 1:
+        return {WEIGHTS_FILE: shards[0]}
+    return {shard_name(number, len(shards)): names for number, names in enumerate(shards, 1)}
 
 
-def _write_weights(
-    checkpoint: Checkpoint,
-    shapes: dict[str, tuple[int, ...]],
-    folder: Path,
-    dtype: str,
-    limit: int | None,
-) -> list[str]:
-    sizes = {name: _nbytes(shape, dtype) for name, shape in shapes.items()}
-    shards = plan_shards(sizes, limit)
-    files = [WEIGHTS_FILE]
+def _write_index(shards: dict[str, list[str]], sizes: dict[str, int], folder: Path) -> None:
     if len(shards) > 1:
-        files = [shard_name(number, len(shards)) for number in range(1, len(shards) + 1)]
-    weight_map: dict[str, str] = {}
-    for file, names in zip(files, shards, strict=True):
-        tensors = {_full_name(n): (shapes[n], _numbers(checkpoint, n)) for n in names}
-        write_safetensors(folder / file, dtype, tensors)
-        weight_map |= dict.fromkeys(tensors, file)
-    if len(files) > 1:
+        weight_map = {_full_name(name): file for file, names in shards.items() for name in names}
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         _write_json(folder / INDEX_FILE, index)
-    return files
 
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
     content = read_json_object(checkpoint.folder / CONFIG_FILE, CheckpointError, at_most=SMALL)
-    content = {OTHER_NAMES.get(name, name): value for name, value in content.items()}
+    for other, name in OTHER_NAMES.items():
+        if (value := content.pop(other, None)) is not None:
+            content[name] = value
     content |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "dtype": dtype}
     content["tie_word_embeddings"] = tied
-    if "torch_dtype" in content:  # its name before version 5
+    if "torch_dtype" in content:  # its name before version 5 of transformers
         content["torch_dtype"] = dtype
     _write_json(folder / CONFIG_FILE, content)
 
 
 def _compare(
-    source: Checkpoint, written: Checkpoint, names: Iterable[str]
+    source: Checkpoint, written: Checkpoint, names: Iterable[str], progress: Progress
 ) -> tuple[float, list[str]]:
     """The largest difference between two checkpoints, and the weights that are not all finite.
 
@@ -163,11 +180,11 @@ def _compare(
     for name in names:
         relative, smallest = _HALF_STEPS[written.tensors[name].dtype]
         finite = True
-        pairs = zip(_numbers(source, name), written.numbers(name), strict=True)
+        pairs = zip(_numbers(source, name, progress), written.numbers(name), strict=True)
         for before, after in pairs:
             a, b = before.astype(np.float64), after.astype(np.float64)
-            same = (a == b) | (np.isnan(a) & np.isnan(b))
-            change = np.where(same, 0, np.abs(a - b))
+            kept = (a == b) | (np.isnan(a) & np.isnan(b))
+            change = np.where(kept, 0, np.abs(a - b))
             if not (change <= np.maximum(relative * np.abs(a), smallest)).all():
                 raise CheckpointError(f"{name} was not written as it is; is the disk damaged?")
             largest = max(largest, float(change.max(initial=0)))
@@ -177,22 +194,19 @@ def _compare(
     return largest, not_finite
 
 
-def _numbers(checkpoint: Checkpoint, name: str) -> Iterator[Array]:
-    return checkpoint.numbers(name if name in checkpoint.tensors else EMBEDDING)
+def _numbers(checkpoint: Checkpoint, name: str, progress: Progress) -> Iterator[Array]:
+    for piece in checkpoint.numbers(name if name in checkpoint.tensors else EMBEDDING):
+        yield piece
+        progress(len(piece))
 
 
 def _full_name(name: str) -> str:
     return name if name == HEAD else f"transformer.{name}"
 
 
-def _nbytes(shape: tuple[int, ...], dtype: str) -> int:
-    return int(np.prod(shape)) * np.dtype(STORED_AS[dtype]).itemsize
-
-
-def _stored_as(dtype: str) -> str:
-    if dtype not in DTYPES:
-        raise InvalidArgumentError(f"dtype is {dtype!r}; it must be one of {', '.join(DTYPES)}")
-    return DTYPES[dtype]
+def _sizes(shapes: dict[str, tuple[int, ...]], dtype: str) -> dict[str, int]:
+    itemsize = np.dtype(STORED_AS[dtype]).itemsize
+    return {name: math.prod(shape) * itemsize for name, shape in shapes.items()}
 
 
 def _dtype_name(stored_as: str) -> str:

@@ -207,6 +207,7 @@ def test_defaults_and_other_names_are_those_of_transformers():
     for name in ("n_embd", "n_head", "n_layer", "n_positions"):
         assert getattr(ours, name) == getattr(theirs, name)
     assert ours.n_inner == 48 and GPT2Config(n_embd=5).n_inner == 20
+    assert GPT2Config.from_mapping({"n_inner": None, "intermediate_size": 7}).n_inner == 7
     assert GPT2Config.from_mapping({"eos_token_id": 3}).eos_token_ids == (3,)
     assert GPT2Config.from_mapping({"eos_token_id": [1, 2]}).eos_token_ids == (1, 2)
 
