@@ -17,6 +17,7 @@ from test_logits_parity import check_logits
 
 from gpt2np import GPT2, CheckpointError
 
+IDS = np.random.default_rng(2).integers(0, 300, 60)
 INDEX = "model.safetensors.index.json"
 
 # Dimension → label → what it changes; the first, without a label, is the default. A case takes one
@@ -145,7 +146,7 @@ def test_logits_are_those_of_transformers(name, tmp_path, show):
     lengths = [1, 2, model.config.n_positions]
     sequences = [rng.integers(0, model.config.vocab_size, length) for length in lengths]
     title = f"{len(CASES)} checkpoints written by transformers: largest |Δlogit|"
-    check_logits(f"{name:90}", model, reference, sequences, show, title)
+    check_logits(f"{name:92}", model, reference, sequences, show, title)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +168,48 @@ def test_a_switch_changes_the_logits_far_more_than_parity_lets_pass(changes, tmp
     assert np.abs(after - before).max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_inner": None},
+        {"n_inner": None, "intermediate_size": 256},
+        {"n_embd": 64, "hidden_size": 64},
+        {"pruned_heads": {"0": [1]}},
+        {"n_ctx": 10, "head_dim": 7, "is_decoder": True, "chunk_size_feed_forward": 8},
+        {"layer_norm_eps": 0.1},
+        {"dtype": "float64", "torch_dtype": "float16"},
+        {"architectures": ["GPT2Model"]},
+        {"reorder_and_upcast_attn": True},
+    ],
+    ids=str,
+)
+def test_what_a_config_may_say_without_changing_anything(changes, tmp_path):
+    save_case(tmp_path, CASES["default"])
+    ours, theirs = both_logits(tmp_path)
+    change_config(tmp_path, **changes)
+    ours_then, theirs_then = both_logits(tmp_path)
+    np.testing.assert_array_equal(ours_then, ours)
+    np.testing.assert_allclose(theirs_then, theirs, rtol=0, atol=1e-5)
+
+
+def test_what_a_config_leaves_out_is_as_transformers_has_it(tmp_path):
+    save_case(tmp_path, CASES["default"])
+    config = read_json(tmp_path / "config.json")
+    sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+    kept = {name: config[name] for name in sizes}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    ours, theirs = both_logits(tmp_path)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+def both_logits(folder):
+    """Those of gpt2np and those of transformers."""
+    return GPT2.from_folder(folder).forward([IDS]), reference_logits(load_reference(folder), IDS)
+
+
 # What transformers doesn't write itself: its checkpoints with their tensors named, laid out or
 # spread over files in another way.
 
-IDS = np.random.default_rng(2).integers(0, 300, 60)
 BLOCK_MATRICES = (
     "attn.c_attn.weight",
     "attn.c_proj.weight",
@@ -228,6 +267,11 @@ def with_same_head(tensors):
     return tensors | {"lm_head.weight": tensors[PREFIX + "wte.weight"].clone()}
 
 
+def with_head_instead_of_embedding(tensors):
+    """As safetensors.torch.save_model does, which keeps one of two names of a tensor."""
+    return {n.replace(PREFIX + "wte.weight", "lm_head.weight"): t for n, t in tensors.items()}
+
+
 def transposed(*endings):
     """Matrices as nn.Linear has them, [out, in]: all of a block, or those with these endings."""
     endings = endings or BLOCK_MATRICES
@@ -251,6 +295,7 @@ VARIANTS = {
     "float32 masks": with_masks(torch.float32),
     "masks without a prefix": lambda tensors: with_prefix("")(with_masks(torch.uint8)(tensors)),
     "same head": with_same_head,
+    "a head for both": with_head_instead_of_embedding,
 }
 
 
@@ -302,9 +347,9 @@ def test_another_head_is_used_whatever_the_config_says(tied, copied, original):
 
     change_tensors(copied / "model.safetensors", with_other_head)
     change_config(copied, tie_word_embeddings=tied)
-    ours = GPT2.from_folder(copied).forward([IDS])
-    np.testing.assert_allclose(ours, 2 * original[1][:, ::-1], atol=2e-6)
-    np.testing.assert_allclose(ours, reference_logits(load_reference(copied), IDS), atol=1e-5)
+    ours, theirs = both_logits(copied)
+    np.testing.assert_allclose(ours, 2 * original[1][:, ::-1], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_no_head_is_made_up(copied):
@@ -336,8 +381,9 @@ def test_a_shard_that_the_index_does_not_name_is_passed_over(sharded):
     stray = {"transformer.ln_f.bias": torch.full((64,), 9.0)}
     for name in ("model-00000-of-00009.safetensors", "model-00099-of-00099.safetensors"):
         save_file(stray, sharded / name, {"format": "pt"})
-    np.testing.assert_array_equal(GPT2.from_folder(sharded).forward([IDS]), before)
-    np.testing.assert_allclose(before, reference_logits(load_reference(sharded), IDS), atol=1e-5)
+    ours, theirs = both_logits(sharded)
+    np.testing.assert_array_equal(ours, before)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_a_tensor_that_its_shard_lacks_is_named_with_the_shard(sharded):
@@ -367,8 +413,8 @@ def test_a_single_file_counts_before_an_index(sharded, original):
     shutil.copy(original[0] / "config.json", sharded)
     shutil.copy(original[0] / "model.safetensors", sharded)
     change_tensors(sharded / "model.safetensors", changed)
-    ours = GPT2.from_folder(sharded).forward([IDS])
-    np.testing.assert_allclose(ours, reference_logits(load_reference(sharded), IDS), atol=1e-5)
+    ours, theirs = both_logits(sharded)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
     assert np.abs(ours - before).max() > 0.1
 
 
