@@ -15,7 +15,7 @@ def read_licence(folder: Path) -> str | None:
     try:
         with (folder / CARD_FILE).open(encoding="utf-8") as file:
             card = ModelCard(file.read(_AT_MOST), ignore_metadata_errors=True)
-    except (OSError, ValueError):
+    except Exception:  # whatever is wrong with a card, it names no licence
         return None
     licence = card.data.get("license_name") or card.data.get("license")
     return None if licence is None else str(licence)

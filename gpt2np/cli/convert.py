@@ -9,6 +9,7 @@ folder, read back, compared, and then renamed.
 import argparse
 import json
 import re
+import signal
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.model.convert import ConversionOptions
 
     options = ConversionOptions(args.dtype, limit, args.keep_head)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that no half of DST is left
     checkpoint = read_checkpoint(find_model(args.source).folder)
     converted = _convert(checkpoint, args.target, options)
     if args.json:
@@ -86,7 +88,7 @@ def _summary(converted: "Converted") -> str:
 
 
 def _bytes(size: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?I?B?)", size.upper())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]?I?B?)", size.upper())
     if not match or match[2] not in _UNITS or not (number := float(match[1]) * _UNITS[match[2]]):
         raise InvalidArgumentError(
             f"--max-shard-size is {size!r}; expected a size such as 500MB or 2GB"

@@ -178,20 +178,30 @@ def _compare(
     written.check()
     largest, not_finite = 0.0, []
     for name in names:
-        relative, smallest = _HALF_STEPS[written.tensors[name].dtype]
         finite = True
         pairs = zip(_numbers(source, name, progress), written.numbers(name), strict=True)
         for before, after in pairs:
-            a, b = before.astype(np.float64), after.astype(np.float64)
-            kept = (a == b) | (np.isnan(a) & np.isnan(b))
-            change = np.where(kept, 0, np.abs(a - b))
-            if not (change <= np.maximum(relative * np.abs(a), smallest)).all():
+            change = _change(before, after, written.tensors[name].dtype)
+            if change is None:
                 raise CheckpointError(f"{name} was not written as it is; is the disk damaged?")
-            largest = max(largest, float(change.max(initial=0)))
-            finite &= bool(np.isfinite(a).all())
+            largest = max(largest, change)
+            finite &= bool(np.isfinite(before).all())
         if not finite:
             not_finite.append(name)
     return largest, not_finite
+
+
+def _change(before: Array, after: Array, dtype: str) -> float | None:
+    """The largest |after - before|, None where it is more than rounding to `dtype` may change."""
+    finite = np.isfinite(before)
+    if not np.array_equal(before[~finite], after[~finite].astype(before.dtype), equal_nan=True):
+        return None
+    a, b = before[finite].astype(np.float64), after[finite].astype(np.float64)
+    change = np.abs(a - b)
+    relative, smallest = _HALF_STEPS[dtype]
+    if not (change <= np.maximum(relative * np.abs(a), smallest)).all():
+        return None
+    return float(change.max(initial=0))
 
 
 def _numbers(checkpoint: Checkpoint, name: str, progress: Progress) -> Iterator[Array]:
