@@ -73,23 +73,23 @@ def save_reference(
     shape = {"bos_token_id": 0, "eos_token_id": 0} | shape
     torch.manual_seed(seed)
     model = GPT2LMHeadModel(GPT2Config(**shape, attn_implementation="eager")).eval()
+    model.to(getattr(torch, dtype))  # before the drawing, so that float64 has all its digits
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += spread * torch.randn_like(parameter)
         if same_head:
             model.lm_head.weight.copy_(model.transformer.wte.weight)
-    model.to(getattr(torch, dtype))
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     stored = model.transformer if base else model
     stored.save_pretrained(folder, max_shard_size=size // shards + 1)
     return model
 
 
-def load_reference(folder: Path):
-    """transformers' GPT-2 of the checkpoint in `folder`, in float32 and with eager attention."""
+def load_reference(folder: Path, dtype: str = "float32"):
+    """transformers' GPT-2 of the checkpoint in `folder`, with eager attention."""
     from transformers import GPT2LMHeadModel
 
-    model = GPT2LMHeadModel.from_pretrained(folder, dtype="float32", attn_implementation="eager")
+    model = GPT2LMHeadModel.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
     return model.eval()
 
 
