@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
@@ -17,6 +18,7 @@ from gpt2np.text_file import write_text
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
 from gpt2np.tokenizer.gpt2_files import are_openais
+from gpt2np.tokenizer.special_tokens import CONFIG, SpecialTokens
 from gpt2np.tokenizer.split import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
 from gpt2np.tokenizer.vocabulary import SPACE, Vocabulary, check_bytes, check_ids
 
@@ -32,20 +34,25 @@ _UNLIKE_ONIGURUMA = re.compile(
 _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 
 
-def read_tokenizer_json(path: Path) -> Vocabulary:
+def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Vocabulary:
     """Read a `tokenizer.json`. Truncation and padding, which are for batches, are ignored.
+
+    Args:
+        path: the file.
+        special: what the small files beside it say; None to read it as `tokenizers` does, which
+            knows nothing of them.
 
     Raises:
         TokenizerError: the file is damaged, or asks for something that gpt2np doesn't do.
     """
     content = read_json_object(path, TokenizerError)
     try:
-        return _vocabulary(content, path)
+        return _vocabulary(content, path, special or SpecialTokens())
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TokenizerError(f"{path} is damaged: {type(error).__name__} {error}") from error
 
 
-def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
+def _vocabulary(content: dict[str, Any], path: Path, special: SpecialTokens) -> Vocabulary:
     model = content["model"]
     _refuse_unknown_model(model, path)
     steps = _pre_tokenizers(content.get("pre_tokenizer"), path)
@@ -56,7 +63,9 @@ def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
         raise _refuse(path, "add_prefix_space after another pre-tokenizer")
     _check_decoder(content.get("decoder"), bool(byte_level), path)
     _check_post_processor(content.get("post_processor"), path)
-    added = _added_tokens(content.get("added_tokens") or [], path)
+    own = _added_tokens(content.get("added_tokens") or [], path)
+    check_ids(model["vocab"], path)
+    added = special.added_to(model["vocab"], own, path)
     ranks = _ranks(model["merges"], bool(byte_level), path)
     vocabulary = Vocabulary(
         ids=_ids(model["vocab"], ranks, added, bool(byte_level), path),
@@ -68,10 +77,26 @@ def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
         prefix_space=bool(byte_level and byte_level[0].get("add_prefix_space", True)),
         whole_pieces=bool(model.get("ignore_merges")),
         unknown=None if byte_level else model.get("unk_token"),
+        roles=special.roles_of(added),
     )
+    if special.gpt2:
+        vocabulary = _as_gpt2_tokenizer(vocabulary, special, path)
     # Not, if there are more tokens than those of the bytes and merges, or a merge comes twice.
     genuine = byte_level and len(vocabulary.ids) - 256 == len(ranks) == len(model["merges"])
     return vocabulary.as_self_encoding() if genuine and are_openais(ranks) else vocabulary
+
+
+def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
+    """As transformers' GPT2Tokenizer has it, which takes the tokens and merges of the file only."""
+    changed = replace(vocabulary, prefix_space=special.prefix_space)
+    plain = Vocabulary(changed.ids, changed.ranks, changed.added, prefix_space=changed.prefix_space)
+    if changed != plain:
+        raise TokenizerError(
+            f"{path}: transformers reads it as a GPT2Tokenizer and ignores its normalizer, "
+            'pre_tokenizer and ignore_merges, which are not GPT-2\'s; set "tokenizer_class": '
+            f'"PreTrainedTokenizerFast" in {path.parent / CONFIG} if they count'
+        )
+    return changed
 
 
 def _refuse(path: Path, what: str) -> TokenizerError:
@@ -177,7 +202,7 @@ def _added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken
         for entry in entries
     ]
     check_ids({token.content: token.id for token in tokens}, path)
-    return tuple(sorted(tokens, key=lambda token: token.id))
+    return tuple(tokens)  # in this order they are added
 
 
 def _ids(
@@ -188,7 +213,6 @@ def _ids(
     path: Path,
 ) -> dict[str, int]:
     """token → id, for the tokens that the model itself can give."""
-    check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spaced(token): n for token, n in vocab.items()}
     made = {key.replace(" ", "") for key in ranks}
     if not made <= ids.keys():
