@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,12 +64,15 @@ def _vocabulary(content: dict[str, Any], path: Path, special: SpecialTokens) -> 
         raise _refuse(path, "add_prefix_space after another pre-tokenizer")
     _check_decoder(content.get("decoder"), bool(byte_level), path)
     _check_post_processor(content.get("post_processor"), path)
-    own = _added_tokens(content.get("added_tokens") or [], path)
-    check_ids(model["vocab"], path)
-    added = special.added_to(model["vocab"], own, path)
     ranks = _ranks(model["merges"], bool(byte_level), path)
+    ids = _ids(model["vocab"], ranks, bool(byte_level), path)
+    own = _added_tokens(content.get("added_tokens") or [], path)
+    added = special.added_to(model["vocab"], own, path)
+    _take_out(added, ids, ranks, bool(byte_level))
+    if byte_level:
+        check_bytes(ids, path)
     vocabulary = Vocabulary(
-        ids=_ids(model["vocab"], ranks, added, bool(byte_level), path),
+        ids=ids,
         ranks=ranks,
         added=added,
         patterns=tuple(pattern for step in steps for pattern in _patterns(step, path)),
@@ -206,30 +210,27 @@ def _added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken
 
 
 def _ids(
-    vocab: dict[str, int],
-    ranks: dict[str, int],
-    added: tuple[AddedToken, ...],
-    byte_level: bool,
-    path: Path,
+    vocab: dict[str, int], ranks: dict[str, int], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """token → id, for the tokens that the model itself can give."""
+    """token → id, spelled as in a Vocabulary."""
+    check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spaced(token): n for token, n in vocab.items()}
-    made = {key.replace(" ", "") for key in ranks}
-    if not made <= ids.keys():
+    if any(key.replace(" ", "") not in ids for key in ranks):
         wrong = next(key for key in ranks if key.replace(" ", "") not in ids)
         raise TokenizerError(f"{path}: the vocabulary has no token for the merge {wrong!r}")
-    check_ids(vocab | {token.content: token.id for token in added}, path)
-    for token in added:
-        if vocab.get(token.content, token.id) != token.id:
-            raise TokenizerError(f"{path} gives the token {token.content!r} two ids")
-        spelled = token.content if byte_level else _spaced(token.content)
-        if spelled not in made and not (
-            spelled in BYTE_OF_CHARACTER if byte_level else len(spelled) == 1
-        ):
-            ids.pop(spelled, None)
-    if byte_level:
-        check_bytes(ids, path)
     return ids
+
+
+def _take_out(
+    added: Iterable[AddedToken], ids: dict[str, int], ranks: dict[str, int], byte_level: bool
+) -> None:
+    """Leave in `ids` of the `added` tokens only those that the model itself can give, too."""
+    made = {key.replace(" ", "") for key in ranks}
+    for token in added:
+        spelled = token.content if byte_level else _spaced(token.content)
+        single = spelled in BYTE_OF_CHARACTER if byte_level else len(spelled) == 1
+        if spelled not in made and not single:
+            ids.pop(spelled, None)
 
 
 def _ranks(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
