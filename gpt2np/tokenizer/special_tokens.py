@@ -96,6 +96,12 @@ class SpecialTokens:
             free = max(free, number + 1)
         if self._is_out_of_reach(END_OF_TEXT, found, vocab, own):
             del found[END_OF_TEXT]
+        new = {token.id: token.content for token in found.values() if token.content not in vocab}
+        if new and (shared := next((text for text, id in vocab.items() if id in new), None)):
+            raise TokenizerError(
+                f"{self.source}: transformers gives the added token {new[vocab[shared]]!r:.60} the "
+                f"id {vocab[shared]}, which {shared!r:.60} has, because ids are left out"
+            )
         return tuple(sorted(found.values(), key=lambda token: token.id))
 
     def roles_of(self, added: Iterable[AddedToken]) -> dict[str, str]:
@@ -118,7 +124,10 @@ class SpecialTokens:
         for _, token in sorted(by_id.items()):
             first[replace(token, special=token.special or token.content in in_role)] = None
         contents = {"", *(token.content for token in first)}  # an empty one is no token
-        rest = [token for token in (*roles, *self.extra) if token.content not in contents]
+        extra = [
+            replace(each, special=True) if each.content in in_role else each for each in self.extra
+        ]
+        rest = [token for token in (*roles, *extra) if token.content not in contents]
         return [*first, *dict.fromkeys(rest)]
 
     def _all_roles(self) -> dict[str, AddedToken | None]:
@@ -204,7 +213,7 @@ def _parse(config: dict[str, Any], folder: Path, gpt2: bool) -> SpecialTokens:
         )
     complete = _DECLARED in config
     older = {} if complete else _read(folder / ROLES_MAP)
-    roles = _roles(config, path, {}) | _roles(older, folder / ROLES_MAP, _SPECIAL)
+    roles = _roles(config, path) | _roles(older, folder / ROLES_MAP)
     extra, more_roles = _extra(config, older, folder)
     roles |= more_roles
     if complete:
@@ -215,7 +224,7 @@ def _parse(config: dict[str, Any], folder: Path, gpt2: bool) -> SpecialTokens:
         declared=declared,
         source=path if complete else folder / ADDED,
         complete=complete,
-        roles={key: token and replace(token, special=True) for key, token in roles.items()},
+        roles=roles,
         extra=extra,
         gpt2=gpt2,
         prefix_space=_flag(config, "add_prefix_space", path),
@@ -229,16 +238,14 @@ def _flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
     return bool(value)
 
 
-def _roles(
-    entries: Mapping[str, Any], path: Path, flags: Mapping[str, bool]
-) -> dict[str, AddedToken | None]:
+def _roles(entries: Mapping[str, Any], path: Path) -> dict[str, AddedToken | None]:
     """The roles among `entries`; others than _ROLES may be there, such as "image_token"."""
     roles: dict[str, AddedToken | None] = {}
     for key, value in entries.items():
         if value is None and key in _ROLES:
             roles[key] = None
         elif key in _ROLES or (key.endswith("_token") and isinstance(value, str | dict)):
-            roles[key] = _token(value, path, key, flags)
+            roles[key] = _token(value, path, key, _SPECIAL)
     return roles
 
 
@@ -257,7 +264,7 @@ def _extra(
     ):
         flags = {} if source == path else _SPECIAL
         if isinstance(value, dict):
-            roles |= {name: _token(each, source, key, flags) for name, each in value.items()}
+            roles |= {name: _token(each, source, key, _SPECIAL) for name, each in value.items()}
         elif isinstance(value, list):
             extra += [_token(each, source, key, flags) for each in value]
         elif value is not None:

@@ -296,6 +296,14 @@ def test_end_of_text_that_is_only_assumed_comes_before_a_new_token(own_vocabular
     assert assert_equal(own_vocabulary).special_tokens == {EOT: 260, "[PAD]": 261}
 
 
+def test_a_new_token_for_which_no_id_is_free(own_vocabulary):
+    vocab = json.loads((own_vocabulary / "vocab.json").read_text(encoding="utf-8"))
+    write(own_vocabulary, {"vocab": vocab | {"hel": 260}})
+    write(own_vocabulary, {"special_tokens_map": OWN | {"pad_token": "[PAD]"}})
+    with pytest.raises(TokenizerError, match=r"'\[PAD\]' the id 260, which 'hel' has"):
+        Tokenizer.load(own_vocabulary)
+
+
 @pytest.mark.parametrize("kind", ["2: added", "4: declared", "3: objects in the config only"])
 def test_saved_and_read_again_by_both(kind, two_files, tmp_path):
     write(two_files, TWO_FILES[kind])
