@@ -100,7 +100,7 @@ class LanguageModel:
         end_ids: frozenset[int] = frozenset(),
         notice: str | None = None,
     ) -> None:
-        if tokenizer.vocab_size > model.config.vocab_size:
+        if tokenizer.vocabulary.ids_of_texts > model.config.vocab_size:
             raise CheckpointError(
                 f"{name}: the vocabulary has {tokenizer.vocab_size} tokens, but the model only "
                 f"{model.config.vocab_size}; the files must come from the same model"

@@ -59,6 +59,16 @@ class Vocabulary:
         return max([*self.ids.values(), *(token.id for token in self.added)], default=-1) + 1
 
     @cached_property
+    def ids_of_texts(self) -> int:
+        """The highest id plus one of the tokens that plain text can become.
+
+        Fine-tunes often add a special token, such as one for padding, that their model has no row
+        for and never sees.
+        """
+        found = (token.id for token in self.added if not token.special)
+        return max([*self.ids.values(), *found], default=-1) + 1
+
+    @cached_property
     def token_bytes(self) -> dict[int, bytes]:
         """id → the token's bytes; those of an added token are its text in UTF-8."""
         tokens = list(self.ids)
