@@ -6,6 +6,7 @@ and so on with a `model.safetensors.index.json` whose "weight_map" says which te
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpt2np.errors import CheckpointError
@@ -41,4 +42,20 @@ def _is_plain_name(shard: object) -> bool:
         and shard.endswith(".safetensors")
         and shard.isprintable()
         and not set(shard) & set("/\\:")
+    )
+
+
+def pickles_among(names: Iterable[str]) -> list[str]:
+    """Those of `names`, files of one folder, that hold weights as a pickle."""
+    pickles = (".bin", ".pt", ".pth", ".ckpt")
+    return sorted(name for name in names if name.endswith(pickles) and "/" not in name)
+
+
+def conversion_advice(model: str, revision: str | None = None) -> str:
+    """How to make a folder with safetensors of `model`, a folder or a Hub id with pickles."""
+    of = f"({model!r}, revision={revision!r})" if revision else f"({model!r})"
+    return (
+        "convert it with transformers, where you trust it: "
+        f"AutoModelForCausalLM.from_pretrained{of}.save_pretrained('converted'); "
+        f"AutoTokenizer.from_pretrained{of}.save_pretrained('converted')"
     )
