@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,8 +30,9 @@ def list_files(model: HubId, timeout: float | None = None) -> frozenset[str]:
 def fetch(model: HubId, files: FileList, listing: frozenset[str] | None = None) -> Path:
     """Fetch `files` of `model` into the cache; returns the folder they are in.
 
-    Progress bars go to stderr if that is a terminal. Files that are cached already are kept, and
-    weights that were fetched in part are continued. Other processes may fetch the same.
+    Of large files a progress bar goes to stderr if that is a terminal. Files that are cached
+    already are kept, and weights that were fetched in part are continued. Other processes may fetch
+    the same.
 
     Raises:
         ModelNotFoundError: it is not there or can't be fetched; the message says what to do.
@@ -61,7 +63,9 @@ def _fetch_small_files(model: HubId, files: FileList, listing: frozenset[str]) -
     from huggingface_hub import snapshot_download
 
     names = files.small(listing)
-    return Path(snapshot_download(model.repository, revision=model.revision, allow_patterns=names))
+    with _no_progress_bars():
+        folder = snapshot_download(model.repository, revision=model.revision, allow_patterns=names)
+    return Path(folder)
 
 
 def _weights(model: HubId, files: FileList, folder: Path, listing: frozenset[str]) -> list[str]:
@@ -85,6 +89,27 @@ def _check_writable(folder: Path) -> None:
 
 
 @contextlib.contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """None for small files: up to three for each, which some versions draw once more at exit."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    # Where the variable is set, it decides.
+    is_ours = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
+    if is_ours:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        if is_ours:
+            enable_progress_bars()
+
+
+@contextlib.contextmanager
 def _warnings_silenced() -> Iterator[None]:
     """No word from huggingface_hub but progress, unless the user asks for more.
 
@@ -95,6 +120,8 @@ def _warnings_silenced() -> Iterator[None]:
     if "HF_HUB_VERBOSITY" not in os.environ:
         logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="huggingface_hub")
+            yield
     finally:
         logger.setLevel(level)
