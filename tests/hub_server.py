@@ -71,10 +71,7 @@ class Hub:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
-                hub.requests.append(f"{self.command} {self.path}")
-                hub.headers.append(self.headers)
-                time.sleep(hub.trouble.delay)
-                hub._answer(self)
+                hub.answer(self)
 
             do_HEAD = do_GET
 
@@ -108,7 +105,11 @@ class Hub:
             if request.startswith("GET /large/")
         ]
 
-    def _answer(self, request):
+    def answer(self, request):
+        """Answer a request, and keep it."""
+        self.requests.append(f"{request.command} {request.path}")
+        self.headers.append(request.headers)
+        time.sleep(self.trouble.delay)
         path = unquote(request.path.split("?")[0])
         if path.startswith("/large/"):
             return self._send_large(request, path.rpartition("/")[2])

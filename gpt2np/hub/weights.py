@@ -67,7 +67,7 @@ class _Content:
         resumed = partial.exists()
         partial.parent.mkdir(parents=True, exist_ok=True)
         self._append_to(partial)
-        if _fits(partial, self.blob.name):
+        if self._is_in(partial):
             partial.replace(self.blob)
             return
         partial.unlink()
@@ -84,7 +84,8 @@ class _Content:
             try:
                 self._get(file)
             except Exception as error:
-                raise failures.Interrupted(self.name, file.tell(), self.size) from error
+                if file.tell() < self.size:
+                    raise failures.Interrupted(self.name, file.tell(), self.size) from error
 
     def _get(self, file: BinaryIO) -> None:
         from huggingface_hub.file_download import http_get
@@ -98,6 +99,16 @@ class _Content:
             expected_size=self.size,
             displayed_filename=self.name,
         )
+
+    def _is_in(self, file: Path) -> bool:
+        """Whether it is what the Hub says it is, as far as it says so."""
+        if file.stat().st_size != self.size or len(self.blob.name) != _SHA256_DIGITS:
+            return file.stat().st_size == self.size
+        digest = hashlib.sha256()
+        with file.open("rb") as content:
+            while chunk := content.read(_CHUNK):
+                digest.update(chunk)
+        return digest.hexdigest() == self.blob.name
 
     def _check_space(self, folder: Path, needed: int) -> None:
         """Better told before the disk is full than after."""
@@ -113,14 +124,3 @@ def _locked(blob: Path) -> contextlib.AbstractContextManager[object]:
     lock = cache_folder() / ".locks" / blob.parent.parent.name / f"{blob.name}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     return WeakFileLock(lock)
-
-
-def _fits(file: Path, etag: str) -> bool:
-    """Whether the content is what the Hub says it is, as far as it says so."""
-    if len(etag) != _SHA256_DIGITS:
-        return True
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while chunk := content.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest() == etag
