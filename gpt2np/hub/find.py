@@ -7,8 +7,6 @@ from pathlib import Path
 
 from gpt2np.errors import ModelNotFoundError
 from gpt2np.hub.cache import cached
-from gpt2np.hub.failures import reason
-from gpt2np.hub.fetch import fetch, list_files
 from gpt2np.hub.files import MODEL_FILES, VOCABULARY_FILES, FileList
 from gpt2np.hub.names import HubId, hub_id
 from gpt2np.weight_files import INDEX_FILE, WEIGHTS_FILE
@@ -83,7 +81,11 @@ def _find(name: str | None, files: FileList) -> ModelSource:
     if folder := _local_folder(name):
         return ModelSource(name, folder)
     on_hub = hub_id(name)
-    return ModelSource(name, cached(on_hub, files) or fetch(on_hub, files), on_hub=on_hub)
+    if folder := cached(on_hub, files):
+        return ModelSource(name, folder, on_hub=on_hub)
+    from gpt2np.hub.fetch import fetch  # only here: it is much to import for those who need it not
+
+    return ModelSource(name, fetch(on_hub, files), on_hub=on_hub)
 
 
 def _is_file(name: str) -> bool:
@@ -136,6 +138,8 @@ def _default_model(files: FileList) -> ModelSource:
     name = str(DEFAULT_MODEL)
     if folder := cached(DEFAULT_MODEL, files):
         return ModelSource(name, folder, on_hub=DEFAULT_MODEL)
+    from gpt2np.hub.fetch import fetch
+
     try:
         listing = _listing_in_time(DEFAULT_MODEL)
         folder = fetch(DEFAULT_MODEL, files, listing)
@@ -151,6 +155,9 @@ def _listing_in_time(model: HubId) -> frozenset[str]:
         ModelNotFoundError: it doesn't.
     """
     from huggingface_hub import constants
+
+    from gpt2np.hub.failures import reason
+    from gpt2np.hub.fetch import list_files
 
     if constants.HF_HUB_OFFLINE:
         raise ModelNotFoundError(f"{model} is not cached and HF_HUB_OFFLINE is set")
