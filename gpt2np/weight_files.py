@@ -15,6 +15,7 @@ from gpt2np.json_file import SMALL, read_json_object
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 SHARD_PATTERN = "model-*-of-*.safetensors"
+_PICKLES_OF_TRAINERS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # hold no weights
 
 
 def read_index(path: Path) -> dict[str, str]:
@@ -35,6 +36,11 @@ def read_index(path: Path) -> dict[str, str]:
     return weight_map
 
 
+def shard_name(number: int, total: int) -> str:
+    """The name of one of several files: (1, 3) → model-00001-of-00003.safetensors."""
+    return f"model-{number:05}-of-{total:05}.safetensors"
+
+
 def _is_plain_name(shard: object) -> bool:
     """Whether it stays in the folder, by the rules of every platform: a/b, a\\b and c:d don't."""
     return (
@@ -45,10 +51,21 @@ def _is_plain_name(shard: object) -> bool:
     )
 
 
+def missing_weights(folder: Path) -> str:
+    """What to say of a folder that holds neither the one file nor an index."""
+    if pickles := pickles_among(file.name for file in folder.iterdir()):
+        return (
+            f"{folder} holds its weights as {pickles[0]}, a pickle, which can run code and is "
+            f"never opened; {conversion_advice(str(folder))}"
+        )
+    return f"{folder} holds no {WEIGHTS_FILE}; a model's folder needs it beside config.json"
+
+
 def pickles_among(names: Iterable[str]) -> list[str]:
-    """Those of `names`, files of one folder, that hold weights as a pickle."""
-    pickles = (".bin", ".pt", ".pth", ".ckpt")
-    return sorted(name for name in names if name.endswith(pickles) and "/" not in name)
+    """Those of `names`, the files of a folder, that seem to hold weights as a pickle."""
+    endings = (".bin", ".pt", ".pth")
+    pickles = [name for name in names if name.endswith(endings) or ".ckpt" in name]
+    return sorted(set(pickles) - _PICKLES_OF_TRAINERS)
 
 
 def conversion_advice(model: str, revision: str | None = None) -> str:

@@ -88,7 +88,7 @@ def home(tmp_path):
 def start(home, tmp_path):
     """start(url, "download", "gpt2", VARIABLE="…"): a running `gpt2np download gpt2`."""
 
-    def run(url, *arguments, code=None, **env):
+    def run(url, *arguments, code=None, stderr=subprocess.PIPE, **env):
         kept = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
         variables = {k: v for k, v in kept.items() if not k.startswith(("HF_", "GPT2NP_M"))}
         variables |= {"HF_ENDPOINT": url, "HF_HOME": str(home), **env}
@@ -96,7 +96,7 @@ def start(home, tmp_path):
         return subprocess.Popen(
             [sys.executable, *program, *arguments],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             env=variables,
         )
@@ -317,7 +317,21 @@ class TestDownloadCommand:
         fails(download(hub.url, str(tmp_path)), "has no config.json, model.safetensors, vocab")
         assert not hub.requests
 
-    def test_help_and_a_missing_model_import_no_numpy(self, hub, start):
+    def test_a_terminal_sees_how_far_the_weights_are_and_no_more(self, hub, start):
+        termios = pytest.importorskip("termios")
+        terminal, stderr = os.openpty()
+        termios.tcsetwinsize(stderr, (40, 100))
+        process = start(hub.url, "download", "gpt2", stderr=stderr)
+        os.close(stderr)
+        assert process.communicate(timeout=60)[0].count("\n") == 1
+        shown = os.read(terminal, 100_000).decode()
+        assert shown.startswith("\rmodel.safetensors:   0%|") and "100%|" in shown
+        assert {line.split(":")[0] for line in shown.split() if line.endswith(":")} == {
+            "model.safetensors",
+            "model",
+        }
+
+    def test_help_and_a_local_model_import_no_numpy(self, hub, start):
         code = (
             "import sys; from gpt2np.cli.main import run\n"
             "run(['download', 'bundled']); assert 'numpy' not in sys.modules\n"
@@ -370,6 +384,17 @@ class TestShards:
         assert (folder / SHARDS[1]).read_bytes() == b"two"
         hub.forget()
         assert folder_of(download(hub.url, "some/sharded")) == folder and not hub.requests
+
+    def test_they_give_the_text_of_the_single_file(self, hub, command, generate, tmp_path):
+        folder = tmp_path / "shards"
+        size = ["--max-shard-size", "4MB"]
+        assert command(hub.url, "convert", "bundled", str(folder), *size).returncode == 0
+        content = {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert len([name for name in content if name.startswith("model-0")]) > 2
+        hub.repositories["some/sharded"].revisions["main"] = content
+        result = generate(hub.url, "--model", "some/sharded")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == generate(hub.url, "--model", "bundled").stdout
 
     def test_without_one_of_them_it_is_not_whole(self, hub, download):
         folder = folder_of(download(hub.url, "some/sharded"))

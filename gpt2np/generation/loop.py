@@ -74,12 +74,19 @@ def decode_step(model: GPT2, running: Sequence[RunningSequence]) -> None:
     caches = [sequence.cache for sequence in running]
     logits = model.forward(pending, caches, rows=last_rows(pending))  # (S, V)
     if not np.isfinite(logits.max(-1)).all():
-        raise CheckpointError(
-            "the model's logits are not numbers: its weights or config are damaged"
-        )
+        raise CheckpointError(f"the model's logits are not numbers: {_cause(model)}")
     for sequence, row in zip(running, logits, strict=True):
         sequence.ids.append(next_id(row, sequence.options, sequence.rng))
         sequence.finish_reason = _finish_reason(sequence, model.config.n_positions)
+
+
+def _cause(model: GPT2) -> str:
+    spoiled = [name for name, array in model.weights.items() if not np.isfinite(array).all()]
+    if spoiled:
+        return f"NaN or infinite numbers are stored in {', '.join(spoiled[:3])}" + (
+            f" and {len(spoiled) - 3} more tensors" if len(spoiled) > 3 else ""
+        )
+    return "they grow beyond its dtype; its weights or config are damaged"
 
 
 def _finish_reason(sequence: RunningSequence, n_positions: int) -> FinishReason | None:

@@ -13,7 +13,14 @@ huggingface_hub's business (HF_HOME, HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY, HF_HUB_
 reads them when it is imported, so it is imported only when needed.
 """
 
-from gpt2np.hub.files import MODEL_FILES, VOCABULARY_FILES
+from gpt2np.hub.files import MODEL_FILES, VOCABULARY_FILES, companion_files
 from gpt2np.hub.find import ModelSource, find_model, find_vocabulary
 
-__all__ = ["MODEL_FILES", "VOCABULARY_FILES", "ModelSource", "find_model", "find_vocabulary"]
+__all__ = [
+    "MODEL_FILES",
+    "VOCABULARY_FILES",
+    "ModelSource",
+    "companion_files",
+    "find_model",
+    "find_vocabulary",
+]

@@ -48,7 +48,7 @@ def incomplete(
     model: HubId, missing: Collection[str], listing: Collection[str]
 ) -> ModelNotFoundError:
     """The repository lacks what can't be done without."""
-    pickles = pickles_among(listing)
+    pickles = pickles_among(name for name in listing if "/" not in name)
     if WEIGHTS.label in missing and pickles:
         advice = conversion_advice(model.repository, model.revision)
         return ModelNotFoundError(

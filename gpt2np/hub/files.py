@@ -96,3 +96,8 @@ MODEL_FILES = FileList(
     optional=("generation_config.json", *VOCABULARY_EXTRAS, "README.md"),  # for its licence
 )
 VOCABULARY_FILES = FileList()
+
+
+def companion_files() -> list[str]:
+    """The names of what belongs to a model beside its config and weights."""
+    return [*(name for way in VOCABULARY.ways for name in way), *MODEL_FILES.optional]

@@ -15,6 +15,11 @@ Array = NDArray[Any]
 _FIRST_CAPACITY = 64  # tokens
 
 
+def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32) -> int:
+    """Bytes of the keys and values of `length` tokens."""
+    return 2 * config.n_layer * length * config.n_embd * np.dtype(dtype).itemsize
+
+
 class KVCache:
     """One sequence's cache: arrays allocated ahead, doubled when full, that can be cut back.
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpt2np.errors import CheckpointError
 from gpt2np.json_file import SMALL, read_json_object
+from gpt2np.model.activations import ACTIVATIONS
 
 CONFIG_FILE = "config.json"
-ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")  # two names of one function
 OTHER_NAMES = {
     "max_position_embeddings": "n_positions",
     "hidden_size": "n_embd",
@@ -33,6 +33,7 @@ class GPT2Config:
         n_layer: L, number of blocks.
         n_head: H, attention heads per block, each of D = C / H channels.
         n_inner: F, width of the MLP; 4 * n_embd if none is given.
+        activation_function: of the MLP, a name in `gpt2np.model.activations.ACTIVATIONS`.
         layer_norm_epsilon: added to the variance in every layer norm.
         scale_attn_weights: divide attention scores by the square root of D.
         scale_attn_by_inverse_layer_idx: divide them by the block's number, too, counted from 1.
@@ -47,6 +48,7 @@ class GPT2Config:
     n_layer: int = 12
     n_head: int = 12
     n_inner: int = 0
+    activation_function: str = "gelu_new"
     layer_norm_epsilon: float = 1e-5
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
@@ -71,7 +73,7 @@ class GPT2Config:
             CheckpointError: another architecture, a value of the wrong kind, or a switch that
                 changes the result and is not supported.
         """
-        content = {OTHER_NAMES.get(name, name): value for name, value in content.items()}
+        content = _with_gpt2s_names(content, source)
         _refuse_unsupported(content, source)
         values = {
             name: content[name]
@@ -96,16 +98,23 @@ def token_ids(value: object, source: str) -> tuple[int, ...]:
     return tuple(ids)
 
 
+def _with_gpt2s_names(content: Mapping[str, Any], source: str) -> dict[str, Any]:
+    renamed = dict(content)
+    for other, name in OTHER_NAMES.items():
+        value = renamed.pop(other, None)
+        if value is not None:
+            if renamed.get(name) not in (None, value):
+                raise CheckpointError(
+                    f"{source}: {name} is {renamed[name]!r} and {other}, its other name, {value!r}"
+                )
+            renamed[name] = value
+    return renamed
+
+
 def _refuse_unsupported(content: Mapping[str, Any], source: str) -> None:
     if content.get("model_type", "gpt2") != "gpt2":
         raise CheckpointError(
             f"{source}: model_type is {content['model_type']!r}; gpt2np runs 'gpt2' only"
-        )
-    activation = content.get("activation_function", "gelu_new")
-    if activation not in ACTIVATIONS:
-        raise CheckpointError(
-            f"{source}: activation_function {activation!r} is not supported; expected one of "
-            f"{', '.join(ACTIVATIONS)}"
         )
     # reorder_and_upcast_attn needs no switch: it changes how half precision is computed, and here
     # everything is float32 or float64.
@@ -116,7 +125,9 @@ def _refuse_unsupported(content: Mapping[str, Any], source: str) -> None:
 
 def _check_kind(name: str, value: Any, source: str) -> None:
     expected = type(getattr(GPT2Config, name))
-    if expected is int:
+    if expected is str:
+        valid, words = value in tuple(ACTIVATIONS), "one of " + ", ".join(ACTIVATIONS)
+    elif expected is int:
         valid, words = type(value) is int and value > 0, "a whole number above 0"
     elif expected is float:
         # Written so that nan, which compares false with everything, is refused too.

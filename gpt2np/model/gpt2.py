@@ -53,13 +53,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.model.activations import ACTIVATIONS
 from gpt2np.model.cache import KVCache
-from gpt2np.model.checkpoint import load_weights
-from gpt2np.model.config import CONFIG_FILE, GPT2Config
+from gpt2np.model.checkpoint import load_weights, read_checkpoint
+from gpt2np.model.config import GPT2Config
 from gpt2np.model.functions import (
     attention_pattern,
     causal_attention,
-    gelu_new,
     layer_norm,
     linear,
     merge_heads,
@@ -83,11 +83,12 @@ class GPT2:
     def __init__(self, config: GPT2Config, weights: dict[str, Array]) -> None:
         self.config = config
         self.weights = weights
+        self._activation = ACTIVATIONS[config.activation_function]
         self._unembedding: Array = weights.get("lm_head.weight", weights["wte.weight"]).T  # (C, V)
 
     @classmethod
     def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> GPT2:
-        """Load `config.json` and `model.safetensors`, to compute in float32 or float64.
+        """Load `config.json` and the weights beside it, to compute in float32 or float64.
 
         Raises:
             CheckpointError: the files are missing, damaged, or don't fit each other.
@@ -95,8 +96,8 @@ class GPT2:
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
-        config = GPT2Config.from_file(Path(folder) / CONFIG_FILE)
-        return cls(config, load_weights(Path(folder), config, dtype))
+        checkpoint = read_checkpoint(Path(folder))
+        return cls(checkpoint.config, load_weights(checkpoint, dtype))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -170,7 +171,7 @@ class GPT2:
         x = at(f"{name}.resid_mid", x + h)
         h = at(f"{name}.ln_2", self._layer_norm(f"{w}.ln_2", x))
         h = at(f"{name}.mlp.pre", self._linear(f"{w}.mlp.c_fc", h))  # (N, F)
-        h = at(f"{name}.mlp.act", gelu_new(h))
+        h = at(f"{name}.mlp.act", self._activation(h))
         h = at(f"{name}.mlp.out", self._linear(f"{w}.mlp.c_proj", h))  # (N, C)
         return at(f"{name}.resid", x + h)
 

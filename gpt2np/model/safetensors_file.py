@@ -1,60 +1,222 @@
-"""One .safetensors file as arrays that are mapped, not read.
+"""The safetensors format: what a file holds, its tensors as arrays, and writing one.
 
 The format (huggingface/safetensors, "Format"): 8 bytes with the header's length (little-endian), a
 JSON header that gives every tensor's dtype, shape and place, then the tensors' bytes. The
-`safetensors` package checks a file and is asked to; but it copies every tensor into memory and its
-NumPy side has no bfloat16, so the arrays themselves are made here.
+`safetensors` package checks every file; but it copies tensors into memory and its NumPy side has no
+bfloat16, so the arrays themselves are made here.
 """
 
+from __future__ import annotations
+
 import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.errors import CheckpointError
+from gpt2np.json_file import SMALL
 
 Array = NDArray[Any]
 
-_STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-_OTHER = "|u1"
+STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+"""Floating-point dtypes, by the format's names → what NumPy reads their bytes as."""
+
+DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+"""NumPy's and torch's names of them → the format's."""
+
+PIECE = 1 << 18  # numbers that are converted at a time, so that few of them are in memory twice
 
 
-def map_safetensors(path: Path) -> dict[str, Array]:
-    """Every floating-point tensor of the file: name → read-only array in the file's own dtype.
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in a file, of which only the header has been read.
 
-    float32, float64 and float16 tensors are views of the mapped file, and take memory only as they
-    are used. bfloat16, which NumPy lacks, is widened to float32, exactly. Tensors of other dtypes
-    (the boolean masks of old checkpoints) come as raw bytes. Files of early safetensors versions,
-    openai-community/gpt2's among them, start their data at odd places: such tensors are copied,
-    because NumPy would otherwise copy them for every product.
+    Attributes:
+        path: the file.
+        dtype: by the format's names: "F32", "F16", "BF16", "I64", …
+        shape: its shape in the file.
+        start: where its bytes begin in the file.
+        nbytes: how many bytes it has.
+    """
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the file, by name. Nothing but the header is read.
 
     Raises:
-        CheckpointError: the file is missing, truncated, or not in the safetensors format.
+        CheckpointError: the file is missing, cut off, or not in the safetensors format.
     """
     try:
-        with path.open("rb") as file, safe_open(path, framework="numpy"):
-            header_size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(header_size))
-        data = np.memmap(path, np.uint8, mode="r")
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{path} is damaged or not a safetensors file ({error}); fetch or save it again"
-        ) from error
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing, or not a file")
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > SMALL:  # the package would read up to 100 MB, and need ten times as much
+                raise _damaged(path, f"its header claims {size:,} bytes")
+            content = file.read(size).decode("utf-8")
+        header = json.loads(content, object_pairs_hook=_without_duplicates)
+        with safe_open(path, framework="numpy"):  # checks shapes, sizes, and that no byte is shared
+            pass
     except OSError as error:
         raise CheckpointError(f"can't read {path}: {error.strerror}") from error
-    body = np.asarray(data)[8 + header_size :]
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise _damaged(path, str(error)) from error
     header.pop("__metadata__", None)
-    return {name: _array(body, entry) for name, entry in header.items()}
+    return {name: _stored(path, 8 + size, entry) for name, entry in header.items()}
 
 
-def _array(body: NDArray[np.uint8], entry: dict[str, Any]) -> Array:
+def _damaged(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is damaged or not a safetensors file ({why}); fetch or save it again"
+    )
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("the header has the same key twice")
+    return content
+
+
+def _stored(path: Path, body: int, entry: dict[str, Any]) -> StoredTensor:
     start, stop = entry["data_offsets"]
-    stored = body[start:stop].view(_STORED_AS.get(entry["dtype"], _OTHER))
-    if entry["dtype"] == "BF16":
-        stored = (stored.astype(np.uint32) << 16).view(np.float32)
-    if stored.dtype == np.uint8:
-        return stored
-    return (stored if stored.flags.aligned else stored.copy()).reshape(entry["shape"])
+    return StoredTensor(path, entry["dtype"], tuple(entry["shape"]), body + start, stop - start)
+
+
+def read_tensors(tensors: Mapping[str, StoredTensor], dtype: DTypeLike) -> dict[str, Array]:
+    """The tensors as read-only arrays of `dtype`, float32 or float64.
+
+    Those stored in `dtype` are views of the mapped file, and take memory only as they are used.
+    Others are converted piece by piece, so that no more than the result is ever in memory. Files of
+    early safetensors versions, openai-community/gpt2's among them, start their data at odd places:
+    such tensors are copied, because NumPy would otherwise copy them for every product.
+
+    Raises:
+        CheckpointError: a file breaks off, or a number is too large for `dtype`.
+    """
+    paths = {tensor.path for tensor in tensors.values() if _is_view(tensor, dtype)}
+    mapped = {path: np.asarray(np.memmap(path, np.uint8, mode="r")) for path in paths}
+    arrays = {}
+    for name, tensor in tensors.items():
+        if _is_view(tensor, dtype):
+            data = mapped[tensor.path][tensor.start : tensor.start + tensor.nbytes]
+            arrays[name] = data.view(dtype).reshape(tensor.shape)
+        else:
+            arrays[name] = _converted(name, tensor, dtype)
+    return arrays
+
+
+def _is_view(tensor: StoredTensor, dtype: DTypeLike) -> bool:
+    wanted = np.dtype(dtype)
+    same = tensor.dtype != "BF16" and np.dtype(STORED_AS[tensor.dtype]) == wanted
+    return same and tensor.start % wanted.alignment == 0
+
+
+def _converted(name: str, tensor: StoredTensor, dtype: DTypeLike) -> Array:
+    array = np.empty(tensor.size, dtype)
+    done = 0
+    try:
+        with np.errstate(over="raise"):
+            for piece in pieces(tensor):
+                array[done : done + len(piece)] = piece
+                done += len(piece)
+    except FloatingPointError:
+        raise CheckpointError(
+            f"{tensor.path}: {name} holds numbers too large for {np.dtype(dtype)}"
+        ) from None
+    array.flags.writeable = False
+    return array.reshape(tensor.shape)
+
+
+def pieces(tensor: StoredTensor) -> Iterator[Array]:
+    """Its numbers in the file's order, some at a time: 1-D arrays in the file's own dtype.
+
+    bfloat16, which NumPy lacks, is widened to float32, exactly.
+
+    Raises:
+        CheckpointError: the file can't be read, or breaks off.
+    """
+    try:
+        with tensor.path.open("rb") as file:
+            file.seek(tensor.start)
+            left = tensor.size
+            while left:
+                piece = np.fromfile(file, STORED_AS[tensor.dtype], min(left, PIECE))
+                if not len(piece):
+                    raise _damaged(tensor.path, "it breaks off")
+                left -= len(piece)
+                if tensor.dtype == "BF16":
+                    piece = (piece.astype(np.uint32) << 16).view(np.float32)
+                yield piece
+    except OSError as error:
+        raise CheckpointError(f"can't read {tensor.path}: {error.strerror}") from error
+
+
+def write_safetensors(
+    path: Path,
+    dtype: str,
+    tensors: Mapping[str, tuple[tuple[int, ...], Iterable[Array]]],
+) -> None:
+    """Write `tensors`, name → (shape, its numbers piece by piece), in one of STORED_AS's dtypes.
+
+    Each piece is converted and written as it comes, so that memory is needed for one piece only.
+
+    Raises:
+        CheckpointError: a number is too large for `dtype`.
+        OSError: the file can't be written.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
+    stop = 0
+    for name, (shape, _) in tensors.items():
+        start, stop = stop, stop + math.prod(shape) * np.dtype(STORED_AS[dtype]).itemsize
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
+    content = json.dumps(header, separators=(",", ":")).encode()
+    content += b" " * (-len(content) % 8)  # so that the numbers begin at a multiple of 8
+    with path.open("wb") as file:
+        file.write(len(content).to_bytes(8, "little") + content)
+        for name, (_, numbers) in tensors.items():
+            for piece in numbers:
+                file.write(_encoded(name, piece, dtype).data)
+
+
+def _encoded(name: str, piece: Array, dtype: str) -> Array:
+    try:
+        with np.errstate(over="raise"):
+            if dtype != "BF16":
+                return np.ascontiguousarray(piece, STORED_AS[dtype])
+            return _to_bfloat16(np.ascontiguousarray(piece, np.float32))
+    except FloatingPointError:
+        raise CheckpointError(
+            f"{name} holds numbers too large for {dtype}; choose a wider dtype"
+        ) from None
+
+
+def _to_bfloat16(x: Array) -> Array:
+    """The upper halves of float32 numbers, rounded to nearest, ties to even, as torch does.
+
+    Raises FloatingPointError for a finite number that would become infinite.
+    """
+    bits = x.view(np.uint32)
+    halves = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+    halves[np.isnan(x)] = 0x7FC0
+    infinite = (halves & 0x7FFF) == 0x7F80
+    if np.isfinite(x[infinite]).any():
+        raise FloatingPointError
+    return halves

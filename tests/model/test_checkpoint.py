@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt2np import GPT2, CheckpointError, GPT2Config, InvalidArgumentError
-from gpt2np.model.checkpoint import load_weights, weight_shapes
+from gpt2np.model.checkpoint import load_weights, read_checkpoint, weight_shapes
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_all_problems_are_told_together(folder):
     assert "ln_f.bias is missing" in message
     assert "h.0.attn.rotary is unexpected" in message
     assert "h.2.mlp.c_fc.weight has shape (96, 24), expected (24, 96)" in message
-    assert "h.1.ln_1.bias is not stored as floating-point numbers" in message
+    assert "h.1.ln_1.bias is stored as I64, not as floating-point" in message
     assert "\n" not in message
 
 
@@ -147,7 +147,12 @@ def test_pickles_are_never_opened(folder):
     ("changes", "message"),
     [
         ({"model_type": "llama"}, "model_type is 'llama'"),
-        ({"activation_function": "swish"}, "activation_function 'swish' is not supported"),
+        (
+            {"activation_function": "mish"},
+            "activation_function is 'mish', expected one of gelu_new,",
+        ),
+        ({"activation_function": ["relu"]}, "activation_function is .'relu'., expected one of"),
+        ({"hidden_size": 25}, "n_embd is 24 and hidden_size, its other name, 25"),
         ({"add_cross_attention": True}, "add_cross_attention is set"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
         ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),
@@ -202,11 +207,22 @@ def test_defaults_and_other_names_are_those_of_transformers():
     for name in ("n_embd", "n_head", "n_layer", "n_positions"):
         assert getattr(ours, name) == getattr(theirs, name)
     assert ours.n_inner == 48 and GPT2Config(n_embd=5).n_inner == 20
+    assert GPT2Config.from_mapping({"n_inner": None, "intermediate_size": 7}).n_inner == 7
     assert GPT2Config.from_mapping({"eos_token_id": 3}).eos_token_ids == (3,)
     assert GPT2Config.from_mapping({"eos_token_id": [1, 2]}).eos_token_ids == (1, 2)
 
 
 def test_a_tensor_that_is_stored_in_float64_is_narrowed(folder):
     change_tensors(folder, lambda t: t.update({k: v.astype(np.float64) for k, v in t.items()}))
-    weights = load_weights(folder, GPT2Config.from_file(folder / "config.json"))
+    weights = load_weights(read_checkpoint(folder))
     assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
+
+
+def test_only_the_head_of_a_tied_pair_is_stored(folder):
+    """As safetensors.torch.save_model leaves it; transformers takes it, too."""
+    before = GPT2.from_folder(folder).forward([[1, 2]])
+    change_tensors(folder, lambda t: t.update({"lm_head.weight": t.pop("transformer.wte.weight")}))
+    np.testing.assert_array_equal(GPT2.from_folder(folder).forward([[1, 2]]), before)
+    change_config(folder, tie_word_embeddings=False)
+    with pytest.raises(CheckpointError, match=r"wte\.weight is missing"):
+        GPT2.from_folder(folder)

@@ -1,0 +1,116 @@
+"""Tell what a model is made of: config, tensors, parameters, memory, licence.
+
+Only config.json and the headers of the weight files are read, unless --check
+asks for every number. Exit code 1 if the weights don't fit the config.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpt2np.hub import ModelSource
+    from gpt2np.model.checkpoint import Checkpoint
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="a Hugging Face id, a folder, or 'bundled'")
+    check = "read every number: are any NaN or infinite, does a stored lm_head differ from wte?"
+    add("--check", action="store_true", help=check)
+    add("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read the headers and print; returns the exit code."""
+    from gpt2np.hub import find_model
+    from gpt2np.model.checkpoint import read_checkpoint
+
+    source = find_model(args.model)
+    checkpoint = read_checkpoint(source.folder)
+    content = _content(source, checkpoint)
+    if args.check:
+        content["check"] = _check(checkpoint)
+    if args.json:
+        print(json.dumps(content, ensure_ascii=False))
+    else:
+        print("\n".join(_lines(content)))
+    return 1 if content["problems"] else 0
+
+
+def _content(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
+    from gpt2np.model.cache import cache_nbytes
+    from gpt2np.model_card import read_licence
+
+    config = checkpoint.config
+    tensors = [
+        {
+            "name": name,
+            "shape": list(tensor.shape),
+            "dtype": tensor.dtype,
+            "bytes": tensor.nbytes,
+            "file": tensor.path.name,
+        }
+        for name, tensor in checkpoint.in_order().items()
+    ]
+    return {
+        "model": source.name,
+        "folder": str(source.folder),
+        "licence": read_licence(source.folder),
+        "config": asdict(config),
+        "layout": "[out, in]" if checkpoint.transposed else "[in, out]",
+        "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),
+        "bytes": sum(tensor.nbytes for tensor in checkpoint.tensors.values()),
+        "parameters": checkpoint.parameters,
+        "memory": {
+            "float32_weights": 4 * checkpoint.parameters,
+            "float32_kv_cache": cache_nbytes(config, config.n_positions),
+        },
+        "tensors": tensors,
+        "problems": checkpoint.problems(),
+    }
+
+
+def _check(checkpoint: "Checkpoint") -> dict[str, Any]:
+    from gpt2np.model.checkpoint import HEAD, is_finite
+
+    tensors = checkpoint.tensors
+    fits = not checkpoint.problems()
+    return {
+        "not_finite": [name for name in tensors if fits and not is_finite(tensors[name])],
+        "own_lm_head": fits and HEAD in tensors and not checkpoint.is_tied(),
+    }
+
+
+def _lines(content: dict[str, Any]) -> Iterator[str]:
+    for name in ("model", "folder", "licence"):
+        yield f"{name:<12}{content[name] or 'none named'}"
+    files = content["files"][0] if len(content["files"]) == 1 else f"{len(content['files'])} files"
+    yield f"{'weights':<12}{files}, {_megabytes(content['bytes'])}"
+    yield f"{'parameters':<12}{content['parameters']:,}"
+    context, memory = content["config"]["n_positions"], content["memory"]
+    yield (
+        f"{'memory':<12}{_megabytes(memory['float32_weights'])} of weights in float32; and "
+        f"{_megabytes(memory['float32_kv_cache'])} of keys and values for {context:,} tokens"
+    )
+    yield "\nconfig"
+    for name, value in content["config"].items():
+        yield f"  {name:<32}{value}"
+    yield f"\n{'tensor':<32}{'shape':<16}{'dtype':<8}{'bytes':>13}  matrices {content['layout']}"
+    for tensor in content["tensors"]:
+        shape = " × ".join(map(str, tensor["shape"]))
+        yield f"{tensor['name']:<32}{shape:<16}{tensor['dtype']:<8}{tensor['bytes']:>13,}"
+    if "check" in content:
+        spoiled = ", ".join(content["check"]["not_finite"]) or "none"
+        yield f"\nwith NaN or infinite numbers: {spoiled}"
+        yield f"unembedding of its own: {'yes' if content['check']['own_lm_head'] else 'no'}"
+    if content["problems"]:
+        yield "\nthe weights do not fit the config:"
+        yield from (f"  {problem}" for problem in content["problems"])
+
+
+def _megabytes(number: int) -> str:
+    return f"{number / 1e6:,.1f} MB"

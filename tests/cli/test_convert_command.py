@@ -1,0 +1,76 @@
+"""`gpt2np convert` as a user runs it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import save_reference
+
+COMMAND = [sys.executable, "-m", "gpt2np"]
+
+
+def run(*arguments):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, encoding="utf-8", timeout=120
+    )
+
+
+def test_a_converted_model_writes_the_same_text(tmp_path):
+    result = run("convert", "bundled", tmp_path / "b", "--dtype", "float32")
+    assert (result.returncode, result.stdout) == (0, f"{tmp_path / 'b'}\n")
+    assert "model.safetensors, 23.7 MB in float32, unembedding tied" in result.stderr
+    assert "the largest change of a weight is 0\n" in result.stderr
+    prompt = ("generate", "The fox", "-n", "40", "--greedy", "--no-echo", "--model")
+    assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
+
+
+def test_shards_and_what_belongs_to_a_model(tmp_path, bundled):
+    target = tmp_path / "b"
+    result = run("convert", "bundled", target, "--max-shard-size", "4MB", "--json")
+    report = json.loads(result.stdout)
+    assert report["folder"] == str(target) and report["dtype"] == "float16"
+    assert len(report["files"]) == 4 and report["largest_change"] == 0
+    for name in ("vocab.json", "merges.txt", "generation_config.json"):
+        assert (target / name).read_bytes() == (bundled / name).read_bytes()
+    assert json.loads(run("info", target, "--json").stdout)["parameters"] == 5_918_720
+
+
+@pytest.mark.parametrize("size", ["", "0", "0MB", "-5", "2XB", "many", "1e9", "٣MB"])
+def test_impossible_sizes(tmp_path, size):
+    result = run("convert", "bundled", tmp_path / "b", f"--max-shard-size={size}")
+    assert result.returncode == 2 and result.stdout == ""
+    assert "expected a size such as 500MB" in result.stderr and not (tmp_path / "b").exists()
+
+
+def test_impossible_targets(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for target, code in ((tmp_path, 2), (tmp_path / "file", 2), (tmp_path / "file" / "b", 1)):
+        result = run("convert", "bundled", target)
+        assert (result.returncode, result.stdout) == (code, "")
+        assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_pickles_are_not_read(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    result = run("convert", tmp_path, tmp_path / "b")
+    assert result.returncode == 1 and "a pickle" in result.stderr
+    assert not (tmp_path / "b").exists()
+
+
+def test_interrupted_it_leaves_nothing(tmp_path):
+    save_reference(tmp_path / "a", n_layer=12)
+    process = subprocess.Popen(
+        [*COMMAND, "convert", str(tmp_path / "a"), str(tmp_path / "b"), "--dtype", "float16"],
+        stderr=subprocess.PIPE,
+    )
+    while not list(tmp_path.glob(".b.*.tmp/*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130 and b"Traceback" not in process.stderr.read()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]

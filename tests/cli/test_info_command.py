@@ -1,0 +1,126 @@
+"""`gpt2np info` as a user runs it: what it tells of good, odd and damaged models."""
+
+import json
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from conftest import save_reference
+from safetensors.numpy import load_file, save_file
+
+
+def info(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "gpt2np", "info", *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    for file in tiny[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def change_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_of_the_bundled_model(bundled):
+    result = info("bundled", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    content = json.loads(result.stdout)
+    assert content["licence"] == "mit" and content["folder"] == str(bundled)
+    stored = load_file(bundled / "model.safetensors")
+    assert content["parameters"] == sum(array.size for array in stored.values()) == 5_918_720
+    told = {tensor["name"]: tensor for tensor in content["tensors"]}
+    for name, array in stored.items():
+        tensor = told.pop(name.removeprefix("transformer."))
+        assert (tensor["shape"], tensor["dtype"]) == (list(array.shape), "F16")
+        assert tensor["bytes"] == array.nbytes and tensor["file"] == "model.safetensors"
+    assert not told and not content["problems"]
+    assert content["memory"] == {
+        "float32_weights": 4 * 5_918_720,
+        "float32_kv_cache": 2 * 6 * 512 * 256 * 4,
+    }
+
+
+def test_as_text(bundled):
+    lines = info("bundled").stdout.splitlines()
+    for line in (
+        "licence     mit",
+        "weights     model.safetensors, 11.8 MB",
+        "parameters  5,918,720",
+        "  n_head                          4",
+        "h.5.mlp.c_proj.weight           1024 × 256      F16           524,288",
+    ):
+        assert line in lines
+
+
+def test_reads_the_headers_only_and_takes_less_than_a_second(tmp_path, show):
+    save_reference(tmp_path, n_layer=12)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        content = json.loads(info(tmp_path, "--json").stdout)
+        seconds.append(time.perf_counter() - start)
+    assert content["parameters"] == 124_439_808 and len(content["tensors"]) == 148
+    assert min(seconds) < 1
+    show("gpt2np info", f"124M parameters, 498 MB: {sorted(seconds)[1]:.2f} s, the whole process")
+
+
+def test_what_does_not_fit_is_listed_in_full(folder):
+    change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors)[:20]])
+    result = info(folder)
+    assert result.returncode == 1 and result.stderr == ""
+    assert sum(line.endswith(" is missing") for line in result.stdout.splitlines()) == 20
+    assert len(json.loads(info(folder, "--json").stdout)["problems"]) == 20
+
+
+def test_check_reads_the_numbers(folder):
+    assert json.loads(info(folder, "--check", "--json").stdout)["check"] == {
+        "not_finite": [],
+        "own_lm_head": False,
+    }
+
+    def spoil(tensors):
+        tensors["transformer.h.1.ln_1.bias"][0] = np.inf
+        tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
+
+    change_tensors(folder, spoil)
+    lines = info(folder, "--check").stdout.splitlines()
+    assert "with NaN or infinite numbers: h.1.ln_1.bias" in lines
+    assert "unembedding of its own: yes" in lines
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlicense: apache-2.0\n---\n# x", "apache-2.0"),
+        ("---\nlicense: other\nlicense_name: my-own\n---\n", "my-own"),
+        ("---\nlicense: [mit\n---\n", None),
+        ("# no front matter", None),
+        ("---\nlanguage: en\n---\n", None),
+        ("\xff\xfe", None),
+        (None, None),
+    ],
+)
+def test_the_licence_is_that_of_the_card(folder, card, licence):
+    if card is not None:
+        (folder / "README.md").write_text(card, encoding="latin-1")
+    result = info(folder, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["licence"] == licence
+
+
+def test_of_nothing(tmp_path):
+    result = info(tmp_path / "nothing" / "at" / "all")
+    assert result.returncode == 1 and result.stdout == ""
+    assert result.stderr.startswith("gpt2np info: error: ") and result.stderr.count("\n") == 1

@@ -1,0 +1,39 @@
+"""The activation functions against torch, in both dtypes, and where they are hard."""
+
+import numpy as np
+import pytest
+import torch
+from transformers.activations import ACT2FN
+
+from gpt2np.model.activations import ACTIVATIONS
+
+X = np.concatenate([np.linspace(-40, 40, 40_001), [0.0, -0.0, 1e-30, -1e-30, -1e4, 1e4]])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_against_transformers_function_of_the_same_name(name, show):
+    exact = ACT2FN[name](torch.tensor(X)).numpy()
+    np.testing.assert_allclose(ACTIVATIONS[name](X), exact, rtol=1e-14, atol=4e-15)
+    x = X.astype(np.float32)
+    ours, theirs = ACTIVATIONS[name](x), ACT2FN[name](torch.tensor(x)).numpy()
+    exact = ACT2FN[name](torch.tensor(x.astype(np.float64))).numpy()
+    assert ours.dtype == np.float32
+    off, theirs_off = (np.abs(y - exact)[np.abs(x) < 20].max() for y in (ours, theirs))
+    assert off <= 2 * theirs_off
+    np.testing.assert_allclose(ours, exact, rtol=1e-6, atol=1e-6)
+    show("activations, float32: largest error", f"{name:18} {off:.1e}  torch {theirs_off:.1e}")
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_of_the_largest_numbers(name):
+    x = np.array([-3e38, -1e20, 1e10], np.float32)
+    with np.errstate(over="ignore"):
+        expected = [-1, -1, 1] if name == "tanh" else [0, 0, 1e10]
+        np.testing.assert_array_equal(ACTIVATIONS[name](x), np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_leaves_its_argument_as_it_was(name):
+    x = np.array([-1.0, 2.0])
+    ACTIVATIONS[name](x)
+    assert x.tolist() == [-1.0, 2.0]
