@@ -5,6 +5,7 @@ import http.server
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -318,9 +319,9 @@ class TestDownloadCommand:
         assert not hub.requests
 
     def test_a_terminal_sees_how_far_the_weights_are_and_no_more(self, hub, start):
-        termios = pytest.importorskip("termios")
+        fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
         terminal, stderr = os.openpty()
-        termios.tcsetwinsize(stderr, (40, 100))
+        fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         process = start(hub.url, "download", "gpt2", stderr=stderr)
         os.close(stderr)
         assert process.communicate(timeout=60)[0].count("\n") == 1
