@@ -627,9 +627,9 @@ class TestVocabularyAlone:
     @pytest.mark.parametrize(
         "arguments, names",
         [
-            ([], {"vocab.json", "merges.txt"}),
-            (["--model", "gpt2@hot"], {"vocab.json", "merges.txt"}),
-            (["--model", "some/new"], {"tokenizer.json"}),
+            ([], {"config.json", "vocab.json", "merges.txt"}),
+            (["--model", "gpt2@hot"], {"config.json", "vocab.json", "merges.txt"}),
+            (["--model", "some/new"], {"config.json", "tokenizer.json"}),
         ],
     )
     def test_is_fetched_once_and_without_weights(self, hub, tokenize, bundled, arguments, names):

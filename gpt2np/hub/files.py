@@ -95,7 +95,7 @@ MODEL_FILES = FileList(
     choices=(WEIGHTS, VOCABULARY),
     optional=("generation_config.json", *VOCABULARY_EXTRAS, "README.md"),  # for its licence
 )
-VOCABULARY_FILES = FileList()
+VOCABULARY_FILES = FileList(optional=("config.json", *VOCABULARY_EXTRAS))  # it names the kind
 
 
 def companion_files() -> list[str]:
