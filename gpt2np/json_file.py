@@ -10,7 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SMALL = 4 << 20  # bytes: no config of a model comes near, and parsing as many takes no time
+SMALL = 1 << 20
+"""Bytes that a config or a header may have. GPT-2 XL's header has 60,000; parsed, they can need a
+hundred times as much memory."""
 
 
 def read_json_object(

@@ -68,7 +68,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             raise CheckpointError(f"{path} is missing, or not a file")
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > SMALL:  # the package would read up to 100 MB, and need ten times as much
+            if size > SMALL:  # the package would read up to 100 MB
                 raise _damaged(path, f"its header claims {size:,} bytes")
             content = file.read(size).decode("utf-8")
         header = json.loads(content, object_pairs_hook=_without_duplicates)
