@@ -29,11 +29,24 @@ def read_json_object(
             raise error(f"{path} is not a file")
         if at_most is not None and (size := path.stat().st_size) > at_most:
             raise error(f"{path} has {size:,} bytes; expected at most {at_most:,}")
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        content = json.loads(text, object_pairs_hook=without_duplicates)
     except OSError as problem:
         raise error(f"can't read {path}: {problem.strerror}") from problem
     except (ValueError, RecursionError) as problem:
         raise error(f"{path} is damaged: not JSON ({problem})") from problem
     if not isinstance(content, dict):
         raise error(f"{path} is damaged: expected a JSON object")
+    return content
+
+
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's members, for json's object_pairs_hook. ValueError if two have the same key."""
+    content = dict(pairs)
+    if len(content) < len(pairs):  # json would take the last, and other readers the first
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key!r} comes twice")
+            seen.add(key)
     return content

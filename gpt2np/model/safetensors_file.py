@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.errors import CheckpointError
-from gpt2np.json_file import SMALL
+from gpt2np.json_file import SMALL, without_duplicates
 
 Array = NDArray[Any]
 
@@ -71,7 +71,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             if size > SMALL:  # the package would read up to 100 MB
                 raise _damaged(path, f"its header claims {size:,} bytes")
             content = file.read(size).decode("utf-8")
-        header = json.loads(content, object_pairs_hook=_without_duplicates)
+        header = json.loads(content, object_pairs_hook=without_duplicates)
         with safe_open(path, framework="numpy"):  # checks shapes, sizes, and that no byte is shared
             pass
     except OSError as error:
@@ -86,13 +86,6 @@ def _damaged(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"{path} is damaged or not a safetensors file ({why}); fetch or save it again"
     )
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        raise ValueError("the header has the same key twice")
-    return content
 
 
 def _stored(path: Path, body: int, entry: dict[str, Any]) -> StoredTensor:
