@@ -5,7 +5,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.errors import CheckpointError, InvalidArgumentError, shown
 from gpt2np.json_file import SMALL, read_json_object
 from gpt2np.model.config import token_ids
 
@@ -65,7 +65,7 @@ def _is_number(value: Any) -> bool:
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
-        raise InvalidArgumentError(f"{name} is {value!r}; it must be {expected}")
+        raise InvalidArgumentError(f"{name} is {shown(value)}; it must be {expected}")
 
 
 def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[int]]:
