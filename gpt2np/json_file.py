@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpt2np.errors import GPT2NPError
+from gpt2np.text_file import check_is_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ def read_json_object(
     import json  # only here, for those who never need it
 
     try:
-        if path.exists() and not path.is_file():  # a pipe would keep us waiting
-            raise error(f"{path} is not a file")
+        check_is_file(path, error)
         if at_most is not None and (size := path.stat().st_size) > at_most:
             raise error(f"{path} has {size:,} bytes; expected at most {at_most:,}")
         text = path.read_text(encoding="utf-8-sig")

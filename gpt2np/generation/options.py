@@ -1,5 +1,6 @@
 """What a user may choose about a generation, and what the model's own files propose."""
 
+import os
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -77,7 +78,7 @@ def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[i
         CheckpointError: the file is damaged or holds an impossible value.
     """
     path = folder / GENERATION_CONFIG_FILE
-    if not path.exists():
+    if not os.path.lexists(path):  # a link to nothing is not as if there were none
         return GenerationOptions(), frozenset()
     content = read_json_object(path, CheckpointError, at_most=SMALL)
     known = {field.name for field in fields(GenerationOptions)} - {"seed", "stop"}
