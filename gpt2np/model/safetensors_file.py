@@ -105,15 +105,24 @@ def read_tensors(tensors: Mapping[str, StoredTensor], dtype: DTypeLike) -> dict[
         CheckpointError: a file breaks off, or a number is too large for `dtype`.
     """
     paths = {tensor.path for tensor in tensors.values() if _is_view(tensor, dtype)}
-    mapped = {path: np.asarray(np.memmap(path, np.uint8, mode="r")) for path in paths}
+    mapped = {path: _mapped(path) for path in paths}
     arrays = {}
     for name, tensor in tensors.items():
         if _is_view(tensor, dtype):
             data = mapped[tensor.path][tensor.start : tensor.start + tensor.nbytes]
+            if len(data) < tensor.nbytes:  # it has changed since its header was read
+                raise _damaged(tensor.path, "it breaks off")
             arrays[name] = data.view(dtype).reshape(tensor.shape)
         else:
             arrays[name] = _converted(name, tensor, dtype)
     return arrays
+
+
+def _mapped(path: Path) -> Array:
+    try:
+        return np.asarray(np.memmap(path, np.uint8, mode="r"))
+    except (OSError, ValueError) as error:  # a ValueError, if it has become empty
+        raise CheckpointError(f"can't map {path} into memory: {error}") from error
 
 
 def _is_view(tensor: StoredTensor, dtype: DTypeLike) -> bool:
@@ -123,10 +132,13 @@ def _is_view(tensor: StoredTensor, dtype: DTypeLike) -> bool:
 
 
 def _converted(name: str, tensor: StoredTensor, dtype: DTypeLike) -> Array:
-    array = np.empty(tensor.size, dtype)
+    try:
+        array = np.empty(tensor.size, dtype)
+    except MemoryError as error:
+        raise CheckpointError(f"{tensor.path}: {name} is too large: {error}") from error
     done = 0
     try:
-        with np.errstate(over="raise"):
+        with np.errstate(over="raise", invalid="ignore"):  # NaN is whoever uses it's to find
             for piece in pieces(tensor):
                 array[done : done + len(piece)] = piece
                 done += len(piece)
