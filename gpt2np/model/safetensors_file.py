@@ -76,6 +76,8 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             pass
     except OSError as error:
         raise CheckpointError(f"can't read {path}: {error.strerror}") from error
+    except MemoryError as error:
+        raise CheckpointError(f"can't map {path} into memory: {error}") from error
     except (SafetensorError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     header.pop("__metadata__", None)
