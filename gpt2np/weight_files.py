@@ -29,8 +29,8 @@ def read_index(path: Path) -> dict[str, str]:
     for tensor, shard in weight_map.items():
         if not _is_plain_name(shard):
             raise CheckpointError(
-                f"{path}: {tensor} is placed in {shown(shard)}; expected the name of a .safetensors "
-                "file in the same folder"
+                f"{path}: {tensor} is placed in {shown(shard)}; expected the name of a "
+                ".safetensors file in the same folder"
             )
     return weight_map
 

@@ -80,7 +80,7 @@ def attempt(folder: str, whole: bool) -> dict:
     except (Exception, Hangs) as error:
         result = {"error": type(error).__name__, "message": repr(error)[:500]}
     signal.alarm(0)
-    result |= {"seconds": time.perf_counter() - started, "opened": list(opened)}
+    result |= {"whole": whole, "seconds": time.perf_counter() - started, "opened": list(opened)}
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     if model is not None:
         result["weights"] = {name: digest(array) for name, array in model.weights.items()}

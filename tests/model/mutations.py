@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ DEFAULTS = {
     "scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
     "tie_word_embeddings": True,
 }  # fmt: skip
+ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu", "swish", "tanh")
 SYNONYMS = {
     "max_position_embeddings": "n_positions",
     "hidden_size": "n_embd",
@@ -47,11 +49,11 @@ def mutate(folder: Path, rng: random.Random) -> str:
     if file.suffix == ".json":
         content = json.loads(file.read_text())
         done = change_json(content, rng)
-        file.write_text(json_text(content, rng))
+        file.write_bytes(json_text(content, rng))
         return f"{done} in {file.name}"
     header, body = parts(file)
     done = rng.choice([change_json, change_json, change_tensor])(header, rng)
-    file.write_bytes(assemble(json_text(header, rng).encode("utf-8", "replace"), body))
+    file.write_bytes(assemble(json_text(header, rng), body))
     return f"{done} in {file.name}"
 
 
@@ -121,8 +123,9 @@ def change_json(content: Any, rng: random.Random) -> str:
 TWICE = "\x01twice"  # after a key that is to be written once more without this ending
 
 
-def json_text(content: Any, rng: random.Random) -> str:
-    return json.dumps(content, ensure_ascii=rng.random() < 0.5).replace("\\u0001twice", "")
+def json_text(content: Any, rng: random.Random) -> bytes:
+    text = json.dumps(content, ensure_ascii=rng.random() < 0.5)
+    return text.replace("\\u0001twice", "").encode("utf-8", "surrogatepass")
 
 
 def containers(content: Any) -> list[Any]:
@@ -187,15 +190,17 @@ def as_it_should_be(folder: Path, digest: Callable[[np.ndarray], str]) -> dict[s
         new = strict_tensors(file)
         assert not new.keys() & weights.keys()
         if file.name != WEIGHTS:
-            placed = {plain(name) for name, shard in weight_map.items() if shard == file.name}
-            assert placed <= new.keys()
+            placed = {name for name, shard in weight_map.items() if shard == file.name}
+            assert placed <= dict(strict_header(file)).keys()
         weights |= new
-    weights = {name: array for name, array in weights.items() if not name.endswith("attn.bias")}
     check_shapes(config, {name: array.shape for name, array in weights.items()})
     head, wte = weights.get("lm_head.weight"), weights["wte.weight"]
     if head is not None and np.array_equal(head, wte):
         del weights["lm_head.weight"]
     return {"config": config, "weights": {name: digest(array) for name, array in weights.items()}}
+
+
+MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # of old checkpoints; nobody reads them
 
 
 def plain(name: str) -> str:
@@ -221,22 +226,39 @@ def strict_config(content: dict[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         kind = type(DEFAULTS[name] if name != "n_inner" else 1)
         assert type(value) is kind or (kind is float and type(value) is int)
+        assert kind is bool or kind is str or 0 < value < (1e300 if kind is float else 1 << 31)
     config = DEFAULTS | given
+    assert config["activation_function"] in ACTIVATIONS
+    assert not content.get("add_cross_attention") and not content.get("quantization_config")
+    ends = content.get("eos_token_id")
+    config["eos_token_ids"] = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    assert all(type(end) is int for end in config["eos_token_ids"])
     config["n_inner"] = config["n_inner"] or 4 * config["n_embd"]
     assert config["n_embd"] % config["n_head"] == 0
     return config
 
 
-def strict_tensors(file: Path) -> dict[str, np.ndarray]:
-    from safetensors.torch import load_file
-
+def strict_header(file: Path) -> list[tuple[str, Any]]:
     size = int.from_bytes(file.read_bytes()[:8], "little")
     assert size < 10**6
-    header = json.loads(file.read_bytes()[8 : 8 + size], object_pairs_hook=list)
+    header: list[tuple[str, Any]] = json.loads(
+        file.read_bytes()[8 : 8 + size], object_pairs_hook=list
+    )
     assert len(dict(header)) == len(header)  # which safetensors does not ask for
-    tensors = load_file(file)
-    assert all(tensor.is_floating_point() for name, tensor in tensors.items())
-    return {plain(name): tensor.float().numpy() for name, tensor in tensors.items()}
+    return header
+
+
+def strict_tensors(file: Path) -> dict[str, np.ndarray]:
+    import torch
+    from safetensors.torch import load_file
+
+    floating = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    header = strict_header(file)
+    tensors = {plain(name): tensor for name, tensor in load_file(file).items()}
+    assert len(tensors) == len(header) - ("__metadata__" in dict(header))
+    weights = {name: t for name, t in tensors.items() if not MASK.fullmatch(name)}
+    assert all(tensor.dtype in floating for tensor in weights.values())
+    return {name: tensor.float().numpy() for name, tensor in weights.items()}
 
 
 def check_shapes(config: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> None:
