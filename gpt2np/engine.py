@@ -50,7 +50,7 @@ class Completion:
 
     Attributes:
         prompt: the text that was continued.
-        prompt_ids: its ids; for an empty prompt the id of `<|endoftext|>`.
+        prompt_ids: its ids; for an empty prompt the end-of-text id.
         text: the continuation, without the prompt and without a stop string.
         ids: every id that was generated, including an end-of-text and those of a stop string.
         finish_reason: "eos", "stop" (a stop string), "length" (max_new_tokens, or the context is
@@ -100,7 +100,7 @@ class LanguageModel:
         end_ids: frozenset[int] = frozenset(),
         notice: str | None = None,
     ) -> None:
-        if tokenizer.vocab_size > model.config.vocab_size:
+        if tokenizer.vocabulary.ids_of_texts > model.config.vocab_size:
             raise CheckpointError(
                 f"{name}: the vocabulary has {tokenizer.vocab_size} tokens, but the model only "
                 f"{model.config.vocab_size}; the files must come from the same model"

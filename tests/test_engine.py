@@ -264,6 +264,21 @@ class TestDefaults:
             LanguageModel.load(copy_of_bundled)
 
 
+def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
+    """As in fine-tunes that add a token for padding and leave the embedding as it is."""
+    (copy_of_bundled / "added_tokens.json").write_text('{"[PAD]": 4096}')
+    roles = {"pad_token": "[PAD]", "eos_token": "<|endoftext|>"}
+    (copy_of_bundled / "special_tokens_map.json").write_text(json.dumps(roles))
+    lm = LanguageModel.load(copy_of_bundled)
+    assert lm.tokenizer.vocab_size == 4097
+    assert lm.generate("Once", seed=1, max_new_tokens=5).ids
+    with pytest.raises(InvalidArgumentError, match="id 4096 is not in the model's vocabulary"):
+        lm.generate([4096])
+    (copy_of_bundled / "special_tokens_map.json").unlink()  # now a text may become it
+    with pytest.raises(CheckpointError, match=r"has 4097 tokens, .* only 4096"):
+        LanguageModel.load(copy_of_bundled)
+
+
 def test_every_public_name_exists_and_is_documented():
     for name in gpt2np.__all__:
         assert getattr(gpt2np, name).__doc__

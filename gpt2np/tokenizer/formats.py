@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
@@ -46,12 +47,19 @@ def _read_folder(folder: Path) -> Vocabulary:
         files = [folder / name for name in names]
         if all(file.exists() for file in files):
             if len(files) == 1:
-                return _read_tokenizer_json(files[0])
+                return _read_tokenizer_json_of(folder)
             return gpt2_files.read_gpt2_files(files[0], files[1])
     if tiktoken := sorted(folder.glob(f"*{TIKTOKEN_SUFFIX}")):
         return _read_tiktoken(tiktoken[0])
     expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
     raise TokenizerError(f"{folder} holds no vocabulary: expected {expected}")
+
+
+def _read_tokenizer_json_of(folder: Path) -> Vocabulary:
+    from gpt2np.tokenizer.special_tokens import read_for_tokenizer_json
+    from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
+
+    return read_tokenizer_json(folder / TOKENIZER_JSON, read_for_tokenizer_json(folder))
 
 
 def _read_tokenizer_json(path: Path) -> Vocabulary:
@@ -70,13 +78,15 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     """Write `vocabulary` as Hugging Face does, for `tokenizers`, `transformers` and gpt2np.
 
     That is `tokenizer.json`, `tokenizer_config.json` and, where they can say it all, GPT-2's own
-    `vocab.json` and `merges.txt`. Files of these names are replaced, or removed.
+    `vocab.json` and `merges.txt`. Files of these names are replaced, or removed, and so are older
+    files that name special tokens.
 
     Raises:
         OSError: the folder can't be made or written to.
     """
     import json
 
+    from gpt2np.tokenizer.special_tokens import FILE_NAMES as SMALL_FILES
     from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,14 +96,21 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     else:  # those of another vocabulary must not stay beside this one
         for name in gpt2_files.FILE_NAMES[0]:
             (folder / name).unlink(missing_ok=True)
-    (folder / "added_tokens.json").unlink(missing_ok=True)
-    config = {
+    for name in SMALL_FILES:
+        (folder / name).unlink(missing_ok=True)
+    config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
+    write_text(folder / SMALL_FILES[0], config + "\n")
+
+
+def _tokenizer_config(vocabulary: Vocabulary) -> dict[str, object]:
+    special = {token.content for token in vocabulary.added if token.special}
+    ends = ("bos_token", "eos_token") if END_OF_TEXT in special else ()
+    unknown = {} if vocabulary.unknown is None else {"unk_token": vocabulary.unknown}
+    flags = [asdict(token) for token in vocabulary.added]
+    return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
+        "added_tokens_decoder": {str(entry.pop("id")): entry for entry in flags},
+        **(vocabulary.roles or dict.fromkeys(ends, END_OF_TEXT)),
+        **unknown,
     }
-    special = {token.content for token in vocabulary.added if token.special}
-    if END_OF_TEXT in special:
-        config |= dict.fromkeys(("bos_token", "eos_token"), END_OF_TEXT)
-    if vocabulary.unknown is not None:
-        config["unk_token"] = vocabulary.unknown
-    write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")

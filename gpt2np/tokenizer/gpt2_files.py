@@ -34,25 +34,24 @@ _PLAIN_SPECIAL_TOKENS = 16  # special tokens without brackets that no file shoul
 def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     """Read the vocabulary (JSON: token → id) and the merges (a text line each, by rank).
 
-    Tokens that are neither a single byte nor made by a merge can't come out of a text: these are
-    the special tokens, such as `<|endoftext|>`.
+    Tokens that are neither a single byte nor made by a merge can't come out of a text. Which of
+    them are found in it as they stand, such as `<|endoftext|>`, the small files beside these two
+    say: see `gpt2np.tokenizer.special_tokens`.
 
     Raises:
-        TokenizerError: a file can't be read or parsed, or the two don't fit each other.
+        TokenizerError: a file can't be read or parsed, or they don't fit each other.
     """
     for file in (vocab_file, merges_file):
         check_is_file(file, TokenizerError)
     if _are_openais_files(vocab_file, merges_file):
-        return _with_added_tokens(_openais_vocabulary(merges_file), vocab_file.parent)
+        return _openais_vocabulary(merges_file)
     ids = read_json_object(vocab_file, TokenizerError)
     lines = _read_merges(merges_file)
     check_ids(ids, vocab_file)
     check_bytes(ids, vocab_file)
-    special = _special_tokens(ids, lines, vocab_file, merges_file)
-    by_id = sorted(special, key=ids.__getitem__)
-    added = tuple(AddedToken(token, ids.pop(token)) for token in by_id)
+    unmade = _unmade_tokens(ids, lines, vocab_file, merges_file)
     ranks = dict(zip(lines, range(len(lines)), strict=True))
-    return _with_added_tokens(Vocabulary(ids, ranks, added), vocab_file.parent)
+    return _with_added_tokens(ids, ranks, unmade, vocab_file.parent)
 
 
 def are_openais(merges: Iterable[str]) -> bool:
@@ -74,15 +73,18 @@ def _openais_vocabulary(merges_file: Path) -> Vocabulary:
     """
     _, _, text = merges_file.read_text(encoding="utf-8").rstrip("\n").partition("\n")
     lines = text.split("\n")
-    tokens = [*CHARACTER_OF_BYTE.values(), *text.replace(" ", "").split("\n")]
-    return Vocabulary(
+    tokens = [*CHARACTER_OF_BYTE.values(), *text.replace(" ", "").split("\n"), END_OF_TEXT]
+    vocabulary = _with_added_tokens(
         dict(zip(tokens, range(len(tokens)), strict=True)),
         dict(zip(lines, range(len(lines)), strict=True)),
-        (AddedToken(END_OF_TEXT, len(tokens)),),
-    ).as_self_encoding()
+        [END_OF_TEXT],
+        merges_file.parent,
+    )
+    return vocabulary if END_OF_TEXT in vocabulary.ids else vocabulary.as_self_encoding()
 
 
-def _special_tokens(ids: dict[str, int], lines: list[str], vocab: Path, merges: Path) -> list[str]:
+def _unmade_tokens(ids: dict[str, int], lines: list[str], vocab: Path, merges: Path) -> list[str]:
+    """The tokens that are neither a byte nor made by a merge."""
     made = "\n".join(lines).replace(" ", "").split("\n") if lines else []
     if not all(map(ids.__contains__, made)):
         left, right = next(line for line in lines if line.replace(" ", "") not in ids).split(" ")
@@ -93,14 +95,14 @@ def _special_tokens(ids: dict[str, int], lines: list[str], vocab: Path, merges: 
     if foreign := set("".join(made)) - BYTE_OF_CHARACTER.keys():
         stranger = next(token for token in made if not foreign.isdisjoint(token))
         raise TokenizerError(f"{merges}: {stranger!r} is not in GPT-2's alphabet")
-    special = sorted(ids.keys() - made - BYTE_OF_CHARACTER.keys())
-    plain = list(filterfalse(_looks_special, special))
+    unmade = sorted(ids.keys() - made - BYTE_OF_CHARACTER.keys())
+    plain = list(filterfalse(_looks_special, unmade))
     if len(plain) > _PLAIN_SPECIAL_TOKENS:
         raise TokenizerError(
             f"{merges} looks cut off: no merge makes {len(plain)} of the tokens in {vocab}, "
             f"{plain[0]!r} among them"
         )
-    return special
+    return unmade
 
 
 def _looks_special(token: str) -> bool:
@@ -158,26 +160,18 @@ def _find_malformed(lines: list[str], first: int, path: Path) -> None:
             raise TokenizerError(f"{path}, line {number}: expected two tokens, found {line!r}")
 
 
-def _with_added_tokens(vocabulary: Vocabulary, folder: Path) -> Vocabulary:
-    """With the tokens of `added_tokens.json`, where older versions of transformers wrote them.
+def _with_added_tokens(
+    ids: dict[str, int], ranks: dict[str, int], unmade: list[str], folder: Path
+) -> Vocabulary:
+    """The vocabulary, with the added tokens that the small files in `folder` name.
 
-    The file doesn't say which are special: those in brackets are taken to be.
+    `ids` holds every token of the vocabulary; `unmade` are those that no merge makes.
     """
-    path = folder / "added_tokens.json"
-    if not path.exists():
-        return vocabulary
-    special = {token.content: token.id for token in vocabulary.added}
-    added = read_json_object(path, TokenizerError)
-    check_ids(added, path)
-    for token, number in (vocabulary.ids | special).items():
-        if added.get(token, number) != number:
-            raise TokenizerError(f"{path}: {token!r} has the id {number} in the vocabulary")
-    check_ids(vocabulary.ids | special | added, path)
-    new = [
-        AddedToken(token, added[token], _looks_special(token))
-        for token in added
-        if token not in special
-    ]
-    by_id = sorted([*vocabulary.added, *new], key=lambda token: token.id)
-    changed = replace(vocabulary, added=tuple(by_id))
-    return changed.as_self_encoding() if vocabulary.self_encoding else changed
+    from gpt2np.tokenizer.special_tokens import read_for_gpt2_files
+
+    special = read_for_gpt2_files(folder)
+    added = special.added_to(ids)
+    for content in {token.content for token in added}.intersection(unmade):
+        del ids[content]
+    roles = special.roles_of(added)
+    return Vocabulary(ids, ranks, added, prefix_space=special.prefix_space, roles=roles)

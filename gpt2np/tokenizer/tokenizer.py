@@ -86,9 +86,13 @@ class Tokenizer:
         """Read a folder's `tokenizer.json`, or `vocab.json` + `merges.txt`, or OpenAI's
         `encoder.json` + `vocab.bpe`; or one such file, or a `.tiktoken` file.
 
+        Of a folder, `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` are
+        read, too, to the effect that they have in transformers 5: see
+        `gpt2np.tokenizer.special_tokens`. A `tokenizer.json` that is named itself is read alone.
+
         Raises:
-            TokenizerError: the files are missing, damaged, or don't fit each other; or a
-                `tokenizer.json` asks for something that gpt2np doesn't do.
+            TokenizerError: the files are missing, damaged, or don't fit each other; or they ask
+                for something that gpt2np doesn't do.
         """
         return cls(read_vocabulary(Path(path)))
 
@@ -125,8 +129,8 @@ class Tokenizer:
         """Write the vocabulary as Hugging Face does: `tokenizer.json`, `tokenizer_config.json` and,
         where these can hold it, `vocab.json` + `merges.txt`.
 
-        Of the roles of special tokens (padding, mask, …) only those of `<|endoftext|>` and of the
-        unknown token are written.
+        The roles of special tokens (end, padding, mask, …) are written as they were read; without
+        any, `<|endoftext|>` is what begins and ends a text.
 
         Raises:
             TokenizerError: Hugging Face's format can't express this vocabulary.
@@ -136,8 +140,11 @@ class Tokenizer:
 
     @property
     def end_of_text(self) -> int | None:
-        """The id of `<|endoftext|>`, None in a vocabulary without it."""
-        return self.special_tokens.get(END_OF_TEXT)
+        """The id with which texts end: that of the vocabulary's `eos_token`, or else of
+        `<|endoftext|>`; None in a vocabulary without them."""
+        ids = {token.content: token.id for token in self.vocabulary.added}
+        end = self.vocabulary.roles.get("eos_token")
+        return ids[end] if end in ids else self.special_tokens.get(END_OF_TEXT)
 
     def encode(
         self,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
@@ -17,6 +19,7 @@ from gpt2np.text_file import write_text
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
 from gpt2np.tokenizer.gpt2_files import are_openais
+from gpt2np.tokenizer.special_tokens import CONFIG, SpecialTokens
 from gpt2np.tokenizer.split import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
 from gpt2np.tokenizer.vocabulary import SPACE, Vocabulary, check_bytes, check_ids
 
@@ -32,20 +35,25 @@ _UNLIKE_ONIGURUMA = re.compile(
 _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 
 
-def read_tokenizer_json(path: Path) -> Vocabulary:
+def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Vocabulary:
     """Read a `tokenizer.json`. Truncation and padding, which are for batches, are ignored.
+
+    Args:
+        path: the file.
+        special: what the small files beside it say; None to read it as `tokenizers` does, which
+            knows nothing of them.
 
     Raises:
         TokenizerError: the file is damaged, or asks for something that gpt2np doesn't do.
     """
     content = read_json_object(path, TokenizerError)
     try:
-        return _vocabulary(content, path)
+        return _vocabulary(content, path, special or SpecialTokens())
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise TokenizerError(f"{path} is damaged: {type(error).__name__} {error}") from error
 
 
-def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
+def _vocabulary(content: dict[str, Any], path: Path, special: SpecialTokens) -> Vocabulary:
     model = content["model"]
     _refuse_unknown_model(model, path)
     steps = _pre_tokenizers(content.get("pre_tokenizer"), path)
@@ -56,10 +64,15 @@ def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
         raise _refuse(path, "add_prefix_space after another pre-tokenizer")
     _check_decoder(content.get("decoder"), bool(byte_level), path)
     _check_post_processor(content.get("post_processor"), path)
-    added = _added_tokens(content.get("added_tokens") or [], path)
     ranks = _ranks(model["merges"], bool(byte_level), path)
+    ids = _ids(model["vocab"], ranks, bool(byte_level), path)
+    own = _added_tokens(content.get("added_tokens") or [], path)
+    added = special.added_to(model["vocab"], own, path)
+    _take_out(added, ids, ranks, bool(byte_level))
+    if byte_level:
+        check_bytes(ids, path)
     vocabulary = Vocabulary(
-        ids=_ids(model["vocab"], ranks, added, bool(byte_level), path),
+        ids=ids,
         ranks=ranks,
         added=added,
         patterns=tuple(pattern for step in steps for pattern in _patterns(step, path)),
@@ -68,10 +81,26 @@ def _vocabulary(content: dict[str, Any], path: Path) -> Vocabulary:
         prefix_space=bool(byte_level and byte_level[0].get("add_prefix_space", True)),
         whole_pieces=bool(model.get("ignore_merges")),
         unknown=None if byte_level else model.get("unk_token"),
+        roles=special.roles_of(added),
     )
+    if special.gpt2:
+        vocabulary = _as_gpt2_tokenizer(vocabulary, special, path)
     # Not, if there are more tokens than those of the bytes and merges, or a merge comes twice.
     genuine = byte_level and len(vocabulary.ids) - 256 == len(ranks) == len(model["merges"])
     return vocabulary.as_self_encoding() if genuine and are_openais(ranks) else vocabulary
+
+
+def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
+    """As transformers' GPT2Tokenizer has it, which takes the tokens and merges of the file only."""
+    changed = replace(vocabulary, prefix_space=special.prefix_space)
+    plain = Vocabulary(changed.ids, changed.ranks, changed.added, prefix_space=changed.prefix_space)
+    if changed != plain:
+        raise TokenizerError(
+            f"{path}: transformers reads it as a GPT2Tokenizer and ignores its normalizer, "
+            'pre_tokenizer and ignore_merges, which are not GPT-2\'s; set "tokenizer_class": '
+            f'"PreTrainedTokenizerFast" in {path.parent / CONFIG} if they count'
+        )
+    return changed
 
 
 def _refuse(path: Path, what: str) -> TokenizerError:
@@ -177,35 +206,31 @@ def _added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken
         for entry in entries
     ]
     check_ids({token.content: token.id for token in tokens}, path)
-    return tuple(sorted(tokens, key=lambda token: token.id))
+    return tuple(tokens)  # in this order they are added
 
 
 def _ids(
-    vocab: dict[str, int],
-    ranks: dict[str, int],
-    added: tuple[AddedToken, ...],
-    byte_level: bool,
-    path: Path,
+    vocab: dict[str, int], ranks: dict[str, int], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """token → id, for the tokens that the model itself can give."""
+    """token → id, spelled as in a Vocabulary."""
     check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spaced(token): n for token, n in vocab.items()}
-    made = {key.replace(" ", "") for key in ranks}
-    if not made <= ids.keys():
+    if any(key.replace(" ", "") not in ids for key in ranks):
         wrong = next(key for key in ranks if key.replace(" ", "") not in ids)
         raise TokenizerError(f"{path}: the vocabulary has no token for the merge {wrong!r}")
-    check_ids(vocab | {token.content: token.id for token in added}, path)
-    for token in added:
-        if vocab.get(token.content, token.id) != token.id:
-            raise TokenizerError(f"{path} gives the token {token.content!r} two ids")
-        spelled = token.content if byte_level else _spaced(token.content)
-        if spelled not in made and not (
-            spelled in BYTE_OF_CHARACTER if byte_level else len(spelled) == 1
-        ):
-            ids.pop(spelled, None)
-    if byte_level:
-        check_bytes(ids, path)
     return ids
+
+
+def _take_out(
+    added: Iterable[AddedToken], ids: dict[str, int], ranks: dict[str, int], byte_level: bool
+) -> None:
+    """Leave in `ids` of the `added` tokens only those that the model itself can give, too."""
+    made = {key.replace(" ", "") for key in ranks}
+    for token in added:
+        spelled = token.content if byte_level else _spaced(token.content)
+        single = spelled in BYTE_OF_CHARACTER if byte_level else len(spelled) == 1
+        if spelled not in made and not single:
+            ids.pop(spelled, None)
 
 
 def _ranks(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:

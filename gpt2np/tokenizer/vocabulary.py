@@ -37,6 +37,8 @@ class Vocabulary:
         unknown: the token for a character that has none; only without `byte_level`.
         self_encoding: whether it is known that every token is what its own text is merged to. Then
             a piece that is a token needs no merging, and its id is the same.
+        roles: what added tokens are for: key in Hugging Face's files ("eos_token", "pad_token", …)
+            → text of the token. Ids don't depend on it, so neither does equality.
     """
 
     ids: dict[str, int]
@@ -49,11 +51,22 @@ class Vocabulary:
     whole_pieces: bool = False
     unknown: str | None = None
     self_encoding: bool = field(default=False, init=False, compare=False)
+    roles: dict[str, str] = field(default_factory=dict, compare=False)
 
     @cached_property
     def size(self) -> int:
         """The number of ids, that is the highest id plus one."""
         return max([*self.ids.values(), *(token.id for token in self.added)], default=-1) + 1
+
+    @cached_property
+    def ids_of_texts(self) -> int:
+        """The highest id plus one of the tokens that plain text can become.
+
+        Fine-tunes often add a special token, such as one for padding, that their model has no row
+        for and never sees.
+        """
+        found = (token.id for token in self.added if not token.special)
+        return max([*self.ids.values(), *found], default=-1) + 1
 
     @cached_property
     def token_bytes(self) -> dict[int, bytes]:

@@ -5,7 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import reference_logits, save_reference
+from conftest import load_reference, reference_logits, save_reference, to_float64
 
 from gpt2np import GPT2, Tokenizer
 
@@ -26,26 +26,29 @@ SHAPES = {
 TITLE = "logits against transformers: largest difference from a float64 reference"
 
 
-def check_logits(name, model, reference, sequences, show):
+def check_logits(name, model, reference, sequences, show, title=TITLE):
     """Every arg-max equal, and no further from float64 than twice as far as transformers is."""
-    exact_model = copy.deepcopy(reference).double()
-    ours_off = theirs_off = 0.0
-    tokens = near_ties = 0
-    for ids in sequences:
-        ours, theirs = model.forward([ids]), reference_logits(reference, ids)
-        exact = reference_logits(exact_model, ids)
-        assert ours.dtype == theirs.dtype == np.float32
-        ours_off = max(ours_off, np.abs(ours - exact).max())
-        theirs_off = max(theirs_off, np.abs(theirs - exact).max())
-        tokens += len(ids)
-        for row in np.flatnonzero(ours.argmax(-1) != theirs.argmax(-1)):
-            second, first = np.sort(exact[row])[-2:]
-            assert first - second < NEAR_TIE, f"{name}, row {row}: the arg-max differs"
-            near_ties += 1
+    exact_model = to_float64(copy.deepcopy(reference))
+    ours = [model.forward([ids]) for ids in sequences]
+    theirs = [reference_logits(reference, ids) for ids in sequences]
+    exact = [reference_logits(exact_model, ids) for ids in sequences]
+    compare_logits(name, ours, theirs, exact, show, title)
+
+
+def compare_logits(name, ours, theirs, exact, show, title=TITLE):
+    """What check_logits asserts, of logits (T, V) for each of some sequences."""
+    assert {logits.dtype for logits in (*ours, *theirs)} == {np.dtype(np.float32)}
+    ours, theirs, exact = np.concatenate(ours), np.concatenate(theirs), np.concatenate(exact)
+    ours_off, theirs_off = np.abs(ours - exact).max(), np.abs(theirs - exact).max()
+    differing = np.flatnonzero(ours.argmax(-1) != theirs.argmax(-1))
+    for row in differing:
+        second, first = np.sort(exact[row])[-2:]
+        assert first - second < NEAR_TIE, f"{name}, row {row}: the arg-max differs"
     show(
-        TITLE,
-        f"{name:16} {tokens:5} tokens  gpt2np {ours_off:.2e}  transformers {theirs_off:.2e}  "
-        f"ratio {ours_off / theirs_off:.2f}  arg-max differs at {near_ties} near-ties",
+        title,
+        f"{name:16} {len(ours):5} tokens  gpt2np {ours_off:.2e}  transformers {theirs_off:.2e}  "
+        f"ratio {ours_off / theirs_off:.2f}  apart {np.abs(ours - theirs).max():.2e}  "
+        f"arg-max differs at {len(differing)} near-ties",
     )
     assert ours_off <= 2 * theirs_off
 
@@ -62,11 +65,7 @@ def test_random_models(name, tmp_path, show):
 
 
 def test_bundled_model_on_held_out_text(bundled, data, show):
-    from transformers import GPT2LMHeadModel
-
-    reference = GPT2LMHeadModel.from_pretrained(
-        bundled, dtype="float32", attn_implementation="eager"
-    ).eval()
+    reference = load_reference(bundled)
     text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
     ids = Tokenizer.load(bundled).encode(text[50_000:70_000], allowed_special="all")[:2000]
     assert len(ids) == 2000
@@ -81,7 +80,7 @@ def test_float64_is_the_reference_to_rounding(tmp_path):
     ids = np.random.default_rng(0).integers(0, 300, 200)
     ours = GPT2.from_folder(tmp_path, "float64").forward([ids])
     assert ours.dtype == np.float64
-    exact = reference_logits(copy.deepcopy(reference).double(), ids)
+    exact = reference_logits(to_float64(copy.deepcopy(reference)), ids)
     np.testing.assert_allclose(ours, exact, atol=1e-11)
 
 
@@ -92,15 +91,12 @@ def test_half_precision_files(stored, prefix, tmp_path):
     """Weights stored in two bytes give what transformers gives with them, widened to float32."""
     import torch
     from safetensors.torch import save_file
-    from transformers import GPT2LMHeadModel
 
     shape = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 300, "n_positions": 64}
     model = save_reference(tmp_path, **shape).to(getattr(torch, stored))
     tensors = {prefix + k: v.contiguous() for k, v in model.transformer.state_dict().items()}
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
-    widened = GPT2LMHeadModel.from_pretrained(
-        tmp_path, dtype="float32", attn_implementation="eager"
-    ).eval()
+    widened = load_reference(tmp_path)
     ids = np.random.default_rng(0).integers(0, 300, 64)
     ours = GPT2.from_folder(tmp_path).forward([ids])
     assert ours.dtype == np.float32

@@ -1,0 +1,418 @@
+"""The small files beside a vocabulary: what `transformers` makes of a folder, or a refusal."""
+
+import json
+import shutil
+
+import pytest
+
+from gpt2np import Tokenizer, TokenizerError
+
+EOT = "<|endoftext|>"
+TEXT = f"a {EOT} b [PAD] <s>c</s> X1 \n[MASK]\u3000, YX1Z<|im_end|> hello\n [PAD][PAD] ."
+CONFIG = {"model_type": "gpt2"}
+GENERAL = {"tokenizer_class": "PreTrainedTokenizerFast"}
+GPT2 = {"tokenizer_class": "GPT2Tokenizer"}
+
+
+def token(content, **flags):
+    plain = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+    return {"content": content} | plain | flags
+
+
+def typed(content, **flags):
+    return {"__type": "AddedToken"} | token(content, **flags)
+
+
+def declared(*tokens, first=50257):
+    return {str(number): each for number, each in enumerate(tokens, first)}
+
+
+SLASH = token("</s>")
+
+
+def roles(*keys, value=SLASH):
+    return {f"{key}_token": value for key in keys}
+
+
+PAD = token("[PAD]", special=True)
+END = token(EOT, special=True, normalized=True)
+
+# What is beside vocab.json and merges.txt, each as some version of transformers wrote it.
+TWO_FILES = {
+    "nothing": {},
+    "openai-community/gpt2": {"tokenizer_config": {"model_max_length": 1024}},
+    "2: null added": {"added_tokens": {}, "special_tokens_map": {}},
+    "2: added": {
+        "added_tokens": {"[PAD]": 50257, "X1": 50258},
+        "special_tokens_map": {"pad_token": "[PAD]", "eos_token": EOT},
+        "tokenizer_config": {"max_len": 1024},
+    },
+    "2: additional": {
+        "added_tokens": {"<s>": 50258, "[PAD]": 50257, "X1": 50259},
+        "special_tokens_map": {
+            "bos_token": "<s>",
+            "pad_token": "[PAD]",
+            "additional_special_tokens": ["X1"],
+        },
+    },
+    "2: roles without ids": {
+        "special_tokens_map": {"pad_token": "[PAD]", "additional_special_tokens": ["X1", "<s>"]}
+    },
+    "3: every role elsewhere": {
+        "special_tokens_map": roles("bos", "eos", "unk")
+        | {"pad_token": token("[PAD]", lstrip=True)}
+    },
+    "3: objects in the config": {
+        "tokenizer_config": roles("unk", "bos", "eos", value=typed(EOT, normalized=True))
+        | {"add_prefix_space": False, "special_tokens_map_file": None, "name_or_path": "gpt2"}
+        | {"pad_token": typed("[PAD]", rstrip=True, normalized=True), "errors": "replace"},
+        "added_tokens": {"[PAD]": 50257},
+        "special_tokens_map": {"mask_token": token("[MASK]", single_word=True)},
+    },
+    "3: objects in the config only": {
+        "tokenizer_config": {"pad_token": typed("[PAD]", rstrip=True, normalized=True)}
+        | {
+            "eos_token": typed("</s>"),
+            "bos_token": "<s>",
+            "mask_token": typed("[MASK]", lstrip=True),
+        }
+    },
+    "4: a space in front": {"tokenizer_config": GPT2 | {"add_prefix_space": True}},
+    "4: no tokens in front": {
+        "tokenizer_config": {"add_bos_token": False, "add_prefix_space": False} | GPT2
+    },
+    "4: declared": {
+        "tokenizer_config": {
+            "added_tokens_decoder": declared(
+                END, PAD, token("X1", special=False, normalized=True, single_word=True), first=50256
+            ),
+            "pad_token": "[PAD]",
+            "tokenizer_class": "GPT2Tokenizer",
+            "clean_up_tokenization_spaces": True,
+        },
+        "special_tokens_map": roles("eos") | {"pad_token": "[PAD]"},
+        "added_tokens": {"X1": 50258, "[PAD]": 50257, "other": 9},
+    },
+    "4: declared, and not in order": {
+        "tokenizer_config": {
+            "added_tokens_decoder": {"50258": PAD, "50257": token("X1", special=True, rstrip=True)}
+        }
+    },
+    "4: declared, a role that is not special": {
+        "tokenizer_config": {
+            "added_tokens_decoder": declared(token("<|im_end|>", special=False, lstrip=True)),
+            "eos_token": "<|im_end|>",
+        }
+    },
+    "4: an extra list": {
+        "tokenizer_config": {
+            "additional_special_tokens": ["X1", typed("[MASK]", normalized=True)],
+            "pad_token": EOT,
+        }
+    },
+    "5: extra tokens": {
+        "tokenizer_config": {"extra_special_tokens": ["<s>"], "additional_special_tokens": ["X1"]},
+        "special_tokens_map": {"additional_special_tokens": ["</s>"]},
+    },
+    "5: named extra tokens": {
+        "tokenizer_config": {"extra_special_tokens": {"image_token": "X1"}, "audio_token": "<s>"}
+    },
+    "5: an extra list in the map": {
+        "special_tokens_map": {"extra_special_tokens": ["X1", token("[PAD]", rstrip=True)]},
+        "added_tokens": {"X1": 50257},
+    },
+    "no roles": {"tokenizer_config": roles("bos", "eos", "unk", value=None)},
+    "an empty role": {"tokenizer_config": roles("bos", "eos", "pad", value="")},
+    "one token, two ways": {
+        "tokenizer_config": {"bos_token": EOT, "eos_token": typed(EOT, lstrip=True)}
+    },
+    "the last way counts": {
+        "tokenizer_config": {"bos_token": typed(EOT, lstrip=True), "eos_token": EOT}
+    },
+    "a word of the vocabulary": {"added_tokens": {"hello": 31373, "[PAD]": 50257}},
+    "a role that is a word": {"tokenizer_config": GPT2 | {"eos_token": "hello"}},
+}
+
+
+def write(folder, files):
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def theirs(folder):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def flags(each):
+    return each.content, each.lstrip, each.rstrip, each.single_word, each.normalized, each.special
+
+
+def assert_equal(folder, text=TEXT):
+    expected, ours = theirs(folder), Tokenizer.load(folder)
+    for each in (text, " " + text, text[3:]):
+        assert ours.encode(each, allowed_special="all") == expected.encode(each), each
+    added = {each.id: flags(each) for each in ours.vocabulary.added}
+    assert added == {n: flags(each) for n, each in expected.added_tokens_decoder.items()}
+    named = {key: value for key, value in expected.special_tokens_map.items() if value}
+    assert ours.vocabulary.roles == named
+    end = expected.eos_token_id if expected.eos_token else ours.special_tokens.get(EOT)
+    assert ours.end_of_text == end
+    return ours
+
+
+@pytest.fixture
+def two_files(gpt2_vocabulary, tmp_path):
+    """A folder with GPT-2's two files."""
+    for name in ("vocab.json", "merges.txt"):
+        shutil.copy(gpt2_vocabulary / name, tmp_path)
+    write(tmp_path, {"config": CONFIG})
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", TWO_FILES)
+def test_vocab_and_merges(kind, two_files):
+    write(two_files, TWO_FILES[kind])
+    ours = assert_equal(two_files)
+    assert Tokenizer.load(two_files / "vocab.json").vocabulary == ours.vocabulary
+    assert ours.decode(ours.encode(" x" + TEXT, disallowed_special=())) == " x" + TEXT
+
+
+@pytest.fixture(scope="module")
+def gpt2_json(gpt2_vocabulary):
+    """The tokenizer.json of GPT-2 without added tokens, as an object."""
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import decoders, models, pre_tokenizers
+
+    files = [str(gpt2_vocabulary / name) for name in ("vocab.json", "merges.txt")]
+    rust = Rust(models.BPE.from_file(*files))
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rust.decoder = decoders.ByteLevel()
+    return json.loads(rust.to_str())
+
+
+def tokenizer_json(gpt2_json, *tokens, first=50256, **changes):
+    added = [{"id": number} | each for number, each in enumerate(tokens, first)]
+    return gpt2_json | {"added_tokens": added} | changes
+
+
+SPACED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+
+# (added tokens of tokenizer.json, what else is in it, the files beside it)
+ONE_FILE = {
+    "alone": ([END, PAD], {}, {}),
+    "nothing in it": ([], {}, {}),
+    "a role of a token in it": ([END, PAD | {"lstrip": True}], {}, {"pad_token": "[PAD]"}),
+    "the role has other flags": ([END, PAD], {}, {"pad_token": typed("[PAD]", rstrip=True)}),
+    "a role that is not special": (
+        [END, token("</s>", special=False)],
+        {},
+        {"eos_token": "</s>"},
+    ),
+    "a role that is new": ([END], {}, {"eos_token": "</s>", "extra_special_tokens": ["X1"]}),
+    "declared with other flags": (
+        [END, PAD],
+        {},
+        {"added_tokens_decoder": declared(token("[PAD]", rstrip=True, special=False))},
+    ),
+    "declared without one": ([END, PAD], {}, {"added_tokens_decoder": declared(END, first=50256)}),
+    "declared with one more": (
+        [END, PAD],
+        {},
+        {"added_tokens_decoder": declared(END, PAD, token("X1", special=True), first=50256)},
+    ),
+    "a space in front": ([END], {"pre_tokenizer": SPACED}, {}),
+    "a space in front, says the config": ([END], {}, {"add_prefix_space": True}),
+    "tokens in front, which are ignored": ([END], {}, {"add_bos_token": True}),
+}
+
+
+@pytest.mark.parametrize("kind", ONE_FILE)
+@pytest.mark.parametrize("class_name", ["GPT2TokenizerFast", "PreTrainedTokenizerFast", None])
+def test_tokenizer_json(kind, class_name, gpt2_json, tmp_path):
+    added, changes, config = ONE_FILE[kind]
+    content = tokenizer_json(gpt2_json, *added, **changes)
+    name = {"tokenizer_class": class_name} if class_name else {}
+    write(tmp_path, {"tokenizer": content, "tokenizer_config": config | name, "config": CONFIG})
+    assert_equal(tmp_path)
+
+
+@pytest.mark.parametrize("config", [GPT2, GENERAL, {}])
+def test_tokenizer_json_with_the_older_files(config, gpt2_json, tmp_path):
+    files = {
+        "tokenizer": tokenizer_json(gpt2_json, END),
+        "tokenizer_config": config,
+        "added_tokens": {"X1": 50257, "[PAD]": 50258},
+        "special_tokens_map": {"pad_token": "[PAD]", "additional_special_tokens": ["<s>"]},
+    }
+    write(tmp_path, files | ({"config": CONFIG} if config else {}))
+    assert_equal(tmp_path)
+
+
+def test_a_named_tokenizer_json_is_read_alone(gpt2_json, tmp_path):
+    write(tmp_path, {"tokenizer": tokenizer_json(gpt2_json, END), "tokenizer_config": GPT2})
+    (tmp_path / "special_tokens_map.json").write_text('{"pad_token": "[PAD]"}')
+    assert set(Tokenizer.load(tmp_path).special_tokens) == {EOT, "[PAD]"}
+    assert set(Tokenizer.load(tmp_path / "tokenizer.json").special_tokens) == {EOT}
+
+
+@pytest.fixture
+def own_vocabulary(gpt2_json, tmp_path):
+    """A folder with a vocabulary of bytes, two merges, `<s>` and `</s>`, none of them declared."""
+    by_id = sorted(gpt2_json["model"]["vocab"].items(), key=lambda item: item[1])
+    vocab = dict(by_id[:256]) | {"he": 256, "hel": 257, "<s>": 258, "</s>": 259}
+    write(tmp_path, {"vocab": vocab, "config": CONFIG})
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nh e\nhe l\n")
+    return tmp_path
+
+
+OWN = roles("bos", value="<s>") | roles("eos", "unk", value="</s>")
+
+
+@pytest.mark.parametrize("files", [{"special_tokens_map": OWN}, {"tokenizer_config": OWN}])
+@pytest.mark.parametrize("pad", [{}, {"pad_token": "[PAD]"}])
+def test_a_vocabulary_without_end_of_text(files, pad, own_vocabulary):
+    write(own_vocabulary, {name: content | pad for name, content in files.items()})
+    ours = assert_equal(own_vocabulary)
+    assert ours.end_of_text == 259
+
+
+def test_a_token_that_no_file_names_is_plain_text(own_vocabulary):
+    write(own_vocabulary, {"special_tokens_map": roles("bos", "eos", "unk", value="</s>")})
+    ours = assert_equal(own_vocabulary, "a<s>b</s>")
+    assert 258 not in ours.encode("<s>") and ours.decode([258]) == "<s>"
+
+
+def test_end_of_text_that_is_only_assumed_gets_no_id(own_vocabulary):
+    """transformers gives it the id 260, for which the model has no row."""
+    ours = Tokenizer.load(own_vocabulary)
+    assert theirs(own_vocabulary).convert_tokens_to_ids(EOT) == ours.vocab_size == 260
+    assert ours.end_of_text is None and ours.special_tokens == {}
+
+
+def test_end_of_text_that_is_only_assumed_comes_before_a_new_token(own_vocabulary):
+    write(own_vocabulary, {"special_tokens_map": {"pad_token": "[PAD]"}})
+    assert assert_equal(own_vocabulary).special_tokens == {EOT: 260, "[PAD]": 261}
+
+
+def test_a_new_token_for_which_no_id_is_free(own_vocabulary):
+    vocab = json.loads((own_vocabulary / "vocab.json").read_text(encoding="utf-8"))
+    write(own_vocabulary, {"vocab": vocab | {"hel": 260}})
+    write(own_vocabulary, {"special_tokens_map": OWN | {"pad_token": "[PAD]"}})
+    with pytest.raises(TokenizerError, match=r"'\[PAD\]' the id 260, which 'hel' has"):
+        Tokenizer.load(own_vocabulary)
+
+
+@pytest.mark.parametrize("kind", ["2: added", "4: declared", "3: objects in the config only"])
+def test_saved_and_read_again_by_both(kind, two_files, tmp_path):
+    write(two_files, TWO_FILES[kind])
+    before = Tokenizer.load(two_files)
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    write(saved, {"added_tokens": {"old": 7}, "special_tokens_map": {"pad_token": "old"}})
+    before.save(saved)
+    write(saved, {"config": CONFIG})
+    after = assert_equal(saved)
+    assert (after.vocabulary, after.end_of_text) == (before.vocabulary, before.end_of_text)
+    assert after.vocabulary.roles == before.vocabulary.roles
+
+
+def nested(depth):
+    return "[" * depth + "]" * depth
+
+
+REFUSED = [
+    ("tokenizer_config", {"add_bos_token": True}, "add_bos_token would add"),
+    ("tokenizer_config", {"add_eos_token": True}, "add_eos_token would add"),
+    ("tokenizer_config", {"split_special_tokens": True}, "split_special_tokens makes"),
+    ("tokenizer_config", {"tokenizer_class": "Qwen2Tokenizer"}, "tokenizer_class is 'Qwen2"),
+    ("tokenizer_config", {"tokenizer_class": 7}, "tokenizer_class must be a text"),
+    ("tokenizer_config", {"add_prefix_space": "yes"}, "add_prefix_space must be true or false"),
+    ("tokenizer_config", {"eos_token": 7}, "eos_token must be a token, not 7"),
+    ("tokenizer_config", {"eos_token": ["</s>"]}, "eos_token must be a token"),
+    ("tokenizer_config", {"eos_token": {"text": "</s>"}}, "eos_token must be a token"),
+    ("tokenizer_config", {"eos_token": typed("x", lstrip=1)}, "lstrip must be true or false"),
+    ("tokenizer_config", {"eos_token": "\ud800"}, "no Unicode text"),
+    ("tokenizer_config", {"extra_special_tokens": "X1"}, "extra_special_tokens must be a list"),
+    ("tokenizer_config", {"extra_special_tokens": [None]}, "extra_special_tokens must be a token"),
+    ("tokenizer_config", {"extra_special_tokens": {"a": 1}}, "extra_special_tokens must be a to"),
+    ("tokenizer_config", {"added_tokens_decoder": [PAD]}, "added_tokens_decoder must be an obj"),
+    ("tokenizer_config", {"added_tokens_decoder": {"x": PAD}}, "no id and token in 'x'"),
+    ("tokenizer_config", {"added_tokens_decoder": {"50257": "[PAD]"}}, "no id and token"),
+    ("tokenizer_config", {"added_tokens_decoder": {"9" * 5000: PAD}}, "no id and token"),
+    ("tokenizer_config", {"added_tokens_decoder": declared(PAD, first=50300)}, "id 50300, but"),
+    ("tokenizer_config", {"added_tokens_decoder": declared(PAD, PAD)}, "two ids"),
+    ("tokenizer_config", {"added_tokens_decoder": declared(END)}, "id 50257, but .* it 50256"),
+    ("tokenizer_config", {"added_tokens_decoder": declared(token(""))}, "a token is empty"),
+    ("tokenizer_config", [1], "expected a JSON object"),
+    ("tokenizer_config", b"{", "not JSON"),
+    ("tokenizer_config", b'{"eos_token": "\xff"}', "not JSON"),
+    ("tokenizer_config", nested(100_000).encode(), "not JSON"),
+    ("tokenizer_config", b" " * (5 << 20), "expected at most"),
+    ("special_tokens_map", {"pad_token": 1.5}, "pad_token must be a token, not 1.5"),
+    ("special_tokens_map", {"additional_special_tokens": 3}, "must be a list, not 3"),
+    ("special_tokens_map", [], "expected a JSON object"),
+    ("added_tokens", {"[PAD]": 50300}, "id 50300, but transformers gives it 50257"),
+    ("added_tokens", {"hello": 50257}, "'hello' has the id 50257, but .* it 31373"),
+    ("added_tokens", {"[PAD]": "50257"}, "whole number"),
+    ("added_tokens", {"[PAD]": True}, "whole number"),
+    ("added_tokens", {"a[": 50257, "b[": 50257}, "same id to two tokens"),
+    ("added_tokens", {"": 50257}, "a token is empty"),
+    ("added_tokens", b"", "not JSON"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), REFUSED)
+def test_refused_in_one_line(name, content, message, two_files):
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    (two_files / f"{name}.json").write_bytes(raw)
+    with pytest.raises(TokenizerError, match=message) as caught:
+        Tokenizer.load(two_files)
+    text = str(caught.value)
+    assert f"{name}.json" in text and "\n" not in text and len(text) < 500
+
+
+def test_a_folder_where_a_file_is_expected(two_files):
+    (two_files / "added_tokens.json").mkdir()
+    with pytest.raises(TokenizerError, match="is not a file"):
+        Tokenizer.load(two_files)
+
+
+LOWER = {"normalizer": {"type": "NFC"}}
+WHOLE = {
+    "pre_tokenizer": {
+        "type": "Sequence",
+        "pretokenizers": [
+            {"type": "Digits", "individual_digits": True},
+            SPACED | {"add_prefix_space": False},
+        ],
+    }
+}
+
+
+@pytest.mark.parametrize("changes", [LOWER, WHOLE])
+@pytest.mark.parametrize("files", [{"tokenizer_config": GPT2}, {"config": CONFIG}])
+def test_what_their_gpt2_tokenizer_ignores_is_refused(changes, files, gpt2_json, tmp_path):
+    write(tmp_path, files | {"tokenizer": tokenizer_json(gpt2_json, END, **changes)})
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer\.json: transformers reads it as a GPT2Tok"
+    ):
+        Tokenizer.load(tmp_path)
+    Tokenizer.load(tmp_path / "tokenizer.json")
+    write(tmp_path, {"tokenizer_config": GENERAL, "config": CONFIG})
+    assert_equal(tmp_path, "e\u0301 a1234")
+
+
+def test_an_id_that_their_tokenizer_json_does_not_get(gpt2_json, tmp_path):
+    write(tmp_path, {"tokenizer": tokenizer_json(gpt2_json, PAD, first=50300)})
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: .* id 50300, but .* it 50257"):
+        Tokenizer.load(tmp_path)
+
+
+def test_openais_vocabulary_keeps_its_speed(two_files):
+    write(two_files, TWO_FILES["4: declared"])
+    assert Tokenizer.load(two_files).vocabulary.self_encoding
+    (two_files / "added_tokens.json").unlink()
+    write(two_files, {"tokenizer_config": roles("bos", "eos", "unk", value=None)})
+    assert not Tokenizer.load(two_files).vocabulary.self_encoding
