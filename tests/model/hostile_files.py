@@ -340,6 +340,7 @@ def sparse(folder: Path) -> None:
 DAMAGED = "damaged or not a safetensors file"
 NOT_JSON = r"config\.json is damaged"
 MEGABYTE = (1 << 20) - 200
+EMPTY = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 NASTY = "evil\x1b[31m\nERROR\r\x07\u202e"
 
 HAND_MADE: dict[str, Hostile] = {
@@ -505,7 +506,14 @@ HAND_MADE: dict[str, Hostile] = {
     "name of 1 MB": Hostile(renamed(LN_F, "x" * 1_000_000), "xxx"),
     "name of 1 MB of prefixes": Hostile(renamed(LN_F, "model." * 170_000), "is missing"),
     "name of 1 MB of damaged prefixes": Hostile(renamed(LN_F, "model.module" * 80_000), "missing"),
-    "a million tensors": Hostile(many_tensors(1_000_000), "its header claims"),
+    "a million tensors": Hostile(
+        header_text(
+            lambda text: (
+                b"{%s,%s" % (b",".join(b'"%x":%s' % (n, EMPTY) for n in range(10**6)), text[1:])
+            )
+        ),
+        "its header claims",
+    ),
     "10,000 tensors": Hostile(many_tensors(10_000), "and 9994 more"),
     "10,000 tensors, as many layers": Hostile(many_tensors(10_000, n_layer=10_001), "more"),
     "10,000 tensors, 9,000 layers": Hostile(many_tensors(10_000, n_layer=9_000), "more"),

@@ -191,7 +191,7 @@ def as_it_should_be(folder: Path, digest: Callable[[np.ndarray], str]) -> dict[s
         assert not new.keys() & weights.keys()
         if file.name != WEIGHTS:
             placed = {name for name, shard in weight_map.items() if shard == file.name}
-            assert placed <= dict(strict_header(file)).keys()
+            assert placed <= strict_header(file).keys()
         weights |= new
     check_shapes(config, {name: array.shape for name, array in weights.items()})
     head, wte = weights.get("lm_head.weight"), weights["wte.weight"]
@@ -207,12 +207,13 @@ def plain(name: str) -> str:
     return name.removeprefix("transformer.")
 
 
-def strict_json(path: Path) -> dict[str, Any]:
-    def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        assert len(dict(pairs)) == len(pairs)
-        return dict(pairs)
+def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    assert len(dict(pairs)) == len(pairs)  # for which neither json nor safetensors asks
+    return dict(pairs)
 
-    content = json.loads(path.read_bytes().decode(), object_pairs_hook=object_of)
+
+def strict_json(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_bytes().decode(), object_pairs_hook=members)
     assert isinstance(content, dict)
     return content
 
@@ -238,13 +239,12 @@ def strict_config(content: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def strict_header(file: Path) -> list[tuple[str, Any]]:
+def strict_header(file: Path) -> dict[str, Any]:
     size = int.from_bytes(file.read_bytes()[:8], "little")
     assert size < 10**6
-    header: list[tuple[str, Any]] = json.loads(
-        file.read_bytes()[8 : 8 + size], object_pairs_hook=list
+    header: dict[str, Any] = json.loads(
+        file.read_bytes()[8 : 8 + size], object_pairs_hook=members
     )
-    assert len(dict(header)) == len(header)  # which safetensors does not ask for
     return header
 
 
@@ -255,7 +255,7 @@ def strict_tensors(file: Path) -> dict[str, np.ndarray]:
     floating = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
     header = strict_header(file)
     tensors = {plain(name): tensor for name, tensor in load_file(file).items()}
-    assert len(tensors) == len(header) - ("__metadata__" in dict(header))
+    assert len(tensors) == len(header) - ("__metadata__" in header)
     weights = {name: t for name, t in tensors.items() if not MASK.fullmatch(name)}
     assert all(tensor.dtype in floating for tensor in weights.values())
     return {name: tensor.float().numpy() for name, tensor in weights.items()}
