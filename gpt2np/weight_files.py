@@ -6,6 +6,7 @@ and so on with a `model.safetensors.index.json` whose "weight_map" says which te
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpt2np.errors import CheckpointError, shown
@@ -15,6 +16,7 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _LONGEST_NAME = 255  # bytes, on every usual file system; beyond, asking for the file is an error
 SHARD_PATTERN = "model-*-of-*.safetensors"
+_PICKLES_OF_TRAINERS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # hold no weights
 
 
 def read_index(path: Path) -> dict[str, str]:
@@ -53,13 +55,26 @@ def _is_plain_name(shard: object) -> bool:
 
 def missing_weights(folder: Path) -> str:
     """What to say of a folder that holds neither the one file nor an index."""
-    pickled = sorted(
-        file for end in ("bin", "pt", "pth", "ckpt*") for file in folder.glob(f"*.{end}")
-    )
-    if pickled:
+    if pickles := pickles_among(file.name for file in folder.iterdir()):
         return (
-            f"{folder} holds its weights as {pickled[0].name}, a pickle, which can run code and is "
-            f"never opened; convert it with transformers: "
-            f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained('converted')"
+            f"{folder} holds its weights as {pickles[0]}, a pickle, which can run code and is "
+            f"never opened; {conversion_advice(str(folder))}"
         )
     return f"{folder} holds no {WEIGHTS_FILE}; a model's folder needs it beside config.json"
+
+
+def pickles_among(names: Iterable[str]) -> list[str]:
+    """Those of `names`, the files of a folder, that seem to hold weights as a pickle."""
+    endings = (".bin", ".pt", ".pth")
+    pickles = [name for name in names if name.endswith(endings) or ".ckpt" in name]
+    return sorted(set(pickles) - _PICKLES_OF_TRAINERS)
+
+
+def conversion_advice(model: str, revision: str | None = None) -> str:
+    """How to make a folder with safetensors of `model`, a folder or a Hub id with pickles."""
+    of = f"({model!r}, revision={revision!r})" if revision else f"({model!r})"
+    return (
+        "convert it with transformers, where you trust it: "
+        f"AutoModelForCausalLM.from_pretrained{of}.save_pretrained('converted'); "
+        f"AutoTokenizer.from_pretrained{of}.save_pretrained('converted')"
+    )

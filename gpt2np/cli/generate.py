@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--model",
         metavar="MODEL",
-        help="a Hugging Face id (gpt2, distilgpt2, openai-community/gpt2-medium, ...), a folder, "
-        "or 'bundled'; default: $GPT2NP_MODEL, else openai-community/gpt2 or, if that can't be "
-        "had, the bundled model",
+        help="a Hugging Face id (gpt2, distilgpt2, openai-community/gpt2-medium, ..., with "
+        "@REVISION for a branch, tag or commit), a folder, or 'bundled'; default: $GPT2NP_MODEL, "
+        "else openai-community/gpt2 or, if that can't be had, the bundled model",
     )
     add(
         "-n",

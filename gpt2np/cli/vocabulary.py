@@ -12,9 +12,9 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="whose vocabulary: a Hugging Face id, a folder, a file (tokenizer.json, "
-        "x.tiktoken), or 'bundled'; default: $GPT2NP_MODEL, else openai-community/gpt2 or, if "
-        "that can't be had, the bundled model",
+        help="whose vocabulary: a Hugging Face id (also with @REVISION), a folder, a file "
+        "(tokenizer.json, x.tiktoken), or 'bundled'; default: $GPT2NP_MODEL, else "
+        "openai-community/gpt2 or, if that can't be had, the bundled model",
     )
 
 

@@ -171,7 +171,7 @@ class TestBadInput:
         self.check(generate("x", "--model", "./no/such/folder"), 1, "no folder ./no/such/folder")
 
     def test_file_as_model(self, bundled):
-        path = str(bundled / "model.safetensors")
+        path = str(bundled / "merges.txt")
         self.check(generate("x", "--model", path), 1, "is a file; name the folder")
 
     def test_folder_without_a_model(self, tmp_path):

@@ -1,0 +1,58 @@
+"""Fetch a model for use without a network.
+
+What gpt2np needs of MODEL is fetched into the Hugging Face cache, as far as it
+is not there yet; weights that were fetched in part are continued. Its folder
+goes to stdout, everything else to stderr.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt2np.cli.streams import notice
+
+if TYPE_CHECKING:
+    from gpt2np.hub import ModelSource
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add(
+        "model",
+        metavar="MODEL",
+        help="a Hugging Face id (gpt2, distilgpt2, openai-community/gpt2-medium, ...), with "
+        "@REVISION for a branch, tag or commit; or a folder or 'bundled', which need no download",
+    )
+    add("--json", action="store_true", help="print one JSON object: folder, commit, files, ...")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch and print; returns the exit code."""
+    from gpt2np.errors import ModelNotFoundError
+    from gpt2np.hub import MODEL_FILES, find_model
+
+    source = find_model(args.model)
+    if missing := MODEL_FILES.missing_in(source.folder):
+        raise ModelNotFoundError(
+            f"{source.folder} has no {', '.join(missing)}, without which gpt2np can't use it"
+        )
+    files = MODEL_FILES.present_in(source.folder)
+    size = sum((source.folder / name).stat().st_size for name in files)
+    notice(f"model: {source.name}, {len(files)} files, {size:,} bytes")
+    folder = source.folder.absolute()
+    print(json.dumps(_as_json(source, folder, files, size)) if args.json else folder, flush=True)
+    return 0
+
+
+def _as_json(source: "ModelSource", folder: Path, files: list[str], size: int) -> dict[str, object]:
+    on_hub = source.on_hub
+    return {
+        "model": on_hub.repository if on_hub else source.name,
+        "revision": on_hub.revision or "main" if on_hub else None,
+        "commit": folder.name if on_hub else None,
+        "folder": str(folder),
+        "files": files,
+        "bytes": size,
+    }
