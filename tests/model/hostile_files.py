@@ -567,10 +567,9 @@ HAND_MADE: dict[str, Hostile] = {
     "config with NaN": Hostile(instead_of_value("layer_norm_epsilon", "NaN"), "epsilon is nan"),
     "config with Infinity": Hostile(instead_of_value("n_layer", "Infinity"), "n_layer is inf"),
     "config with -Infinity": Hostile(instead_of_value("n_layer", "-Infinity"), "n_layer is -inf"),
-    "epsilon 0": Hostile(configured(layer_norm_epsilon=0), "epsilon is 0"),
-    "epsilon that rounds to 0": Hostile(
-        instead_of_value("layer_norm_epsilon", "1e-400"), "epsilon is 0"
-    ),
+    "epsilon 0": Hostile(configured(layer_norm_epsilon=0), None),
+    "epsilon that rounds to 0": Hostile(instead_of_value("layer_norm_epsilon", "1e-400"), None),
+    "epsilon negative": Hostile(configured(layer_norm_epsilon=-1e-5), "epsilon is -1e-05"),
     "no heads": Hostile(configured(n_head=0), "n_head is 0"),
     "heads negative": Hostile(configured(n_head=-2), "n_head is -2"),
     "heads do not divide": Hostile(configured(n_head=3), "multiple of n_head"),
@@ -712,7 +711,14 @@ for _file in (WEIGHTS, CONFIG, INDEX, "generation_config.json"):
             whole=True,
         )
 
-for _file in ("tokenizer.json", "vocab.json", "merges.txt", "added_tokens.json"):
+for _file in (
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+):
     for _kind in (fifo, directory, device):
         HAND_MADE[f"{_file} a {_kind.__name__}"] = Hostile(
             lambda folder, file=_file, kind=_kind: kind(folder / file),

@@ -227,7 +227,8 @@ def strict_config(content: dict[str, Any]) -> dict[str, Any]:
     for name, value in given.items():
         kind = type(DEFAULTS[name] if name != "n_inner" else 1)
         assert type(value) is kind or (kind is float and type(value) is int)
-        assert kind is bool or kind is str or 0 < value < (1e300 if kind is float else 1 << 31)
+        assert kind is not int or 0 < value < 1 << 31
+        assert kind is not float or 0 <= value < 1e300
     config = DEFAULTS | given
     assert config["activation_function"] in ACTIVATIONS
     assert not content.get("add_cross_attention") and not content.get("quantization_config")
@@ -242,9 +243,7 @@ def strict_config(content: dict[str, Any]) -> dict[str, Any]:
 def strict_header(file: Path) -> dict[str, Any]:
     size = int.from_bytes(file.read_bytes()[:8], "little")
     assert size < 10**6
-    header: dict[str, Any] = json.loads(
-        file.read_bytes()[8 : 8 + size], object_pairs_hook=members
-    )
+    header: dict[str, Any] = json.loads(file.read_bytes()[8 : 8 + size], object_pairs_hook=members)
     return header
 
 
