@@ -11,9 +11,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SMALL = 1 << 20
-"""Bytes that a config or a header may have. GPT-2 XL's header has 60,000; parsed, they can need a
-hundred times as much memory."""
+SMALL = 2 << 20
+"""Bytes that a config or a header may have; parsed, they can need fifty times as much memory. GPT-2
+XL's header has 60,000, the largest tokenizer_config.json in wide use 1.2 million."""
 
 
 def read_json_object(

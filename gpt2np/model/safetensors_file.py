@@ -70,10 +70,9 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             size = int.from_bytes(file.read(8), "little")
             if size > SMALL:  # the package would read up to 100 MB
                 raise _damaged(path, f"its header claims {size:,} bytes")
-            content = file.read(size).decode("utf-8")
-        header = json.loads(content, object_pairs_hook=without_duplicates)
-        with safe_open(path, framework="numpy"):  # checks shapes, sizes, and that no byte is shared
-            pass
+            with safe_open(path, framework="numpy"):  # checks shapes, sizes, that no byte is shared
+                pass
+            header = json.loads(file.read(size).decode(), object_pairs_hook=without_duplicates)
     except OSError as error:
         raise CheckpointError(f"can't read {path}: {error.strerror}") from error
     except MemoryError as error:

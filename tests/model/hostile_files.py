@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from gpt2np.json_file import SMALL
+
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
 LN_F, WTE, WPE = "transformer.ln_f.bias", "transformer.wte.weight", "transformer.wpe.weight"
 C_ATTN, C_FC = "transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight"
@@ -307,7 +309,7 @@ def held_twice(folder: Path) -> None:
 
 def many_shards(folder: Path) -> None:
     """Each with a header as large as is allowed that holds nothing, and all one file."""
-    content = json.dumps({"__metadata__": {"x": "y" * 1_000_000}}).encode()
+    content = json.dumps({"__metadata__": {"x": "y" * ALLOWED}}).encode()
     (folder / "blob").write_bytes(assemble(content))
     names = {f"t{number}": f"s{number}.safetensors" for number in range(1000)}
     for name in names.values():
@@ -339,7 +341,7 @@ def sparse(folder: Path) -> None:
 
 DAMAGED = "damaged or not a safetensors file"
 NOT_JSON = r"config\.json is damaged"
-MEGABYTE = (1 << 20) - 200
+ALLOWED = SMALL - 200  # bytes, of a header or config
 EMPTY = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 NASTY = "evil\x1b[31m\nERROR\r\x07\u202e"
 
@@ -385,14 +387,14 @@ HAND_MADE: dict[str, Hostile] = {
     "metadata not texts": Hostile(
         header(lambda content: content.update(__metadata__={"a": [1]})), DAMAGED
     ),
-    "header of 1 MB of lists": Hostile(
-        raw(assemble(b"[" + b"[]," * (MEGABYTE // 3) + b"1]")), DAMAGED
+    "header as large as allowed of lists": Hostile(
+        raw(assemble(b'{"a":[' + b"[[1]]," * (ALLOWED // 6) + b"1]}")), DAMAGED
     ),
-    "header of 1 MB of objects": Hostile(
-        raw(assemble(b'{"a":[' + b'{"":1},' * (MEGABYTE // 7) + b"1]}")), DAMAGED
+    "header as large as allowed of objects": Hostile(
+        raw(assemble(b'{"a":[' + b'{"":[1]},' * (ALLOWED // 9) + b"1]}")), DAMAGED
     ),
-    "header of 1 MB of wide text": Hostile(
-        raw(assemble(b'{"\xf0\x9f\xa6\x8a":"' + b"\\n" * (MEGABYTE // 2) + b'"}')), DAMAGED
+    "header as large as allowed of wide text": Hostile(
+        raw(assemble(b'{"\xf0\x9f\xa6\x8a":"' + b"\\n" * (ALLOWED // 2) + b'"}')), DAMAGED
     ),
     "key twice": Hostile(
         replaced(
@@ -407,7 +409,7 @@ HAND_MADE: dict[str, Hostile] = {
         ),
         "comes twice",
     ),
-    "shape twice": Hostile(replaced('"shape": [', '"shape": [1], "shape": ['), "comes twice"),
+    "shape twice": Hostile(replaced('"shape": [', '"shape": [1], "shape": ['), DAMAGED),
     "tensor a list": Hostile(header(lambda content: content.update({LN_F: [1]})), DAMAGED),
     "tensor without a dtype": Hostile(header(lambda content: content[LN_F].pop("dtype")), DAMAGED),
     "no offsets": Hostile(header(lambda content: content[LN_F].pop("data_offsets")), DAMAGED),
@@ -514,9 +516,9 @@ HAND_MADE: dict[str, Hostile] = {
         ),
         "its header claims",
     ),
-    "10,000 tensors": Hostile(many_tensors(10_000), "and 9994 more"),
-    "10,000 tensors, as many layers": Hostile(many_tensors(10_000, n_layer=10_001), "more"),
-    "10,000 tensors, 9,000 layers": Hostile(many_tensors(10_000, n_layer=9_000), "more"),
+    "20,000 tensors": Hostile(many_tensors(20_000), "and 19994 more"),
+    "20,000 tensors, as many layers": Hostile(many_tensors(20_000, n_layer=20_001), "more"),
+    "20,000 tensors, 18,000 layers": Hostile(many_tensors(20_000, n_layer=18_000), "more"),
     # weights that are no numbers are loaded; that logits are none either is told when they are
     "weights nan": Hostile(
         tensors(lambda t: t.update({LN_F: np.full(8, np.nan, np.float32)})), None
@@ -547,8 +549,8 @@ HAND_MADE: dict[str, Hostile] = {
         lambda folder: os.truncate(folder / CONFIG, 100 << 20), "has 104,857,600 bytes; expected at"
     ),
     "config nested deeply": Hostile(raw(b"[" * 200_000, CONFIG), NOT_JSON),
-    "config of 1 MB of objects": Hostile(
-        raw(b'{"a":[' + b'{"":1},' * (MEGABYTE // 7) + b"1]}", CONFIG), "do not fit"
+    "config as large as allowed of objects": Hostile(
+        raw(b'{"a":[' + b'{"":1},' * (ALLOWED // 7) + b"1]}", CONFIG), "do not fit"
     ),
     "config key twice": Hostile(with_member('"n_head": 4'), "n_head.* twice"),
     "config key twice, nested": Hostile(
@@ -667,11 +669,11 @@ HAND_MADE: dict[str, Hostile] = {
     "shard with a name of 1 MB": Hostile(
         placed(WTE, "x" * 1_000_000 + ".safetensors"), "xxx", "float16"
     ),
-    "25,000 shards": Hostile(
+    "50,000 shards": Hostile(
         json_file(
             INDEX,
             lambda content: content.update(
-                weight_map={f"{n}": f"{n}.safetensors" for n in range(25_000)}
+                weight_map={f"{n}": f"{n}.safetensors" for n in range(50_000)}
             ),
         ),
         "lacks 0.safetensors",
