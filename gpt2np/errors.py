@@ -10,9 +10,28 @@
 A message names the thing, what was expected, and what to do next, in one line.
 """
 
+from reprlib import Repr
+
+_LONGEST = 2000  # characters of a message; a file can name a tensor with a million
+
+_short = Repr()
+_short.maxstring = _short.maxlong = _short.maxother = 80
+
+
+def shown(value: object) -> str:
+    """The `repr` of a value out of a file, shortened: it may be long, or nested without end."""
+    return _short.repr(value)
+
 
 class GPT2NPError(Exception):
     """Base class of everything that gpt2np raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message as one printable line, whatever the names in it: no command to a terminal."""
+        text = super().__str__()
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class ModelNotFoundError(GPT2NPError):

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpt2np.errors import GPT2NPError
+from gpt2np.text_file import check_is_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-SMALL = 4 << 20  # bytes: no config of a model comes near, and parsing as many takes no time
+SMALL = 2 << 20
+"""Bytes that a config or a header may have; parsed, they can need fifty times as much memory. GPT-2
+XL's header has 60,000, the largest tokenizer_config.json in wide use 1.2 million."""
 
 
 def read_json_object(
@@ -23,15 +26,27 @@ def read_json_object(
     import json  # only here, for those who never need it
 
     try:
-        if path.exists() and not path.is_file():  # a pipe would keep us waiting
-            raise error(f"{path} is not a file")
+        check_is_file(path, error)
         if at_most is not None and (size := path.stat().st_size) > at_most:
             raise error(f"{path} has {size:,} bytes; expected at most {at_most:,}")
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        content = json.loads(text, object_pairs_hook=without_duplicates)
     except OSError as problem:
         raise error(f"can't read {path}: {problem.strerror}") from problem
     except (ValueError, RecursionError) as problem:
         raise error(f"{path} is damaged: not JSON ({problem})") from problem
     if not isinstance(content, dict):
         raise error(f"{path} is damaged: expected a JSON object")
+    return content
+
+
+def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object's members, for json's object_pairs_hook. ValueError if two have the same key."""
+    content = dict(pairs)
+    if len(content) < len(pairs):  # json would take the last, and other readers the first
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key!r} comes twice")
+            seen.add(key)
     return content

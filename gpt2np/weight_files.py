@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpt2np.errors import CheckpointError
+from gpt2np.errors import CheckpointError, shown
 from gpt2np.json_file import SMALL, read_json_object
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_LONGEST_NAME = 255  # bytes, on every usual file system; beyond, asking for the file is an error
 SHARD_PATTERN = "model-*-of-*.safetensors"
 _PICKLES_OF_TRAINERS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # hold no weights
 
@@ -30,8 +31,8 @@ def read_index(path: Path) -> dict[str, str]:
     for tensor, shard in weight_map.items():
         if not _is_plain_name(shard):
             raise CheckpointError(
-                f"{path}: {tensor} is placed in {shard!r}; expected the name of a .safetensors "
-                "file in the same folder"
+                f"{path}: {tensor} is placed in {shown(shard)}; expected the name of a "
+                ".safetensors file in the same folder"
             )
     return weight_map
 
@@ -47,6 +48,7 @@ def _is_plain_name(shard: object) -> bool:
         isinstance(shard, str)
         and shard.endswith(".safetensors")
         and shard.isprintable()
+        and len(shard.encode()) <= _LONGEST_NAME
         and not set(shard) & set("/\\:")
     )
 

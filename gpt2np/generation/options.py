@@ -1,11 +1,12 @@
 """What a user may choose about a generation, and what the model's own files propose."""
 
+import os
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.errors import CheckpointError, InvalidArgumentError, shown
 from gpt2np.json_file import SMALL, read_json_object
 from gpt2np.model.config import token_ids
 
@@ -65,7 +66,7 @@ def _is_number(value: Any) -> bool:
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
-        raise InvalidArgumentError(f"{name} is {value!r}; it must be {expected}")
+        raise InvalidArgumentError(f"{name} is {shown(value)}; it must be {expected}")
 
 
 def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[int]]:
@@ -77,7 +78,7 @@ def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[i
         CheckpointError: the file is damaged or holds an impossible value.
     """
     path = folder / GENERATION_CONFIG_FILE
-    if not path.exists():
+    if not os.path.lexists(path):  # a link to nothing is not as if there were none
         return GenerationOptions(), frozenset()
     content = read_json_object(path, CheckpointError, at_most=SMALL)
     known = {field.name for field in fields(GenerationOptions)} - {"seed", "stop"}

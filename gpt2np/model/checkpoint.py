@@ -181,15 +181,17 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     shards = sorted(set(weight_map.values()))
     if missing := [shard for shard in shards if not (folder / shard).exists()]:
         raise CheckpointError(f"{folder} lacks {', '.join(missing)}, named in {INDEX_FILE}")
+    names: dict[str, list[str]] = {shard: [] for shard in shards}
+    for name, shard in weight_map.items():
+        names[shard].append(name)
     tensors: dict[str, StoredTensor] = {}
     for shard in shards:
         held = read_header(folder / shard)
+        if strange := [name for name in names[shard] if name not in held]:
+            raise CheckpointError(f"{index} places {strange[0]} in {shard}, which does not hold it")
         if twice := tensors.keys() & held.keys():
             raise CheckpointError(f"{folder}: {min(twice)} is in two shards, one of them {shard}")
         tensors |= held
-    for name, shard in weight_map.items():
-        if name not in tensors or tensors[name].path.name != shard:
-            raise CheckpointError(f"{index} places {name} in {shard}, which does not hold it")
     return tensors
 
 

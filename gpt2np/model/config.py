@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt2np.errors import CheckpointError
+from gpt2np.errors import CheckpointError, shown
 from gpt2np.json_file import SMALL, read_json_object
 from gpt2np.model.activations import ACTIVATIONS
 
@@ -20,6 +20,8 @@ OTHER_NAMES = {
     "intermediate_size": "n_inner",
 }
 """Names that some checkpoints use → GPT-2's own."""
+
+_TOO_LARGE = 1 << 31  # for any dimension; Python refuses to print what has thousands of digits
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def token_ids(value: object, source: str) -> tuple[int, ...]:
     """The ids in an `eos_token_id`, which may be one, a list, or null; else CheckpointError."""
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(number) is int for number in ids):
-        raise CheckpointError(f"{source}: eos_token_id is {value!r}, expected an id or a list")
+        raise CheckpointError(f"{source}: eos_token_id is {shown(value)}, expected an id or a list")
     return tuple(ids)
 
 
@@ -103,9 +105,11 @@ def _with_gpt2s_names(content: Mapping[str, Any], source: str) -> dict[str, Any]
     for other, name in OTHER_NAMES.items():
         value = renamed.pop(other, None)
         if value is not None:
+            _check_kind(name, value, source, other)
             if renamed.get(name) not in (None, value):
                 raise CheckpointError(
-                    f"{source}: {name} is {renamed[name]!r} and {other}, its other name, {value!r}"
+                    f"{source}: {name} is {shown(renamed[name])} and {other}, its other name, "
+                    f"{value}"
                 )
             renamed[name] = value
     return renamed
@@ -114,7 +118,7 @@ def _with_gpt2s_names(content: Mapping[str, Any], source: str) -> dict[str, Any]
 def _refuse_unsupported(content: Mapping[str, Any], source: str) -> None:
     if content.get("model_type", "gpt2") != "gpt2":
         raise CheckpointError(
-            f"{source}: model_type is {content['model_type']!r}; gpt2np runs 'gpt2' only"
+            f"{source}: model_type is {shown(content['model_type'])}; gpt2np runs 'gpt2' only"
         )
     # reorder_and_upcast_attn needs no switch: it changes how half precision is computed, and here
     # everything is float32 or float64.
@@ -123,16 +127,17 @@ def _refuse_unsupported(content: Mapping[str, Any], source: str) -> None:
             raise CheckpointError(f"{source}: {switch} is set, which gpt2np does not support")
 
 
-def _check_kind(name: str, value: Any, source: str) -> None:
+def _check_kind(name: str, value: Any, source: str, called: str = "") -> None:
     expected = type(getattr(GPT2Config, name))
     if expected is str:
         valid, words = value in tuple(ACTIVATIONS), "one of " + ", ".join(ACTIVATIONS)
     elif expected is int:
-        valid, words = type(value) is int and value > 0, "a whole number above 0"
+        valid = type(value) is int and 0 < value < _TOO_LARGE
+        words = f"a whole number above 0 and below {_TOO_LARGE:,}"
     elif expected is float:
         # Written so that nan, which compares false with everything, is refused too.
         valid, words = type(value) in (int, float) and 0 <= value < 1e300, "a number, at least 0"
     else:
         valid, words = type(value) is bool, "true or false"
     if not valid:
-        raise CheckpointError(f"{source}: {name} is {value!r}, expected {words}")
+        raise CheckpointError(f"{source}: {called or name} is {shown(value)}, expected {words}")

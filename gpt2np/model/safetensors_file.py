@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.errors import CheckpointError
-from gpt2np.json_file import SMALL
+from gpt2np.json_file import SMALL, without_duplicates
 
 Array = NDArray[Any]
 
@@ -68,14 +68,15 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             raise CheckpointError(f"{path} is missing, or not a file")
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > SMALL:  # the package would read up to 100 MB, and need ten times as much
+            if size > SMALL:  # the package would read up to 100 MB
                 raise _damaged(path, f"its header claims {size:,} bytes")
-            content = file.read(size).decode("utf-8")
-        header = json.loads(content, object_pairs_hook=_without_duplicates)
-        with safe_open(path, framework="numpy"):  # checks shapes, sizes, and that no byte is shared
-            pass
+            with safe_open(path, framework="numpy"):  # checks shapes, sizes, that no byte is shared
+                pass
+            header = json.loads(file.read(size).decode(), object_pairs_hook=without_duplicates)
     except OSError as error:
         raise CheckpointError(f"can't read {path}: {error.strerror}") from error
+    except MemoryError as error:
+        raise CheckpointError(f"can't map {path} into memory: {error}") from error
     except (SafetensorError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     header.pop("__metadata__", None)
@@ -86,13 +87,6 @@ def _damaged(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"{path} is damaged or not a safetensors file ({why}); fetch or save it again"
     )
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        raise ValueError("the header has the same key twice")
-    return content
 
 
 def _stored(path: Path, body: int, entry: dict[str, Any]) -> StoredTensor:
@@ -112,15 +106,24 @@ def read_tensors(tensors: Mapping[str, StoredTensor], dtype: DTypeLike) -> dict[
         CheckpointError: a file breaks off, or a number is too large for `dtype`.
     """
     paths = {tensor.path for tensor in tensors.values() if _is_view(tensor, dtype)}
-    mapped = {path: np.asarray(np.memmap(path, np.uint8, mode="r")) for path in paths}
+    mapped = {path: _mapped(path) for path in paths}
     arrays = {}
     for name, tensor in tensors.items():
         if _is_view(tensor, dtype):
             data = mapped[tensor.path][tensor.start : tensor.start + tensor.nbytes]
+            if len(data) < tensor.nbytes:  # it has changed since its header was read
+                raise _damaged(tensor.path, "it breaks off")
             arrays[name] = data.view(dtype).reshape(tensor.shape)
         else:
             arrays[name] = _converted(name, tensor, dtype)
     return arrays
+
+
+def _mapped(path: Path) -> Array:
+    try:
+        return np.asarray(np.memmap(path, np.uint8, mode="r"))
+    except (OSError, ValueError) as error:  # a ValueError, if it has become empty
+        raise CheckpointError(f"can't map {path} into memory: {error}") from error
 
 
 def _is_view(tensor: StoredTensor, dtype: DTypeLike) -> bool:
@@ -130,10 +133,13 @@ def _is_view(tensor: StoredTensor, dtype: DTypeLike) -> bool:
 
 
 def _converted(name: str, tensor: StoredTensor, dtype: DTypeLike) -> Array:
-    array = np.empty(tensor.size, dtype)
+    try:
+        array = np.empty(tensor.size, dtype)
+    except MemoryError as error:
+        raise CheckpointError(f"{tensor.path}: {name} is too large: {error}") from error
     done = 0
     try:
-        with np.errstate(over="raise"):
+        with np.errstate(over="raise", invalid="ignore"):  # NaN is whoever uses it's to find
             for piece in pieces(tensor):
                 array[done : done + len(piece)] = piece
                 done += len(piece)

@@ -10,7 +10,7 @@ from zlib import crc32
 
 from gpt2np.errors import TokenizerError
 from gpt2np.json_file import read_json_object
-from gpt2np.text_file import write_text
+from gpt2np.text_file import check_is_file, write_text
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE
 from gpt2np.tokenizer.vocabulary import (
@@ -41,6 +41,8 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     Raises:
         TokenizerError: a file can't be read or parsed, or they don't fit each other.
     """
+    for file in (vocab_file, merges_file):
+        check_is_file(file, TokenizerError)
     if _are_openais_files(vocab_file, merges_file):
         return _openais_vocabulary(merges_file)
     ids = read_json_object(vocab_file, TokenizerError)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
+from gpt2np.text_file import check_is_file
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import to_characters
 from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, QWEN2_PATTERN
@@ -38,6 +39,7 @@ def read_tiktoken(
     Raises:
         TokenizerError: the file can't be read, or a line is malformed (it is named by number).
     """
+    check_is_file(path, TokenizerError)
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
