@@ -669,3 +669,9 @@ def test_what_is_missing():
     model = {"config.json", "tokenizer.json"}
     assert MODEL_FILES.missing(model.__contains__) == [WEIGHTS]
     assert MODEL_FILES.missing((model | {INDEX}).__contains__) == []
+
+
+def test_a_folder_of_that_name_comes_before_the_bundled_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("bundled").mkdir()
+    assert find_model("bundled").folder == Path("bundled")

@@ -76,10 +76,10 @@ def _named(model: str | Path | None) -> str | None:
 def _find(name: str | None, files: FileList) -> ModelSource:
     if name is None:
         return _default_model(files)
-    if name == BUNDLED:
-        return ModelSource(BUNDLED, _bundled_folder())
     if folder := _local_folder(name):
         return ModelSource(name, folder)
+    if name == BUNDLED:
+        return ModelSource(BUNDLED, _bundled_folder())
     on_hub = hub_id(name)
     if folder := cached(on_hub, files):
         return ModelSource(name, folder, on_hub=on_hub)
