@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 
@@ -93,6 +94,7 @@ if __name__ == "__main__":
     with contextlib.suppress(GPT2NPError):
         LanguageModel.load(bundled)  # what is imported for the first folder is not its doing
     signal.signal(signal.SIGALRM, give_up)
+    warnings.simplefilter("error")  # it would be a second line on stderr
     sys.addaudithook(record)
     for folder, whole in json.load(sys.stdin):
         print(json.dumps(attempt(folder, whole)), flush=True)
