@@ -72,7 +72,8 @@ def decode_step(model: GPT2, running: Sequence[RunningSequence]) -> None:
     """
     pending = [sequence.pending for sequence in running]
     caches = [sequence.cache for sequence in running]
-    logits = model.forward(pending, caches, rows=last_rows(pending))  # (S, V)
+    with np.errstate(over="ignore", invalid="ignore"):  # it is told below, by name
+        logits = model.forward(pending, caches, rows=last_rows(pending))  # (S, V)
     if not np.isfinite(logits.max(-1)).all():
         raise CheckpointError(f"the model's logits are not numbers: {_cause(model)}")
     for sequence, row in zip(running, logits, strict=True):

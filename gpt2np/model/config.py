@@ -136,7 +136,7 @@ def _check_kind(name: str, value: Any, source: str, called: str = "") -> None:
         words = f"a whole number above 0 and below {_TOO_LARGE:,}"
     elif expected is float:
         # Written so that nan, which compares false with everything, is refused too.
-        valid, words = type(value) in (int, float) and 0 <= value < 1e300, "a number, at least 0"
+        valid, words = type(value) in (int, float) and 0 <= value < 1e30, "a number from 0 to 1e30"
     else:
         valid, words = type(value) is bool, "true or false"
     if not valid:
