@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation import (
+    GENERATION_CONFIG_FILE,
     FinishReason,
     GenerationOptions,
     RunningSequence,
@@ -87,6 +88,8 @@ class LanguageModel:
         tokenizer: text ↔ ids.
         defaults: the options where the caller names none.
         end_ids: the ids that end a text.
+        begin_id: the id that an empty prompt stands for, one that ends a text and that the model
+            has a row for; None if there is none.
         notice: why this is not the model one would expect, None if it is.
     """
 
@@ -112,6 +115,8 @@ class LanguageModel:
         self.notice = notice
         ends = [*model.config.eos_token_ids, tokenizer.end_of_text]
         self.end_ids = end_ids or frozenset(end for end in ends if end is not None)
+        rows = range(model.config.vocab_size)
+        self.begin_id = next((end for end in [*ends[::-1], *self.end_ids] if end in rows), None)
 
     @classmethod
     def load(cls, model: str | Path | None = None, dtype: DTypeLike = np.float32) -> LanguageModel:
@@ -126,13 +131,17 @@ class LanguageModel:
         source = find_model(model)
         if source.notice:
             warnings.warn(f"the model is {source.name}: {source.notice}", stacklevel=2)
-        defaults, end_ids = read_generation_config(source.folder)
+        config = read_generation_config(source.folder)
+        if config.ignored:
+            listed = ", ".join(config.ignored)
+            told = f"{source.name}: {GENERATION_CONFIG_FILE} sets {listed}, which gpt2np ignores"
+            warnings.warn(told, stacklevel=2)
         return cls(
             GPT2.from_folder(source.folder, dtype),
             Tokenizer.load(source.folder),
             name=source.name,
-            defaults=defaults,
-            end_ids=end_ids,
+            defaults=config.options,
+            end_ids=config.end_ids,
             notice=source.notice,
         )
 
@@ -213,8 +222,8 @@ class TextStream(Iterator[str]):
             decoder, prompt_ids = lm.tokenizer.streaming_decoder(), [int(i) for i in prompt]
             pieces = [decoder.push(number) for number in prompt_ids]
             self._prompt = "".join([*pieces, decoder.finish()])
-        if not prompt_ids and lm.tokenizer.end_of_text is not None:
-            prompt_ids = [lm.tokenizer.end_of_text]
+        if not prompt_ids and lm.begin_id is not None:
+            prompt_ids = [lm.begin_id]
         self.sequence: RunningSequence = start_sequence(lm.model, prompt_ids, options, lm.end_ids)
         self._decoder = lm.tokenizer.streaming_decoder()
         self._stops = StopStrings(options.stop)

@@ -23,6 +23,11 @@ def shown(value: object) -> str:
     return _short.repr(value)
 
 
+def printable(text: str) -> str:
+    """`text` on one line, with nothing in it that a terminal would obey."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class GPT2NPError(Exception):
     """Base class of everything that gpt2np raises on purpose."""
 
@@ -31,7 +36,7 @@ class GPT2NPError(Exception):
         text = super().__str__()
         if len(text) > _LONGEST:
             text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
-        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return printable(text)
 
 
 class ModelNotFoundError(GPT2NPError):

@@ -16,6 +16,10 @@ SMALL = 2 << 20
 XL's header has 60,000, the largest tokenizer_config.json in wide use 1.2 million."""
 
 
+LARGE = 32 << 20
+"""Bytes that a vocabulary may have: several times as many as any of GPT-2's kind in use."""
+
+
 def read_json_object(
     path: Path, error: type[GPT2NPError], *, at_most: int | None = None
 ) -> dict[str, Any]:

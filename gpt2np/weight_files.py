@@ -15,7 +15,6 @@ from gpt2np.json_file import SMALL, read_json_object
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _LONGEST_NAME = 255  # bytes, on every usual file system; beyond, asking for the file is an error
-SHARD_PATTERN = "model-*-of-*.safetensors"
 _PICKLES_OF_TRAINERS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # hold no weights
 
 

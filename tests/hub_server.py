@@ -47,6 +47,7 @@ class Trouble:
     cut: the connection breaks after so many bytes, in the first `times` answers. stall: no more
     comes after so many bytes, until the server ends. damage: the last byte is wrong, in the first
     `times` answers. ranges: whether Range is understood. delay: seconds before every answer.
+    refused: the name of a small file that is not given.
     """
 
     cut: int | None = None
@@ -55,6 +56,7 @@ class Trouble:
     times: int = 1_000_000
     ranges: bool = True
     delay: float = 0.0
+    refused: str | None = None
 
 
 @dataclass
@@ -159,6 +161,8 @@ class Hub:
         if commit is None:
             return self._send(request, 404, {"X-Error-Code": "RevisionNotFound"})
         content = repository.files(commit).get(file)
+        if file == self.trouble.refused:
+            return self._send(request, 403, {})
         headers = {"X-Repo-Commit": commit}
         if content is None:
             return self._send(request, 404, headers | {"X-Error-Code": "EntryNotFound"})

@@ -264,6 +264,21 @@ class TestDefaults:
             LanguageModel.load(copy_of_bundled)
 
 
+def test_what_the_generation_config_asks_for_in_vain_is_told(copy_of_bundled):
+    asked = {"repetition_penalty": 1.3, "num_beams": 4, "no_repeat_ngram_size": 0, "min_p": None}
+    (copy_of_bundled / "generation_config.json").write_text(json.dumps(asked))
+    with pytest.warns(UserWarning, match=r"sets repetition_penalty, num_beams, which gpt2np ign"):
+        LanguageModel.load(copy_of_bundled)
+
+
+def test_an_empty_prompt_where_the_end_of_text_has_no_row(copy_of_bundled):
+    (copy_of_bundled / "added_tokens.json").write_text('{"<|im_end|>": 4096}')
+    (copy_of_bundled / "special_tokens_map.json").write_text('{"eos_token": "<|im_end|>"}')
+    lm = LanguageModel.load(copy_of_bundled)
+    assert lm.tokenizer.end_of_text == 4096
+    assert lm.generate("", seed=1, max_new_tokens=3).prompt_ids == [4095]
+
+
 def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
     """As in fine-tunes that add a token for padding and leave the embedding as it is."""
     (copy_of_bundled / "added_tokens.json").write_text('{"[PAD]": 4096}')

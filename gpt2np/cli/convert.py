@@ -68,14 +68,14 @@ def run(args: argparse.Namespace) -> int:
 def _convert(checkpoint: "Checkpoint", target: Path, options: "ConversionOptions") -> "Converted":
     from tqdm import tqdm
 
-    from gpt2np.hub import companion_files
+    from gpt2np.hub import COMPANIONS
     from gpt2np.model.convert import convert
 
     total = 2 * checkpoint.parameters  # written, and read back
     with tqdm(
         total=total, desc="converting", unit_scale=True, leave=False, disable=None, delay=0.5
     ) as bar:
-        return convert(checkpoint, target, options, also=companion_files(), progress=bar.update)
+        return convert(checkpoint, target, options, also=COMPANIONS, progress=bar.update)
 
 
 def _summary(converted: "Converted") -> str:
@@ -89,7 +89,8 @@ def _summary(converted: "Converted") -> str:
 
 def _bytes(size: str) -> int:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]?I?B?)", size.upper())
-    if not match or match[2] not in _UNITS or not (number := float(match[1]) * _UNITS[match[2]]):
+    number = float(match[1]) * _UNITS.get(match[2], 0) if match else 0
+    if not 1 <= number < 1e18:
         raise InvalidArgumentError(
             f"--max-shard-size is {size!r}; expected a size such as 500MB or 2GB"
         )

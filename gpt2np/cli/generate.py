@@ -77,11 +77,14 @@ def run(args: argparse.Namespace) -> int:
     _set_threads(args.threads)
     from gpt2np.engine import LanguageModel
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what it warns of is said by _announce
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         lm = LanguageModel.load(args.model, args.dtype)
     stream = lm.stream(prompt, **_options(args))
     _announce(lm, stream)
+    for told in (str(warning.message) for warning in caught):
+        if not lm.notice or lm.notice not in told:  # that one has been announced
+            notice(told)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is text to keep
     try:
         if not args.json:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.errors import printable
+
 if TYPE_CHECKING:
     from gpt2np.hub import ModelSource
     from gpt2np.model.checkpoint import Checkpoint
@@ -32,18 +34,18 @@ def run(args: argparse.Namespace) -> int:
     source = find_model(args.model)
     checkpoint = read_checkpoint(source.folder)
     content = _content(source, checkpoint)
-    if args.check:
+    if args.check and not content["problems"]:
         content["check"] = _check(checkpoint)
     if args.json:
         print(json.dumps(content, ensure_ascii=False))
     else:
-        print("\n".join(_lines(content)))
+        print("\n".join(map(printable, _lines(content))))
     return 1 if content["problems"] else 0
 
 
 def _content(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
+    from gpt2np.hub.card import read_licence
     from gpt2np.model.cache import cache_nbytes
-    from gpt2np.model_card import read_licence
 
     config = checkpoint.config
     tensors = [
@@ -65,6 +67,7 @@ def _content(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
         "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),
         "bytes": sum(tensor.nbytes for tensor in checkpoint.tensors.values()),
         "parameters": checkpoint.parameters,
+        "stored_head": sum(t.size for t in checkpoint.tensors.values()) - checkpoint.parameters,
         "memory": {
             "float32_weights": 4 * checkpoint.parameters,
             "float32_kv_cache": cache_nbytes(config, config.n_positions),
@@ -78,10 +81,9 @@ def _check(checkpoint: "Checkpoint") -> dict[str, Any]:
     from gpt2np.model.checkpoint import HEAD, is_finite
 
     tensors = checkpoint.tensors
-    fits = not checkpoint.problems()
     return {
-        "not_finite": [name for name in tensors if fits and not is_finite(tensors[name])],
-        "own_lm_head": fits and HEAD in tensors and not checkpoint.is_tied(),
+        "not_finite": [name for name in tensors if not is_finite(tensors[name])],
+        "own_lm_head": HEAD in tensors and not checkpoint.is_tied(),
     }
 
 
@@ -91,24 +93,28 @@ def _lines(content: dict[str, Any]) -> Iterator[str]:
     files = content["files"][0] if len(content["files"]) == 1 else f"{len(content['files'])} files"
     yield f"{'weights':<12}{files}, {_megabytes(content['bytes'])}"
     yield f"{'parameters':<12}{content['parameters']:,}"
+    if head := content["stored_head"]:
+        yield f"{'':<12}and {head:,} of an unembedding, used if it differs (see --check)"
     context, memory = content["config"]["n_positions"], content["memory"]
     yield (
         f"{'memory':<12}{_megabytes(memory['float32_weights'])} of weights in float32; and "
         f"{_megabytes(memory['float32_kv_cache'])} of keys and values for {context:,} tokens"
     )
-    yield "\nconfig"
+    yield from ("", "config")
     for name, value in content["config"].items():
         yield f"  {name:<32}{value}"
-    yield f"\n{'tensor':<32}{'shape':<16}{'dtype':<8}{'bytes':>13}  matrices {content['layout']}"
+    yield ""
+    yield f"{'tensor':<32}{'shape':<16}{'dtype':<8}{'bytes':>13}  matrices {content['layout']}"
     for tensor in content["tensors"]:
         shape = " × ".join(map(str, tensor["shape"]))
         yield f"{tensor['name']:<32}{shape:<16}{tensor['dtype']:<8}{tensor['bytes']:>13,}"
     if "check" in content:
         spoiled = ", ".join(content["check"]["not_finite"]) or "none"
-        yield f"\nwith NaN or infinite numbers: {spoiled}"
+        yield ""
+        yield f"with NaN or infinite numbers: {spoiled}"
         yield f"unembedding of its own: {'yes' if content['check']['own_lm_head'] else 'no'}"
     if content["problems"]:
-        yield "\nthe weights do not fit the config:"
+        yield from ("", "the weights do not fit the config:")
         yield from (f"  {problem}" for problem in content["problems"])
 
 

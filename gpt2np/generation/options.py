@@ -69,17 +69,53 @@ def _require(holds: bool, name: str, value: object, expected: str) -> None:
         raise InvalidArgumentError(f"{name} is {shown(value)}; it must be {expected}")
 
 
-def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[int]]:
-    """The options that a folder's `generation_config.json` proposes and the ids that end a text.
+# What would change the text in transformers and isn't done here → the values that change nothing.
+_NOT_DONE: dict[str, tuple[object, ...]] = {
+    "repetition_penalty": (1,),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "min_p": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "penalty_alpha": (0,),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "max_length": (20,),  # transformers' default, which older versions write
+    "bad_words_ids": ([],),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "sequence_bias": ({},),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "guidance_scale": (1,),
+}
 
-    What the file doesn't say, and a folder without the file, leaves gpt2np's own defaults.
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """What a model's `generation_config.json` says.
+
+    Attributes:
+        options: those it proposes, with gpt2np's own defaults for what it doesn't say.
+        end_ids: the ids that end a text, if it names any.
+        ignored: the keys that ask for something that gpt2np doesn't do.
+    """
+
+    options: GenerationOptions = GenerationOptions()
+    end_ids: frozenset[int] = frozenset()
+    ignored: tuple[str, ...] = ()
+
+
+def read_generation_config(folder: Path) -> GenerationConfig:
+    """What a folder's `generation_config.json` says; nothing, if there is none.
 
     Raises:
         CheckpointError: the file is damaged or holds an impossible value.
     """
     path = folder / GENERATION_CONFIG_FILE
     if not os.path.lexists(path):  # a link to nothing is not as if there were none
-        return GenerationOptions(), frozenset()
+        return GenerationConfig()
     content = read_json_object(path, CheckpointError, at_most=SMALL)
     known = {field.name for field in fields(GenerationOptions)} - {"seed", "stop"}
     chosen = {name: content[name] for name in known if content.get(name) is not None}
@@ -89,4 +125,7 @@ def read_generation_config(folder: Path) -> tuple[GenerationOptions, frozenset[i
         options = replace(GenerationOptions(), **chosen)
     except InvalidArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return options, frozenset(token_ids(content.get("eos_token_id"), str(path)))
+    end_ids = frozenset(token_ids(content.get("eos_token_id"), str(path)))
+    asked = (name for name in _NOT_DONE if content.get(name) is not None)
+    ignored = tuple(name for name in asked if content[name] not in _NOT_DONE[name])
+    return GenerationConfig(options, end_ids, ignored)

@@ -6,6 +6,7 @@
     cache     what huggingface_hub has already fetched; costs no request
     fetch     the Hub → the cache
     weights   one large file of it, continued where the last attempt ended
+    card      the licence that a model's README.md names
     failures  what went wrong, in a line that says what to do next
 
 Where the cache lies, which endpoint is asked, tokens, proxies and offline mode are
@@ -13,14 +14,14 @@ huggingface_hub's business (HF_HOME, HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY, HF_HUB_
 reads them when it is imported, so it is imported only when needed.
 """
 
-from gpt2np.hub.files import MODEL_FILES, VOCABULARY_FILES, companion_files
+from gpt2np.hub.files import COMPANIONS, MODEL_FILES, VOCABULARY_FILES
 from gpt2np.hub.find import ModelSource, find_model, find_vocabulary
 
 __all__ = [
+    "COMPANIONS",
     "MODEL_FILES",
     "VOCABULARY_FILES",
     "ModelSource",
-    "companion_files",
     "find_model",
     "find_vocabulary",
 ]

@@ -15,7 +15,7 @@ from gpt2np.hub.cache import cache_folder
 from gpt2np.hub.files import WEIGHTS, FileList, weights_in
 from gpt2np.hub.names import HubId
 from gpt2np.hub.weights import fetch_weights
-from gpt2np.weight_files import INDEX_FILE
+from gpt2np.weight_files import WEIGHTS_FILE
 
 
 def list_files(model: HubId, timeout: float | None = None) -> frozenset[str]:
@@ -59,12 +59,18 @@ def fetch(model: HubId, files: FileList, listing: frozenset[str] | None = None) 
 
 
 def _fetch_small_files(model: HubId, files: FileList, listing: frozenset[str]) -> Path:
-    """All but the tensors; it also notes in the cache which commit the revision is."""
+    """All but the tensors; it also notes in the cache which commit the revision is.
+
+    Last come those that make it complete: whoever finds them finds the others, too.
+    """
     from huggingface_hub import snapshot_download
 
-    names = files.small(listing)
+    folder = ""
     with _no_progress_bars():
-        folder = snapshot_download(model.repository, revision=model.revision, allow_patterns=names)
+        for names in files.in_two_steps(listing):
+            folder = snapshot_download(
+                model.repository, revision=model.revision, allow_patterns=names
+            )
     return Path(folder)
 
 
@@ -72,9 +78,8 @@ def _weights(model: HubId, files: FileList, folder: Path, listing: frozenset[str
     """The names of the files of tensors."""
     if not files.with_weights:
         return []
-    way = WEIGHTS.way(listing.__contains__)
-    names = weights_in(folder) if INDEX_FILE in way else way
-    shards = [name for name in names if name != INDEX_FILE]
+    single = WEIGHTS.way(listing.__contains__) == (WEIGHTS_FILE,)
+    shards = [WEIGHTS_FILE] if single else weights_in(folder)[1:]
     if missing := [name for name in shards if name not in listing]:
         raise failures.incomplete(model, missing, listing)
     return shards

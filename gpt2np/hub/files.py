@@ -60,13 +60,14 @@ class FileList:
             return missing
         return missing + [name for name in self._weights_in(folder) if not (folder / name).exists()]
 
-    def small(self, listing: Collection[str]) -> list[str]:
-        """All of `listing` that may be of use, but for the tensors themselves."""
-        names = [*self.needed, *self.optional]
+    def in_two_steps(self, listing: Collection[str]) -> tuple[list[str], list[str]]:
+        """All of `listing` that may be of use, but for the tensors; then those that are needed."""
+        needed = {*self.needed}
         for choice in self.choices:
             ways = (choice.way(listing.__contains__),) if choice is WEIGHTS else choice.ways
-            names += [name for way in ways for name in way if name != WEIGHTS_FILE]
-        return [name for name in names if name in listing]
+            needed |= {name for way in ways for name in way if name != WEIGHTS_FILE}
+        optional = [name for name in self.optional if name in listing and name not in needed]
+        return optional, [name for name in sorted(needed) if name in listing]
 
     def present_in(self, folder: Path) -> list[str]:
         """The files in `folder` that are used, or may be."""
@@ -98,6 +99,13 @@ MODEL_FILES = FileList(
 VOCABULARY_FILES = FileList(optional=("config.json", *VOCABULARY_EXTRAS))  # it names the kind
 
 
-def companion_files() -> list[str]:
-    """The names of what belongs to a model beside its config and weights."""
-    return [*(name for way in VOCABULARY.ways for name in way), *MODEL_FILES.optional]
+COMPANIONS = (
+    *(name for way in VOCABULARY.ways for name in way),
+    *MODEL_FILES.optional,
+    "encoder.json",
+    "vocab.bpe",
+    "*.tiktoken",
+    "chat_template.jinja",
+    "LICENSE*",
+)
+"""What belongs to a model beside its config and weights: names and patterns of files."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import shutil
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +22,7 @@ from gpt2np.hub.cache import cache_folder, repository_folder
 
 _SHA256_DIGITS = 64  # large files have their SHA-256 as ETag; others, which git keeps, its SHA-1
 _CHUNK = 1 << 20
+_PATIENCE = 1.0  # seconds of waiting for another process before the user is told
 
 
 def fetch_weights(repository: str, folder: Path, name: str) -> None:
@@ -58,7 +62,7 @@ class _Content:
         """Fetch it if it isn't there; no two processes at the same time."""
         if self.blob.exists():
             return
-        with _locked(self.blob):
+        with _locked(self.blob, self.label):
             if not self.blob.exists():  # another process may have fetched it in the meantime
                 self._complete(self.blob.with_name(f"{self.blob.name}.incomplete"))
 
@@ -117,10 +121,17 @@ class _Content:
             raise failures.no_space(self.label, needed, usage.free)
 
 
-def _locked(blob: Path) -> contextlib.AbstractContextManager[object]:
+@contextlib.contextmanager
+def _locked(blob: Path, label: str) -> Iterator[None]:
     """Keep other processes from fetching the same, also those that know only huggingface_hub."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     lock = cache_folder() / ".locks" / blob.parent.parent.name / f"{blob.name}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
-    return WeakFileLock(lock)
+    told = f"another process is fetching {label}; waiting for it"
+    waiting = threading.Timer(_PATIENCE, logging.getLogger("gpt2np").warning, [told])
+    waiting.daemon = True
+    waiting.start()
+    with WeakFileLock(lock):
+        waiting.cancel()
+        yield

@@ -90,8 +90,9 @@ class Checkpoint:
 
     @property
     def parameters(self) -> int:
-        """How many numbers are stored."""
-        return sum(tensor.size for tensor in self.tensors.values())
+        """How many numbers are stored, without an unembedding that is said to be tied."""
+        tied = {HEAD} if self.config.tie_word_embeddings else set()
+        return sum(t.size for name, t in self.tensors.items() if name not in tied)
 
     def in_order(self) -> dict[str, StoredTensor]:
         """The tensors in the order of the forward pass, what is unexpected last."""

@@ -84,6 +84,8 @@ class GPT2Config:
         }
         for name, value in values.items():
             _check_kind(name, value, source)
+        if "layer_norm_epsilon" in values:
+            values["layer_norm_epsilon"] = float(values["layer_norm_epsilon"])
         config = cls(**values, eos_token_ids=token_ids(content.get("eos_token_id"), source))
         if config.n_embd % config.n_head:
             raise CheckpointError(
@@ -122,6 +124,8 @@ def _refuse_unsupported(content: Mapping[str, Any], source: str) -> None:
         )
     # reorder_and_upcast_attn needs no switch: it changes how half precision is computed, and here
     # everything is float32 or float64.
+    if content.get("is_causal", True) is not True:
+        raise CheckpointError(f"{source}: is_causal is not true, which gpt2np does not support")
     for switch in ("add_cross_attention", "quantization_config"):
         if content.get(switch):
             raise CheckpointError(f"{source}: {switch} is set, which gpt2np does not support")

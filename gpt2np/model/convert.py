@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +93,11 @@ def convert(
     """Write `checkpoint` to the new folder `target` as transformers' GPT2LMHeadModel would.
 
     The folder appears when it is complete and was read back: every weight must be what it was,
-    rounded to the dtype. Little more than one matrix is in memory at a time.
+    rounded to the dtype. One piece of a matrix is in memory at a time, or two copies of a matrix
+    that must be turned.
 
     Args:
-        also: names of files to copy where they exist, such as those of the vocabulary.
+        also: files to copy where they exist, such as those of the vocabulary; names and patterns.
         progress: called with how many numbers were written, or read back, since the last call.
 
     Raises:
@@ -105,33 +106,50 @@ def convert(
         InvalidArgumentError: `target` exists.
         OSError: the folder can't be written.
     """
-    options = options or ConversionOptions()
     checkpoint.check()
-    if target.exists() or target.is_symlink():
+    if target.is_symlink() or target.resolve().exists():
         raise InvalidArgumentError(f"{target} exists already; name a new folder")
-    stored_as = DTYPES[options.dtype] if options.dtype else checkpoint.tensors[EMBEDDING].dtype
+    target = target.resolve()
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        converted = _write(checkpoint, temporary, options or ConversionOptions(), progress)
+        for file in _companions(checkpoint.folder, also):
+            shutil.copyfile(file, temporary / file.name)
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return converted
+
+
+def _write(
+    checkpoint: Checkpoint, folder: Path, options: ConversionOptions, progress: Progress
+) -> Converted:
+    """Write weights, index and config, and read them back."""
+    dtype = options.dtype or _dtype_name(checkpoint.tensors[EMBEDDING].dtype)
     tied = checkpoint.is_tied()
     shapes = weight_shapes(checkpoint.config)
     if options.keep_head or not tied:
         shapes[HEAD] = shapes[EMBEDDING]
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
-        shards = plan_shards(_sizes(shapes, stored_as), options.max_shard_size)
-        for file, names in shards.items():
-            tensors = {_full_name(n): (shapes[n], _numbers(checkpoint, n, progress)) for n in names}
-            write_safetensors(temporary / file, stored_as, tensors)
-        _write_index(shards, _sizes(shapes, stored_as), temporary)
-        _write_config(checkpoint, temporary, _dtype_name(stored_as), tied)
-        for name in also:
-            if (checkpoint.folder / name).is_file():
-                shutil.copyfile(checkpoint.folder / name, temporary / name)
-        change, not_finite = _compare(checkpoint, read_checkpoint(temporary), shapes, progress)
-        temporary.rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    nbytes = sum(_sizes(shapes, stored_as).values())
-    return Converted(list(shards), nbytes, _dtype_name(stored_as), tied, change, not_finite)
+    itemsize = np.dtype(STORED_AS[DTYPES[dtype]]).itemsize
+    sizes = {name: math.prod(shape) * itemsize for name, shape in shapes.items()}
+    shards = plan_shards(sizes, options.max_shard_size)
+    for file, names in shards.items():
+        tensors = {_full_name(n): (shapes[n], _numbers(checkpoint, n, progress)) for n in names}
+        write_safetensors(folder / file, DTYPES[dtype], tensors)
+    if len(shards) > 1:
+        _write_index(shards, sum(sizes.values()), folder)
+    _write_config(checkpoint, folder, dtype, tied)
+    change, not_finite = _compare(checkpoint, read_checkpoint(folder), shapes, progress)
+    return Converted(list(shards), sum(sizes.values()), dtype, tied, change, not_finite)
+
+
+def _companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    """The files that match, but for links that lead out of the folder, other than into a cache."""
+    real = folder.resolve()
+    homes = (real, real.parent.parent / "blobs")  # the Hugging Face cache links its files there
+    found = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
+    return [file for file in sorted(found) if file.resolve().parent in homes]
 
 
 def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]]:
@@ -149,20 +167,20 @@ def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]
     return {shard_name(number, len(shards)): names for number, names in enumerate(shards, 1)}
 
 
-def _write_index(shards: dict[str, list[str]], sizes: dict[str, int], folder: Path) -> None:
-    if len(shards) > 1:
-        weight_map = {_full_name(name): file for file, names in shards.items() for name in names}
-        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
-        _write_json(folder / INDEX_FILE, index)
+def _write_index(shards: dict[str, list[str]], nbytes: int, folder: Path) -> None:
+    weight_map = {_full_name(name): file for file, names in shards.items() for name in names}
+    _write_json(folder / INDEX_FILE, {"metadata": {"total_size": nbytes}, "weight_map": weight_map})
 
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
+    """The source's config.json, with all that was understood of it in GPT-2's own terms."""
     content = read_json_object(checkpoint.folder / CONFIG_FILE, CheckpointError, at_most=SMALL)
-    for other, name in OTHER_NAMES.items():
-        if (value := content.pop(other, None)) is not None:
-            content[name] = value
+    understood = asdict(checkpoint.config)
+    del understood["eos_token_ids"]  # stay as they are
+    switched_off = ("add_cross_attention", "quantization_config", *OTHER_NAMES)
+    content = {name: value for name, value in content.items() if name not in switched_off}
+    content |= understood | {"tie_word_embeddings": tied}
     content |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "dtype": dtype}
-    content["tie_word_embeddings"] = tied
     if "torch_dtype" in content:  # its name before version 5 of transformers
         content["torch_dtype"] = dtype
     _write_json(folder / CONFIG_FILE, content)
@@ -212,11 +230,6 @@ def _numbers(checkpoint: Checkpoint, name: str, progress: Progress) -> Iterator[
 
 def _full_name(name: str) -> str:
     return name if name == HEAD else f"transformer.{name}"
-
-
-def _sizes(shapes: dict[str, tuple[int, ...]], dtype: str) -> dict[str, int]:
-    itemsize = np.dtype(STORED_AS[dtype]).itemsize
-    return {name: math.prod(shape) * itemsize for name, shape in shapes.items()}
 
 
 def _dtype_name(stored_as: str) -> str:

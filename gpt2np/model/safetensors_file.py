@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,8 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 def _damaged(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
-        f"{path} is damaged or not a safetensors file ({why}); fetch or save it again"
+        f"{path} is damaged or not a safetensors file ({why}); delete {os.path.realpath(path)} and "
+        "fetch or save it again"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from zlib import crc32
 
 from gpt2np.errors import TokenizerError
-from gpt2np.json_file import read_json_object
+from gpt2np.json_file import LARGE, read_json_object
 from gpt2np.text_file import check_is_file, write_text
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE
@@ -45,7 +45,7 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
         check_is_file(file, TokenizerError)
     if _are_openais_files(vocab_file, merges_file):
         return _openais_vocabulary(merges_file)
-    ids = read_json_object(vocab_file, TokenizerError)
+    ids = read_json_object(vocab_file, TokenizerError, at_most=LARGE)
     lines = _read_merges(merges_file)
     check_ids(ids, vocab_file)
     check_bytes(ids, vocab_file)

@@ -13,6 +13,7 @@ token that the vocabulary has keeps its id, any other gets the next one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -194,7 +195,9 @@ def _is_gpt2(class_name: str | None, model: Mapping[str, Any]) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return read_json_object(path, TokenizerError, at_most=SMALL) if path.exists() else {}
+    if not os.path.lexists(path):  # a link to nothing is not as if there were none
+        return {}
+    return read_json_object(path, TokenizerError, at_most=SMALL)
 
 
 def _class_name(config: Mapping[str, Any], folder: Path, file: str = CONFIG) -> str | None:

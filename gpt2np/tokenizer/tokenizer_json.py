@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
-from gpt2np.json_file import read_json_object
+from gpt2np.json_file import LARGE, read_json_object
 from gpt2np.text_file import write_text
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
@@ -46,7 +46,7 @@ def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Voc
     Raises:
         TokenizerError: the file is damaged, or asks for something that gpt2np doesn't do.
     """
-    content = read_json_object(path, TokenizerError)
+    content = read_json_object(path, TokenizerError, at_most=LARGE)
     try:
         return _vocabulary(content, path, special or SpecialTokens())
     except (KeyError, TypeError, AttributeError, ValueError) as error:

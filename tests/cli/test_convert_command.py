@@ -38,7 +38,7 @@ def test_shards_and_what_belongs_to_a_model(tmp_path, bundled):
     assert json.loads(run("info", target, "--json").stdout)["parameters"] == 5_918_720
 
 
-@pytest.mark.parametrize("size", ["", "0", "0MB", "-5", "2XB", "many", "1e9", "٣MB"])
+@pytest.mark.parametrize("size", ["", "0", "0MB", "-5", "2XB", "many", "9" * 400, "1e9", "٣MB"])
 def test_impossible_sizes(tmp_path, size):
     result = run("convert", "bundled", tmp_path / "b", f"--max-shard-size={size}")
     assert result.returncode == 2 and result.stdout == ""
@@ -52,6 +52,17 @@ def test_impossible_targets(tmp_path):
         assert (result.returncode, result.stdout) == (code, "")
         assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
     assert (tmp_path / "file").read_text() == "x"
+
+
+def test_openais_names_of_the_vocabulary(tmp_path, bundled):
+    source = tmp_path / "a"
+    source.mkdir()
+    names = {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}
+    for file in ("config.json", "model.safetensors", *names):
+        (source / names.get(file, file)).write_bytes((bundled / file).read_bytes())
+    assert run("convert", source, tmp_path / "b").returncode == 0
+    prompt = ("generate", "The fox", "-n", "5", "--greedy", "--no-echo", "--model")
+    assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
 
 
 def test_pickles_are_not_read(tmp_path):

@@ -1,6 +1,7 @@
 """`gpt2np info` as a user runs it: what it tells of good, odd and damaged models."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -105,7 +106,9 @@ def test_check_reads_the_numbers(folder):
     [
         ("---\nlicense: apache-2.0\n---\n# x", "apache-2.0"),
         ("---\nlicense: other\nlicense_name: my-own\n---\n", "my-own"),
-        ("---\nlicense: [mit\n---\n", None),
+        ("---\nlicense: 'mit'  \n---\n", "mit"),
+        ("---\nlicense:\n- mit\n---\n", None),
+        ("license: mit\n", None),
         ("# no front matter", None),
         ("---\nlanguage: en\n---\n", None),
         ("\xff\xfe", None),
@@ -118,6 +121,38 @@ def test_the_licence_is_that_of_the_card(folder, card, licence):
     result = info(folder, "--json")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["licence"] == licence
+
+
+def test_a_hostile_card_and_names_for_the_terminal(folder):
+    (folder / "README.md").write_text("---\nlicense: mit\x1b]0;x\x07\x1b[2J\n---\n")
+    change_tensors(folder, lambda t: t.update({"evil\x1b[2J\nline": np.zeros(3, np.float32)}))
+    result = info(folder)
+    assert result.returncode == 1 and "evil\\x1b[2J\\nline" in result.stdout
+    assert "\x1b" not in result.stdout and "\x07" not in result.stdout
+    (folder / "README.md").write_text("---\n" + "a: b\n" * 200_000 + "license: mit\n---\n")
+    start = time.perf_counter()
+    assert json.loads(info(folder, "--json").stdout)["licence"] is None
+    assert time.perf_counter() - start < 3
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name here")
+def test_a_pipe_for_a_card(folder):
+    os.mkfifo(folder / "README.md")
+    assert json.loads(info(folder, "--json").stdout)["licence"] is None
+
+
+def test_a_stored_head_that_is_tied_is_no_parameter(folder):
+    before = json.loads(info(folder, "--json").stdout)
+    change_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"]}))
+    after = json.loads(info(folder, "--json").stdout)
+    assert after["parameters"] == before["parameters"] and after["memory"] == before["memory"]
+    assert (before["stored_head"], after["stored_head"]) == (0, 211 * 24)
+
+
+def test_nothing_is_said_of_numbers_that_were_not_read(folder):
+    change_tensors(folder, lambda t: t.pop("transformer.ln_f.bias"))
+    result = info(folder, "--check")
+    assert result.returncode == 1 and "NaN" not in result.stdout
 
 
 def test_of_nothing(tmp_path):

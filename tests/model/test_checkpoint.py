@@ -153,6 +153,7 @@ def test_pickles_are_never_opened(folder):
         ),
         ({"activation_function": ["relu"]}, "activation_function is .'relu'., expected one of"),
         ({"hidden_size": 25}, "n_embd is 24 and hidden_size, its other name, 25"),
+        ({"is_causal": False}, "is_causal is not true"),
         ({"add_cross_attention": True}, "add_cross_attention is set"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
         ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),

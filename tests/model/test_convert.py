@@ -153,6 +153,38 @@ def test_what_was_damaged_on_the_way_is_found(tiny, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_what_transformers_would_refuse_in_the_config_is_put_right(tiny, tmp_path):
+    from transformers import GPT2LMHeadModel
+
+    folder = tmp_path / "a"
+    shutil.copytree(tiny[0], folder)
+    config = json.loads((folder / "config.json").read_text())
+    odd = {"layer_norm_epsilon": None, "scale_attn_weights": None, "quantization_config": {}}
+    (folder / "config.json").write_text(json.dumps(config | odd | {"my_own": [1]}))
+    converted(folder, tmp_path / "b")
+    GPT2LMHeadModel.from_pretrained(tmp_path / "b")
+    written = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert written["my_own"] == [1] and written["eos_token_id"] == config["eos_token_id"]
+
+
+def test_companions_but_none_from_elsewhere(tiny, tmp_path):
+    folder = tmp_path / "cache" / "snapshots" / "a"
+    shutil.copytree(tiny[0], folder)
+    (tmp_path / "secret.txt").write_text("secret")
+    blobs = tmp_path / "cache" / "blobs"
+    blobs.mkdir()
+    (blobs / "0123").write_text("merges")
+    (folder / "README.md").symlink_to(tmp_path / "secret.txt")
+    (folder / "merges.txt").symlink_to("../../blobs/0123")
+    (folder / "LICENSE.txt").write_text("MIT")
+    (folder / "other.txt").write_text("x")
+    also = ("README.md", "merges.txt", "LICENSE*", "vocab.json")
+    convert(read_checkpoint(folder), tmp_path / "b", also=also)
+    copied = {file.name: file for file in (tmp_path / "b").iterdir()}
+    assert copied.keys() == {"config.json", "model.safetensors", "merges.txt", "LICENSE.txt"}
+    assert copied["merges.txt"].read_text() == "merges" and not copied["merges.txt"].is_symlink()
+
+
 @pytest.mark.parametrize("options", [{"dtype": "int8"}, {"max_shard_size": 0}])
 def test_impossible_options(options):
     with pytest.raises(InvalidArgumentError, match=next(iter(options))):
