@@ -10,12 +10,13 @@ import argparse
 import json
 import re
 import signal
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.streams import notice
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.model.checkpoint import Checkpoint
@@ -29,12 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
     add("source", metavar="SRC", help="a Hugging Face id, a folder, or 'bundled'")
-    add("target", type=Path, metavar="DST", help="the folder to write; it must not exist")
+    add("target", type=Path, metavar="DST", help="the folder to write; a new or an empty one")
     add("--dtype", choices=DTYPES, help="default: as the token embedding is stored")
     add(
         "--max-shard-size",
         metavar="SIZE",
-        help="at most so much in one file, such as 500MB or 2GB; default: one file",
+        help="at most so much in one file, such as 500MB or 2GB, but for a single tensor that has "
+        "more; default: one file",
     )
     add(
         "--keep-head",
@@ -46,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert and report; returns the exit code."""
+    if args.target == Path():
+        raise InvalidArgumentError("DST is empty or the folder you are in; name a new folder")
     limit = None if args.max_shard_size is None else _bytes(args.max_shard_size)
     from gpt2np.hub import find_model
     from gpt2np.model.checkpoint import read_checkpoint
@@ -53,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = ConversionOptions(args.dtype, limit, args.keep_head)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that no half of DST is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     checkpoint = read_checkpoint(find_model(args.source).folder)
     converted = _convert(checkpoint, args.target, options)
     if args.json:
@@ -75,7 +80,10 @@ def _convert(checkpoint: "Checkpoint", target: Path, options: "ConversionOptions
     with tqdm(
         total=total, desc="converting", unit_scale=True, leave=False, disable=None, delay=0.5
     ) as bar:
-        return convert(checkpoint, target, options, also=COMPANIONS, progress=bar.update)
+        try:
+            return convert(checkpoint, target, options, also=COMPANIONS, progress=bar.update)
+        except OSError as error:
+            raise GPT2NPError(f"can't write {target}: {error.strerror}") from error
 
 
 def _summary(converted: "Converted") -> str:

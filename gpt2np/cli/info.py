@@ -1,7 +1,8 @@
 """Tell what a model is made of: config, tensors, parameters, memory, licence.
 
 Only config.json and the headers of the weight files are read, unless --check
-asks for every number. Exit code 1 if the weights don't fit the config.
+asks for every number. Exit code 1 if the weights don't fit the config, or if
+--check finds NaN or infinite ones.
 """
 
 import argparse
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(content, ensure_ascii=False))
     else:
         print("\n".join(map(printable, _lines(content))))
-    return 1 if content["problems"] else 0
+    spoiled = content.get("check", {}).get("not_finite")
+    return 1 if content["problems"] or spoiled else 0
 
 
 def _content(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:

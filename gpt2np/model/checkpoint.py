@@ -28,6 +28,7 @@ HEAD, EMBEDDING = "lm_head.weight", "wte.weight"
 Array = NDArray[Any]
 
 _MATRICES = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+_READABLE = ", ".join(STORED_AS)
 _NAMED_AT_MOST = 6  # problems in one message
 
 
@@ -84,6 +85,8 @@ class Checkpoint:
     def expected(self) -> dict[str, tuple[int, ...]]:
         """The weights that the config asks for, in the order of the forward pass: name → shape."""
         expected = weight_shapes(self.config)
+        if self.without_biases:
+            expected = {name: shape for name, shape in expected.items() if not _is_bias(name)}
         if HEAD in self.tensors or not self.config.tie_word_embeddings:
             expected[HEAD] = expected[EMBEDDING]
         return expected
@@ -103,17 +106,26 @@ class Checkpoint:
     def problems(self) -> list[str]:
         """Everything that is missing, unexpected, or of another shape or kind than expected."""
         expected = self.expected
-        found = [f"{name} is missing" for name in expected if name not in self.tensors]
+        blocks = len({name.split(".")[1] for name in self.tensors if name.startswith("h.")})
+        found = []
+        if blocks != self.config.n_layer:
+            found.append(f"n_layer is {self.config.n_layer}, but {blocks} blocks are stored")
+        found += [f"{name} is missing" for name in expected if name not in self.tensors]
         found += [f"{name} is unexpected" for name in self.tensors if name not in expected]
         for name, shape in expected.items():
             if name in self.tensors:
                 tensor = self.tensors[name]
                 stored = shape[::-1] if self.transposed and name.endswith(_MATRICES) else shape
                 if tensor.dtype not in STORED_AS:
-                    found.append(f"{name} is stored as {tensor.dtype}, not as floating-point")
+                    found.append(f"{name} is stored as {tensor.dtype}, none of {_READABLE}")
                 elif tensor.shape != stored:
                     found.append(f"{name} has shape {tensor.shape}, expected {stored}")
         return found
+
+    @property
+    def without_biases(self) -> bool:
+        """Whether no bias at all is stored, as nanoGPT does by default; then all are 0."""
+        return not any(map(_is_bias, self.tensors))
 
     def check(self) -> None:
         """Raises CheckpointError with `problems`, the first of them if they are many."""
@@ -127,6 +139,8 @@ class Checkpoint:
 
     def numbers(self, name: str) -> Iterator[Array]:
         """A weight's numbers piece by piece, a matrix's in the order of `[in, out]`."""
+        if self.without_biases and _is_bias(name):
+            return iter([np.zeros(weight_shapes(self.config)[name], np.float32)])
         tensor = self.tensors[name]
         if not (self.transposed and name.endswith(_MATRICES)):
             return pieces(tensor)
@@ -210,9 +224,16 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
     if checkpoint.is_tied():
         tensors.pop(HEAD, None)
     weights = read_tensors(tensors, dtype)
+    if checkpoint.without_biases:
+        shapes = weight_shapes(checkpoint.config)
+        weights |= {name: np.zeros(shapes[name], dtype) for name in shapes if _is_bias(name)}
     if checkpoint.transposed:
         return {n: w.T if n.endswith(_MATRICES) else w for n, w in weights.items()}
     return weights
+
+
+def _is_bias(name: str) -> bool:
+    return name.endswith(".bias")
 
 
 def is_finite(tensor: StoredTensor) -> bool:

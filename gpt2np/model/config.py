@@ -14,6 +14,7 @@ from gpt2np.model.activations import ACTIVATIONS
 CONFIG_FILE = "config.json"
 OTHER_NAMES = {
     "max_position_embeddings": "n_positions",
+    "block_size": "n_positions",  # nanoGPT's
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
     "num_attention_heads": "n_head",

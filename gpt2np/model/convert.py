@@ -103,19 +103,21 @@ def convert(
     Raises:
         CheckpointError: the weights don't fit their config, can't be read, or are too large for
             the dtype.
-        InvalidArgumentError: `target` exists.
+        InvalidArgumentError: `target` exists, and is no empty folder.
         OSError: the folder can't be written.
     """
     checkpoint.check()
-    if target.is_symlink() or target.resolve().exists():
-        raise InvalidArgumentError(f"{target} exists already; name a new folder")
-    target = target.resolve()
+    target, given = target.resolve(), target
+    if given.is_symlink() or (target.exists() and not _is_empty_folder(target)):
+        raise InvalidArgumentError(f"{given} exists already; name a new or an empty folder")
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
         converted = _write(checkpoint, temporary, options or ConversionOptions(), progress)
         for file in _companions(checkpoint.folder, also):
             shutil.copyfile(file, temporary / file.name)
+        if target.exists():
+            target.rmdir()
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -142,6 +144,10 @@ def _write(
     _write_config(checkpoint, folder, dtype, tied)
     change, not_finite = _compare(checkpoint, read_checkpoint(folder), shapes, progress)
     return Converted(list(shards), sum(sizes.values()), dtype, tied, change, not_finite)
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not any(path.iterdir())
 
 
 def _companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
@@ -223,7 +229,8 @@ def _change(before: Array, after: Array, dtype: str) -> float | None:
 
 
 def _numbers(checkpoint: Checkpoint, name: str, progress: Progress) -> Iterator[Array]:
-    for piece in checkpoint.numbers(name if name in checkpoint.tensors else EMBEDDING):
+    stored = EMBEDDING if name == HEAD and HEAD not in checkpoint.tensors else name
+    for piece in checkpoint.numbers(stored):
         yield piece
         progress(len(piece))
 

@@ -31,6 +31,7 @@ STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """NumPy's and torch's names of them → the format's."""
 
+_GIT_LFS = b"version "  # how the text begins that stands for a file in a clone without LFS
 PIECE = 1 << 18  # numbers that are converted at a time, so that few of them are in memory twice
 
 
@@ -68,7 +69,12 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         if not path.is_file():
             raise CheckpointError(f"{path} is missing, or not a file")
         with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
+            start = file.read(8)
+            if start == _GIT_LFS:
+                raise CheckpointError(
+                    f"{path} is a pointer of Git LFS; fetch the file: git lfs pull"
+                )
+            size = int.from_bytes(start, "little")
             if size > SMALL:  # the package would read up to 100 MB
                 raise _damaged(path, f"its header claims {size:,} bytes")
             with safe_open(path, framework="numpy"):  # checks shapes, sizes, that no byte is shared

@@ -22,8 +22,6 @@ def read_vocabulary(path: Path) -> Vocabulary:
     Raises:
         TokenizerError: there is none, or it is damaged.
     """
-    if path == Path():
-        raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:

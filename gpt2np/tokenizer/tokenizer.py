@@ -7,7 +7,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, TokenizerError
 from gpt2np.tokenizer.added import find_first
 from gpt2np.tokenizer.cache import BoundedCache
 from gpt2np.tokenizer.chunks import BEFORE_LINES, BEFORE_WORDS, SIGNS, blocks, chunks, text_of
@@ -94,6 +94,8 @@ class Tokenizer:
             TokenizerError: the files are missing, damaged, or don't fit each other; or they ask
                 for something that gpt2np doesn't do.
         """
+        if path == "":
+            raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
         return cls(read_vocabulary(Path(path)))
 
     def __repr__(self) -> str:

@@ -47,8 +47,10 @@ def test_impossible_sizes(tmp_path, size):
 
 def test_impossible_targets(tmp_path):
     (tmp_path / "file").write_text("x")
-    for target, code in ((tmp_path, 2), (tmp_path / "file", 2), (tmp_path / "file" / "b", 1)):
+    below = tmp_path / "file" / "b"
+    for target, code in ((tmp_path, 2), (tmp_path / "file", 2), ("", 2), (".", 2), (below, 1)):
         result = run("convert", "bundled", target)
+        assert code == 2 or f"can't write {below}: Not a directory" in result.stderr
         assert (result.returncode, result.stdout) == (code, "")
         assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
     assert (tmp_path / "file").read_text() == "x"
@@ -73,7 +75,8 @@ def test_pickles_are_not_read(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
-def test_interrupted_it_leaves_nothing(tmp_path):
+@pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_leaves_nothing(tmp_path, kind, code):
     save_reference(tmp_path / "a", n_layer=12)
     process = subprocess.Popen(
         [*COMMAND, "convert", str(tmp_path / "a"), str(tmp_path / "b"), "--dtype", "float16"],
@@ -82,6 +85,6 @@ def test_interrupted_it_leaves_nothing(tmp_path):
     while not list(tmp_path.glob(".b.*.tmp/*")):
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130 and b"Traceback" not in process.stderr.read()
+    process.send_signal(kind)
+    assert process.wait(30) == code and b"Traceback" not in process.stderr.read()
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

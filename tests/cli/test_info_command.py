@@ -82,7 +82,8 @@ def test_what_does_not_fit_is_listed_in_full(folder):
     result = info(folder)
     assert result.returncode == 1 and result.stderr == ""
     assert sum(line.endswith(" is missing") for line in result.stdout.splitlines()) == 20
-    assert len(json.loads(info(folder, "--json").stdout)["problems"]) == 20
+    problems = json.loads(info(folder, "--json").stdout)["problems"]
+    assert len(problems) == 21 and problems[0] == "n_layer is 3, but 2 blocks are stored"
 
 
 def test_check_reads_the_numbers(folder):

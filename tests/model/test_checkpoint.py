@@ -5,10 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
+from conftest import reference_logits
 from safetensors.numpy import load_file, save_file
 
 from gpt2np import GPT2, CheckpointError, GPT2Config, InvalidArgumentError
 from gpt2np.model.checkpoint import load_weights, read_checkpoint, weight_shapes
+from gpt2np.model.convert import convert
 
 
 @pytest.fixture
@@ -75,8 +77,37 @@ def test_all_problems_are_told_together(folder):
     assert "ln_f.bias is missing" in message
     assert "h.0.attn.rotary is unexpected" in message
     assert "h.2.mlp.c_fc.weight has shape (96, 24), expected (24, 96)" in message
-    assert "h.1.ln_1.bias is stored as I64, not as floating-point" in message
+    assert "h.1.ln_1.bias is stored as I64, none of F64, F32, F16, BF16" in message
     assert "\n" not in message
+
+
+def test_a_pointer_of_git_lfs(folder):
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
+    (folder / "model.safetensors").write_text(text)
+    with pytest.raises(CheckpointError, match=r"is a pointer of Git LFS.* git lfs pull"):
+        GPT2.from_folder(folder)
+
+
+def test_without_any_bias_all_are_zero(folder, tmp_path):
+    """As nanoGPT saves by default; transformers takes them for 0, too."""
+    from transformers import GPT2LMHeadModel
+
+    def drop(tensors):
+        for name in [name for name in tensors if name.endswith(".bias")]:
+            del tensors[name]
+
+    change_tensors(folder, drop)
+    reference = GPT2LMHeadModel.from_pretrained(folder, dtype="float32").eval()
+    expected = reference_logits(reference, [3, 1, 4, 1, 5])
+    model = GPT2.from_folder(folder)
+    np.testing.assert_allclose(model.forward([[3, 1, 4, 1, 5]]), expected, atol=1e-5)
+    convert(read_checkpoint(folder), tmp_path / "b")
+    np.testing.assert_array_equal(
+        GPT2.from_folder(tmp_path / "b").forward([[3, 1, 4]]), model.forward([[3, 1, 4]])
+    )
+    change_tensors(folder, lambda t: t.update({"ln_f.bias": np.zeros(24, np.float32)}))
+    with pytest.raises(CheckpointError, match=r"h\.0\.ln_1\.bias is missing"):  # some, not all
+        GPT2.from_folder(folder)
 
 
 def test_many_problems_are_counted(folder):
@@ -168,7 +199,7 @@ def test_pickles_are_never_opened(folder):
         ({"tie_word_embeddings": False}, "lm_head.weight is missing"),
         ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon is 'tiny', expected a number"),
         ({"scale_attn_weights": 1}, "scale_attn_weights is 1, expected true or false"),
-        ({"n_layer": 4}, "h.3.ln_1.weight is missing"),
+        ({"n_layer": 4}, "n_layer is 4, but 3 blocks are stored; h.3.ln_1.weight is missing"),
         ({"vocab_size": 999}, r"wte.weight has shape \(211, 24\), expected \(999, 24\)"),
     ],
 )

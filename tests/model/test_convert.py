@@ -133,10 +133,20 @@ def test_numbers_that_are_not_finite_are_kept_and_told(tiny, tmp_path):
 
 def test_an_existing_folder_is_left_alone(tiny, tmp_path):
     (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "file").touch()
+    (tmp_path / "c").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InvalidArgumentError, match="exists already"):
+        converted(tiny[0], tmp_path / "c")
     with pytest.raises(InvalidArgumentError, match="exists already"):
         converted(tiny[0], tmp_path / "b")
     with pytest.raises(InvalidArgumentError, match="exists already"):
         converted(tiny[0], tiny[0])
+
+
+def test_an_empty_folder_is_filled(tiny, tmp_path):
+    (tmp_path / "b").mkdir()
+    converted(tiny[0], tmp_path / "b")
+    assert GPT2.from_folder(tmp_path / "b") and len(list(tmp_path.iterdir())) == 1
 
 
 def test_what_was_damaged_on_the_way_is_found(tiny, tmp_path, monkeypatch):

@@ -281,3 +281,10 @@ class TestOpenAIsFiles:
         (tmp_path / "added_tokens.json").write_text('{"a": 50257}')
         with pytest.raises(TokenizerError, match=r"'a' has the id 50257, but .* gives it 64"):
             Tokenizer.load(tmp_path)
+
+
+def test_the_folder_one_is_in(bundled, monkeypatch):
+    monkeypatch.chdir(bundled)
+    assert Tokenizer.load(".").encode("a b") == Tokenizer.load(bundled).encode("a b")
+    with pytest.raises(TokenizerError, match="is empty"):
+        Tokenizer.load("")
