@@ -35,6 +35,7 @@ class Machine:
         blas: name and version of the library that NumPy's products come from, "unknown" if NumPy
             doesn't tell.
         threads: how many its products may use.
+        load: processes that wanted a CPU in the minute before; None where the system doesn't tell.
     """
 
     cpu: str
@@ -45,6 +46,7 @@ class Machine:
     gpt2np: str
     blas: str
     threads: int
+    load: float | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def describe_machine(threads: int) -> Machine:
         gpt2np=__version__,
         blas=blas_name(),
         threads=threads,
+        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     )
 
 
@@ -120,7 +123,7 @@ def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
     the greatest number, a part for each thread; the product of the vector with itself; and that of
     a row with a matrix, which is what decoding does.
     """
-    parts = np.array_split(data, threads)
+    parts = np.array_split(data, min(threads, len(data)))
     columns = min(_COLUMNS, len(data))
     matrix = data[: len(data) // columns * columns].reshape(-1, columns)
     row = np.ones(len(matrix), data.dtype)

@@ -55,17 +55,26 @@ def prefill(model: GPT2, tokens: int, effort: Effort) -> Speed:
     return Speed(tokens, 1, 0, timing)
 
 
-def decode(model: GPT2, context: int, effort: Effort) -> Speed:
-    """One token more for one sequence that has `context` tokens, with the choice of the next."""
-    step = _step(model, _filled_caches(model, context, 1))
-    return Speed(1, 1, context, alternate([step], 1, effort)[0])
+def filled_caches(model: GPT2, context: int, count: int) -> list[KVCache]:
+    """`count` caches, each of a sequence of `context` tokens."""
+    caches = [model.new_cache() for _ in range(count)]
+    if context:
+        sequences = [_ids(model, context)] * count
+        model.forward(sequences, caches, rows=last_rows(sequences))
+    return caches
+
+
+def decode(model: GPT2, cache: KVCache, effort: Effort) -> Speed:
+    """One token more for the sequence of a cache, with the choice of the next."""
+    step = _step(model, [cache])
+    return Speed(1, 1, cache.length, alternate([step], 1, effort)[0])
 
 
 def batches(
     model: GPT2, sizes: Sequence[int], context: int, rounds: int, effort: Effort
 ) -> list[Speed]:
     """A step of several sequences together, each size in turns with a step of one."""
-    caches = _filled_caches(model, context, max(sizes))
+    caches = filled_caches(model, context, max(sizes))
     steps = [_step(model, caches[:size]) for size in (1, *sizes)]
     one, *timings = alternate(steps, rounds, effort)
     return [
@@ -76,7 +85,7 @@ def batches(
 
 def several_tokens(model: GPT2, tokens: int, context: int, rounds: int, effort: Effort) -> Speed:
     """Several tokens of one sequence in one call, with logits for each, as drafts are checked."""
-    caches = _filled_caches(model, context, 1)
+    caches = filled_caches(model, context, 1)
     steps = [_step(model, caches, count) for count in (1, tokens)]
     one, timing = alternate(steps, rounds, effort)
     return Speed(tokens, 1, context, timing, timing.median / one.median)
@@ -85,14 +94,6 @@ def several_tokens(model: GPT2, tokens: int, context: int, rounds: int, effort: 
 def _ids(model: GPT2, count: int) -> list[int]:
     chosen = np.random.default_rng(_SEED).integers(0, model.config.vocab_size, count)
     return [int(number) for number in chosen]
-
-
-def _filled_caches(model: GPT2, context: int, count: int) -> list[KVCache]:
-    caches = [model.new_cache() for _ in range(count)]
-    if context:
-        sequences = [_ids(model, context)] * count
-        model.forward(sequences, caches, rows=last_rows(sequences))
-    return caches
 
 
 def _step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -82,8 +82,8 @@ def as_text(results: Results, date: datetime) -> str:
 
 
 _NOTES = (
-    "Medians. The machine's limit for decode: that only the weights are read,",
-    "once a token. For prefill: that only the products are computed, as fast as two large matrices'.",
+    "Medians. This machine's limit for decode: nothing but the weights is read, once a token. For",
+    "prefill: nothing but the products is computed, as fast as that of two large matrices.",
 )
 
 
@@ -94,7 +94,8 @@ def _head(results: Results, date: datetime) -> Iterator[str]:
         f"context {results.config.n_positions:,}"
     )
     yield ""
-    yield f"machine   {machine.cpu}, {_count(machine.cpus, 'CPU')}, {machine.system}"
+    load = "" if machine.load is None else f", load before {machine.load:.1f}"
+    yield f"machine   {machine.cpu}, {_count(machine.cpus, 'CPU')}, {machine.system}{load}"
     yield f"software  gpt2np {machine.gpt2np}, Python {machine.python}, NumPy {machine.numpy}"
     yield f"BLAS      {machine.blas}, {_count(machine.threads, 'thread')}"
     yield (
@@ -134,9 +135,15 @@ def _of(speed: Speed, limit: float) -> str:
 
 
 def _speed_row(what: str, case: str, speed: Speed, compared: str) -> Row:
-    slowest, fastest = speed.rate(speed.timing.slowest), speed.rate(speed.timing.fastest)
-    spread = f"{_number(slowest)} – {_number(fastest)}"
-    return what, case, f"{_number(speed.tokens_per_second)} tokens/s", spread, compared
+    runs = [speed.rate(seconds) for seconds in speed.timing.runs]
+    return what, case, f"{_number(speed.tokens_per_second)} tokens/s", _range(runs), compared
+
+
+def _range(runs: Sequence[float], digits: int | None = None) -> str:
+    """From the lowest to the highest; nothing of one run alone."""
+    ends = (min(runs), max(runs))
+    low, high = (_number(end) if digits is None else f"{end:.{digits}f}" for end in ends)
+    return f"{low} – {high}" if len(runs) > 1 else ""
 
 
 def _draft_row(speed: Speed) -> Row:
@@ -145,7 +152,7 @@ def _draft_row(speed: Speed) -> Row:
         "one call",
         f"{speed.tokens} tokens at {speed.context}",
         f"{timing.median * 1e3:.1f} ms      ",
-        f"{timing.fastest * 1e3:.1f} – {timing.slowest * 1e3:.1f}",
+        _range([1e3 * seconds for seconds in timing.runs], 1),
         f"{times:.2f} × the time of 1 token",
     )
 
@@ -153,8 +160,8 @@ def _draft_row(speed: Speed) -> Row:
 def _process_rows(results: Results) -> Iterator[Row]:
     start, memory = results.start, results.memory
     if start:
-        spread = f"{start.fastest:.2f} – {start.slowest:.2f}" if len(start.runs) > 1 else ""
-        yield "start", "to the first token", f"{start.median:.2f} s       ", spread, ""
+        median = f"{start.median:.2f} s       "
+        yield "start", "to the first token", median, _range(start.runs, 2), ""
     else:
         yield "start", "to the first token", "–         ", "", "the model has no vocabulary"
     peak = f"{memory.peak / 1e6:,.0f} MB      " if memory.peak else "unknown         "

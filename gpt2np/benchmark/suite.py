@@ -10,7 +10,15 @@ import numpy as np
 
 from gpt2np.benchmark.counts import weight_bytes_per_token
 from gpt2np.benchmark.machine import Limits, Machine, describe_machine, measure_limits
-from gpt2np.benchmark.measure import Speed, batches, decode, prefill, several_tokens, warm_up
+from gpt2np.benchmark.measure import (
+    Speed,
+    batches,
+    decode,
+    filled_caches,
+    prefill,
+    several_tokens,
+    warm_up,
+)
 from gpt2np.benchmark.process import Memory, memory, start
 from gpt2np.benchmark.timing import Effort, Timing
 from gpt2np.hub import VOCABULARY_FILES, ModelSource
@@ -89,10 +97,10 @@ def plan_for(n_positions: int, quick: bool = False) -> Plan:
         drafted=drafted,
         draft_context=min(200, n_positions - drafted),
         limit=Effort(3, 0.1) if quick else Effort(5, 0.4),
-        prompt=Effort(2, 0.3) if quick else Effort(3, 1.5),
+        prompt=Effort(1, 0.3) if quick else Effort(3, 1.5),
         step=Effort(7, 0.2) if quick else Effort(20, 1),
-        turn=Effort(3, 0.05) if quick else Effort(7, 0.1),
-        rounds=2 if quick else 3,
+        turn=Effort(5, 0.1) if quick else Effort(7, 0.1),
+        rounds=1 if quick else 3,
         starts=1 if quick else 3,
     )
 
@@ -107,6 +115,7 @@ def run_suite(source: ModelSource, dtype: str, threads: int, plan: Plan, tell: T
     The limits are measured at the beginning and at the end: others may use the machine.
     """
     tell("limits of the machine")
+    machine = describe_machine(threads)  # before this adds to its load
     model = GPT2.from_folder(source.folder, dtype)
     nbytes = weight_bytes_per_token(model.config, model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit)
@@ -126,7 +135,7 @@ def run_suite(source: ModelSource, dtype: str, threads: int, plan: Plan, tell: T
         model.config,
         sum(array.size for array in model.weights.values()),
         dtype,
-        describe_machine(threads),
+        machine,
         limits.or_better(measure_limits(nbytes, threads, dtype, plan.limit)),
         prefilled,
         decoded,
@@ -146,10 +155,13 @@ def _prefill(model: GPT2, plan: Plan, tell: Tell) -> list[Speed]:
 
 
 def _decode(model: GPT2, plan: Plan, tell: Tell) -> list[Speed]:
-    speeds = []
-    for context in plan.contexts:
+    """The longest context first, so that it need only be cut for the others."""
+    speeds: list[Speed] = []
+    [cache] = filled_caches(model, max(plan.contexts), 1)
+    for context in sorted(plan.contexts, reverse=True):
         tell(f"decode at context {context}")
-        speeds.append(decode(model, context, plan.step))
+        cache.truncate(context)
+        speeds.insert(0, decode(model, cache, plan.step))
     return speeds
 
 

@@ -1,4 +1,4 @@
-"""Measure how fast a model runs on this machine, beside what the machine could do.
+"""Measure how fast a model runs here, beside what this machine could do.
 
 Prompts, single tokens, batches, the start of a process, and memory; and how fast
 this machine reads and multiplies, so that one sees how much of it is used.
@@ -62,8 +62,9 @@ def _measure(args: argparse.Namespace) -> "Results":
     with tqdm(total=plan.parts, leave=False, disable=None, bar_format=_BAR) as bar:
 
         def tell(part: str) -> None:
-            bar.update()
-            bar.set_description(part)  # shows it at once
+            bar.set_description(part, refresh=False)
+            bar.n += 1  # the number of the part that begins
+            bar.refresh()
 
         return run_suite(source, args.dtype, threads_in_use(), plan, tell)
 
