@@ -1,7 +1,7 @@
 """Measure how fast a model runs here, beside what this machine could do.
 
-Prompts, single tokens, batches, the start of a process, and memory; and how fast
-this machine reads and multiplies, so that one sees how much of it is used.
+Prompts, single tokens, batches, the start of a process, and memory; and how
+fast this machine reads and multiplies, so that one sees how much of it is used.
 It takes up to a minute with GPT-2 small. Other work on the machine disturbs it.
 """
 

@@ -113,7 +113,7 @@ def check_table(lines):
     ]
     assert len(table) == 12
     assert sum("% of this machine's limit" in line for line in table) == 5
-    ends = {re.search(r"(tokens/s|MB|ms|s)(?= |$)", line).start() for line in table}
+    ends = {re.search(r"\d (tokens/s|MB|ms|s)(?= |$)", line).start() for line in table}
     assert len(ends) == 1  # the units stand below one another
     assert max(map(len, lines)) <= 110 and not any(line.endswith(" ") for line in lines)
 
