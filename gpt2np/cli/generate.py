@@ -9,7 +9,6 @@ end of a prompt misleads the model, whose words begin with theirs.
 
 import argparse
 import json
-import os
 import signal
 import sys
 import warnings
@@ -18,17 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
+from gpt2np.cli.threads import set_threads
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.engine import Completion, LanguageModel, TextStream
-
-THREAD_VARIABLES = (
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Generate and print; returns the exit code."""
     prompt = _prompt(args)
-    _set_threads(args.threads)
+    set_threads(args.threads)
     from gpt2np.engine import LanguageModel
 
     with warnings.catch_warnings(record=True) as caught:
@@ -154,16 +147,6 @@ def _options(args: argparse.Namespace) -> Any:
         "stop": tuple(argument(text, "--stop") for text in args.stop) if args.stop else None,
     }
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _set_threads(threads: int | None) -> None:
-    """BLAS libraries read these once, when NumPy is imported: it must not have been yet."""
-    if threads is None:
-        return
-    if threads < 1:
-        raise InvalidArgumentError(f"--threads is {threads}; it must be at least 1")
-    for variable in THREAD_VARIABLES:
-        os.environ[variable] = str(threads)
 
 
 def _prompt(args: argparse.Namespace) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gpt2np import __version__
-from gpt2np.cli import convert, download, encode, generate, info, tokenize, train_tokenizer
+from gpt2np.cli import bench, convert, download, encode, generate, info, tokenize, train_tokenizer
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 
@@ -22,6 +22,7 @@ COMMANDS = {
     "train-tokenizer": train_tokenizer,
     "info": info,
     "convert": convert,
+    "bench": bench,
 }
 
 

@@ -1,0 +1,1 @@
+"""How fast a model runs here, beside what this machine could do at most."""

@@ -1,0 +1,53 @@
+"""`python -m gpt2np.benchmark.peak_memory FOLDER DTYPE`: fill a context, print the memory used."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from gpt2np.hub import VOCABULARY_FILES
+from gpt2np.model import GPT2, last_rows
+from gpt2np.model.cache import cache_nbytes
+from gpt2np.tokenizer import Tokenizer
+
+_DECODED = 16  # tokens; all before them are the prompt
+
+
+def main(folder: str, dtype: str) -> None:
+    """Print the fields of `gpt2np.benchmark.process.Memory` as JSON."""
+    model = GPT2.from_folder(folder, dtype)
+    # Whoever uses a model has its vocabulary in memory, too.
+    _vocabulary = None if VOCABULARY_FILES.missing_in(Path(folder)) else Tokenizer.load(folder)
+    _fill_context(model)
+    weights = sum(array.nbytes for array in model.weights.values())
+    kv_cache = cache_nbytes(model.config, model.config.n_positions, model.dtype)
+    print(json.dumps({"peak": peak_memory(), "weights": weights, "kv_cache": kv_cache}))
+
+
+def _fill_context(model: GPT2) -> None:
+    context, cache = model.config.n_positions, model.new_cache()
+    prompt = [number % model.config.vocab_size for number in range(max(1, context - _DECODED))]
+    pending = prompt
+    while cache.length + len(pending) <= context:
+        logits = model.forward([pending], [cache], rows=last_rows([pending]))
+        pending = [int(logits[-1].argmax())]
+
+
+def peak_memory() -> int | None:
+    """The most bytes that this process has had in memory at once, if the system tells."""
+    status = Path("/proc/self/status")
+    if status.is_file():  # getrusage would count the process that started this one
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,163 @@
+"""The parts of a benchmark on a tiny model: what is run how often, what is made of the seconds."""
+
+import json
+import sys
+from dataclasses import replace
+from datetime import datetime
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gpt2np.benchmark import machine, measure, process
+from gpt2np.benchmark.report import as_json, as_text
+from gpt2np.benchmark.suite import plan_for, run_suite
+from gpt2np.benchmark.timing import Effort, Timing, alternate, repeat
+from gpt2np.errors import GPT2NPError
+from gpt2np.hub import ModelSource
+from gpt2np.model import GPT2
+
+ONCE = Effort(1, 0.0)
+DATE = datetime(2026, 1, 2, 3, 4)
+
+
+class TestTiming:
+    def test_median_and_ends(self):
+        timing = Timing((3.0, 1.0, 2.0, 10.0))
+        assert (timing.median, timing.fastest, timing.slowest) == (2.5, 1.0, 10.0)
+
+    def test_repeats_at_least_so_often_and_so_long(self):
+        assert len(repeat(lambda: None, Effort(5, 0.0)).runs) == 5
+        timing = repeat(lambda: None, Effort(2, 0.05))
+        assert len(timing.runs) > 2 and sum(timing.runs) <= 0.05
+
+    def test_takes_turns_and_leaves_the_first_of_each_out(self):
+        calls = []
+        works = [lambda name=name: calls.append(name) for name in "ab"]
+        timings = alternate(works, 2, Effort(2, 0.0))
+        assert "".join(calls) == "aaabbbaaabbb"
+        assert [len(timing.runs) for timing in timings] == [4, 4]
+
+
+class TestPlan:
+    def test_of_gpt2s_context(self):
+        plan = plan_for(1024)
+        assert plan.prompts == (64, 512, 1000) and plan.contexts == (64, 512, 900)
+        assert plan.draft_context == 200 and plan.step.runs >= 20 and plan.starts == 3
+
+    @pytest.mark.parametrize("context", [1, 2, 7, 48, 64, 100, 512, 1024, 4096])
+    @pytest.mark.parametrize("quick", [False, True])
+    def test_fits_into_every_context(self, context, quick):
+        plan = plan_for(context, quick)
+        assert min(plan.prompts) > 0 and max(plan.prompts) <= context
+        assert min(plan.contexts) >= 0 and max(plan.contexts) < context
+        assert plan.batch_context < context and plan.drafted + plan.draft_context <= context
+
+
+@pytest.fixture(scope="module")
+def source(tiny):
+    return ModelSource("tiny", tiny[0])
+
+
+@pytest.fixture(scope="module")
+def results(source):
+    plan = plan_for(48, quick=True)
+    plan = replace(plan, limit=ONCE, prompt=ONCE, step=ONCE, turn=ONCE, rounds=1)
+    told = []
+    results = run_suite(source, "float64", 1, plan, told.append)
+    assert len(told) == plan.parts and told[1] == "prefill of 48 tokens"
+    return results
+
+
+def test_a_model_without_a_vocabulary(results):
+    assert results.start is None
+    assert "the model has no vocabulary" in as_text(results, DATE)
+    content = as_json(results, DATE)
+    assert content["start"] is None and content["dtype"] == "float64"
+    # 3 blocks of 12 × 24² and a head of 211 × 24, 8 bytes each
+    assert content["weight_bytes_per_token"] == 8 * (3 * 12 * 24**2 + 211 * 24)
+    assert results.memory.kv_cache == 2 * 3 * 48 * 24 * 8
+    json.dumps(content)
+
+
+def test_what_the_limits_mean(results):
+    limits = machine.Limits(1e9, 1000, 2e9)
+    content = as_json(replace(results, limits=limits), DATE)
+    assert content["decode"][0]["limit"] == pytest.approx(1e9 / content["weight_bytes_per_token"])
+    # A prompt that takes as long as its products reaches 100 %.
+    from gpt2np.benchmark.counts import prefill_flops
+
+    [speed] = results.prefill
+    exact = replace(speed, timing=Timing((prefill_flops(results.config, 48) / 2e9,)))
+    content = as_json(replace(results, limits=limits, prefill=[exact]), DATE)
+    assert content["prefill"][0]["of_limit"] == pytest.approx(1)
+
+
+def test_steps_leave_the_caches_as_they_were(tiny):
+    model = GPT2.from_folder(tiny[0])
+    [cache] = measure.filled_caches(model, 10, 1)
+    speed = measure.decode(model, cache, Effort(3, 0.0))
+    assert cache.length == 10 == speed.context and len(speed.timing.runs) == 3
+
+
+def test_speeds():
+    speed = measure.Speed(1, 8, 64, Timing((0.02, 0.04, 0.05)), 2.0)
+    assert speed.tokens_per_second == 200
+
+
+def test_limits_of_a_machine():
+    limits = machine.measure_limits(1_000_003, 2, np.float32, ONCE)
+    assert limits.bytes_read == 1_000_000 and limits.bytes_per_second > 1e6
+    assert limits.flops_per_second > 1e6
+    better = limits.or_better(machine.Limits(1.0, 5, 1e20))
+    assert better == machine.Limits(limits.bytes_per_second, 1_000_000, 1e20)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4095, 4097])
+def test_read_bandwidth_of_little(size):
+    assert machine.read_bandwidth(np.ones(size), 4, ONCE) > 0
+
+
+class TestMachine:
+    def test_of_this_one(self):
+        here = machine.describe_machine(2)
+        assert here.threads == 2 and here.cpus >= 1 and here.cpu and here.numpy == np.__version__
+
+    @pytest.mark.parametrize(
+        ("config", "name"),
+        [
+            ({"Build Dependencies": {"blas": {"name": "mkl", "version": "2024"}}}, "mkl 2024"),
+            ({"Build Dependencies": {"blas": {"name": "accelerate"}}}, "accelerate"),
+            ({"Build Dependencies": {}}, "unknown"),
+            (None, "unknown"),
+        ],
+    )
+    def test_blas(self, config, name, monkeypatch):
+        monkeypatch.setattr(np, "show_config", lambda mode: config)
+        assert machine.blas_name() == name
+
+    def test_blas_of_a_numpy_that_only_prints(self, monkeypatch):
+        monkeypatch.setattr(np, "show_config", lambda: None)
+        assert machine.blas_name() == "unknown"
+
+
+class TestProcess:
+    def test_a_start_that_fails(self, tmp_path):
+        with pytest.raises(GPT2NPError, match=r"failed: gpt2np generate: error: .*config\.json"):
+            process.start(tmp_path, "float32", 1)
+
+    def test_memory_that_fails(self, tmp_path):
+        with pytest.raises(GPT2NPError, match=r"failed: .*config\.json"):
+            process.memory(tmp_path, "float32")
+
+    def test_memory_is_the_childs_own(self, tiny):
+        ballast = np.ones(50_000_000)  # 400 MB
+        assert process.memory(tiny[0], "float32").peak < 300e6 < ballast.nbytes
+
+    def test_where_the_system_tells_no_memory(self, monkeypatch):
+        from gpt2np.benchmark import peak_memory
+
+        monkeypatch.setattr(peak_memory, "Path", lambda _: SimpleNamespace(is_file=lambda: False))
+        assert peak_memory.peak_memory() > 1e6  # getrusage
+        monkeypatch.setattr(sys, "platform", "win32")
+        assert peak_memory.peak_memory() is None
