@@ -160,7 +160,8 @@ def sha256(content):
 
 
 def leftovers(home):
-    return [str(path) for path in home.rglob("*.incomplete")]
+    """What there is of weights in part; their names have a SHA-256, those of small files not."""
+    return [str(path) for path in home.rglob("*.incomplete") if len(path.stem) >= 64]
 
 
 def nowhere():
