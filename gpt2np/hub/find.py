@@ -62,9 +62,10 @@ def find_vocabulary(model: str | Path | None = None) -> ModelSource:
         ModelNotFoundError: there is no such model, or its vocabulary can't be fetched.
     """
     name = _named(model)
-    if name and _is_file(name) and _folder_of_weights(Path(name).expanduser()) is None:
-        return ModelSource(name, Path(name).expanduser())
-    if name and not _is_folder(name) and Path(name).suffix in VOCABULARY_SUFFIXES:
+    path = _existing(name) if name else None
+    if name and path and path.is_file() and _folder_of_weights(path) is None:
+        return ModelSource(name, path)
+    if name and path is None and Path(name).suffix in VOCABULARY_SUFFIXES:
         raise ModelNotFoundError(f"there is no file {name}")
     return _find(name, VOCABULARY_FILES)
 
@@ -88,36 +89,28 @@ def _find(name: str | None, files: FileList) -> ModelSource:
     return ModelSource(name, fetch(on_hub, files), on_hub=on_hub)
 
 
-def _is_file(name: str) -> bool:
+def _existing(name: str) -> Path | None:
+    """The path of that name, if there is one."""
     try:
-        return Path(name).expanduser().is_file()
-    except (OSError, RuntimeError):
-        return False  # what is wrong with the name, _local_folder will say
-
-
-def _is_folder(name: str) -> bool:
-    try:
-        return Path(name).expanduser().is_dir()
-    except (OSError, RuntimeError):
-        return False
+        path = Path(name).expanduser()
+        return path if path.exists() else None
+    except (OSError, RuntimeError) as error:
+        raise ModelNotFoundError(f"can't look for the folder {name}: {error}") from error
 
 
 def _local_folder(name: str) -> Path | None:
     if not name:
         raise ModelNotFoundError("the model's name is empty; name a folder or a model on the Hub")
-    try:
-        path = Path(name).expanduser()
-        if path.is_dir():
-            return path
-        if path.is_file():
-            if folder := _folder_of_weights(path):
-                return folder
-            raise ModelNotFoundError(f"{name} is a file; name the folder that holds it")
-    except (OSError, RuntimeError) as error:
-        raise ModelNotFoundError(f"can't look for the folder {name}: {error}") from error
-    if path.name in (WEIGHTS_FILE, INDEX_FILE):
-        raise ModelNotFoundError(f"there is no file {name}")
-    return None
+    path = _existing(name)
+    if path is None:
+        if Path(name).name in (WEIGHTS_FILE, INDEX_FILE):
+            raise ModelNotFoundError(f"there is no file {name}")
+        return None
+    if path.is_dir():
+        return path
+    if folder := _folder_of_weights(path):
+        return folder
+    raise ModelNotFoundError(f"{name} is a file; name the folder that holds it")
 
 
 def _folder_of_weights(file: Path) -> Path | None:
