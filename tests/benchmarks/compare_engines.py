@@ -102,7 +102,11 @@ class StepEngine(Engine):
 
 
 class GPT2NP(StepEngine):
-    package = "gpt2np"
+    @property
+    def version(self) -> str:
+        from gpt2np import __version__
+
+        return __version__
 
     def __init__(self, folder: Path, threads: int) -> None:
         from gpt2np.model.gpt2 import GPT2, last_rows
@@ -114,9 +118,8 @@ class GPT2NP(StepEngine):
 
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
         self.fed = len(new[0])
-        chosen = self.last_rows(new)
-        if len(rows) > 1:
-            chosen = np.array(rows)
+        one = len(rows) == 1
+        chosen = self.last_rows(new) if one else np.array(rows) % self.fed
         logits = self.model.forward(new, self.caches, rows=chosen)
         return logits.reshape(len(new), len(rows), -1)
 
@@ -134,7 +137,8 @@ class Transformers(StepEngine):
 
         torch.set_num_threads(threads)
         self.folder, self.torch = folder, torch
-        self.model = GPT2LMHeadModel.from_pretrained(folder, dtype="float32").eval()
+        self.model = GPT2LMHeadModel.from_pretrained(folder, dtype="float32")
+        self.model.train(False)
 
     def begin(self, sequences: int) -> None:
         from transformers import DynamicCache
@@ -151,12 +155,12 @@ class Transformers(StepEngine):
         return logits
 
     def undo(self) -> None:
-        self.cache.crop(self.cache.get_seq_length() - self.fed)
+        self.cache.crop(-self.fed)
 
     def text_after(self, prompt: str) -> str:
-        from transformers import GPT2TokenizerFast
+        from transformers import AutoTokenizer
 
-        tokenizer = GPT2TokenizerFast.from_pretrained(self.folder)
+        tokenizer = AutoTokenizer.from_pretrained(self.folder)
         done = self.generate([tokenizer.encode(prompt)], 1)
         return str(tokenizer.decode(done.ids[0]))
 

@@ -2,7 +2,7 @@
 
 `make("gguf", folder, "small")` and so on; each part is made once, in a process of its own. The
 weights come from transformers' save_pretrained, the vocabulary from the test data where there is
-any. In reference.npz stands what transformers makes of a few prompts: every engine must say the same.
+any. reference.npz holds what transformers makes of a few prompts: so must every engine.
 """
 
 import json
@@ -26,17 +26,15 @@ SPREAD = 0.02
 VOCABULARY_FILES = ("vocab.json", "merges.txt")
 
 
-
-
 def make_weights(folder: Path, shape: str, vocabulary: Path | None) -> None:
     """config.json, model.safetensors, the tokenizer's files and reference.npz."""
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel, GPT2TokenizerFast
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
     layers, heads, channels = SHAPES[shape]
     torch.manual_seed(0)
     config = GPT2Config(n_layer=layers, n_head=heads, n_embd=channels)
-    model = GPT2LMHeadModel(config).eval()
+    model = GPT2LMHeadModel(config).train(False)
     with torch.no_grad():  # biases and layer norms too, so that none hides behind a 0 or a 1
         for parameter in model.parameters():
             parameter += SPREAD * torch.randn_like(parameter)
@@ -44,7 +42,7 @@ def make_weights(folder: Path, shape: str, vocabulary: Path | None) -> None:
     if vocabulary:
         for name in VOCABULARY_FILES:
             shutil.copy(vocabulary / name, folder)
-        GPT2TokenizerFast.from_pretrained(folder).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
     prompts = torch.tensor([random_ids(CHECKED_TOKENS, seed) for seed in (1, 2)])
     ids = prompts
     with torch.no_grad():
@@ -99,7 +97,9 @@ def make_gguf(folder: Path) -> None:
     _add_gguf_vocabulary(writer, folder)
     for name, array in read_weights(folder).items():
         *front, part, kind = name.split(".") if name.startswith("h.") else ("", *name.split("."))
-        place, module = (f"blk.{front[1]}.", ".".join([*front[2:], part])) if front[0] else ("", part)
+        place, module = (
+            (f"blk.{front[1]}.", ".".join([*front[2:], part])) if front[0] else ("", part)
+        )
         transposed = array.T if ".c_" in name and array.ndim == 2 else array
         writer.add_tensor(f"{place}{GGUF_NAMES[module]}.{kind}", np.ascontiguousarray(transposed))
     writer.write_header_to_file()
@@ -136,7 +136,9 @@ class OnnxGraph:
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
 
-    def add(self, operator: str, *inputs: str, outputs: str | list[str] = "", **options: Any) -> str:
+    def add(
+        self, operator: str, *inputs: str, outputs: str | list[str] = "", **options: Any
+    ) -> str:
         """The name of the new node's (first) output."""
         from onnx import helper
 
@@ -199,7 +201,9 @@ def _add_onnx_layers(graph: OnnxGraph, config: dict[str, Any], w: dict[str, str]
         h, key, value = f"h.{layer}", f"key_{layer}", f"value_{layer}"
         caches += [key, value]
         qkv = [f"{h}.{part}" for part in "qkv"]
-        graph.add("Split", linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn"), split, outputs=qkv, axis=2)
+        graph.add(
+            "Split", linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn"), split, outputs=qkv, axis=2
+        )
         z = graph.add(
             "Attention",
             *(*qkv, "", f"past_{key}", f"past_{value}"),
