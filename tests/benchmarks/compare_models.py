@@ -23,6 +23,7 @@ SHAPES = {  # layers, heads, channels
 }
 CHECKED_TOKENS, CHECKED_STEPS = 48, 8
 SPREAD = 0.02
+MARGIN = 0.02  # of the best logit before the next: more than float16 keys and values change
 VOCABULARY_FILES = ("vocab.json", "merges.txt")
 
 
@@ -43,14 +44,37 @@ def make_weights(folder: Path, shape: str, vocabulary: Path | None) -> None:
         for name in VOCABULARY_FILES:
             shutil.copy(vocabulary / name, folder)
         AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
-    prompts = torch.tensor([random_ids(CHECKED_TOKENS, seed) for seed in (1, 2)])
-    ids = prompts
-    with torch.no_grad():
-        for _ in range(CHECKED_STEPS):
-            ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], 1)
-        logits = model(prompts).logits[:, -1]
-    new = ids[:, CHECKED_TOKENS:].numpy()
-    np.savez(folder / "reference.npz", prompts=prompts.numpy(), ids=new, logits=logits.numpy())
+    write_reference(folder, model)
+
+
+def write_reference(folder: Path, model: Any) -> None:
+    """Two prompts with clear choices, what transformers makes of them, and its first logits."""
+    prompts: list[list[int]] = []
+    found = []
+    for seed in range(1000):
+        prompt = random_ids(CHECKED_TOKENS, seed)
+        ids, logits, margin = greedy(model, prompt)
+        if margin > MARGIN:
+            prompts.append(prompt)
+            found.append((ids, logits))
+        if len(prompts) == 2:
+            break
+    ids, logits = zip(*found, strict=True)
+    np.savez(folder / "reference.npz", prompts=prompts, ids=ids, logits=logits)
+
+
+def greedy(model: Any, prompt: list[int]) -> tuple[list[int], NDArray[np.float32], float]:
+    """New ids, the logits of the first, and by how much the narrowest choice was won."""
+    import torch
+
+    ids, logits, margins = list(prompt), [], []
+    for _ in range(CHECKED_STEPS):
+        with torch.no_grad():
+            logits.append(model(torch.tensor([ids]), logits_to_keep=1).logits[0, -1])
+        best = logits[-1].topk(2)
+        margins.append(float(best.values[0] - best.values[1]))
+        ids.append(int(best.indices[0]))
+    return ids[len(prompt) :], logits[0].numpy(), min(margins)
 
 
 def make_ctranslate2(folder: Path) -> None:

@@ -157,8 +157,8 @@ def memory_line(results: Results, shape: str) -> list[str]:
     if not shares:
         return []
     return [
-        f"Weights and KV cache of {CONTEXT} tokens are {needed:.0f} MiB in float32; the peak memory "
-        f"is that times: {', '.join(shares)}.",
+        f"Weights and KV cache of {CONTEXT} tokens are {needed:.0f} MiB in float32; the peak "
+        f"memory is that times: {', '.join(shares)}.",
         "",
     ]
 
@@ -214,11 +214,11 @@ def report(results: Results) -> str:
 def quiet_lines(results: Results) -> list[str]:
     """How undisturbed the run was."""
     others = results.others_share or [0.0]
-    idle = [f"{name} {share:.0%}" for name, share in results.idle_share.items()]
+    idle = ", ".join(f"{name} {share:.0%}" for name, share in results.idle_share.items())
     return [
         f"Other programs took {statistics.median(others):.0%} of a core meanwhile (median of all "
         f"measurements; at most {max(others):.0%}; load before: "
-        f"{results.facts['load before']:.2f}). Waiting engines took at most: {', '.join(idle) or '–'}.",
+        f"{results.facts['load before']:.2f}). Waiting engines took at most: {idle or '–'}.",
         "",
     ]
 
