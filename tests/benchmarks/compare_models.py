@@ -59,8 +59,8 @@ def write_reference(folder: Path, model: Any) -> None:
             found.append((ids, logits))
         if len(prompts) == 2:
             break
-    ids, logits = zip(*found, strict=True)
-    np.savez(folder / "reference.npz", prompts=prompts, ids=ids, logits=logits)
+    new, logits = [ids for ids, _ in found], [logits for _, logits in found]
+    np.savez(folder / "reference.npz", prompts=prompts, ids=new, logits=logits)
 
 
 def greedy(model: Any, prompt: list[int]) -> tuple[list[int], NDArray[np.float32], float]:
