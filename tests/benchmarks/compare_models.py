@@ -53,14 +53,14 @@ def write_reference(folder: Path, model: Any) -> None:
     found = []
     for seed in range(1000):
         prompt = random_ids(CHECKED_TOKENS, seed)
-        ids, logits, margin = greedy(model, prompt)
+        *answer, margin = greedy(model, prompt)
         if margin > MARGIN:
             prompts.append(prompt)
-            found.append((ids, logits))
+            found.append(answer)
         if len(prompts) == 2:
             break
-    new, logits = [ids for ids, _ in found], [logits for _, logits in found]
-    np.savez(folder / "reference.npz", prompts=prompts, ids=new, logits=logits)
+    ids, logits = zip(*found, strict=True)
+    np.savez(folder / "reference.npz", prompts=prompts, ids=ids, logits=logits)
 
 
 def greedy(model: Any, prompt: list[int]) -> tuple[list[int], NDArray[np.float32], float]:
