@@ -260,7 +260,7 @@ class OnnxRuntime(StepEngine):
 
 
 class LlamaCpp(StepEngine):
-    """All defaults, thus also keys and values in float16; a context as large as is asked for."""
+    """As it comes, thus with keys and values in float16 and flash attention."""
 
     package = "llama_cpp_python"
 

@@ -175,9 +175,10 @@ MEANING = f"""\
   loads, takes a prompt and decodes up to a context of {CONTEXT}; while decoding: from the first new
   token on.
 - ↓ less is better. Ratios are those within a round, their median (min–max) over the rounds.
-- llama.cpp keeps keys and values in float16, its default; the others in float32. plain-numpy is
-  picoGPT's way, everything anew for each token, yet in float32, where picoGPT slips into float64.
-  ONNX Runtime runs a graph of ONNX's own operators (Attention of opset 23). transformers: sdpa."""
+- llama.cpp runs as it comes, weights in float32, keys and values in float16, flash attention where
+  it takes it; the others compute in float32 throughout. plain-numpy is picoGPT's way, everything
+  anew for each token, yet in float32, where picoGPT slips into float64. ONNX Runtime runs a graph of
+  ONNX's own operators (Attention of opset 23). transformers: sdpa."""
 
 
 def report(results: Results) -> str:
