@@ -177,8 +177,8 @@ MEANING = f"""\
 - ↓ less is better. Ratios are those within a round, their median (min–max) over the rounds.
 - llama.cpp runs as it comes, weights in float32, keys and values in float16, flash attention where
   it takes it; the others compute in float32 throughout. plain-numpy is picoGPT's way, everything
-  anew for each token, yet in float32, where picoGPT slips into float64. ONNX Runtime runs a graph of
-  ONNX's own operators (Attention of opset 23). transformers: sdpa."""
+  anew for each token, yet in float32, where picoGPT slips into float64. ONNX Runtime runs a graph
+  of ONNX's own operators (Attention of opset 23). transformers: sdpa."""
 
 
 def report(results: Results) -> str:
