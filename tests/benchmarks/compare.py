@@ -38,7 +38,7 @@ PROMPT = "Hello there my friend,"  # 5 tokens
 PAUSE = 0.3  # seconds before each measurement: OpenMP's idle threads spin for up to 0.2
 LIMIT = 900  # seconds for one answer
 NEEDED_PARTS = {"ctranslate2": "ctranslate2", "onnxruntime": "onnx", "llama.cpp": "gguf"}
-NEED_VOCABULARY = ("ctranslate2", "llama.cpp")
+NEED_VOCABULARY = ("ctranslate2", "llama.cpp", "start")
 
 
 def environment(args: argparse.Namespace, engine: str) -> dict[str, str]:
@@ -180,7 +180,8 @@ class Comparison:
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.args, self.folder, self.results = args, folder, Results()
-        self.works = [work for work in WORKS if work.group in args.only]
+        left_out = () if VOCABULARY.is_dir() else NEED_VOCABULARY
+        self.works = [w for w in WORKS if w.group in args.only and w.group not in left_out]
         self.machine = Worker("machine", args, folder)
         self.machine.answer()
         self.workers: dict[str, Worker] = {}

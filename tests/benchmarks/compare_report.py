@@ -191,7 +191,7 @@ def report(results: Results) -> str:
         f"# GPT-2 {shape}, float32, {f['threads']} threads",
         "",
         f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}, Python {f['python']}, NumPy "
-        f"{f['numpy']}; gpt2np at {f['commit']}; {versions}. {f['rounds']} rounds, the engines in "
+        f"{f['numpy']}; gpt2np at {f['commit']}; {versions}. rounds: {f['rounds']}, the engines in "
         f"turn.{' Variables: ' + ', '.join(f['environment']) + '.' if f['environment'] else ''}",
         "",
         f"The machine: NumPy reads {cell(results.bandwidth, 1)} GB/s and multiplies at "
