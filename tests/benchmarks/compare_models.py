@@ -1,0 +1,267 @@
+"""One GPT-2 with random weights in every file format that compare.py's engines read.
+
+`make("gguf", folder, "small")` and so on; each part is made once, in a process of its own. The
+weights come from transformers' save_pretrained, the vocabulary from the test data where there is
+any. reference.npz holds what transformers makes of a few prompts: so must every engine.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from compare_engines import random_ids
+from numpy.typing import NDArray
+
+SHAPES = {  # layers, heads, channels
+    "tiny": (2, 2, 64),
+    "small": (12, 12, 768),
+    "medium": (24, 16, 1024),
+    "large": (36, 20, 1280),
+}
+CHECKED_TOKENS, CHECKED_STEPS = 48, 8
+SPREAD = 0.02
+MARGIN = 0.02  # of the best logit before the next: more than float16 keys and values change
+VOCABULARY_FILES = ("vocab.json", "merges.txt")
+
+
+def make_weights(folder: Path, shape: str, vocabulary: Path | None) -> None:
+    """config.json, model.safetensors, the tokenizer's files and reference.npz."""
+    import torch
+    from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+    layers, heads, channels = SHAPES[shape]
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=layers, n_head=heads, n_embd=channels)
+    model = GPT2LMHeadModel(config).train(False)
+    with torch.no_grad():  # biases and layer norms too, so that none hides behind a 0 or a 1
+        for parameter in model.parameters():
+            parameter += SPREAD * torch.randn_like(parameter)
+    model.save_pretrained(folder)
+    if vocabulary:
+        for name in VOCABULARY_FILES:
+            shutil.copy(vocabulary / name, folder)
+        AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    write_reference(folder, model)
+
+
+def write_reference(folder: Path, model: Any) -> None:
+    """Two prompts with clear choices, what transformers makes of them, and its first logits."""
+    prompts: list[list[int]] = []
+    found = []
+    for seed in range(1000):
+        prompt = random_ids(CHECKED_TOKENS, seed)
+        *answer, margin = greedy(model, prompt)
+        if margin > MARGIN:
+            prompts.append(prompt)
+            found.append(answer)
+        if len(prompts) == 2:
+            break
+    ids, logits = zip(*found, strict=True)
+    np.savez(folder / "reference.npz", prompts=prompts, ids=ids, logits=logits)
+
+
+def greedy(model: Any, prompt: list[int]) -> tuple[list[int], NDArray[np.float32], float]:
+    """New ids, the logits of the first, and by how much the narrowest choice was won."""
+    import torch
+
+    ids, logits, margins = list(prompt), [], []
+    for _ in range(CHECKED_STEPS):
+        with torch.no_grad():
+            logits.append(model(torch.tensor([ids]), logits_to_keep=1).logits[0, -1])
+        best = logits[-1].topk(2)
+        margins.append(float(best.values[0] - best.values[1]))
+        ids.append(int(best.indices[0]))
+    return ids[len(prompt) :], logits[0].numpy(), min(margins)
+
+
+def make_ctranslate2(folder: Path) -> None:
+    """ctranslate2/, by its own converter."""
+    from ctranslate2.converters import TransformersConverter
+
+    TransformersConverter(str(folder)).convert(str(folder / "ctranslate2"), force=True)
+
+
+def read_weights(folder: Path) -> dict[str, NDArray[np.float32]]:
+    """The names without "transformer."."""
+    from safetensors.numpy import load_file
+
+    weights = load_file(folder / "model.safetensors")
+    return {name.removeprefix("transformer."): array for name, array in weights.items()}
+
+
+GGUF_NAMES = {
+    "wte": "token_embd",
+    "wpe": "position_embd",
+    "ln_f": "output_norm",
+    "ln_1": "attn_norm",
+    "attn.c_attn": "attn_qkv",
+    "attn.c_proj": "attn_output",
+    "ln_2": "ffn_norm",
+    "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
+}
+
+
+def make_gguf(folder: Path) -> None:
+    """model.gguf: float32, matrices [out, in], the unembedding tied as in the checkpoint."""
+    import gguf
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    writer = gguf.GGUFWriter(folder / "model.gguf", "gpt2")
+    writer.add_block_count(config["n_layer"])
+    writer.add_context_length(config["n_positions"])
+    writer.add_embedding_length(config["n_embd"])
+    writer.add_feed_forward_length(4 * config["n_embd"])
+    writer.add_head_count(config["n_head"])
+    writer.add_layer_norm_eps(config["layer_norm_epsilon"])
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    _add_gguf_vocabulary(writer, folder)
+    for name, array in read_weights(folder).items():
+        *front, part, kind = name.split(".") if name.startswith("h.") else ("", *name.split("."))
+        place, module = (
+            (f"blk.{front[1]}.", ".".join([*front[2:], part])) if front[0] else ("", part)
+        )
+        transposed = array.T if ".c_" in name and array.ndim == 2 else array
+        writer.add_tensor(f"{place}{GGUF_NAMES[module]}.{kind}", np.ascontiguousarray(transposed))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _add_gguf_vocabulary(writer: Any, folder: Path) -> None:
+    import gguf
+
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+    types = [gguf.TokenType.NORMAL] * (len(vocabulary) - 1) + [gguf.TokenType.CONTROL]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(vocabulary, key=vocabulary.__getitem__))
+    writer.add_token_types(types)
+    writer.add_token_merges([line for line in lines if line and not line.startswith("#version")])
+    writer.add_bos_token_id(len(vocabulary) - 1)
+    writer.add_eos_token_id(len(vocabulary) - 1)
+
+
+class OnnxGraph:
+    """The nodes and constants of an ONNX graph, added one after another."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def constant(self, name: str, array: NDArray[Any]) -> str:
+        from onnx import numpy_helper
+
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def add(
+        self, operator: str, *inputs: str, outputs: str | list[str] = "", **options: Any
+    ) -> str:
+        """The name of the new node's (first) output."""
+        from onnx import helper
+
+        names = [outputs] if isinstance(outputs, str) else outputs
+        names = [name or f"x{len(self.nodes)}" for name in names]
+        self.nodes.append(helper.make_node(operator, list(inputs), names, **options))
+        return names[0]
+
+
+def make_onnx(folder: Path) -> None:
+    """onnx/model.onnx: GPT-2 with keys and values as inputs and outputs, weights in a file beside.
+
+    The graph is written with ONNX's own operators, Attention (opset 23) for all heads at once.
+    """
+    import onnx
+    from onnx import TensorProto, helper
+
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    graph, weights = OnnxGraph(), read_weights(folder)
+    caches = _add_onnx_layers(graph, config, {n: graph.constant(n, w) for n, w in weights.items()})
+    unembedding = graph.constant("unembedding", weights["wte.weight"].T)
+    graph.add("MatMul", "final", unembedding, outputs="logits")
+    whole = TensorProto.INT64
+    ids = helper.make_tensor_value_info("ids", whole, ["S", "n"])
+    places = helper.make_tensor_value_info("places", whole, ["n"])
+    rows = helper.make_tensor_value_info("rows", whole, ["r"])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["S", "r", "V"])
+    heads, size = config["n_head"], config["n_embd"] // config["n_head"]
+
+    def cache(name: str, length: str) -> Any:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["S", heads, length, size])
+
+    past = [cache(f"past_{name}", "T") for name in caches]
+    present = [cache(f"present_{name}", "U") for name in caches]
+    made = helper.make_graph(
+        graph.nodes, "gpt2", [ids, places, rows, *past], [logits, *present], graph.constants
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    (folder / "onnx").mkdir(exist_ok=True)
+    path = folder / "onnx" / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="model.data")
+
+
+def _add_onnx_layers(graph: OnnxGraph, config: dict[str, Any], w: dict[str, str]) -> list[str]:
+    """From "ids" to "final"; returns the names of the caches."""
+    channels, epsilon = config["n_embd"], config["layer_norm_epsilon"]
+    split = graph.constant("split", np.array([channels] * 3))
+    caches = []
+
+    def norm(x: str, name: str) -> str:
+        weight, bias = w[f"{name}.weight"], w[f"{name}.bias"]
+        return graph.add("LayerNormalization", x, weight, bias, epsilon=epsilon)
+
+    def linear(x: str, name: str) -> str:
+        return graph.add("Add", graph.add("MatMul", x, w[f"{name}.weight"]), w[f"{name}.bias"])
+
+    tokens = graph.add("Gather", w["wte.weight"], "ids")
+    x = graph.add("Add", tokens, graph.add("Gather", w["wpe.weight"], "places"))
+    for layer in range(config["n_layer"]):
+        h, key, value = f"h.{layer}", f"key_{layer}", f"value_{layer}"
+        caches += [key, value]
+        qkv = [f"{h}.{part}" for part in "qkv"]
+        graph.add(
+            "Split", linear(norm(x, f"{h}.ln_1"), f"{h}.attn.c_attn"), split, outputs=qkv, axis=2
+        )
+        z = graph.add(
+            "Attention",
+            *(*qkv, "", f"past_{key}", f"past_{value}"),
+            outputs=["", f"present_{key}", f"present_{value}"],
+            is_causal=1,
+            q_num_heads=config["n_head"],
+            kv_num_heads=config["n_head"],
+        )
+        x = graph.add("Add", x, linear(z, f"{h}.attn.c_proj"))
+        wide = linear(norm(x, f"{h}.ln_2"), f"{h}.mlp.c_fc")
+        wide = graph.add("Gelu", wide, approximate="tanh")
+        x = graph.add("Add", x, linear(wide, f"{h}.mlp.c_proj"))
+    chosen = graph.add("Gather", x, "rows", axis=1)
+    graph.add("Identity", norm(chosen, "ln_f"), outputs="final")
+    return caches
+
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    "ctranslate2": make_ctranslate2,
+    "gguf": make_gguf,
+    "onnx": make_onnx,
+}
+
+
+def is_made(part: str, folder: Path) -> bool:
+    """Whether it was made to its end before."""
+    return (folder / f".{part}.made").exists()
+
+
+def make(part: str, folder: Path, shape: str, vocabulary: Path | None) -> None:
+    """Make "weights", or one of PARTS from them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if part == "weights":
+        make_weights(folder, shape, vocabulary)
+    else:
+        PARTS[part](folder)
+    (folder / f".{part}.made").touch()
