@@ -12,6 +12,7 @@ from typing import NoReturn
 from gpt2np import __version__
 from gpt2np.cli import bench, convert, download, encode, generate, info, tokenize, train_tokenizer
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
+from gpt2np.cli.threads import let_idle_threads_sleep
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 
 COMMANDS = {
@@ -36,6 +37,7 @@ class _Parser(argparse.ArgumentParser):
 def run(arguments: Sequence[str]) -> int:
     """Run the command that `arguments` name; returns the exit code."""
     prepare_streams()
+    let_idle_threads_sleep()
     parser = _parser()
     args, rest = parser.parse_known_args(arguments)
     if args.command is None:

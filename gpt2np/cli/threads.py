@@ -12,6 +12,19 @@ THREAD_VARIABLES = (
 )
 
 
+IDLE_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
+IDLE = "20"  # 2²⁰ cycles, a third of a millisecond
+
+
+def let_idle_threads_sleep() -> None:
+    """OpenBLAS's idle threads spin for 2²⁶ cycles by default, in the way of whoever else computes.
+
+    It reads the variable once, when NumPy is imported. As it is a setting of the whole process,
+    only the command line makes it, and not the library.
+    """
+    os.environ.setdefault(IDLE_VARIABLE, IDLE)
+
+
 def set_threads(threads: int | None) -> None:
     """BLAS libraries read these once, when NumPy is imported: it must not have been yet."""
     if threads is None:

@@ -15,6 +15,7 @@ A probe is called at these points, in this order:
     blocks.i.ln_2                                     (N, C)
     blocks.i.mlp.pre, blocks.i.mlp.act                (N, F)
     blocks.i.mlp.out, blocks.i.resid                  (N, C)
+                                (in the last block, from attn.out on, R rows instead of N)
     ln_f                                              (R, C)
     logits                                            (R, V)
 
@@ -142,11 +143,13 @@ class GPT2:
         places = [c.length + np.arange(len(ids)) for ids, c in zip(new, caches, strict=True)]
         x = w["wte.weight"][np.concatenate(new)] + w["wpe.weight"][np.concatenate(places)]
         x = at("embed", x)  # (N, C)
+        lengths = [len(ids) for ids in new]
         for layer in range(self.config.n_layer):
-            x = self._block(layer, x, [len(ids) for ids in new], caches, probe)  # (N, C)
+            go_on = chosen if layer == self.config.n_layer - 1 else slice(None)
+            x = self._block(layer, x, lengths, caches, go_on, probe)  # (N, C), at last (R, C)
         for ids, cache in zip(new, caches, strict=True):
             cache.advance(len(ids))
-        x = at("ln_f", self._layer_norm("ln_f", x[chosen]))  # (R, C)
+        x = at("ln_f", self._layer_norm("ln_f", x))  # (R, C)
         return at("logits", np.dot(x, self._unembedding))  # (R, V)
 
     def _block(
@@ -155,9 +158,13 @@ class GPT2:
         x: Array,
         lengths: Sequence[int],
         caches: Sequence[KVCache],
+        rows: NDArray[np.int64] | slice,
         probe: Probe | None,
     ) -> Array:
-        """One transformer block, pre-LN: the residual stream x (N, C) → (N, C)."""
+        """One transformer block, pre-LN: the residual stream x (N, C) → (R, C).
+
+        `rows` are the tokens that go on after attention; all of them, but in the last block.
+        """
         at, name, w = probe or _unchanged, f"blocks.{layer}", f"h.{layer}"
         h = at(f"{name}.ln_1", self._layer_norm(f"{w}.ln_1", x))
         qkv = self._linear(f"{w}.attn.c_attn", h)  # (N, 3C)
@@ -167,6 +174,7 @@ class GPT2:
             stop = start + n
             z[start:stop] = self._attention(layer, qkv[start:stop], cache, probe)
             start = stop
+        x, z = x[rows], z[rows]  # what the others would become, nobody asks for
         h = at(f"{name}.attn.out", self._linear(f"{w}.attn.c_proj", z))
         x = at(f"{name}.resid_mid", x + h)
         h = at(f"{name}.ln_2", self._layer_norm(f"{w}.ln_2", x))
