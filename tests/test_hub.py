@@ -20,6 +20,8 @@ from gpt2np import Tokenizer
 from gpt2np.errors import ModelNotFoundError
 from gpt2np.hub import MODEL_FILES, VOCABULARY_FILES, find_model, find_vocabulary
 from gpt2np.hub.names import HubId, hub_id
+from gpt2np.model.checkpoint import read_checkpoint
+from gpt2np.model.convert import ConversionOptions, convert
 
 FILES = ("config.json", "generation_config.json", "model.safetensors", "vocab.json", "merges.txt")
 WEIGHTS = "model.safetensors"
@@ -44,11 +46,13 @@ def saved_by_transformers_5(files, bundled, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def sharded(files):
-    """A model in two shards. What is in them plays no part in fetching them."""
-    index = {"weight_map": {"wte.weight": SHARDS[0], "wpe.weight": SHARDS[1], "x": SHARDS[0]}}
-    kept = {name: data for name, data in files.items() if name != WEIGHTS}
-    return kept | {INDEX: json.dumps(index).encode(), SHARDS[0]: b"one", SHARDS[1]: b"two"}
+def sharded(files, bundled, tmp_path_factory):
+    """The bundled model in two shards."""
+    folder = tmp_path_factory.mktemp("sharded") / "model"
+    convert(read_checkpoint(bundled), folder, ConversionOptions(max_shard_size=6_500_000))
+    written = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {INDEX, *SHARDS} <= written.keys()
+    return {name: data for name, data in files.items() if name != WEIGHTS} | written
 
 
 @pytest.fixture
@@ -273,6 +277,17 @@ class TestFoldersAndFiles:
         assert folder_of(download(hub.url, model)) == Path(model).absolute()
         assert not hub.requests
 
+    @pytest.mark.parametrize("content", [b"", b"\xff\xfe{", None])
+    @pytest.mark.parametrize("name", [WEIGHTS, "config.json", "merges.txt"])
+    def test_a_folder_that_could_not_be_loaded_is_refused(
+        self, hub, download, model, name, content
+    ):
+        file = Path(model) / name
+        if content is None:
+            content = file.read_bytes()[: file.stat().st_size // 2]
+        file.write_bytes(content)
+        fails(download(hub.url, model), name)
+
     def test_the_file_of_weights_stands_for_its_folder(self, model):
         for find in (find_model, find_vocabulary):
             source = find(f"{model}/{WEIGHTS}")
@@ -333,10 +348,11 @@ class TestDownloadCommand:
             "model",
         }
 
-    def test_help_and_a_local_model_import_no_numpy(self, hub, start):
+    def test_finding_a_local_model_and_help_import_no_numpy(self, hub, start):
         code = (
             "import sys; from gpt2np.cli.main import run\n"
-            "run(['download', 'bundled']); assert 'numpy' not in sys.modules\n"
+            "from gpt2np.hub import find_model\n"
+            "find_model('bundled'); assert 'numpy' not in sys.modules\n"
             "run(['--help'])"
         )
         process = start(hub.url, code=code)
@@ -383,7 +399,7 @@ class TestShards:
     def test_all_that_the_index_names(self, hub, download, sharded):
         folder = folder_of(download(hub.url, "some/sharded"))
         assert {path.name for path in folder.iterdir()} == set(sharded)
-        assert (folder / SHARDS[1]).read_bytes() == b"two"
+        assert (folder / SHARDS[1]).read_bytes() == sharded[SHARDS[1]]
         hub.forget()
         assert folder_of(download(hub.url, "some/sharded")) == folder and not hub.requests
 

@@ -1,8 +1,9 @@
 """Fetch a model for use without a network.
 
 What gpt2np needs of MODEL is fetched into the Hugging Face cache, as far as it
-is not there yet; weights that were fetched in part are continued. Its folder
-goes to stdout, everything else to stderr.
+is not there yet; weights that were fetched in part are continued. Config,
+vocabulary and the headers of the weights are checked. The folder goes to
+stdout, everything else to stderr.
 """
 
 import argparse
@@ -38,12 +39,22 @@ def run(args: argparse.Namespace) -> int:
         raise ModelNotFoundError(
             f"{source.folder} has no {', '.join(missing)}, without which gpt2np can't use it"
         )
+    _check(source.folder)
     files = MODEL_FILES.present_in(source.folder)
     size = sum((source.folder / name).stat().st_size for name in files)
     notice(f"model: {source.name}, {len(files)} files, {size:,} bytes")
     folder = source.folder.absolute()
     print(json.dumps(_as_json(source, folder, files, size)) if args.json else folder, flush=True)
     return 0
+
+
+def _check(folder: Path) -> None:
+    """Refuse, before somebody relies on it, what could not be loaded later."""
+    from gpt2np.model.checkpoint import read_checkpoint
+    from gpt2np.tokenizer import Tokenizer
+
+    read_checkpoint(folder).check()
+    Tokenizer.load(folder)
 
 
 def _as_json(source: "ModelSource", folder: Path, files: list[str], size: int) -> dict[str, object]:

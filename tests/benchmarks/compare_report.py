@@ -66,7 +66,7 @@ def add_derived(results: Results) -> None:
     for values in results.values.values():
         for name, above, below in DERIVED:
             if above in values and below in values:
-                pairs = zip(values[above], values[below])  # noqa: B905
+                pairs = zip(values[above], values[below], strict=False)
                 values[name] = [a / b for a, b in pairs]
 
 
@@ -110,7 +110,7 @@ def ratio_table(results: Results) -> list[str]:
             row = [f"{work.name}{' ↓' if '↓' in work.unit else ''}"]
             for peer in peers:
                 theirs = results.values[peer].get(work.name, [])
-                pairs = zip(ours[work.name], theirs)  # noqa: B905
+                pairs = zip(ours[work.name], theirs, strict=False)
                 row.append(cell([a / b for a, b in pairs], 2))
             rows.append(row)
     return table(["gpt2np ÷", *peers], rows)
