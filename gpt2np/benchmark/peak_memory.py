@@ -20,7 +20,7 @@ def main(folder: str, dtype: str) -> None:
     # Whoever uses a model has its vocabulary in memory, too.
     _vocabulary = None if VOCABULARY_FILES.missing_in(Path(folder)) else Tokenizer.load(folder)
     _fill_context(model)
-    weights = sum(array.nbytes for array in model.weights.values())
+    weights = model.weights.nbytes
     kv_cache = cache_nbytes(model.config, model.config.n_positions, model.dtype)
     print(json.dumps({"peak": peak_memory(), "weights": weights, "kv_cache": kv_cache}))
 

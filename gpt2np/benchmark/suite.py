@@ -133,7 +133,7 @@ def run_suite(source: ModelSource, dtype: str, threads: int, plan: Plan, tell: T
     return Results(
         source.name,
         model.config,
-        sum(array.size for array in model.weights.values()),
+        model.weights.parameters,
         dtype,
         machine,
         limits.or_better(measure_limits(nbytes, threads, dtype, plan.limit)),

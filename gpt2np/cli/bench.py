@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.streams import notice
-from gpt2np.cli.threads import set_threads, threads_in_use
+from gpt2np.threads import set_threads, threads_in_use
 
 if TYPE_CHECKING:
     from gpt2np.benchmark.suite import Results

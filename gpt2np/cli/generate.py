@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
-from gpt2np.cli.threads import set_threads
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.threads import set_threads
 
 if TYPE_CHECKING:
     from gpt2np.engine import Completion, LanguageModel, TextStream

@@ -9,7 +9,7 @@ A probe is called at these points, in this order:
     embed                                             (N, C)
     blocks.i.ln_1                                     (N, C)
     blocks.i.attn.q, .k, .v                           (H, n, D)    for each sequence in turn
-    blocks.i.attn.pattern                             (H, n, T)
+    blocks.i.attn.pattern                             (H, n, T)    again for each sequence in turn
     blocks.i.attn.z                                   (H, n, D)    the values, mixed by the pattern
     blocks.i.attn.out, blocks.i.resid_mid             (N, C)
     blocks.i.ln_2                                     (N, C)
@@ -46,31 +46,39 @@ Continue ids greedily with a cache, so that each step computes one token:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.model.activations import ACTIVATIONS
+from gpt2np.model.attention import Group, attention_pattern, mixed_values
+from gpt2np.model.blas import one_thread_each, python_threads
 from gpt2np.model.cache import KVCache
 from gpt2np.model.checkpoint import load_weights, read_checkpoint
 from gpt2np.model.config import GPT2Config
-from gpt2np.model.functions import (
-    attention_pattern,
-    causal_attention,
-    layer_norm,
-    linear,
-    merge_heads,
-    split_heads,
+from gpt2np.model.functions import layer_norm
+from gpt2np.model.linear import by_rows, linear
+from gpt2np.model.product import FEW_ROWS, product
+from gpt2np.model.step import (
+    MOST_TOKENS,
+    Probe,
+    Step,
+    checked_caches,
+    checked_probe,
+    checked_rows,
+    checked_sequences,
+    steps,
+    undone_on_failure,
 )
+from gpt2np.model.weights import Block, Weights
+from gpt2np.threads import in_parallel, split
 
 Array = NDArray[Any]
-Probe = Callable[[str, Array], Array]
-"""Called as probe(name, array) at every named point; what it returns, an array of the same shape,
-takes the array's place."""
 
 
 class GPT2:
@@ -78,14 +86,13 @@ class GPT2:
 
     Attributes:
         config: the architecture.
-        weights: name → array, see `gpt2np.model.checkpoint.weight_shapes`.
+        weights: name → array, see `gpt2np.model.weights`.
     """
 
-    def __init__(self, config: GPT2Config, weights: dict[str, Array]) -> None:
+    def __init__(self, config: GPT2Config, weights: Mapping[str, Array]) -> None:
         self.config = config
-        self.weights = weights
+        self.weights = Weights(config, weights)
         self._activation = ACTIVATIONS[config.activation_function]
-        self._unembedding: Array = weights.get("lm_head.weight", weights["wte.weight"]).T  # (C, V)
 
     @classmethod
     def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> GPT2:
@@ -103,7 +110,7 @@ class GPT2:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the weights and of all that is computed with them."""
-        return self.weights["wte.weight"].dtype
+        return self.weights.dtype
 
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence."""
@@ -119,6 +126,8 @@ class GPT2:
     ) -> Array:
         """Logits (R, V) for what follows each of the chosen R of N tokens.
 
+        A token's logits are the same to the bit in a prompt, alone after a cache, as one of several
+        drafts, and in any batch, where `gpt2np.model.blas.small_kernels()`; elsewhere to rounding.
         The module's docstring, `help(gpt2np.model.gpt2)`, has the probe's points and examples.
 
         Args:
@@ -134,144 +143,121 @@ class GPT2:
             ContextLengthError: a sequence would have more than n_positions tokens.
             InvalidArgumentError: an impossible id, row, sequence, cache, or result of the probe.
         """
-        new = [_whole_numbers(ids, "each sequence, as in [[5, 6, 7]],") for ids in sequences]
-        caches = self._checked_caches(caches, new)
-        chosen = _chosen_rows(rows, sum(map(len, new)))  # (R,)
-        probe = _checked(probe) if probe else None
-        at, w = probe or _unchanged, self.weights
+        new = checked_sequences(sequences, self.config.vocab_size)
+        caches = [self.new_cache() for _ in new] if caches is None else caches
+        caches = checked_caches(caches, new, self.config, self.dtype)
+        chosen = checked_rows(rows, sum(map(len, new)))  # (R,)
+        probe = checked_probe(probe) if probe else None
+        passes = steps(new, caches, chosen, probe)
+        with one_thread_each(), undone_on_failure(caches):
+            if probe or sum(map(len, new)) <= MOST_TOKENS:
+                return self._pass(next(passes))
+            logits = np.empty((len(chosen), self.config.vocab_size), self.dtype)
+            for step in passes:
+                logits[step.asked] = self._pass(step)
+            return logits
 
-        places = [c.length + np.arange(len(ids)) for ids, c in zip(new, caches, strict=True)]
-        x = w["wte.weight"][np.concatenate(new)] + w["wpe.weight"][np.concatenate(places)]
-        x = at("embed", x)  # (N, C)
-        lengths = [len(ids) for ids in new]
-        for layer in range(self.config.n_layer):
-            go_on = chosen if layer == self.config.n_layer - 1 else slice(None)
-            x = self._block(layer, x, lengths, caches, go_on, probe)  # (N, C), at last (R, C)
-        for ids, cache in zip(new, caches, strict=True):
-            cache.advance(len(ids))
-        x = at("ln_f", self._layer_norm("ln_f", x))  # (R, C)
-        return at("logits", np.dot(x, self._unembedding))  # (R, V)
+    def _pass(self, step: Step) -> Array:
+        """From bottom to top: N ids → logits (R, V)."""
+        w = self.weights.for_pass(short=len(step.ids) <= FEW_ROWS)
+        x = w.embedded(step.ids) + self.weights["wpe.weight"][step.places]
+        x = step.at("embed", x)  # (N, C)
+        for layer, block in enumerate(w.blocks):
+            x = self._block(layer, block, x, step)  # (N, C), at last (R, C)
+        for cache, tokens in zip(step.caches, step.tokens, strict=True):
+            cache.advance(tokens.stop - tokens.start)
+        ln_f = self.weights["ln_f.weight"], self.weights["ln_f.bias"]
+        x = step.at("ln_f", self._layer_norm(x, ln_f))  # (R, C)
+        parts = [
+            by_rows(partial(linear, panels=some), x, some.shape[1] * some.shape[3])
+            for some in w.unembedding
+        ]
+        logits = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        wanted = np.count_nonzero(step.asked)
+        return step.at("logits", logits[:wanted, : self.config.vocab_size])  # (R, V)
 
-    def _block(
-        self,
-        layer: int,
-        x: Array,
-        lengths: Sequence[int],
-        caches: Sequence[KVCache],
-        rows: NDArray[np.int64] | slice,
-        probe: Probe | None,
-    ) -> Array:
-        """One transformer block, pre-LN: the residual stream x (N, C) → (R, C).
+    def _block(self, layer: int, w: Block, x: Array, step: Step) -> Array:
+        """One transformer block, pre-LN: the residual stream x (N, C) → itself, in the last (R, C).
 
-        `rows` are the tokens that go on after attention; all of them, but in the last block.
+        What the last block would make of the rows that nobody asks for is left out.
         """
-        at, name, w = probe or _unchanged, f"blocks.{layer}", f"h.{layer}"
-        h = at(f"{name}.ln_1", self._layer_norm(f"{w}.ln_1", x))
-        qkv = self._linear(f"{w}.attn.c_attn", h)  # (N, 3C)
-        z = np.empty_like(x)  # (N, C)
-        start = 0
-        for n, cache in zip(lengths, caches, strict=True):
-            stop = start + n
-            z[start:stop] = self._attention(layer, qkv[start:stop], cache, probe)
-            start = stop
-        x, z = x[rows], z[rows]  # what the others would become, nobody asks for
-        h = at(f"{name}.attn.out", self._linear(f"{w}.attn.c_proj", z))
-        x = at(f"{name}.resid_mid", x + h)
-        h = at(f"{name}.ln_2", self._layer_norm(f"{w}.ln_2", x))
-        h = at(f"{name}.mlp.pre", self._linear(f"{w}.mlp.c_fc", h))  # (N, F)
-        h = at(f"{name}.mlp.act", self._activation(h))
-        h = at(f"{name}.mlp.out", self._linear(f"{w}.mlp.c_proj", h))  # (N, C)
+        at, name = step.at, f"blocks.{layer}"
+        rows = step.rows if layer == self.config.n_layer - 1 else slice(None)
+        h = at(f"{name}.ln_1", self._layer_norm(x, w.ln_1))
+        h = at(f"{name}.attn.out", self._attention(layer, w, h, rows, step))
+        x = at(f"{name}.resid_mid", x[rows] + h)
+        h = at(f"{name}.ln_2", self._layer_norm(x, w.ln_2))
+        h = at(f"{name}.mlp.out", self._mlp(layer, w, h, step))
         return at(f"{name}.resid", x + h)
 
-    def _attention(self, layer: int, qkv: Array, cache: KVCache, probe: Probe | None) -> Array:
-        """All heads of one sequence: its new tokens' qkv (n, 3C) → their mixed values z (n, C)."""
-        q, k, v = (split_heads(part, self.config.n_head) for part in np.split(qkv, 3, axis=1))
-        if probe is None:
-            keys, values = cache.extend(layer, k, v)  # (H, T, D)
-            return merge_heads(causal_attention(q, keys, values, self._scale(layer)))
-        name = f"blocks.{layer}.attn"
-        q, k, v = probe(f"{name}.q", q), probe(f"{name}.k", k), probe(f"{name}.v", v)
-        keys, values = cache.extend(layer, k, v)
-        pattern = attention_pattern(q, keys, self._scale(layer))  # (H, n, T), whole to be seen
-        return merge_heads(probe(f"{name}.z", probe(f"{name}.pattern", pattern) @ values))
+    def _attention(
+        self, layer: int, w: Block, x: Array, rows: NDArray[np.int64] | slice, step: Step
+    ) -> Array:
+        """Attention of all heads, x (N, C) → (R, C)."""
+        z = np.empty((len(x), self.config.n_head, w.c_attn.shape[-1]), x.dtype)
+
+        def some(heads: slice) -> None:
+            qkv = product(x, w.c_attn[:, heads])  # (3, h, N, D)
+            qkv += w.c_attn_bias[:, heads]
+            self._mix_values(layer, heads, qkv, step, z[:, heads].swapaxes(0, 1))
+
+        alone = step.probe or len(x) <= FEW_ROWS
+        shares = split(self.config.n_head, 1 if alone else 2 * python_threads())
+        in_parallel(some, shares, python_threads())
+        z = z.reshape(len(x), -1)[rows]  # (R, heads side by side)
+        width = len(w.attn_c_proj_bias)
+        out = by_rows(lambda z: linear(z, w.attn_c_proj, w.attn_c_proj_bias), z, width)
+        return out[:, : self.config.n_embd]
+
+    def _mix_values(self, layer: int, heads: slice, qkv: Array, step: Step, z: Array) -> None:
+        """Some heads of all sequences: qkv (3, h, N, D) → the mixed values, put in z (h, N, D)."""
+        q, k, v = qkv
+        for tokens in step.tokens if step.probe else ():
+            for letter, array in zip("qkv", qkv, strict=True):
+                step.show(f"blocks.{layer}.attn.{letter}", array[:, tokens, : self._head_size])
+        held = [
+            cache.extend(layer, heads, k[:, tokens], v[:, tokens])
+            for cache, tokens in zip(step.caches, step.tokens, strict=True)
+        ]
+
+        def mix(group: Group) -> None:
+            query = q[:, group.tokens] * self._scale(layer)
+            if group.times > 1:
+                query = np.repeat(query, group.times, axis=1)
+            pattern = attention_pattern(query, held, group)
+            step.show(f"blocks.{layer}.attn.pattern", pattern[:, :: group.times])
+            z[:, group.tokens] = mixed_values(pattern, held, group)
+            step.show(f"blocks.{layer}.attn.z", z[:, group.tokens, : self._head_size])
+
+        # A probe is called in the order of the sequences.
+        in_parallel(mix, step.groups, 1 if step.probe else python_threads())
+
+    @property
+    def _head_size(self) -> int:
+        return self.config.n_embd // self.config.n_head
 
     def _scale(self, layer: int) -> float:
         scale = 1.0
         if self.config.scale_attn_weights:
-            scale /= math.sqrt(self.config.n_embd // self.config.n_head)
+            scale /= math.sqrt(self._head_size)
         if self.config.scale_attn_by_inverse_layer_idx:
             scale /= layer + 1
         return scale
 
-    def _layer_norm(self, name: str, x: Array) -> Array:
-        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
-        return layer_norm(x, weight, bias, self.config.layer_norm_epsilon)
+    def _mlp(self, layer: int, w: Block, x: Array, step: Step) -> Array:
+        """The MLP, x (N, C) → (N, C)."""
+        name, f = f"blocks.{layer}.mlp", self.config.n_inner
 
-    def _linear(self, name: str, x: Array) -> Array:
-        return linear(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
+        def some(x: Array) -> Array:
+            h = linear(x, w.c_fc, w.c_fc_bias)  # (n, F and zeros)
+            step.show(f"{name}.pre", h[:, :f])
+            h = self._activation(h)
+            step.show(f"{name}.act", h[:, :f])
+            return linear(h, w.mlp_c_proj, w.mlp_c_proj_bias)
 
-    def _checked_caches(
-        self, caches: Sequence[KVCache] | None, new: Sequence[Array]
-    ) -> Sequence[KVCache]:
-        """The caches, new ones if there are none, if the new ids fit them and the model."""
-        if not new:
-            raise InvalidArgumentError("no sequences; give at least one, as in [[5, 6, 7]]")
-        if isinstance(caches, KVCache):
-            raise InvalidArgumentError("caches must be a list, one a sequence, as in [cache]")
-        caches = [self.new_cache() for _ in new] if caches is None else caches
-        if not len(new) == len(caches) == len({id(cache) for cache in caches}):
-            raise InvalidArgumentError(f"{len(new)} sequences need as many caches, all different")
-        for ids, cache in zip(new, caches, strict=True):
-            if len(ids) == 0:
-                raise InvalidArgumentError("a sequence has no ids; it needs at least one")
-            if ids.min() < 0 or ids.max() >= self.config.vocab_size:
-                wrong = ids[(ids < 0) | (ids >= self.config.vocab_size)][0]
-                raise InvalidArgumentError(
-                    f"id {wrong} is not in the model's vocabulary of {self.config.vocab_size}"
-                )
-            if cache.length + len(ids) > self.config.n_positions:
-                raise ContextLengthError(
-                    f"{cache.length + len(ids)} tokens are more than the model's context of "
-                    f"{self.config.n_positions}"
-                )
-        return caches
+        out = some(x) if step.probe else by_rows(some, x, len(w.mlp_c_proj_bias))
+        return out[:, : self.config.n_embd]
 
-
-def _chosen_rows(rows: ArrayLike | None, n: int) -> NDArray[np.int64]:
-    if rows is None:
-        return np.arange(n)
-    chosen = _whole_numbers(rows, "rows")
-    if chosen.size and not 0 <= chosen.min() <= chosen.max() < n:
-        raise InvalidArgumentError(f"rows must be among the {n} packed tokens, 0 … {n - 1}")
-    return chosen
-
-
-def _whole_numbers(values: ArrayLike, name: str) -> NDArray[np.int64]:
-    array = np.asarray(values)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise InvalidArgumentError(f"{name} must be a list of whole numbers")
-    return array.astype(np.int64)
-
-
-def last_rows(sequences: Sequence[Sequence[int] | Array]) -> NDArray[np.int64]:
-    """The packed row of each sequence's last token: lengths 3, 1, 2 → [2, 3, 5]."""
-    return np.cumsum([len(ids) for ids in sequences], dtype=np.int64) - 1
-
-
-def _checked(probe: Probe) -> Probe:
-    """`probe`, with what it returns held to the array's shape and dtype."""
-
-    def checked(name: str, array: Array) -> Array:
-        result = probe(name, array)
-        if result is None or np.shape(result) != array.shape:
-            found = "None" if result is None else f"the shape {np.shape(result)}"
-            raise InvalidArgumentError(
-                f"the probe returned {found} at {name}, where it must be {array.shape}"
-            )
-        return np.asarray(result, array.dtype)
-
-    return checked
-
-
-def _unchanged(name: str, array: Array) -> Array:
-    return array
+    def _layer_norm(self, x: Array, weights: tuple[Array, Array]) -> Array:
+        epsilon = self.config.layer_norm_epsilon
+        return by_rows(lambda rows: layer_norm(rows, *weights, epsilon), x, x.shape[1])

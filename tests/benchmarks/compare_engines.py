@@ -109,7 +109,7 @@ class GPT2NP(StepEngine):
         return __version__
 
     def __init__(self, folder: Path, threads: int) -> None:
-        from gpt2np.model.gpt2 import GPT2, last_rows
+        from gpt2np.model import GPT2, last_rows
 
         self.model, self.last_rows = GPT2.from_folder(folder), last_rows
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from gpt2np.cli.threads import THREAD_VARIABLES, threads_in_use, usable_cpus
+from gpt2np.threads import THREAD_VARIABLES, threads_in_use, usable_cpus
 
 COMMAND = [sys.executable, "-m", "gpt2np", "bench"]
 

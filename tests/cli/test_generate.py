@@ -13,7 +13,7 @@ import pytest
 
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import main
-from gpt2np.cli.threads import THREAD_VARIABLES
+from gpt2np.threads import THREAD_VARIABLES
 
 COMMAND = [sys.executable, "-m", "gpt2np"]
 

@@ -8,7 +8,9 @@ than ALLOWED, or kills the process, so shows by what is missing.
 
 import contextlib
 import hashlib
+import importlib
 import json
+import pkgutil
 import resource
 import signal
 import sys
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+import gpt2np
 from gpt2np import GPT2, GPT2NPError, LanguageModel
 from gpt2np.model import safetensors_file
 
@@ -91,8 +94,11 @@ def attempt(folder: str, whole: bool) -> dict:
 
 if __name__ == "__main__":
     bundled = Path(__file__).parents[2] / "weights"
+    for module in pkgutil.walk_packages(gpt2np.__path__, "gpt2np."):
+        if not module.name.endswith("__main__"):  # what a folder is the first to need is not its
+            importlib.import_module(module.name)  # doing, nor that bytecode is read for it
     with contextlib.suppress(GPT2NPError):
-        LanguageModel.load(bundled)  # what is imported for the first folder is not its doing
+        LanguageModel.load(bundled)
     signal.signal(signal.SIGALRM, give_up)
     warnings.simplefilter("error")  # it would be a second line on stderr
     sys.addaudithook(record)

@@ -36,8 +36,8 @@ def test_shapes_sum_to_gpt2_smalls_parameter_count():
 
 
 def test_float32_weights_are_views_of_the_file(folder):
-    weights = GPT2.from_folder(folder).weights
-    for array in weights.values():
+    checkpoint = read_checkpoint(folder)
+    for array in load_weights(checkpoint).values():
         assert not array.flags.owndata and not array.flags.writeable
 
 

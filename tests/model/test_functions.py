@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpt2np.model import functions as f
 
@@ -55,43 +53,8 @@ def test_softmax():
     np.testing.assert_array_equal(f.softmax(np.array([1e4, -np.inf, 1e4])), [0.5, 0, 0.5])
 
 
-def test_linear_is_in_times_in_out():
-    x, w, b = RNG.normal(size=(3, 4)), RNG.normal(size=(4, 6)), RNG.normal(size=6)
-    np.testing.assert_allclose(f.linear(x, w, b), np.einsum("ni,io->no", x, w) + b)
-
-
-@settings(deadline=None, max_examples=40)
-@given(n=st.integers(1, 300), cached=st.integers(0, 150), heads=st.integers(1, 3))
-def test_causal_attention_against_torch(n, cached, heads):
-    rng = np.random.default_rng(n + 1000 * cached)
-    q = rng.normal(size=(heads, n, 5))
-    k, v = rng.normal(size=(2, heads, cached + n, 5))
-    mask = torch.ones(n, cached + n, dtype=torch.bool).tril(cached)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        torch.tensor(q), torch.tensor(k), torch.tensor(v), attn_mask=mask, scale=0.3
-    )
-    result = f.causal_attention(q, k, v, 0.3)
-    np.testing.assert_allclose(result, expected.numpy(), atol=1e-12)
-
-
-def test_heads_split_and_merge():
-    x = RNG.normal(size=(4, 15))
-    heads = f.split_heads(x, 3)
-    assert heads.shape == (3, 4, 5)
-    np.testing.assert_array_equal(heads[1], x[:, 5:10])
-    np.testing.assert_array_equal(f.merge_heads(heads), x)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_every_function_keeps_the_dtype(dtype):
     x = RNG.normal(size=(2, 3, 4)).astype(dtype)
-    vector, matrix = x[0, 0], x[0].T.copy()
-    results = [
-        f.layer_norm(x, vector, vector, 1e-5),
-        f.linear(x[0], matrix, vector[:3]),
-        f.gelu_new(x),
-        f.softmax(x),
-        f.attention_pattern(x, x, 0.5),
-        f.causal_attention(x, x, x, 0.5),
-    ]
+    results = [f.layer_norm(x, x[0, 0], x[0, 1], 1e-5), f.gelu_new(x), f.softmax(x)]
     assert {result.dtype for result in results} == {np.dtype(dtype)}

@@ -103,8 +103,9 @@ class TestProbe:
         for i in range(layers):
             at = f"blocks.{i}"
             points.append((f"{at}.ln_1", (8, c)))
-            for n, t in ((5, 9), (3, 3)):
+            for n in (5, 3):
                 points += [(f"{at}.attn.{name}", (h, n, d)) for name in "qkv"]
+            for n, t in ((5, 9), (3, 3)):
                 points += [(f"{at}.attn.pattern", (h, n, t)), (f"{at}.attn.z", (h, n, d))]
             rows = 8 if i < layers - 1 else 2
             points += [(f"{at}.{name}", (rows, c)) for name in ("attn.out", "resid_mid", "ln_2")]

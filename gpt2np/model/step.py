@@ -1,0 +1,197 @@
+"""What one pass works on: new tokens of some sequences, and what they have seen before.
+
+Shape letters: S sequences, N packed tokens, n tokens of one sequence, R rows asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.model.attention import QUERIES, Group, query_groups
+from gpt2np.model.blas import python_threads
+from gpt2np.model.cache import KVCache
+from gpt2np.model.config import GPT2Config
+from gpt2np.model.product import least_rows
+
+Array = NDArray[Any]
+Probe = Callable[[str, Array], Array]
+"""Called as probe(name, array) at every named point; what it returns, an array of the same shape,
+takes the array's place."""
+
+_FEWEST = 8  # tokens that it pays to give a thread in attention
+MOST_TOKENS = 512  # of one pass, so that a prompt of any length takes bounded memory
+
+
+@dataclass(frozen=True)
+class Step:
+    """The new tokens of a pass.
+
+    Attributes:
+        ids: (N,). A single one, its place and its rows may stand there twice, as two rows are the
+            fewest of a small product.
+        places: their positions in their sequences, (N,).
+        tokens: which of the N are each sequence's.
+        caches: one a sequence, with room for the new tokens.
+        groups: the blocks of queries that attention takes at once.
+        rows: (R,), those of the N tokens that logits are asked for.
+        asked: which of the rows that the caller asked for these are.
+        probe: None if nobody looks inside.
+    """
+
+    ids: NDArray[np.int64]
+    places: NDArray[np.int64]
+    tokens: list[slice]
+    caches: list[KVCache]
+    groups: list[Group]
+    rows: NDArray[np.int64]
+    asked: NDArray[np.bool_]
+    probe: Probe | None
+
+    def at(self, name: str, array: Array) -> Array:
+        """The array, or what the probe makes of it."""
+        return array if self.probe is None else self.probe(name, array)
+
+    def show(self, name: str, part: Array) -> None:
+        """The same for a part of an array, which takes what the probe makes of it."""
+        if self.probe is not None:
+            part[...] = self.probe(name, part.copy())
+
+
+def steps(
+    sequences: Sequence[NDArray[np.int64]],
+    caches: Sequence[KVCache],
+    rows: NDArray[np.int64],
+    probe: Probe | None,
+) -> Iterator[Step]:
+    """The passes that the new ids of the sequences take: one, or several of MOST_TOKENS each.
+
+    Each must be done before the next is asked for. With a probe all is done in one.
+    """
+    total = sum(map(len, sequences))
+    most = total if probe else MOST_TOKENS
+    for first in range(0, total, most):
+        parts, start = [], 0
+        for ids, cache in zip(sequences, caches, strict=True):
+            part = ids[max(0, first - start) : max(0, first + most - start)]
+            start += len(ids)
+            if len(part):
+                parts.append((part, cache))
+        asked = (first <= rows) & (rows < first + most)
+        yield _step(parts, rows[asked] - first, asked, probe)
+
+
+def _step(
+    parts: list[tuple[NDArray[np.int64], KVCache]],
+    rows: NDArray[np.int64],
+    asked: NDArray[np.bool_],
+    probe: Probe | None,
+) -> Step:
+    lengths, caches = [len(ids) for ids, _ in parts], [cache for _, cache in parts]
+    stops = np.cumsum(lengths).tolist()
+    before = [cache.length for cache in caches]
+    for n, cache in zip(lengths, caches, strict=True):
+        cache.reserve(cache.length + n)
+    ids = np.concatenate([ids for ids, _ in parts])
+    places = np.concatenate([np.arange(n) + b for n, b in zip(lengths, before, strict=True)])
+    share = max(_FEWEST, -(-len(ids) // python_threads()))  # of the tokens, for each thread
+    most = len(ids) if probe else min(share, QUERIES)
+    groups = query_groups(lengths, before, caches[0].dtype, most, whole=probe is not None)
+    tokens = [slice(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
+    if len(ids) < least_rows() and probe is None:
+        ids, places, rows = (np.repeat(array, 2) for array in (ids, places, rows))
+        groups = [replace(group, times=1, tokens=slice(0, 2)) for group in groups]
+    return Step(ids, places, tokens, caches, groups, rows, asked, probe)
+
+
+@contextmanager
+def undone_on_failure(caches: Sequence[KVCache]) -> Iterator[None]:
+    """Caches that have grown are cut back if anything fails."""
+    lengths = [cache.length for cache in caches]
+    try:
+        yield
+    except BaseException:
+        for cache, length in zip(caches, lengths, strict=True):
+            cache.truncate(length)
+        raise
+
+
+def checked_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[NDArray[np.int64]]:
+    """The ids of each sequence, (n,), none of them empty or with impossible ids."""
+    new = [_whole_numbers(ids, "each sequence, as in [[5, 6, 7]],") for ids in sequences]
+    if not new:
+        raise InvalidArgumentError("no sequences; give at least one, as in [[5, 6, 7]]")
+    for ids in new:
+        if len(ids) == 0:
+            raise InvalidArgumentError("a sequence has no ids; it needs at least one")
+        if ids.min() < 0 or ids.max() >= vocab_size:
+            wrong = ids[(ids < 0) | (ids >= vocab_size)][0]
+            raise InvalidArgumentError(
+                f"id {wrong} is not in the model's vocabulary of {vocab_size}"
+            )
+    return new
+
+
+def checked_caches(
+    caches: Sequence[KVCache],
+    new: Sequence[NDArray[np.int64]],
+    config: GPT2Config,
+    dtype: np.dtype[Any],
+) -> Sequence[KVCache]:
+    """The caches, if there is one for each sequence and the new ids fit in."""
+    if isinstance(caches, KVCache):
+        raise InvalidArgumentError("caches must be a list, one a sequence, as in [cache]")
+    if any(cache.dtype != dtype for cache in caches):
+        raise InvalidArgumentError(f"caches must be {dtype}, as the model is: model.new_cache()")
+    if not len(new) == len(caches) == len({id(cache) for cache in caches}):
+        raise InvalidArgumentError(f"{len(new)} sequences need as many caches, all different")
+    for ids, cache in zip(new, caches, strict=True):
+        if cache.length + len(ids) > config.n_positions:
+            raise ContextLengthError(
+                f"{cache.length + len(ids)} tokens are more than the model's context of "
+                f"{config.n_positions}"
+            )
+    return caches
+
+
+def checked_rows(rows: ArrayLike | None, n: int) -> NDArray[np.int64]:
+    """The rows asked for, (R,); all n without a choice."""
+    if rows is None:
+        return np.arange(n)
+    chosen = _whole_numbers(rows, "rows")
+    if chosen.size and not 0 <= chosen.min() <= chosen.max() < n:
+        raise InvalidArgumentError(f"rows must be among the {n} packed tokens, 0 … {n - 1}")
+    return chosen
+
+
+def checked_probe(probe: Probe) -> Probe:
+    """`probe`, with what it returns held to the array's shape and dtype."""
+
+    def checked(name: str, array: Array) -> Array:
+        result = probe(name, array)
+        if result is None or np.shape(result) != array.shape:
+            found = "None" if result is None else f"the shape {np.shape(result)}"
+            raise InvalidArgumentError(
+                f"the probe returned {found} at {name}, where it must be {array.shape}"
+            )
+        return np.asarray(result, array.dtype)
+
+    return checked
+
+
+def last_rows(sequences: Sequence[Sequence[int] | Array]) -> NDArray[np.int64]:
+    """The packed row of each sequence's last token: lengths 3, 1, 2 → [2, 3, 5]."""
+    return np.cumsum([len(ids) for ids in sequences], dtype=np.int64) - 1
+
+
+def _whole_numbers(values: ArrayLike, name: str) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidArgumentError(f"{name} must be a list of whole numbers")
+    return array.astype(np.int64)
