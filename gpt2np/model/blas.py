@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-
-import numpy as np
+from importlib import import_module
 
 from gpt2np.threads import threads_in_use
 
@@ -49,8 +48,7 @@ def blas() -> Blas | None:
 
 
 def _numpy_module() -> str:
-    core = np._core if hasattr(np, "_core") else np.core  # the latter before NumPy 2
-    return str(core._multiarray_umath.__file__)
+    return str(import_module("numpy._core._multiarray_umath").__file__)
 
 
 def _openblas(library: ctypes.CDLL, pattern: str) -> Blas | None:

@@ -68,7 +68,7 @@ def test_a_whole_pattern_is_that_of_the_blocks():
     assert len(blocks) > 1 and whole.shape == (HEADS, 200, 230)
     for number, block in enumerate(blocks):
         rows = whole[:, 64 * number : 64 * number + block.shape[1]]
-        np.testing.assert_allclose(rows[..., : block.shape[2]], block, atol=1e-7)
+        np.testing.assert_allclose(rows[..., : block.shape[2]], block, atol=1e-6)
         assert not rows[..., block.shape[2] :].any()
     np.testing.assert_allclose(z, whole_z, atol=1e-6)
     np.testing.assert_allclose(whole.sum(-1), 1, atol=1e-5)

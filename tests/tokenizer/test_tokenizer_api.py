@@ -104,9 +104,10 @@ class TestOffsetsAndSteps:
     @settings(deadline=None, max_examples=200)
     @given(text=st.text())
     def test_steps_lead_from_bytes_to_the_ids(self, gpt2, text):
-        pieces = gpt2.explain(text)
+        plain = {"disallowed_special": ()}  # hypothesis finds "<|endoftext|>" in the code
+        pieces = gpt2.explain(text, **plain)
         assert "".join(piece.text for piece in pieces) == text
-        assert [number for piece in pieces for number in piece.ids] == gpt2.encode(text)
+        assert [number for piece in pieces for number in piece.ids] == gpt2.encode(text, **plain)
         ids = gpt2.vocabulary.ids
         for piece in pieces:
             assert len(piece.steps[0].tokens) == len(piece.text.encode())
