@@ -62,7 +62,7 @@ from gpt2np.model.cache import KVCache
 from gpt2np.model.checkpoint import load_weights, read_checkpoint
 from gpt2np.model.config import GPT2Config
 from gpt2np.model.functions import layer_norm
-from gpt2np.model.linear import by_rows, linear
+from gpt2np.model.linear import added_up, by_rows, input_groups, linear
 from gpt2np.model.product import FEW_ROWS, product
 from gpt2np.model.step import (
     MOST_TOKENS,
@@ -194,17 +194,19 @@ class GPT2:
         self, layer: int, w: Block, x: Array, rows: NDArray[np.int64] | slice, step: Step
     ) -> Array:
         """Attention of all heads, x (N, C) → (R, C)."""
-        z = np.empty((len(x), self.config.n_head, w.c_attn.shape[-1]), x.dtype)
+        groups, _, _, k, size = w.c_attn.shape
+        inputs = input_groups(x, groups, k)[:, None, None]  # (I, 1, 1, N, k)
+        z = np.empty((len(x), self.config.n_head, size), x.dtype)
 
         def some(heads: slice) -> None:
-            qkv = product(x, w.c_attn[:, heads])  # (3, h, N, D)
+            qkv = added_up(product(inputs, w.c_attn[:, :, heads]))  # (3, h, N, D)
             qkv += w.c_attn_bias[:, heads]
             self._mix_values(layer, heads, qkv, step, z[:, heads].swapaxes(0, 1))
 
         alone = step.probe or len(x) <= FEW_ROWS
         shares = split(self.config.n_head, 1 if alone else 2 * python_threads())
         in_parallel(some, shares, python_threads())
-        z = z.reshape(len(x), -1)[rows]  # (R, heads side by side)
+        z = z[..., : self._head_size].reshape(len(x), -1)[rows]  # (R, C)
         width = len(w.attn_c_proj_bias)
         out = by_rows(lambda z: linear(z, w.attn_c_proj, w.attn_c_proj_bias), z, width)
         return out[:, : self.config.n_embd]

@@ -23,15 +23,28 @@ _CHUNK = 128  # rows at most
 
 
 def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
-    """x (n, I·k or more) times a matrix in panels (I, P, k, m), plus bias (P·m) → (n, P·m)."""
+    """x (n, C) times a matrix in panels (I, P, k, m), plus bias (P·m) → (n, P·m)."""
     groups, outputs, k, m = panels.shape
     y = np.empty((groups, len(x), outputs, m), x.dtype)
-    inputs = x[:, : groups * k].reshape(len(x), groups, 1, k).transpose(1, 2, 0, 3)  # (I, 1, n, k)
-    product(inputs, panels, out=y.swapaxes(1, 2))
-    whole = y.reshape(groups, len(x), outputs * m)
-    total: Array = whole[0] if groups == 1 else np.add.reduce(whole, 0)
+    product(input_groups(x, groups, k)[:, None], panels, out=y.swapaxes(1, 2))
+    total = added_up(y).reshape(len(x), outputs * m)
     if bias is not None:
         total += bias
+    return total
+
+
+def input_groups(x: Array, groups: int, k: int) -> Array:
+    """x (n, C) in groups of k inputs, (I, n, k), zeros following the last; a view if none do."""
+    if missing := max(0, groups * k - x.shape[1]):
+        x = np.pad(x, ((0, 0), (0, missing)))
+    return x[:, : groups * k].reshape(len(x), groups, k).swapaxes(0, 1)
+
+
+def added_up(parts: Array) -> Array:
+    """The sum over the first axis, in its order; the first part is overwritten with it."""
+    total: Array = parts[0]
+    for part in parts[1:]:
+        total += part
     return total
 
 

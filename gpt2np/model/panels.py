@@ -88,10 +88,10 @@ class Panels:
         return matrix
 
     def columns(self, numbers: NDArray[np.int64]) -> Array:
-        """Some of the columns as rows, (…, in), for a matrix whose inputs are not cut."""
+        """Some of the columns as rows, (n, in)."""
         p, j = np.divmod(numbers, self.cut[1])
-        found: Array = self.data[0][p, :, j]
-        return found
+        found: Array = self.data[:, p, :, j]  # (n, I, k)
+        return found.reshape(len(numbers), -1)[:, : self.shape[0]]
 
 
 def panels_size(shape: tuple[int, int], cut: tuple[int, int]) -> int:
@@ -101,7 +101,7 @@ def panels_size(shape: tuple[int, int], cut: tuple[int, int]) -> int:
 
 def _panels_shape(shape: tuple[int, int], cut: tuple[int, int]) -> tuple[int, int, int, int]:
     (n_in, n_out), (k, m) = shape, cut
-    return -(-n_in // k), -(-n_out // m), k if k == n_in else padded(k), padded(m)
+    return -(-n_in // k), -(-n_out // m), k, padded(m)
 
 
 def padded(n: int) -> int:

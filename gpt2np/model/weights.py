@@ -15,14 +15,13 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.model.checkpoint import EMBEDDING, HEAD, weight_shapes
 from gpt2np.model.config import GPT2Config
 from gpt2np.model.panels import Panels, panels_size
-from gpt2np.model.product import LANES
 from gpt2np.model.safetensors_file import let_go, read_ahead
 
 Array = NDArray[Any]
 
 _WIDTH = 64  # outputs of one panel
 _COLUMNS = 2048  # of an embedding, copied at a time; a multiple of _WIDTH
-_NEURONS = 512  # of the MLP, in one group; a multiple of _WIDTH
+_INPUTS = 512  # of one group at most
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Block:
     """One block's weights as the forward pass reads them: panels, and the vectors as they are.
 
     Attributes:
-        c_attn: (3, H, C, D). c_attn_bias: (3, H, 1, D).
+        c_attn: (I, 3, H, k, D), by I groups of k inputs. c_attn_bias: (3, H, 1, D).
         attn_c_proj, c_fc, mlp_c_proj: see `gpt2np.model.linear`. Their biases: (P·m).
         ln_1, ln_2: weight and bias, (C) each.
     """
@@ -158,7 +157,7 @@ class Weights(MutableMapping[str, Array]):
         heads = panels[f"{h}.attn.c_attn.weight"].data
         return Block(
             ln_1=(arrays[f"{h}.ln_1.weight"], arrays[f"{h}.ln_1.bias"]),
-            c_attn=heads.reshape(3, self._n_head, *heads.shape[2:]),
+            c_attn=heads.reshape(len(heads), 3, self._n_head, *heads.shape[2:]),
             c_attn_bias=bias("attn.c_attn").reshape(3, self._n_head, 1, -1),
             attn_c_proj=panels[f"{h}.attn.c_proj.weight"].data,
             attn_c_proj_bias=bias("attn.c_proj"),
@@ -232,21 +231,28 @@ def _matrix(name: str, array: Array) -> Array:
 def layout(config: GPT2Config) -> dict[str, tuple[int, int]]:
     """The inputs and outputs of a panel of each matrix, and of each bias, which is cut like one.
 
-    A panel of c_attn makes one head's queries, keys or values. The inputs of the MLP's c_proj are
-    too many for one small product of 16 rows; they are cut in groups, which are added up.
+    A panel of c_attn makes one head's queries, keys or values. Inputs are cut in groups, which are
+    added up: many would be too many for one small product of 16 rows, and a small product keeps one
+    running sum for each number, whose rounding error grows with their count.
     """
-    c, f, d = config.n_embd, config.n_inner, config.n_embd // config.n_head
-    panels = -(-f // _WIDTH)
-    neurons = _WIDTH * max(n for n in range(1, _NEURONS // _WIDTH + 1) if panels % n == 0)
+    c, f = _inputs(config.n_embd), _inputs(config.n_inner)
+    d = config.n_embd // config.n_head
     return {
         EMBEDDING: (c, _WIDTH),
         "attn.c_attn.weight": (c, d),
         "attn.c_attn.bias": (1, d),
-        "attn.c_proj.weight": (c if d % LANES == 0 else d, _WIDTH),
+        "attn.c_proj.weight": (c, _WIDTH),
         "attn.c_proj.bias": (1, _WIDTH),
         "mlp.c_fc.weight": (c, _WIDTH),
         "mlp.c_fc.bias": (1, _WIDTH),
-        "mlp.c_proj.weight": (neurons, _WIDTH),
+        "mlp.c_proj.weight": (f, _WIDTH),
         "mlp.c_proj.bias": (1, _WIDTH),
         HEAD: (c, _WIDTH),
     }
+
+
+def _inputs(n: int) -> int:
+    """How many of n inputs make one group: if possible, so many that no zeros follow the last."""
+    groups = -(-n // _INPUTS)
+    even = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
+    return n // even[0] if even else -(-n // groups)

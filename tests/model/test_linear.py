@@ -15,7 +15,7 @@ def panels_of(matrix, cut):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 9, 16, 17, 100])
-@pytest.mark.parametrize("inputs", [96, 32], ids=["one group", "three groups"])
+@pytest.mark.parametrize("inputs", [96, 32, 50], ids=["one group", "three", "two, uneven"])
 def test_linear_is_x_times_w_plus_b(n, inputs):
     rng = np.random.default_rng(n)
     x, w, b = rng.normal(size=(n, 96)), rng.normal(size=(96, 128)), rng.normal(size=128)

@@ -14,6 +14,7 @@ CONFIGS = {
     "odd heads": {"n_embd": 24, "n_head": 3, "n_inner": 96},
     "odd MLP": {"n_embd": 48, "n_head": 3, "n_inner": 100},
     "wide MLP": {"n_embd": 16, "n_head": 1, "n_inner": 1100},
+    "prime": {"n_embd": 521, "n_head": 1, "n_inner": 1103},
     "one head, one wide": {"n_embd": 1, "n_head": 1, "n_inner": 4},
 }
 
@@ -101,5 +102,4 @@ def test_panels_end_in_zeros(cut):
     panels.fill(matrix)
     assert np.count_nonzero(room) == matrix.size and not np.isnan(room).any()
     np.testing.assert_array_equal(panels.array(), matrix)
-    if cut[0] == 20:
-        np.testing.assert_array_equal(panels.columns(np.array([32, 0, 5])), matrix.T[[32, 0, 5]])
+    np.testing.assert_array_equal(panels.columns(np.array([32, 0, 5])), matrix.T[[32, 0, 5]])
