@@ -22,7 +22,7 @@ def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32)
 
 
 class KVCache:
-    """One sequence's cache: arrays allocated ahead, doubled when full, that can be cut back.
+    """One sequence's cache: arrays allocated ahead, and anew when full, that can be cut back.
 
     Keys are kept as columns in tiles of TILE tokens, as products with queries read them from one
     end to the other. D is rounded up to whole lanes.
@@ -45,10 +45,12 @@ class KVCache:
         return self._keys.dtype
 
     def reserve(self, length: int) -> None:
-        """Make room for `length` tokens in all, at least doubling what there was."""
-        capacity = self._values.shape[2]
-        if length > capacity:
-            tiles = -(-min(max(length, 2 * capacity), max(length, self._limit)) // TILE)
+        """Make room for `length` tokens in all; if there is not enough, for twice as many.
+
+        What is not used yet takes no memory, as the system gives a page when it is first written.
+        """
+        if length > self._values.shape[2]:
+            tiles = -(-max(length, min(2 * length, self._limit)) // TILE)
             self._keys = _grown(self._keys, tiles, -(-self.length // TILE))
             self._values = _grown(self._values, tiles * TILE, self.length)
 
