@@ -1,5 +1,6 @@
 """`python -m gpt2np` and the console script `gpt2np`."""
 
+import gc
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ def main() -> int:
         return run(sys.argv[1:])
     except KeyboardInterrupt:
         return 130
+    finally:
+        gc.freeze()  # else Python looks through a vocabulary for garbage before it ends
 
 
 if __name__ == "__main__":

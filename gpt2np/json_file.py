@@ -33,7 +33,7 @@ def read_json_object(
         check_is_file(path, error)
         if at_most is not None and (size := path.stat().st_size) > at_most:
             raise error(f"{path} has {size:,} bytes; expected at most {at_most:,}")
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=without_duplicates)
     except OSError as problem:
         raise error(f"can't read {path}: {problem.strerror}") from problem

@@ -5,6 +5,7 @@
 
 import argparse
 import errno
+import gc
 import os
 from collections.abc import Sequence
 from typing import NoReturn
@@ -38,6 +39,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the command that `arguments` name; returns the exit code."""
     prepare_streams()
     let_idle_threads_sleep()
+    gc.set_threshold(50_000)  # to look for garbage in a vocabulary takes longer than to read it
     parser = _parser()
     args, rest = parser.parse_known_args(arguments)
     if args.command is None:

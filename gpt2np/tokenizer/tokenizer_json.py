@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 from gpt2np.errors import TokenizerError
@@ -65,10 +66,11 @@ def _vocabulary(content: dict[str, Any], path: Path, special: SpecialTokens) -> 
     _check_decoder(content.get("decoder"), bool(byte_level), path)
     _check_post_processor(content.get("post_processor"), path)
     ranks = _ranks(model["merges"], bool(byte_level), path)
-    ids = _ids(model["vocab"], ranks, bool(byte_level), path)
+    merged = {merge: merge.replace(" ", "") for merge in ranks}
+    ids = _ids(model["vocab"], merged, bool(byte_level), path)
     own = _added_tokens(content.get("added_tokens") or [], path)
     added = special.added_to(model["vocab"], own, path)
-    _take_out(added, ids, ranks, bool(byte_level))
+    _take_out(added, ids, set(merged.values()), bool(byte_level))
     if byte_level:
         check_bytes(ids, path)
     vocabulary = Vocabulary(
@@ -210,22 +212,24 @@ def _added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken
 
 
 def _ids(
-    vocab: dict[str, int], ranks: dict[str, int], byte_level: bool, path: Path
+    vocab: dict[str, int], merged: dict[str, str], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """token → id, spelled as in a Vocabulary."""
+    """token → id, spelled as in a Vocabulary. merged: merge → the token that it gives."""
     check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spaced(token): n for token, n in vocab.items()}
-    if any(key.replace(" ", "") not in ids for key in ranks):
-        wrong = next(key for key in ranks if key.replace(" ", "") not in ids)
+    if not ids.keys() >= set(merged.values()):
+        wrong = next(merge for merge, token in merged.items() if token not in ids)
         raise TokenizerError(f"{path}: the vocabulary has no token for the merge {wrong!r}")
     return ids
 
 
 def _take_out(
-    added: Iterable[AddedToken], ids: dict[str, int], ranks: dict[str, int], byte_level: bool
+    added: Iterable[AddedToken], ids: dict[str, int], made: set[str], byte_level: bool
 ) -> None:
-    """Leave in `ids` of the `added` tokens only those that the model itself can give, too."""
-    made = {key.replace(" ", "") for key in ranks}
+    """Leave in `ids` of the `added` tokens only those that the model itself can give, too.
+
+    made: the tokens that merges give.
+    """
     for token in added:
         spelled = token.content if byte_level else _spaced(token.content)
         single = spelled in BYTE_OF_CHARACTER if byte_level else len(spelled) == 1
@@ -238,12 +242,13 @@ def _ranks(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
     if not byte_level:
         merges = [m if isinstance(m, str) else [_spaced(part) for part in m] for m in merges]
     keys = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
-    for number, key in enumerate(keys):
-        if key.count(" ") != 1:
-            raise TokenizerError(
-                f"{path}: merge {number} is {merges[number]!r}, but a merge is two tokens that "
-                "join to a third"
-            )
+    spaces = list(map(str.count, keys, repeat(" ")))
+    if set(spaces) - {1}:
+        number = next(number for number, count in enumerate(spaces) if count != 1)
+        raise TokenizerError(
+            f"{path}: merge {number} is {merges[number]!r}, but a merge is two tokens that "
+            "join to a third"
+        )
     return dict(zip(keys, range(len(keys)), strict=True))
 
 
