@@ -35,8 +35,8 @@ A document is read in windows of K tokens (--context), each S (--stride) further
 on. Of each window those tokens count that no window before it had, each after
 the tokens before it in the window; a document's first token does not count,
 nor, with S = K, the first of any window. Every token that counts weighs the
-same. ('in_guide' in --json: the weights of the guide's own program, which are a
-little uneven. In long texts the two agree.)
+same; the program in Hugging Face's guide weighs overlapping windows a little
+less than the first, which the second line of the result does, too.
 
 In a text file documents end at <|endoftext|>; line ends beside it belong to
 none, all else is text. A .jsonl file has a document in a field of each line.

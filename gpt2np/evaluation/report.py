@@ -55,6 +55,7 @@ def _rows(result: Result) -> list[tuple[str, str]]:
         return [*per_unit, ("pages", f"{result.pages:,} ({result.words:,} words)")]
     return [
         ("perplexity", f"{result.perplexity:.4f} per token"),
+        ("by the guide's program", f"{result.in_guide:.4f}"),
         *per_unit,
         ("bits per character", f"{result.bits_per_character:.4f}"),
         ("tokens", f"{result.tokens:,}, of which {result.counted:,} count"),
