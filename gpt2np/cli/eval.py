@@ -80,18 +80,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(
         dest="task", metavar="TASK", required=True, parser_class=type(parser)
     )
-
-    def task(name: str, description: str) -> Callable[..., object]:
-        added = tasks.add_parser(
+    for name, description, add_own in (
+        ("perplexity", _PERPLEXITY, _add_perplexity),
+        ("lambada", _LAMBADA, _add_lambada),
+        ("wikitext", _WIKITEXT, _add_wikitext),
+        ("choices", _CHOICES, _add_choices),
+    ):
+        task = tasks.add_parser(
             name,
             help=description.split("\n")[0],
             description=description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        _add_common(added)
-        return added.add_argument
+        add_own(task.add_argument)
+        _add_common(task.add_argument)
 
-    add = task("perplexity", _PERPLEXITY)
+
+def _add_perplexity(add: Callable[..., object]) -> None:
     add("files", nargs="+", type=Path, metavar="FILE", help="texts (UTF-8), or .jsonl files")
     add("--context", type=int, metavar="K", help="tokens of a window (default: the model's)")
     add("--stride", type=int, metavar="S", help="between windows; K: no overlap (default: K / 2)")
@@ -101,22 +106,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="put an <|endoftext|> before each document, so that its first token counts, too",
     )
     add("--field", default="text", help="of a .jsonl line (default: text)")
-    add = task("lambada", _LAMBADA)
+
+
+def _add_lambada(add: Callable[..., object]) -> None:
     add("file", type=Path, metavar="FILE", help="passages, .jsonl")
-    add("--definition", choices=("harness", "gpt2-paper"), default="harness")
+    add(
+        "--definition",
+        choices=("harness", "gpt2-paper"),
+        default="harness",
+        help="what is computed (default: harness)",
+    )
     add("--stop-words", type=Path, metavar="FILE", help="words for gpt2-paper's filter")
     add("--field", default="text", help="of a line (default: text)")
     add("--limit", type=int, metavar="N", help="only the first N passages")
-    add = task("wikitext", _WIKITEXT)
+
+
+def _add_wikitext(add: Callable[..., object]) -> None:
     add("file", type=Path, metavar="FILE", help="wiki.test.raw or the like, or .jsonl")
     add("--limit", type=int, metavar="N", help="only the first N pages")
-    add = task("choices", _CHOICES)
+
+
+def _add_choices(add: Callable[..., object]) -> None:
     add("file", type=Path, metavar="FILE", help="questions, .jsonl")
     add("--limit", type=int, metavar="N", help="only the first N questions")
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_common(add: Callable[..., object]) -> None:
     add("--model", metavar="MODEL", help="a Hugging Face id, a folder, or 'bundled'")
     add(
         "--errors",
@@ -171,7 +186,7 @@ def _watched(measure: "Measure", lm: "LanguageModel", unit: str) -> "Result | No
             return measure(lm, tell)
         except KeyboardInterrupt:
             done = f"{bar.n:,} of {bar.total or 0:,} {unit}"
-    notice(f"interrupted after {done}: {so_far}")
+    notice(f"interrupted after {done}" + (f": {so_far}" if so_far else ""))
     return None
 
 

@@ -15,9 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
-from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from gpt2np.engine import LanguageModel, Options
@@ -28,6 +25,16 @@ from gpt2np.evaluation.requests import (
     end_of_text,
     rolling_likelihoods,
 )
+
+try:
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ModuleNotFoundError as error:
+    _missing = f"lm-evaluation-harness can't be imported ({error}): pip install 'gpt2np[harness]'"
+    if __name__ == "__main__":
+        raise SystemExit(f"gpt2np: error: {_missing}") from error
+    raise ImportError(_missing) from error
 
 Answer = TypeVar("Answer")
 

@@ -87,6 +87,9 @@ def lambada(
     """
     if not passages:
         raise InvalidArgumentError("there are no passages; give a file that holds some")
+    for number, text in enumerate(passages, 1):
+        if not text.strip():
+            raise InvalidArgumentError(f"passage {number} is empty; it needs a last word")
     by_paper = definition == "gpt2-paper"
     window_of = last_token_window if by_paper else last_word_window
     windows = [window_of(lm, text) for text in passages]
@@ -111,10 +114,8 @@ def last_word_window(lm: LanguageModel, passage: str) -> Window:
 
 def last_token_window(lm: LanguageModel, passage: str) -> Window:
     """A passage of which the last token counts."""
-    ids = [end_of_text(lm), *encode(lm, passage)]
-    if len(ids) == 1:
-        raise InvalidArgumentError("a passage is empty; it needs a last word")
-    ids = (ids if len(ids) == 2 else ids[1:])[-(lm.model.config.n_positions + 1) :]
+    ids = encode(lm, passage)[-(lm.model.config.n_positions + 1) :]
+    ids = ids if len(ids) > 1 else [end_of_text(lm), *ids]
     return Window(np.array(ids), len(ids) - 1)
 
 

@@ -130,9 +130,8 @@ def perplexity(
     """
     context, stride = checked_window(lm.model, context, stride)
     before = [end_of_text(lm)] if from_end_of_text else []
-    encoded = [lm.tokenizer.encode(text, disallowed_special=()) for text in documents]
-    amounts = _amounts(documents, sum(map(len, encoded)))
-    texts: list[Ids] = [np.array([*before, *ids], np.int64) for ids in encoded]
+    texts = [_encoded(lm, text, before) for text in documents]
+    amounts = _amounts(documents, sum(len(ids) - len(before) for ids in texts))
     spans = [(ids, s) for ids in texts for s in strided_spans(len(ids), context, stride)]
     if not spans:
         raise InvalidArgumentError(_nothing(amounts))
@@ -154,6 +153,10 @@ def perplexity(
         log_probability=sums,
         guide_mean=guide_mean,
     )
+
+
+def _encoded(lm: LanguageModel, text: str, before: list[int]) -> Ids:
+    return np.array([*before, *lm.tokenizer.encode(text, disallowed_special=())], np.int64)
 
 
 def _amounts(documents: Sequence[str], tokens: int) -> Amounts:

@@ -12,6 +12,11 @@ from gpt2np.evaluation.wikitext import WikiText
 
 Result = Perplexity | Lambada | WikiText | Choices
 
+_DEFINITIONS: dict[type[Result], str] = {  # LAMBADA's is a choice
+    Perplexity: "huggingface-fixed-length",
+    WikiText: "harness",
+    Choices: "harness",
+}
 _PER_UNIT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 _IN_JSON: dict[type[Result], tuple[str, ...]] = {
     Perplexity: (
@@ -26,8 +31,10 @@ _IN_JSON: dict[type[Result], tuple[str, ...]] = {
 
 def as_json(result: Result) -> dict[str, Any]:
     """The numbers by their names; null for one that there is not, or that is infinite."""
-    values = {name: getattr(result, name) for name in _IN_JSON[type(result)]}
-    return {name: value if _is_finite(value) else None for name, value in values.items()}
+    kind = type(result)
+    values = {name: getattr(result, name) for name in _IN_JSON[kind]}
+    finite = {name: value if _is_finite(value) else None for name, value in values.items()}
+    return {"definition": _DEFINITIONS[kind], **finite} if kind in _DEFINITIONS else finite
 
 
 def _is_finite(value: Any) -> bool:

@@ -61,6 +61,7 @@ class TestPerplexity:
         content = numbers("perplexity", file(STORY * 5), "--context", "40", "--stride", "30")
         expected = perplexity(lm, [STORY * 5], context=40, stride=30)
         assert content["task"] == "perplexity" and content["model"] == "bundled"
+        assert content["definition"] == "huggingface-fixed-length"
         for name in ("perplexity", "in_guide", "word_perplexity", "byte_perplexity"):
             assert content[name] == pytest.approx(getattr(expected, name), rel=1e-6)
         for name in ("bits_per_byte", "bits_per_character", "log_probability"):
@@ -199,7 +200,7 @@ def test_wikitext(lm, file):
     again = numbers("wikitext", file(pages, "b.jsonl"))
     for name in ("pages", "words", "bytes", "word_perplexity", "byte_perplexity", "bits_per_byte"):
         assert content[name] == again[name] == pytest.approx(getattr(expected, name), rel=1e-6)
-    assert content["pages"] == 2
+    assert content["pages"] == 2 and content["definition"] == "harness"
 
 
 def test_choices(lm, file):

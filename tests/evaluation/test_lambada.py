@@ -134,7 +134,8 @@ class TestWindows:
             continuation_window(lm, "The", "")
         with pytest.raises(ContextLengthError, match="more than the model's context of 512"):
             continuation_window(lm, "The", " fox went home and" * 200)
-        with pytest.raises(InvalidArgumentError, match="a passage is empty"):
-            lambada(lm, [""], "gpt2-paper")
+        for definition in ("harness", "gpt2-paper"):
+            with pytest.raises(InvalidArgumentError, match="passage 2 is empty"):
+                lambada(lm, ["The fox", "\n"], definition)
         with pytest.raises(InvalidArgumentError, match="there are no passages"):
             lambada(lm, [])
