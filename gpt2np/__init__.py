@@ -5,7 +5,7 @@
     print(lm.generate("Once upon a time", max_new_tokens=50, seed=1).text)
 
 load                  a model's name or folder → a LanguageModel
-LanguageModel         text in, text out: generate, stream, generate_batch
+LanguageModel         text in, text out: generate, stream, generate_batch, score
 Completion            what came of a prompt
 TextStream            a text that is being written
 GenerationOptions     how to continue a text
