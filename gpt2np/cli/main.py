@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gpt2np import __version__
-from gpt2np.cli import bench, convert, download, encode, generate, info, tokenize, train_tokenizer
+from gpt2np.cli import (
+    bench,
+    convert,
+    download,
+    encode,
+    explain,
+    generate,
+    info,
+    tokenize,
+    trace,
+    train_tokenizer,
+)
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.threads import let_idle_threads_sleep
@@ -21,6 +32,8 @@ COMMANDS = {
     "download": download,
     "encode": encode,
     "train-tokenizer": train_tokenizer,
+    "trace": trace,
+    "explain": explain,
     "info": info,
     "convert": convert,
     "bench": bench,

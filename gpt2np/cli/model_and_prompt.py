@@ -6,7 +6,6 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.threads import set_threads
@@ -53,8 +52,8 @@ def given_prompt(args: argparse.Namespace) -> str:
     return argument(args.prompt, "PROMPT")
 
 
-def load_model(args: argparse.Namespace) -> "LanguageModel":
-    """The model that the options name; stderr tells which, and what is to be known about it."""
+def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
+    """The model that the options name, and lines that say which it is and what is to be known."""
     set_threads(args.threads)
     from gpt2np.engine import LanguageModel
 
@@ -62,8 +61,7 @@ def load_model(args: argparse.Namespace) -> "LanguageModel":
         warnings.simplefilter("always")
         lm = LanguageModel.load(args.model, args.dtype)
     why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
-    notice(f"model: {lm.name}{why}")
-    for told in (str(warning.message) for warning in caught):
-        if not lm.notice or lm.notice not in told:  # that one has been announced
-            notice(told)
-    return lm
+    told = (str(warning.message) for warning in caught)
+    # The model's notice is a warning, too, and has been given in the first line.
+    rest = [line for line in told if not lm.notice or lm.notice not in line]
+    return lm, [f"model: {lm.name}{why}", *rest]

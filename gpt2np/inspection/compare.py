@@ -46,6 +46,16 @@ def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[
     return found
 
 
+def worst_of_layers(differences: Sequence[Difference]) -> list[Difference]:
+    """The largest difference in each layer: the embedding, every block, ln_f, and the logits."""
+    layers: dict[str, list[Difference]] = {}
+    for difference in differences:
+        name = difference.point
+        layer = ".".join(name.split(".")[:2]) if name.startswith("blocks.") else name
+        layers.setdefault(layer, []).append(difference)
+    return [max(layer, key=lambda d: d.largest) for layer in layers.values()]
+
+
 def compare_with_transformers(model: GPT2, ids: Sequence[int]) -> list[Difference]:
     """Every point of a pass over `ids` beside that of transformers' GPT-2 with the same weights.
 

@@ -1,11 +1,11 @@
 """The logit lens (nostalgebraist 2020): what a residual would predict if the model ended there.
 
-Shape letters: K residuals, T tokens, C channels, V vocabulary, n likeliest.
+Shape letters: K residuals, P positions, C channels, V vocabulary, n likeliest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 RESIDUALS = ("embed", "blocks.*.resid")
 """What comes into the first block and out of each: the rows of a usual logit lens."""
 
-_ROWS = 256  # of logits at a time, so that they take bounded memory
+_ROWS = 128  # of logits at a time, so that they take bounded memory
 
 
 def logit_lens(model: GPT2, residual: Array) -> Array:
@@ -50,23 +50,39 @@ def unembedding(model: GPT2) -> Array:
 
 @dataclass(frozen=True)
 class LensTable:
-    """The likeliest next tokens after every token, at every residual.
+    """The likeliest next tokens after some tokens, at every residual.
 
     Attributes:
         points: (K) names of the residuals, from bottom to top.
-        ids: (K, T, n), the likeliest first.
-        probabilities: (K, T, n), of the whole vocabulary.
+        positions: (P) of the tokens.
+        ids: (K, P, n), the likeliest first.
+        probabilities: (K, P, n), of the whole vocabulary.
     """
 
     points: tuple[str, ...]
+    positions: NDArray[np.int64]
     ids: NDArray[np.int64]
     probabilities: Array
 
 
 def lens_table(
-    model: GPT2, trace: Trace, n: int = 1, points: str | Sequence[str] = RESIDUALS
+    model: GPT2,
+    trace: Trace,
+    n: int = 1,
+    points: str | Sequence[str] = RESIDUALS,
+    *,
+    last: int | None = None,
+    progress: Callable[[int], object] = lambda done: None,
 ) -> LensTable:
     """The n likeliest next tokens by the logit lens, of the residuals that a trace holds.
+
+    Args:
+        model: the one that was traced.
+        trace: with these points.
+        n: how many.
+        points: residuals.
+        last: of how many of the last tokens; by default of all.
+        progress: is called with how many of the K·P predictions have just been made.
 
     Raises:
         InvalidArgumentError: the trace doesn't hold these points, or n is no number of tokens.
@@ -74,7 +90,8 @@ def lens_table(
     if not 1 <= n <= model.config.vocab_size:
         raise InvalidArgumentError(f"n is {n}; it must be from 1 to {model.config.vocab_size}")
     names = trace.held(points)
-    residuals = np.concatenate([trace[name] for name in names])  # (K·T, C)
+    positions = np.arange(len(trace.ids))[-last if last else 0 :]
+    residuals = np.concatenate([trace[name][positions] for name in names])  # (K·P, C)
     matrix = unembedding(model)
     ids = np.empty((len(residuals), n), np.int64)
     probabilities = np.empty(ids.shape, residuals.dtype)
@@ -83,8 +100,9 @@ def lens_table(
         p = softmax(_logits(model, residuals[rows], matrix))
         ids[rows] = likeliest(p, n)
         probabilities[rows] = np.take_along_axis(p, ids[rows], -1)
-    shape = len(names), len(trace.ids), n
-    return LensTable(tuple(names), ids.reshape(shape), probabilities.reshape(shape))
+        progress(len(p))
+    shape = len(names), len(positions), n
+    return LensTable(tuple(names), positions, ids.reshape(shape), probabilities.reshape(shape))
 
 
 def likeliest(scores: Array, n: int) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.engine import LanguageModel, Prompt
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.inspection.intervene import Intervention, chain
 from gpt2np.inspection.points import chosen_points, matches
 from gpt2np.model import GPT2, GPT2Config
@@ -74,6 +74,10 @@ class Trace(Mapping[str, Array]):
                 raise InvalidArgumentError(f"the trace doesn't hold {name}; ask for it in points")
         return names
 
+    def only(self, points: str | Sequence[str]) -> Trace:
+        """The same with fewer arrays; errors as in `held`."""
+        return Trace(self.ids, self.config, {name: self.arrays[name] for name in self.held(points)})
+
     def save(self, path: str | Path) -> None:
         """Write an .npz file: the ids as "ids", and every array under its name.
 
@@ -123,7 +127,12 @@ def trace(
     for probe in probes:
         if isinstance(probe, Intervention):
             chosen_points(probe.points, gpt2.config.n_layer)
-    ids = prompt_ids(model, prompt)
+    if not isinstance(prompt, str):
+        ids = prompt
+    elif isinstance(model, LanguageModel):
+        ids = prompt_ids(model, prompt)
+    else:
+        raise InvalidArgumentError("a GPT2 has no tokenizer: give ids, or a LanguageModel")
     arrays = _arrays(gpt2, ids, wanted, chain(*probes))
     return Trace(np.array(ids, np.int64), gpt2.config, arrays)
 
@@ -146,15 +155,16 @@ def _arrays(
     return kept
 
 
-def prompt_ids(model: GPT2 | LanguageModel, prompt: Prompt) -> Sequence[int]:
-    """The prompt's ids, as the engine takes it: a text is plain text, an empty one begins a text.
+def prompt_ids(lm: LanguageModel, prompt: str) -> list[int]:
+    """The prompt's ids, as the engine takes it: plain text; an empty one begins a text.
 
     Raises:
-        InvalidArgumentError: a text for a model without a tokenizer.
+        ContextLengthError: more ids than the model's context.
     """
-    if not isinstance(prompt, str):
-        return prompt
-    if not isinstance(model, LanguageModel):
-        raise InvalidArgumentError("a GPT2 has no tokenizer: give ids, or a LanguageModel")
-    ids = model.tokenizer.encode(prompt, disallowed_special=())
-    return ids if ids or model.begin_id is None else [model.begin_id]
+    ids = lm.tokenizer.encode(prompt, disallowed_special=())
+    if len(ids) > lm.model.config.n_positions:
+        raise ContextLengthError(
+            f"the prompt has {len(ids):,} tokens, more than the model's context of "
+            f"{lm.model.config.n_positions:,}; give a shorter one"
+        )
+    return ids if ids or lm.begin_id is None else [lm.begin_id]
