@@ -146,7 +146,7 @@ def _arrays(
         array = change(name, array)
         if name in wanted:
             kept[name] = np.array(array)
-        if name == wanted[-1]:
+        if len(kept) == len(wanted):
             raise _Enough
         return array
 
