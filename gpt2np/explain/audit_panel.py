@@ -12,7 +12,7 @@ from gpt2np.explain.html import details, formula, panel, source, table, text
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
 from gpt2np.explain.work import PARTS, part_flops, part_seconds
-from gpt2np.model.checkpoint import weight_shapes
+from gpt2np.model.checkpoint import EMBEDDING, HEAD, weight_shapes
 from gpt2np.model.weights import Weights
 
 _PASSES = 5
@@ -29,7 +29,8 @@ _GROUPS = {
 def audit_panel(run: Run, numbers: Numbers) -> str:
     """The panel's markup: every tensor, and their sum."""
     weights = run.model.weights
-    shapes = {name: np.shape(array) for name, array in _shapes(run).items()}
+    shapes = weight_shapes(run.config)
+    shapes |= {HEAD: shapes[EMBEDDING]} if HEAD in weights else {}
     counts = {name: math.prod(shape) for name, shape in shapes.items()}
     numbers.add("tensor.count", np.array(list(counts.values())))
     numbers.add("parameters", np.asarray(weights.parameters))
@@ -61,10 +62,6 @@ def audit_panel(run: Run, numbers: Numbers) -> str:
         ),
     ]
     return panel("audit", "Every number of the model", says, "\n".join(body))
-
-
-def _shapes(run: Run) -> dict[str, np.ndarray]:
-    return {name: run.model.weights[name] for name in run.model.weights}
 
 
 def _by_group(counts: dict[str, int], total: int) -> str:

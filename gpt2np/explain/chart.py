@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from gpt2np.explain.html import text
 from gpt2np.explain.numbers import rounded
 
-_WIDTH, _HEIGHT = 640, 260
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 132, 14, 42
+_WIDTH, _HEIGHT = 460, 240  # few units, so that the letters stay readable on a phone
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 26
 
 
 @dataclass(frozen=True)
@@ -26,66 +26,52 @@ def line_chart(
 ) -> str:
     """Lines over the named steps. `logarithmic`: the scale is by powers of ten; 0 is left out."""
     ticks = _ticks(lines, logarithmic)
-    low, high = ticks[0], ticks[-1]
+    scaled = math.log10 if logarithmic else float
+    low, high = scaled(ticks[0]), scaled(ticks[-1])
 
     def x(step: int) -> float:
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * step / max(1, len(steps) - 1)
+        return _LEFT + 6 + (_WIDTH - _LEFT - _RIGHT - 12) * step / max(1, len(steps) - 1)
 
     def y(value: float) -> float:
-        share = (_scaled(value, logarithmic) - _scaled(low, logarithmic)) / (
-            _scaled(high, logarithmic) - _scaled(low, logarithmic)
-        )
+        share = (scaled(value) - low) / (high - low)
         return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * share
 
-    grid = [
-        f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(tick):.1f}" '
-        f'y2="{y(tick):.1f}"/><text class="tick" x="{_LEFT - 7}" y="{y(tick) + 4:.1f}" '
-        f'text-anchor="end">{_tick_name(tick)}</text>'
-        for tick in ticks
-    ]
-    every = -(-len(steps) // 14)
-    names = [
-        f'<text class="tick" x="{x(at):.1f}" y="{_HEIGHT - _BOTTOM + 18}" '
-        f'text-anchor="middle">{text(name)}</text>'
-        for at, name in enumerate(steps)
-        if at % every == 0
-    ]
     points = [
-        [(x(at), y(v)) for at, v in enumerate(line.values) if v > 0 or not logarithmic]
+        [(x(at), y(value)) for at, value in enumerate(line.values) if value > 0 or not logarithmic]
         for line in lines
     ]
-    drawn = [_drawn(number, each) for number, each in enumerate(points)]
-    ends = [(line.name, each[-1][1]) for line, each in zip(lines, points, strict=True) if each]
-    labels = _labels(ends)
+    drawn = [
+        *(_grid(tick, y(tick)) for tick in ticks),
+        *(_step(name, x(at)) for at, name in enumerate(steps) if at % (-(-len(steps) // 14)) == 0),
+        *(_drawn(number, each) for number, each in enumerate(points)),
+    ]
+    keys = "".join(
+        f'<span class="key line{number}">{text(line.name)}</span>'
+        for number, line in enumerate(lines)
+    )
     return (
-        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{text(title)}"><title>{text(title)}</title>'
-        f"{''.join(grid + names + drawn)}{labels}</svg>"
+        f'<figure class="chart"><figcaption>{text(title)}</figcaption>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{text(title)}">'
+        f"{''.join(drawn)}</svg><p>{keys}</p></figure>"
     )
 
 
-def _scaled(value: float, logarithmic: bool) -> float:
-    return math.log10(value) if logarithmic else value
+def _grid(tick: float, y: float) -> str:
+    name = rounded(tick, "n") if tick >= 1 and tick == int(tick) else f"{tick:g}"
+    return (
+        f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{name}</text>'
+    )
+
+
+def _step(name: str, x: float) -> str:
+    return f'<text x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{text(name)}</text>'
 
 
 def _drawn(number: int, points: Sequence[tuple[float, float]]) -> str:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4"/>' for x, y in points)
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2"/>' for x, y in points)
     return f'<g class="line line{number}"><polyline points="{path}"/>{dots}</g>'
-
-
-def _labels(ends: Sequence[tuple[str, float]]) -> str:
-    """The lines' names beside their ends, pushed apart where they would overlap."""
-    placed: list[str] = []
-    lowest = -math.inf
-    for number in sorted(range(len(ends)), key=lambda at: ends[at][1]):
-        name, y = ends[number]
-        lowest = max(y + 4, lowest + 15)
-        placed.append(
-            f'<text class="name line{number}" x="{_WIDTH - _RIGHT + 9}" y="{lowest:.1f}">'
-            f"{text(name)}</text>"
-        )
-    return "".join(placed)
 
 
 def _ticks(lines: Sequence[Line], logarithmic: bool) -> list[float]:
@@ -99,16 +85,11 @@ def _ticks(lines: Sequence[Line], logarithmic: bool) -> list[float]:
     factors = (1, 2, 5) if len(powers) < 4 else (1,)
     ticks = [factor * 10.0**power for power in powers for factor in factors]
     first = max(at for at, tick in enumerate(ticks) if tick <= low or at == 0)
-    last = next(at for at, tick in enumerate(ticks) if tick >= high)
-    chosen = ticks[first : max(last, first + 1) + 1]
-    every = -(-len(chosen) // 7)
-    return chosen[::every] if (len(chosen) - 1) % every == 0 else [*chosen[::every], chosen[-1]]
+    last = max(first + 1, next(at for at, tick in enumerate(ticks) if tick >= high))
+    every = -(-(last - first + 1) // 7)
+    return [*ticks[first:last:every], ticks[last]]
 
 
 def _round_steps(high: float) -> Sequence[float]:
     power = 10.0 ** math.floor(math.log10(high))
-    return [power * f for f in (0.1, 0.2, 0.25, 0.5, 1, 2, 5)]
-
-
-def _tick_name(value: float) -> str:
-    return rounded(value, "n") if value >= 1 and value == int(value) else f"{value:g}"
+    return [power * factor for factor in (0.1, 0.2, 0.25, 0.5, 1, 2, 5)]

@@ -57,7 +57,7 @@ def table(
     body = "\n".join(f"<tr>{''.join(_cells(row, row_heads))}</tr>" for row in rows)
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{text(caption)}">'
-        f'<table class="{kind}"><caption>{text(caption)}</caption>'
+        f'<table class="{kind}"><caption><span>{text(caption)}</span></caption>'
         f"<thead><tr>{columns}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
 

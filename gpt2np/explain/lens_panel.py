@@ -11,12 +11,14 @@ from gpt2np.explain.chart import Line, line_chart
 from gpt2np.explain.html import formula, panel, source, table, token, token_text
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
-from gpt2np.inspection.lens import logit_lens
+from gpt2np.inspection.lens import likeliest, logit_lens
 from gpt2np.model.functions import softmax
 
 Array = NDArray[Any]
 
 TOP = 5
+
+_NUMBERS = 1 << 25  # of logits at a time
 
 
 def lens_arrays(run: Run) -> dict[str, Array]:
@@ -25,22 +27,23 @@ def lens_arrays(run: Run) -> dict[str, Array]:
     lens.ids, lens.probability: (L+1, N, TOP). lens.answer: (L+1, N), the probability of the token
     that the whole model finds likeliest there; lens.rank: (L+1, N), its place, 1 the first.
     """
-    answers = run.arrays["logits"].argmax(axis=1)  # (N,)
+    answers = run.arrays["logits"].argmax(axis=1)[None, :, None]  # (1, N, 1)
+    residuals = np.stack([run.residual(layer) for layer in range(run.config.n_layer + 1)])
+    at_once = max(1, _NUMBERS // (len(run.ids) * run.config.vocab_size))  # layers
     ids, top, of_answer, rank = [], [], [], []
-    for layer in range(run.config.n_layer + 1):
-        logits = logit_lens(run.model, run.residual(layer))  # (N, V)
+    for first in range(0, len(residuals), at_once):
+        logits = logit_lens(run.model, residuals[first : first + at_once])  # (layers, N, V)
+        own = np.take_along_axis(logits, answers, 2)
+        rank.append(1 + np.count_nonzero(logits > own, axis=2))
+        ids.append(likeliest(logits, TOP))
         probabilities = softmax(logits)
-        best = np.argsort(-logits, axis=1, kind="stable")[:, :TOP]
-        ids.append(best)
-        top.append(np.take_along_axis(probabilities, best, 1))
-        of_answer.append(np.take_along_axis(probabilities, answers[:, None], 1)[:, 0])
-        own = np.take_along_axis(logits, answers[:, None], 1)
-        rank.append(1 + np.count_nonzero(logits > own, axis=1))
+        top.append(np.take_along_axis(probabilities, ids[-1], 2))
+        of_answer.append(np.take_along_axis(probabilities, answers, 2)[..., 0])
     return {
-        "lens.ids": np.array(ids, np.int32),
-        "lens.probability": np.array(top),
-        "lens.answer": np.array(of_answer),
-        "lens.rank": np.array(rank, np.int32),
+        "lens.ids": np.concatenate(ids).astype(np.int32),
+        "lens.probability": np.concatenate(top),
+        "lens.answer": np.concatenate(of_answer),
+        "lens.rank": np.concatenate(rank).astype(np.int32),
     }
 
 
@@ -102,11 +105,10 @@ def _table(run: Run, numbers: Numbers, steps: list[str]) -> str:
                 f"{numbers.show('lens.probability', at, n, 0, as_='f2')}</span>"
             )
         rows.append(cells)
-    return table(
-        ("token", *steps),
-        rows,
-        "The likeliest next token at each token of the prompt (rows), after each block (columns)",
-        kind="lens",
+    caption = "The likeliest next token at each token of the prompt (rows), after each block"
+    return (
+        f'<div style="--steps: {len(steps)}">'
+        f"{table(('token', *steps), rows, caption, kind='lens')}</div>"
     )
 
 

@@ -69,7 +69,7 @@ def rounded(value: float, as_: str = "4g") -> str:
         shown = f"{number:.4f}" if number >= 0.0005 or number == 0 else f"{number:.1e}"
     else:
         shown = f"{number:.{as_[1:]}f}" if as_[0] == "f" else f"{number:#.{as_}}".rstrip(".")
-    return shown.replace("-", _MINUS)
+    return shown.replace("e-0", "e-").replace("-", _MINUS)
 
 
 def script_json(content: object) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
+from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -192,7 +193,7 @@ def _lead(run: Run) -> str:
 def _facts(run: Run) -> str:
     config, weights = run.config, run.model.weights
     facts = {
-        "model": run.lm.name,
+        "model": _model_name(run),
         "parameters": f"{weights.parameters:,}",
         "blocks × heads": f"{config.n_layer} × {config.n_head}",
         "channels": f"{config.n_embd}, of each head {config.n_embd // config.n_head}",
@@ -204,6 +205,12 @@ def _facts(run: Run) -> str:
     return "".join(
         f"<div><dt>{name}</dt><dd>{text(value)}</dd></div>" for name, value in facts.items()
     )
+
+
+def _model_name(run: Run) -> str:
+    """The model's name; of a folder the last part, as a page may go to others."""
+    path = Path(run.lm.name)
+    return path.name if path.is_absolute() else run.lm.name
 
 
 def _script_data(run: Run, numbers: Numbers) -> dict[str, Any]:
