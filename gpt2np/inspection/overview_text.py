@@ -48,9 +48,9 @@ def _lens(seen: Overview, table: Mapping[int, bytes], width: int, style: Style) 
     for point, row, p in zip(seen.lens.points, ids, probabilities, strict=True):
         cells = []
         for number, token in enumerate(token_bytes(row.tolist(), table)):
-            cell = f"{_fitted(token, _TOKEN)}{p[number]:5.0%} "
+            cell = f"{_fitted(token, _TOKEN)}{p[number]:5.0%}"
             cells.append(style.strong(cell) if row[number] == ids[-1, number] else cell)
-        yield style.faint(_label(point).ljust(_LABEL)) + "".join(cells).rstrip()
+        yield style.faint(_label(point).ljust(_LABEL)) + " ".join(cells)
 
 
 def _attention(seen: Overview, tokens: Sequence[bytes], width: int, style: Style) -> Iterator[str]:
