@@ -67,9 +67,11 @@ def rounded(value: float, as_: str = "4g") -> str:
         shown = f"{int(value):,}"
     elif as_ == "p":
         shown = f"{number:.4f}" if number >= 0.0005 or number == 0 else f"{number:.1e}"
+    elif as_[0] != "f" and 1e4 <= abs(number) < 1e7:
+        shown = f"{number:,.0f}"
     else:
         shown = f"{number:.{as_[1:]}f}" if as_[0] == "f" else f"{number:#.{as_}}".rstrip(".")
-    return shown.replace("e-0", "e-").replace("-", _MINUS)
+    return shown.replace("e-0", "e-").replace("e+0", "e+").replace("-", _MINUS)
 
 
 def script_json(content: object) -> str:
