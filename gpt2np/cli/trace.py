@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpt2np.engine import LanguageModel
     from gpt2np.inspection import Trace
     from gpt2np.inspection.overview import Overview
+    from gpt2np.inspection.trace import Array
     from gpt2np.tokenizer.layout import Style
 
 
@@ -94,14 +95,23 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _traced(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace":
+    from tqdm import tqdm
+
     from gpt2np.inspection.overview import NEEDED
-    from gpt2np.inspection.points import points_nbytes
+    from gpt2np.inspection.points import point_names, points_nbytes
     from gpt2np.inspection.trace import trace
 
     every = [*points, *NEEDED]
     nbytes = points_nbytes(lm.model.config, len(ids), every, lm.model.dtype)
     notice(f"memory: {nbytes / 1e6:,.1f} MB for the arrays of {len(ids):,} tokens")
-    return trace(lm, ids, every)
+    total = len(point_names(lm.model.config.n_layer))
+    with tqdm(total=total, desc="pass", leave=False, disable=None, delay=1) as bar:
+
+        def tick(name: str, array: "Array") -> "Array":
+            bar.update()
+            return array
+
+        return trace(lm, ids, every, interventions=tick)
 
 
 def _save(trace: "Trace", file: Path) -> None:
