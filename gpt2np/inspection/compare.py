@@ -24,9 +24,9 @@ class Difference:
 
     Attributes:
         point: their name.
-        largest: |difference|.
-        mean: |difference|.
-        size: the largest number in them, to judge the others by.
+        largest: the largest |difference|.
+        mean: the mean |difference|.
+        size: the largest |number|, to judge the others by.
     """
 
     point: str

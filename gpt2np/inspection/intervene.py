@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.inspection.points import chosen_points, highest_block, matches, point_of
+from gpt2np.inspection.points import matches, point_of, possible_points
 from gpt2np.model.step import Probe
 
 if TYPE_CHECKING:
@@ -55,11 +55,9 @@ class Intervention:
     heads: Choice = None
 
     def __post_init__(self) -> None:
-        names = chosen_points(self.points, highest_block(self.points) + 1)
-        if self.heads is not None:
-            for name in names:
-                if not point_of(name).by_head:
-                    raise InvalidArgumentError(f"{name} has no heads; choose positions only")
+        for name in (name for point in self.points for name in possible_points(point)):
+            if self.heads is not None and not point_of(name).by_head:
+                raise InvalidArgumentError(f"{name} has no heads; choose positions only")
 
     def __call__(self, name: str, array: Array) -> Array:
         """The array, or a changed copy of it."""
@@ -146,7 +144,7 @@ def zero_head(layer: int, head: int | Sequence[int], *, positions: Choice = None
 
 def mean_ablate(
     points: str | Sequence[str],
-    over: Sequence[Trace],
+    over: Trace | Sequence[Trace],
     *,
     positions: Choice = None,
     heads: Choice = None,
@@ -154,15 +152,18 @@ def mean_ablate(
     """Mean ablation: put the mean over all tokens of other traces in the place of the chosen part.
 
     Raises:
-        InvalidArgumentError: a trace doesn't hold the points; a pattern, whose columns differ in
-            meaning from row to row.
+        InvalidArgumentError: no trace, or one that doesn't hold the points; a pattern, whose
+            columns differ in meaning from row to row.
     """
+    traces = over if isinstance(over, Sequence) else [over]
+    if not traces:
+        raise InvalidArgumentError("there is no mean over no traces; give at least one")
     means: dict[str, Array] = {}
-    for name in dict.fromkeys(name for trace in over for name in trace.held(points)):
+    for name in dict.fromkeys(name for trace in traces for name in trace.held(points)):
         if name.endswith("pattern"):
             raise InvalidArgumentError(f"{name} has no mean over tokens; ablate attn.z instead")
         axis = 1 if point_of(name).by_head else 0
-        together = np.concatenate([trace[name] for trace in over], axis)
+        together = np.concatenate([trace[name] for trace in traces], axis)
         means[name] = together.mean(axis, keepdims=True)
 
     def edit(name: str, part: Array) -> ArrayLike:

@@ -69,7 +69,7 @@ def _look(look: Look, tokens: Sequence[bytes]) -> str:
 
 
 def _next(seen: Overview, table: Mapping[int, bytes], style: Style) -> Iterator[str]:
-    """A bar for each of the likeliest, as long as it is likely, and what is left for the others."""
+    """A bar for each of the likeliest, the first being the longest, and what the others share."""
     yield style.strong("next token")
     most = seen.next_probabilities[0]
     for token, p in zip(token_bytes(seen.next_ids, table), seen.next_probabilities, strict=True):

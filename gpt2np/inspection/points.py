@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -81,8 +81,12 @@ _KINDS = {point.name: point for point in POINTS}
 
 def point_names(n_layer: int) -> list[str]:
     """The name of every point of a model with so many blocks, in the order of the pass."""
-    blocks = [point.name for point in POINTS if "{i}" in point.name]
-    inner = [name.format(i=i) for i in range(n_layer) for name in blocks]
+    return _names(range(n_layer))
+
+
+def _names(blocks: Iterable[int]) -> list[str]:
+    kinds = [point.name for point in POINTS if "{i}" in point.name]
+    inner = [name.format(i=i) for i in blocks for name in kinds]
     first, *last = (point.name for point in POINTS if "{i}" not in point.name)
     return [first, *inner, *last]
 
@@ -92,10 +96,14 @@ def point_of(name: str) -> Point:
     return _KINDS[re.sub(r"^blocks\.\d+\.", "blocks.{i}.", name)]
 
 
+def _block_of(name: str) -> int | None:
+    number = re.match(r"blocks\.([0-9]{1,9})\.", name)
+    return int(number[1]) if number else None
+
+
 def names_of(name: str) -> list[str]:
     """A point's name, and after it the other names that it goes by."""
-    number = re.match(r"blocks\.(\d+)\.", name)
-    i = int(number[1]) if number else 0
+    i = _block_of(name) or 0
     return [name, *(alias.format(i=i, next=i + 1) for alias in point_of(name).aliases)]
 
 
@@ -114,14 +122,29 @@ def chosen_points(patterns: str | Sequence[str], n_layer: int) -> list[str]:
     names = point_names(n_layer)
     for pattern in patterns:
         if not any(matches(name, pattern) for name in names):
-            raise InvalidArgumentError(_unknown(pattern, n_layer))
+            block = _block_of(pattern)
+            if block is not None and block >= n_layer:
+                raise InvalidArgumentError(
+                    f"there is no point {shown(pattern)}: the model's blocks are 0 … {n_layer - 1}"
+                )
+            raise InvalidArgumentError(_unknown(pattern, names))
     return [name for name in names if any(matches(name, pattern) for pattern in patterns)]
 
 
-def highest_block(patterns: Sequence[str]) -> int:
-    """The highest number of a block that the patterns name; 0 if they name none."""
-    found = (re.match(r"blocks\.(\d+)\.", pattern) for pattern in patterns)
-    return max((int(number[1]) for number in found if number), default=0)
+def possible_points(pattern: str) -> list[str]:
+    """Points that a pattern chooses in a model of any number of blocks, at least one of each kind.
+
+    Raises:
+        InvalidArgumentError: no model has any; names the one that comes closest.
+    """
+    block = _block_of(pattern) or 0
+    names = _names(
+        range(max(0, block - 1), block + 1)
+    )  # what goes into a block is of the one below
+    found = [name for name in names if matches(name, pattern)]
+    if not found:
+        raise InvalidArgumentError(_unknown(pattern, names))
+    return found
 
 
 def points_nbytes(
@@ -149,16 +172,10 @@ def point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, ...]:
     return tuple(size[letter] for letter in point_of(name).shape.split())
 
 
-def _unknown(pattern: str, n_layer: int) -> str:
-    number = re.match(r"blocks\.(\d+)\.", pattern)
-    if number and int(number[1]) >= n_layer:
-        return f"there is no point {shown(pattern)}: the model's blocks are 0 … {n_layer - 1}"
-    close = get_close_matches(pattern, _all_names(n_layer), n=1)
+def _unknown(pattern: str, names: Sequence[str]) -> str:
+    """What to say of a pattern that none of the names matches."""
+    known = [other for name in names for other in names_of(name)]
+    starred = dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in known)
+    close = get_close_matches(pattern, [*known, *starred], n=1)
     hint = f"did you mean {close[0]!r}?" if close else "gpt2np trace --list-points shows all"
     return f"there is no point {shown(pattern)}; {hint}"
-
-
-def _all_names(n_layer: int) -> list[str]:
-    """All that points go by, also with * for the block's number."""
-    names = [other for name in point_names(n_layer) for other in names_of(name)]
-    return [*names, *dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in names)]

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.engine import LanguageModel, Prompt
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.inspection.intervene import Intervention, chain
-from gpt2np.inspection.points import chosen_points, matches
+from gpt2np.inspection.points import chosen_points, names_of
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.step import Probe
 
@@ -44,7 +44,7 @@ class Trace(Mapping[str, Array]):
         if name in self.arrays:
             return self.arrays[name]
         for kept in self.arrays:
-            if matches(kept, name) and "*" not in name:
+            if name in names_of(kept):
                 return self.arrays[kept]
         raise KeyError(f"{name} is not in this trace; gpt2np.trace(…, points=…) chooses")
 
@@ -101,7 +101,7 @@ class _Enough(Exception):
 
 def trace(
     model: GPT2 | LanguageModel,
-    prompt: Prompt,
+    prompt: Prompt | NDArray[np.integer[Any]],
     points: str | Sequence[str] = "*",
     *,
     interventions: Probe | Sequence[Probe] = (),
@@ -137,9 +137,7 @@ def trace(
     return Trace(np.array(ids, np.int64), gpt2.config, arrays)
 
 
-def _arrays(
-    model: GPT2, ids: Sequence[int], wanted: Sequence[str], change: Probe
-) -> dict[str, Array]:
+def _arrays(model: GPT2, ids: ArrayLike, wanted: Sequence[str], change: Probe) -> dict[str, Array]:
     kept: dict[str, Array] = {}
 
     def keep(name: str, array: Array) -> Array:

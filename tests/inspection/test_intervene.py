@@ -206,7 +206,11 @@ class TestBadInput:
         ("make", "message"),
         [
             (lambda: zero("blocks.0.attn.pattrn"), "did you mean 'blocks.0.attn.pattern'"),
+            (lambda: zero("blocks.7.attn.pattrn"), "did you mean 'blocks.7.attn.pattern'"),
             (lambda: zero_head(-1, 0), "there is no point 'blocks.-1.attn.z'"),
+            (lambda: zero(f"blocks.{'9' * 5000}.attn.z"), "there is no point 'blocks.999"),
+            (lambda: zero("blocks.9.hook_resid_pre", heads=0), "blocks.8.resid has no heads"),
+            (lambda: mean_ablate("embed", []), "no mean over no traces"),
             (lambda: zero("embed", heads=0), "embed has no heads; choose positions only"),
         ],
     )
@@ -219,6 +223,7 @@ class TestBadInput:
         ("intervention", "message"),
         [
             (zero_head(3, 0), "blocks are 0 … 2"),
+            (zero_head(10**9 - 1, 0), "blocks are 0 … 2"),
             (zero_head(1, 3), "no head of blocks.1.attn.z 3; they are 0 … 2"),
             (zero("embed", positions=20), "no position of embed 20; they are 0 … 19"),
             (zero("embed", positions=-21), "no position of embed -21"),
