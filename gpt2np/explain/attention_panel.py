@@ -61,14 +61,14 @@ def attention_panel(run: Run, numbers: Numbers) -> str:
         f"Each of the {heads} heads of block {focus.layer} makes three short vectors of {size} "
         "numbers from every token: a query (what it looks for), a key (what it can be found by) "
         "and a value (what it hands over). A score is the product of a query with a key, term by "
-        "term, added up; a softmax makes a token's scores into weights that add up to 1. Tokens "
+        "term, added up; a softmax makes a token’s scores into weights that add up to 1. Tokens "
         "that come later are not seen."
     )
     body = [
         formula(
             "score(i, j) = scale · Σ_d q_i[d] · k_j[d]      pattern(i, ·) = softmax(score(i, ·))"
         ),
-        source(GPT2._mix_values, attention_pattern, softmax),
+        source(GPT2._mix_values, attention_pattern, score_terms, softmax_row),
         _choice(run),
         _strips(run, layer),
         f'<h4>One score, term by term</h4><p class="facts" id="score-says">{_sentence(run)}</p>',
@@ -78,7 +78,7 @@ def attention_panel(run: Run, numbers: Numbers) -> str:
         "<h4>Its row of the softmax</h4>",
         _row(run, numbers),
     ]
-    return panel("attention", "One head's attention", says, "\n".join(body), level=3)
+    return panel("attention", "One head’s attention", says, "\n".join(body), level=3)
 
 
 def _choice(run: Run) -> str:
@@ -140,5 +140,5 @@ def _row(run: Run, numbers: Numbers) -> str:
         )
         for at in range(run.focus.position + 1)
     ]
-    head = ("key", "score", "exp(score − max)", "÷ their sum", "the forward pass's weight")
+    head = ("key", "score", "exp(score − max)", "÷ their sum", "the forward pass’s weight")
     return f'<div id="score-row">{table(head, rows, "The weights of one query", kind="tall")}</div>'

@@ -50,7 +50,8 @@ def audit_panel(run: Run, numbers: Numbers) -> str:
     )
     says = (
         "Nothing else is in the model: these tensors are all of it. Their counts add up to its "
-        "size. Most of a small model is its table of tokens, most of a large one its MLPs."
+        "size. In a small model the table of tokens is a large part; in a large one nearly all is "
+        "in the blocks, and two thirds of that in the MLPs."
     )
     body = [
         formula("count = product of the shape      bytes = count · 4 in float32"),
@@ -115,9 +116,9 @@ def time_panel(run: Run, numbers: Numbers) -> str:
     says = (
         f"One pass over the {tokens} tokens of this page, with logits for each, all blocks "
         "together. The time of a part is that between two calls of the probe, the median of "
-        f"{_PASSES} passes after one that is not counted. Operations are counted from the shapes: "
-        "those of the products, each query with the keys that it sees. Without a probe the same "
-        f"pass took {1000 * without:.2f} ms on this machine."
+        f"{_PASSES} passes after one that is not counted; without a probe the same pass took "
+        f"{1000 * without:.2f} ms on this machine. Operations are counted from the shapes: those "
+        "of the products, each query with the keys that it sees."
     )
     head = ("part", "ms", "of the time", "operations", "of these", "billions a second", "time")
     body = [

@@ -55,10 +55,13 @@ def embedding_panel(run: Run, numbers: Numbers) -> str:
     body = [
         formula("x = wte[id] + wpe[position]"),
         source(GPT2._pass),
+        '<p class="hint">A row is a token, a column a channel; blue is above zero, orange below, '
+        "and the stronger the colour, the further.</p>",
         *(strip(name, title, array) for name, (title, array) in vectors.items()),
         "<h3>The nearest tokens</h3>",
         '<p class="hint">By the cosine of the angle between two rows of wte: 1 is the same '
         "direction, 0 nothing in common.</p>",
+        source(nearest_tokens),
         _nearest_table(run, numbers),
     ]
     return panel("embedding", "From ids to vectors", says, "\n".join(body))

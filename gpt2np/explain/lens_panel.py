@@ -35,7 +35,7 @@ def lens_arrays(run: Run) -> dict[str, Array]:
         logits = logit_lens(run.model, residuals[first : first + at_once])  # (layers, N, V)
         own = np.take_along_axis(logits, answers, 2)
         rank.append(1 + np.count_nonzero(logits > own, axis=2))
-        ids.append(likeliest(logits, TOP))
+        ids.append(likeliest(logits, min(TOP, run.config.vocab_size)))
         probabilities = softmax(logits)
         top.append(np.take_along_axis(probabilities, ids[-1], 2))
         of_answer.append(np.take_along_axis(probabilities, answers, 2)[..., 0])
@@ -55,7 +55,7 @@ def lens_panel(run: Run, numbers: Numbers) -> str:
     answer = int(run.arrays["logits"][position].argmax())
     steps = ["start", *map(str, range(run.config.n_layer))]
     says = (
-        "The last layer norm and the unembedding turn the residual stream into logits. Here they "
+        "The last layer norm and the unembedding turn the residual stream into logits; here they "
         "are applied early, after each block, for every token. Read a row from left to right: that "
         "is one token of the prompt, and what the model would have said comes next, block by "
         "block. A framed cell already has the final answer; the stronger the blue, the surer."
@@ -76,7 +76,7 @@ def lens_panel(run: Run, numbers: Numbers) -> str:
 def settled_after(ranks: Array) -> int:
     """From which row of ranks (L+1,) on the answer is the first and stays it."""
     not_first = np.flatnonzero(ranks != 1)
-    return int(not_first[-1]) + 1 if len(not_first) else 0
+    return min(int(not_first[-1]) + 1, len(ranks) - 1) if len(not_first) else 0
 
 
 def _sentence(run: Run, numbers: Numbers, answer: int) -> str:
@@ -105,7 +105,10 @@ def _table(run: Run, numbers: Numbers, steps: list[str]) -> str:
                 f"{numbers.show('lens.probability', at, n, 0, as_='f2')}</span>"
             )
         rows.append(cells)
-    caption = "The likeliest next token at each token of the prompt (rows), after each block"
+    caption = (
+        "The likeliest next token at each token of the prompt (rows), after each block; start is "
+        "before them"
+    )
     return (
         f'<div style="--steps: {len(steps)}">'
         f"{table(('token', *steps), rows, caption, kind='lens')}</div>"

@@ -60,7 +60,7 @@ def mlp_panel(run: Run, numbers: Numbers) -> str:
         formula(
             f"h = {run.config.activation_function}(x · W_fc + b_fc)      out = h · W_proj + b_proj"
         ),
-        source(linear, function),
+        source(linear, function, active_neurons),
         _neurons(run, numbers),
         strip("mlp.act.row", f"all neurons of block {focus.layer}", activation[None], "row"),
     ]

@@ -51,7 +51,7 @@ def norm_panel(run: Run, numbers: Numbers) -> str:
     for part in drawn:
         numbers.add(f"{part}.row", steps[part][None], carry=True)
     says = (
-        f"Before attention looks at it, each token's row of {len(x)} numbers is brought to mean 0 "
+        f"Before attention looks at it, each token’s row of {len(x)} numbers is brought to mean 0 "
         "and variance 1, and then every channel is scaled and shifted by two learned numbers. "
         f"Here is that of token {focus.position}, "
         f"{token(run.bytes_of(run.ids[focus.position]))}, in block {focus.layer}: the channels "
@@ -59,7 +59,7 @@ def norm_panel(run: Run, numbers: Numbers) -> str:
     )
     body = [
         formula("x̂ = (x − μ) / √(σ² + ε)      y = x̂ · weight + bias"),
-        source(layer_norm),
+        source(layer_norm, norm_steps),
         f'<p class="facts">mean μ = {numbers.show("norm.mean", as_="5g")} &emsp; variance σ² = '
         f"{numbers.show('norm.variance', as_='5g')} &emsp; ε = {epsilon:g}</p>",
         _channels(numbers, x),

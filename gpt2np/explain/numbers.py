@@ -63,12 +63,12 @@ def rounded(value: float, as_: str = "4g") -> str:
     """A number for the eye: "p" a probability, "f3" three decimals, "4g" four digits, "n" a whole
     number with its thousands apart."""
     number = float(value)
-    if as_ == "n":
-        shown = f"{int(value):,}"
-    elif as_ == "p":
-        shown = f"{number:.4f}" if number >= 0.0005 or number == 0 else f"{number:.1e}"
-    elif as_[0] != "f" and 1e4 <= abs(number) < 1e7:
+    if number == 0:
+        shown = "0"
+    elif as_ == "n" or (as_[0] not in "fp" and 1e4 <= abs(number) < 1e7):
         shown = f"{number:,.0f}"
+    elif as_ == "p":
+        shown = f"{number:.4f}" if number >= 0.0005 else f"{number:.1e}"
     else:
         shown = f"{number:.{as_[1:]}f}" if as_[0] == "f" else f"{number:#.{as_}}".rstrip(".")
     return shown.replace("e-0", "e-").replace("e+0", "e+").replace("-", _MINUS)

@@ -6,7 +6,7 @@
   const page = JSON.parse(document.getElementById("data").textContent);
   const kinds = { float32: Float32Array, float64: Float64Array, int32: Int32Array };
   const decoded = new Map();
-  const minus = (shown) => shown.replace("-", "\u2212");
+  const minus = (shown) => shown.replace(/-/g, "\u2212");
   const find = (selector, within = document) => within.querySelector(selector);
   const findAll = (selector, within = document) => [...within.querySelectorAll(selector)];
 
@@ -29,8 +29,10 @@
     return minus(String(value));
   }
 
-  const short = (value) => minus(String(Number(value.toPrecision(4))));
-  const chance = (p) => (p === 0 || p >= 0.0005 ? p.toFixed(4) : p.toExponential(1).replace("e-", "e\u2212"));
+  const short = (value) => minus(
+    value === 0 ? "0" : Math.abs(value) < 1e4 ? value.toPrecision(4) : Math.round(value).toLocaleString("en"),
+  );
+  const chance = (p) => minus(p === 0 ? "0" : p >= 0.0005 ? p.toFixed(4) : p.toExponential(1));
 
   function element(name, content = "", className = "") {
     const made = document.createElement(name);

@@ -12,24 +12,28 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
+
 from gpt2np import __version__
 from gpt2np.engine import LanguageModel
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.explain.attention_panel import attention_panel
 from gpt2np.explain.audit_panel import audit_panel, time_panel
 from gpt2np.explain.embedding_panel import embedding_panel
 from gpt2np.explain.generation_panel import generate, generation_panel
-from gpt2np.explain.html import panel, text, token, token_text
+from gpt2np.explain.html import formula, panel, source, text, token, token_text
 from gpt2np.explain.lens_panel import lens_panel
 from gpt2np.explain.mlp_panel import mlp_panel
 from gpt2np.explain.norm_panel import norm_panel
-from gpt2np.explain.numbers import Numbers, rounded, script_json
+from gpt2np.explain.numbers import Numbers, script_json
 from gpt2np.explain.patterns_panel import patterns_panel
 from gpt2np.explain.precision_panel import exact_arrays, precision_panel
 from gpt2np.explain.residual_panel import residual_panel
 from gpt2np.explain.run import Run, run_prompt
 from gpt2np.explain.sampling_panel import sampling_panel
-from gpt2np.explain.text_panel import text_panel
+from gpt2np.explain.text_panel import shown_text, text_panel
 from gpt2np.generation import GenerationOptions, next_probabilities
+from gpt2np.model.gpt2 import GPT2
 
 Tell = Callable[[str], None]
 
@@ -78,8 +82,11 @@ def explain(
 
     Raises:
         ContextLengthError: too many tokens for a page or for the model.
-        InvalidArgumentError: a window, layer, head or position that there is not.
+        InvalidArgumentError: a window, layer, head or position that there is not; another dtype.
+        CheckpointError: the logits are infinite or not numbers.
     """
+    if lm.model.dtype != np.float32:
+        raise InvalidArgumentError("the page shows float32; load the model with that dtype")
     tell("forward pass")
     run = run_prompt(lm, prompt, window=window, layer=layer, head=head, position=position)
     numbers = Numbers()
@@ -123,7 +130,8 @@ def _block_panel(run: Run) -> str:
         "and adds twice: attention lets tokens look at those before them, and the MLP works on "
         f"each token by itself. This is block {layer} of 0 to {layers - 1}, opened."
     )
-    return panel("block", f"One block, opened: block {layer}", says, "")
+    body = formula("x ← x + attention(ln_1(x))      x ← x + mlp(ln_2(x))") + source(GPT2._block)
+    return panel("block", f"One block, opened: block {layer}", says, body)
 
 
 _CONTENTS = (
@@ -145,7 +153,7 @@ _CONTENTS = (
 
 
 def _filled(run: Run, numbers: Numbers, panels: str) -> str:
-    script = _package_file("page.js")
+    script, now = _package_file("page.js"), datetime.now().astimezone()
     digest = hashlib.sha256(script.encode()).digest()
     contents = "".join(
         f'<li class="level{level}"><a href="#{name}">{title}</a></li>'
@@ -154,7 +162,7 @@ def _filled(run: Run, numbers: Numbers, panels: str) -> str:
     return Template(_package_file("page.html")).substitute(
         title=text(f"What happens to “{_short(run, 40)}” · gpt2np"),
         short_prompt=text(_short(run, 60)),
-        lead=_lead(run),
+        lead=_lead(run, numbers),
         facts=_facts(run),
         contents=contents,
         panels=panels,
@@ -163,7 +171,7 @@ def _filled(run: Run, numbers: Numbers, panels: str) -> str:
         script_hash=base64.b64encode(digest).decode("ascii"),
         style=_package_file("page.css"),
         version=text(__version__),
-        date=datetime.now().astimezone().strftime("%-d %B %Y"),
+        date=f"{now.day} {now:%B %Y}",
     )
 
 
@@ -172,21 +180,25 @@ def _package_file(name: str) -> str:
 
 
 def _short(run: Run, most: int) -> str:
-    """The prompt on one line, or its beginning."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in run.prompt).split())
+    """The prompt on one line, or its beginning; where nothing of it can be seen, its tokens."""
+    line = "".join(c if c.isprintable() else " " for c in shown_text(run))
+    line = " ".join(line.split())
+    line = line or "".join(token_text(run.bytes_of(number)) for number in run.ids)
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
-def _lead(run: Run) -> str:
-    logits = run.arrays["logits"][-1]
+def _lead(run: Run, numbers: Numbers) -> str:
     options = GenerationOptions(temperature=1.0, top_k=0)
-    probabilities = next_probabilities(logits, options)
+    probabilities = numbers.add(
+        "last.probability", next_probabilities(run.arrays["logits"][-1], options)
+    )
     best = int(probabilities.argmax())
+    goes = "1 token goes" if len(run.ids) == 1 else f"{len(run.ids)} tokens go"
     return (
-        f"{len(run.ids)} token{'s' if len(run.ids) > 1 else ''} go in, and out comes a probability "
-        f"for each of {len(logits):,} tokens to be the next. Here the likeliest is "
-        f"{token(run.bytes_of(best))}, with {rounded(probabilities[best], 'p')}. Below is all that "
-        "happens on the way, in its order."
+        f"{goes} in, and out comes a probability for each of {len(probabilities):,} tokens to be "
+        f"the next. Here the likeliest is {token(run.bytes_of(best))}, with "
+        f"{numbers.show('last.probability', best, as_='p')}. Below is all that happens on the way, "
+        "in its order."
     )
 
 

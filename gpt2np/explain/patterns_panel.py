@@ -28,7 +28,7 @@ def patterns_panel(run: Run, numbers: Numbers) -> str:
     patterns = np.stack([run.arrays[f"blocks.{i}.attn.pattern"] for i in range(config.n_layer)])
     numbers.add("patterns", seen_weights(patterns), carry=True)
     says = (
-        f"All {config.n_layer} × {config.n_head} heads. In each picture a row is a token that "
+        f"In each of these {config.n_layer} × {config.n_head} pictures a row is a token that "
         "looks, a column one that is looked at, and the stronger the blue, the greater the weight; "
         "the rows add up to 1, and what is right of the diagonal is hidden. Look for diagonals "
         "(heads that look one token back), first columns (heads with nothing to do) and single "

@@ -47,8 +47,8 @@ def residual_panel(run: Run, numbers: Numbers) -> str:
         for n, number in enumerate(run.ids)
     ]
     body = [
-        formula("x ← x + attention(ln_1(x))      x ← x + mlp(ln_2(x))      length = √(Σ x²)"),
-        source(GPT2._block),
+        formula("length = √(Σ x²), over the channels"),
+        source(GPT2._block, residual_norms),
         line_chart(lines, steps, "The residual stream’s length, block by block", logarithmic=True),
         details(
             "All lengths as a table",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.engine import LanguageModel
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
 from gpt2np.inspection import trace
 from gpt2np.model import GPT2, GPT2Config
 
@@ -102,6 +102,7 @@ def run_prompt(
     Raises:
         ContextLengthError: more tokens than a page or the model's context can hold.
         InvalidArgumentError: a window, layer, head or position that there is not.
+        CheckpointError: the logits are infinite or not numbers.
     """
     ids = lm.tokenizer.encode(prompt, disallowed_special=())
     if not ids and lm.begin_id is not None:
@@ -109,16 +110,18 @@ def run_prompt(
     if not ids:
         raise InvalidArgumentError("the prompt is empty; give a text of at least one token")
     chosen = _checked_window(ids, window, lm.model.config)
-    arrays = trace(lm.model, ids[chosen])
+    with np.errstate(over="ignore", invalid="ignore"):  # it is told below, by name
+        arrays = trace(lm.model, ids[chosen])
     if not np.isfinite(arrays["logits"]).all():
-        raise InvalidArgumentError("the model's logits are not numbers: its weights are damaged")
+        raise CheckpointError("the model's logits are not numbers: its weights are damaged")
     focus = _focus(lm.model.config, arrays, layer, head, position)
     return Run(lm, prompt, ids, chosen, arrays, focus)
 
 
 def _checked_window(ids: list[int], window: slice | None, config: GPT2Config) -> slice:
     n, most = len(ids), min(MOST_TOKENS, config.n_positions)
-    start, stop = (0, n) if window is None else (window.start or 0, window.stop or n)
+    start = window.start or 0 if window else 0
+    stop = n if window is None or window.stop is None else window.stop
     if not 0 <= start < stop <= n:
         raise InvalidArgumentError(
             f"the window {start}:{stop} is not within the prompt's {n} tokens; "

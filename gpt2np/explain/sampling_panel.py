@@ -22,6 +22,8 @@ from gpt2np.model.functions import softmax
 Array = NDArray[Any]
 
 SHOWN = 20
+SETTINGS = ((1.0, 0, 1.0), (0.7, 0, 1.0), (1.0, 40, 1.0), (1.0, 0, 0.9), (0.8, 40, 0.95))
+"""Temperature, top-k and top-p that people use."""
 _MASSES = (0.5, 0.9, 0.99)
 _SLIDERS = (  # name, label, lowest, highest, step, value that changes nothing
     ("temperature", "temperature", "0", "2", "0.05", "1"),
@@ -62,7 +64,7 @@ def sampling_panel(run: Run, numbers: Numbers) -> str:
         _masses(numbers),
         _controls(),
         _bars(run, numbers, shown),
-        _settings(run, logits),
+        _settings(run, numbers, logits),
     ]
     return panel("sampling", "From vector to next token", says, "\n".join(body))
 
@@ -123,26 +125,28 @@ def _bars(run: Run, numbers: Numbers, shown: Array) -> str:
     return table(head, rows, caption, kind="bars")
 
 
-def _settings(run: Run, logits: Array) -> str:
+def _settings(run: Run, numbers: Numbers, logits: Array) -> str:
     """What usual settings keep, for readers on paper or without the script."""
-    settings = [(1.0, 0, 1.0), (0.7, 0, 1.0), (1.0, 40, 1.0), (1.0, 0, 0.9), (0.8, 40, 0.95)]
-    rows = []
-    for temperature, top_k, top_p in settings:
+    for at, (temperature, top_k, top_p) in enumerate(SETTINGS):
         options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
-        sampled = next_probabilities(logits, options)
         whole = next_probabilities(logits, GenerationOptions(temperature=temperature, top_k=0))
+        sampled = numbers.add(f"setting{at}.probability", next_probabilities(logits, options))
         kept = whole[sampled > 0].sum()
-        best = int(sampled.argmax())
-        rows.append(
-            (
-                f"{temperature:g}",
-                str(top_k or "–"),
-                "–" if top_p == 1 else f"{top_p:g}",
-                f"{np.count_nonzero(sampled):,}",
-                f"{kept:.4f}",
-                f"{1 - kept:.4f}",
-                f"{token(run.bytes_of(best))} {sampled[best]:.4f}",
-            )
-        )
+        numbers.add(f"setting{at}.kept", np.array([np.count_nonzero(sampled), kept, 1 - kept]))
     head = ("temperature", "top-k", "top-p", "tokens kept", "mass kept", "discarded", "likeliest")
+    rows = [_setting(run, numbers, at) for at in range(len(SETTINGS))]
     return table(head, rows, "What usual settings keep of it", row_heads=False)
+
+
+def _setting(run: Run, numbers: Numbers, at: int) -> tuple[str, ...]:
+    temperature, top_k, top_p = SETTINGS[at]
+    best = int(numbers.arrays[f"setting{at}.probability"].argmax())
+    return (
+        f"{temperature:g}",
+        str(top_k or "–"),
+        "–" if top_p == 1 else f"{top_p:g}",
+        numbers.show(f"setting{at}.kept", 0, as_="n"),
+        numbers.show(f"setting{at}.kept", 1, as_="p"),
+        numbers.show(f"setting{at}.kept", 2, as_="p"),
+        f"{token(run.bytes_of(best))} {numbers.show(f'setting{at}.probability', best, as_='p')}",
+    )

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpt2np.explain.html import details, formula, literal, panel, source, table, text, token
+from gpt2np.explain.html import (
+    details,
+    formula,
+    literal,
+    panel,
+    source,
+    table,
+    text,
+    token,
+    token_text,
+)
 from gpt2np.explain.run import Run
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.tokenizer.alphabet import to_characters
@@ -41,6 +51,13 @@ def placed_pieces(run: Run) -> list[PlacedPiece]:
     return placed
 
 
+def shown_text(run: Run) -> str:
+    """The prompt, or, of a prompt with a window, the pieces that are in it."""
+    if len(run.ids) == len(run.all_ids):
+        return run.prompt
+    return "".join(placed.piece.text for placed in placed_pieces(run))
+
+
 def text_panel(run: Run) -> str:
     """The panel's markup."""
     pieces = placed_pieces(run)
@@ -54,7 +71,7 @@ def text_panel(run: Run) -> str:
         f"of {len(vocabulary.ranks):,} merges. What is left are tokens, and each has a number."
     )
     body = [
-        f'<pre class="prompt" dir="auto">{literal(run.prompt)}</pre>',
+        f'<pre class="prompt" dir="auto">{literal(shown_text(run))}</pre>',
         _window_note(run),
         formula("next merge = the pair of neighbours with the lowest rank, the leftmost of equals"),
         source(Tokenizer.explain, splitter, to_characters, merge_steps),
@@ -124,6 +141,7 @@ def _merges(pieces: list[PlacedPiece], longest: int, vocabulary: Vocabulary) -> 
 def _steps(piece: ExplainedPiece, vocabulary: Vocabulary) -> str:
     if not piece.steps:
         return '<p class="hint">It is a token as it stands: nothing is merged.</p>'
+    name = token_text(piece.text.encode("utf-8", "replace"))
     rows = [
         (str(number), _row(step, vocabulary), _next(step, vocabulary))
         for number, step in enumerate(piece.steps)
@@ -131,7 +149,7 @@ def _steps(piece: ExplainedPiece, vocabulary: Vocabulary) -> str:
     return table(
         ("step", "tokens, and the ranks of the pairs", "joined next"),
         rows,
-        f"The merges of the piece {piece.text.strip()!r}"[:120],
+        f"The merges of the piece {name}",
         kind="merges",
     )
 

@@ -7,6 +7,8 @@ from html.parser import HTMLParser
 import numpy as np
 
 from gpt2np.benchmark.counts import block_parameters, prefill_flops
+from gpt2np.explain.sampling_panel import SETTINGS
+from gpt2np.generation import GenerationOptions, next_probabilities
 from gpt2np.inspection import logit_lens
 from gpt2np.model import GPT2
 
@@ -193,9 +195,19 @@ def _lens_numbers(run, points):
         tops.append(np.take_along_axis(probabilities, ids[-1], 1))
         of_answer.append(np.take_along_axis(probabilities, answers, 1)[:, 0])
         ranks.append(1 + (logits > np.take_along_axis(logits, answers, 1)).sum(1))
-    probability = softmax64(points["logits"][run.focus.position])
+    logits = points["logits"][run.focus.position]
+    probability = softmax64(logits)
+    settings = {}
+    for at, (temperature, top_k, top_p) in enumerate(SETTINGS):
+        options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
+        sampled = next_probabilities(logits, options)
+        whole = softmax64(np.float64(logits) / temperature)
+        kept = whole[sampled > 0].sum()
+        settings[f"setting{at}.probability"] = sampled
+        settings[f"setting{at}.kept"] = [np.count_nonzero(sampled), kept, 1 - kept]
     falling = -np.sort(-probability)
-    return {
+    return settings | {
+        "last.probability": softmax64(points["logits"][-1]),
         "lens.ids": np.array(ids),
         "lens.probability": np.array(tops),
         "lens.answer": np.array(of_answer),

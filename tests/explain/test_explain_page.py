@@ -10,7 +10,7 @@ import pytest
 from conftest import CHECKOUT, save_reference
 from page_reader import PageReader, as_number, close_numbers, exact_numbers, half_a_unit
 
-from gpt2np import ContextLengthError, InvalidArgumentError, load
+from gpt2np import CheckpointError, ContextLengthError, InvalidArgumentError, LanguageModel, load
 from gpt2np.explain import PARTS, explain
 from gpt2np.explain.html import literal, token_text
 from gpt2np.explain.numbers import Numbers, rounded, script_json
@@ -20,11 +20,8 @@ from gpt2np.explain.work import part_flops, part_seconds
 
 PROMPT = "Once upon a time there was a little fox, and the fox said: what a fine day"
 LONG = "It was the best of times, it was the worst of times, it was the age of wisdom, it was "
-HOSTILE = (
-    "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=2'>"
-    "&lt;b&gt; ${style} $x {{y}} <!-- ]]> \\u003c 🦊👩\u200d🚀 שלום \u202eabc\x00\x1b[31m\r\n"
-    "\tend\u2028\xad"
-)
+MARKUP = "</script><script>window.hacked=1</script><img src=x onerror='hacked=2'>&lt;${x}$x"
+SIGNS = "🦊👩\u200d🚀 שלום \u202eabc\x00\x1b[31m\r\n\tend\u2028\xad <!-- ]]>"
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +68,8 @@ def test_every_number_is_the_librarys(bundled_page, small_folder, show):
     assert len(reader.numbers) > 800
     shown = {name for name, *_ in reader.numbers}
     assert {"score.terms", "lens.probability", "next.logits", "tensor.count"} <= shown
+    counts = bundled_page.numbers.arrays["tensor.count"]
+    assert counts.sum() == bundled_page.numbers.arrays["parameters"] == 5_918_720
     small = check_numbers(explain(load(small_folder), PROMPT, layer=0, head=2, position=5))
     assert len(small.numbers) > 500
     show("gpt2np explain", f"{len(reader.numbers):,} numbers of the bundled model's page are right")
@@ -112,7 +111,14 @@ def test_the_panels_in_the_order_of_the_datas_way(bundled_page):
     for name in sections:
         body = html.partition(f'<section id="{name}"')[2]
         assert '<p class="says">' in body
-    assert html.count('class="formula"') == html.count('class="source"') == len(sections) - 1
+    assert html.count('class="formula"') == len(sections) <= html.count('class="source"')
+
+
+def test_each_panel_says_what_it_is_in_a_few_sentences(bundled_page):
+    said = re.findall(r'<p class="says">(.*?)</p>', bundled_page.html, re.DOTALL)
+    assert len(said) == 14
+    for words in said:
+        assert 2 <= len(re.findall(r"[.](?: |$)", re.sub(r"<[^>]*>", "", words))) <= 3, words
 
 
 def test_every_merge_with_its_rank(bundled_page):
@@ -134,8 +140,9 @@ def test_nothing_is_loaded_from_anywhere(bundled_page):
     assert not re.search(r"https?://|@import|url\(|fetch\(|XMLHttp", bundled_page.html)
 
 
-def test_a_hostile_prompt_is_text_and_nothing_else(bundled):
-    page = explain(load(bundled), HOSTILE, window=slice(0, 48), steps=1, float64=False)
+@pytest.mark.parametrize("prompt", [MARKUP, SIGNS])
+def test_a_hostile_prompt_is_text_and_nothing_else(bundled, prompt):
+    page = explain(load(bundled), prompt, steps=1, float64=False)
     reader = PageReader(page.html)
     assert len(reader.scripts) == 2 and "hacked" not in reader.scripts[1]
     assert not any(a.get("src") == "x" or "onerror" in a for _, a in reader.tags)
@@ -150,9 +157,8 @@ def test_a_hostile_prompt_is_text_and_nothing_else(bundled):
         "\xad": "\\u00ad",
         "\u200d": "\\u200d",
     }
-    assert reader.prompt == "".join(signs.get(c, c) for c in HOSTILE)
-    tokens = b"".join(page.run.bytes_of(number) for number in page.run.ids)
-    assert HOSTILE.encode().startswith(tokens)
+    assert reader.prompt == "".join(signs.get(c, c) for c in prompt)
+    assert b"".join(map(page.run.bytes_of, page.run.ids)) == prompt.encode()
     assert reader.content["tokens"] == [token_text(page.run.bytes_of(i)) for i in page.run.ids]
     for raw in ("\u202e", "\x00", "\x1b", "\u2028"):
         assert raw not in page.html
@@ -194,6 +200,8 @@ def test_a_window_is_computed_as_a_text_of_its_own(bundled):
     expected = lm.model.forward([ids[10:30]])
     np.testing.assert_allclose(page.run.arrays["logits"], expected, rtol=1e-4, atol=1e-4)
     assert f"The prompt has {len(ids)} tokens" in page.html
+    shown = PageReader(page.html).prompt
+    assert lm.tokenizer.decode(ids[10:30]) in shown and len(shown) < 150
 
 
 def test_what_is_too_long_says_how_to_choose(bundled, small_folder):
@@ -215,6 +223,7 @@ def test_what_is_too_long_says_how_to_choose(bundled, small_folder):
     ("options", "message"),
     [
         ({"window": slice(3, 3)}, "the window 3:3 is not within the prompt's 3 tokens"),
+        ({"window": slice(2, 0)}, "the window 2:0 is not within the prompt's 3 tokens"),
         ({"window": slice(0, 9)}, "the window 0:9 is not within the prompt's 3 tokens"),
         ({"layer": 6}, "there is no layer 6; choose from 0 to 5"),
         ({"head": -1}, "there is no head -1; choose from 0 to 3"),
@@ -224,6 +233,18 @@ def test_what_is_too_long_says_how_to_choose(bundled, small_folder):
 def test_what_there_is_not(bundled, options, message):
     with pytest.raises(InvalidArgumentError, match=message):
         explain(load(bundled), "The little fox", **options)
+
+
+def test_only_float32(bundled):
+    with pytest.raises(InvalidArgumentError, match="the page shows float32"):
+        explain(LanguageModel.load(bundled, "float64"), "fox")
+
+
+def test_damaged_weights(bundled):
+    lm = load(bundled)
+    lm.model.weights["ln_f.bias"] = np.full(256, np.inf)
+    with pytest.raises(CheckpointError, match="the model's logits are not numbers"):
+        explain(lm, "fox")
 
 
 def test_it_tells_what_it_does(bundled):
