@@ -61,6 +61,9 @@ def test_contents(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     for needed in (
         "gpt2np/py.typed",
+        "gpt2np/explain/page.html",
+        "gpt2np/explain/page.css",
+        "gpt2np/explain/page.js",
         "gpt2np/weights/config.json",
         "gpt2np/weights/generation_config.json",
         "gpt2np/weights/model.safetensors",

@@ -7,27 +7,30 @@ import argparse
 import errno
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import NoReturn
 
 from gpt2np import __version__
-from gpt2np.cli import bench, convert, download, encode, generate, info, tokenize, train_tokenizer
-from gpt2np.cli import eval as eval_command
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.threads import let_idle_threads_sleep
 
-COMMANDS = {
-    "generate": generate,
-    "tokenize": tokenize,
-    "download": download,
-    "encode": encode,
-    "train-tokenizer": train_tokenizer,
-    "info": info,
-    "convert": convert,
-    "bench": bench,
-    "eval": eval_command,
-}
+COMMANDS = (
+    "generate",
+    "tokenize",
+    "download",
+    "encode",
+    "train-tokenizer",
+    "eval",
+    "trace",
+    "explain",
+    "info",
+    "convert",
+    "bench",
+)
+"""Each is a module of this package, with add_arguments(parser) and run(args)."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,7 +45,10 @@ def run(arguments: Sequence[str]) -> int:
     prepare_streams()
     let_idle_threads_sleep()
     gc.set_threshold(50_000)  # to look for garbage in a vocabulary takes longer than to read it
-    parser = _parser()
+    # A module is imported for whoever names its command, all of them for who asks which there are.
+    named = arguments[0] in COMMANDS if arguments else False
+    modules = {name: _module(name) for name in (arguments[:1] if named else COMMANDS)}
+    parser = _parser(modules)
     args, rest = parser.parse_known_args(arguments)
     if args.command is None:
         if rest:
@@ -59,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
             f"(try gpt2np {args.command} --help)\n",
         )
     try:
-        exit_code: int = COMMANDS[args.command].run(args)
+        exit_code: int = modules[args.command].run(args)
         return exit_code
     except GPT2NPError as error:
         notice(f"gpt2np {args.command}: error: {error}")
@@ -73,11 +79,15 @@ def run(arguments: Sequence[str]) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def _module(command: str) -> ModuleType:
+    return import_module(f"gpt2np.cli.{command.replace('-', '_')}")
+
+
+def _parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
     parser = _Parser(prog="gpt2np", description="GPT-2 in NumPy, from text to text.")
     parser.add_argument("--version", action="version", version=f"gpt2np {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
-    for name, module in COMMANDS.items():
+    for name, module in modules.items():
         summary = (module.__doc__ or "").split("\n")[0]
         module.add_arguments(
             commands.add_parser(

@@ -1,0 +1,439 @@
+"use strict";
+// The page shows everything without this script; it adds what answers to the reader's hand.
+// Text always goes in as textContent, so nothing of a prompt or a vocabulary can become markup.
+
+(() => {
+  const page = JSON.parse(document.getElementById("data").textContent);
+  const kinds = { float32: Float32Array, float64: Float64Array, int32: Int32Array };
+  const decoded = new Map();
+  const minus = (shown) => shown.replace(/-/g, "\u2212");
+  const find = (selector, within = document) => within.querySelector(selector);
+  const findAll = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+  /** A carried array: its numbers, flat, and its shape. */
+  function array(name) {
+    if (!decoded.has(name)) {
+      const { dtype, shape, base64 } = page.arrays[name];
+      const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+      decoded.set(name, { shape, data: new kinds[dtype](bytes.buffer) });
+    }
+    return decoded.get(name);
+  }
+
+  /** All digits of a float32: the shortest text that is this number and no other. */
+  function digits(value) {
+    for (let n = 6; n < 10; n++) {
+      const shown = value.toPrecision(n);
+      if (Math.fround(Number(shown)) === value) return minus(String(Number(shown)));
+    }
+    return minus(String(value));
+  }
+
+  const short = (value) => minus(
+    value === 0 ? "0" : Math.abs(value) < 1e4 ? value.toPrecision(4) : Math.round(value).toLocaleString("en"),
+  );
+  const chance = (p) => minus(p === 0 ? "0" : p >= 0.0005 ? p.toFixed(4) : p.toExponential(1));
+
+  function element(name, content = "", className = "") {
+    const made = document.createElement(name);
+    if (className) made.className = className;
+    if (typeof content === "string") made.textContent = content;
+    else made.append(...content);
+    return made;
+  }
+
+  const tokenElement = (shown) => element("bdi", shown, "token");
+  const numbered = (at) => [`${at} `, tokenElement(page.tokens[at])];
+
+  // Strips: pictures of arrays whose numbers can be read one by one.
+
+  function stripArray(name) {
+    if (name === "embed") {
+      const [wte, wpe] = [array("wte"), array("wpe")];
+      return { shape: wte.shape, data: wte.data.map((value, at) => value + wpe.data[at]) };
+    }
+    const { shape, data } = array(name);
+    if (shape.length < 3) return { shape, data };
+    const size = shape[1] * shape[2];
+    return { shape: shape.slice(1), data: data.subarray(chosen.head * size, (chosen.head + 1) * size) };
+  }
+
+  function readStrip(image, row, column) {
+    const { shape, data } = stripArray(image.dataset.strip);
+    const value = data[row * shape[1] + column];
+    const where = image.dataset.rows === "row" ? [] : ["token ", ...numbered(row), ", "];
+    const out = find(".readout", image.parentElement);
+    out.replaceChildren(...where, `number ${column}: ${digits(value)}`);
+    out.dataset.value = String(value);
+  }
+
+  for (const image of findAll("[data-strip]")) {
+    const place = { row: 0, column: 0 };
+    const read = () => readStrip(image, place.row, place.column);
+    const point = (event) => {
+      const box = image.getBoundingClientRect();
+      const [rows, columns] = stripArray(image.dataset.strip).shape;
+      const within = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
+      place.row = within((event.clientY - box.top) / box.height, rows);
+      place.column = within((event.clientX - box.left) / box.width, columns);
+      read();
+    };
+    image.addEventListener("pointermove", point);
+    image.addEventListener("pointerdown", point);
+    image.addEventListener("focus", read);
+    image.addEventListener("keydown", (event) => {
+      const [rows, columns] = stripArray(image.dataset.strip).shape;
+      const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      place.row = Math.min(rows - 1, Math.max(0, place.row + step[0]));
+      place.column = Math.min(columns - 1, Math.max(0, place.column + step[1]));
+      read();
+    });
+  }
+
+  /** The same picture as gpt2np/explain/picture.py makes: opacity for size, a colour for the sign. */
+  function draw(image, { shape, data }) {
+    const canvas = document.createElement("canvas");
+    [canvas.height, canvas.width] = shape;
+    const context = canvas.getContext("2d");
+    const pixels = context.createImageData(canvas.width, canvas.height);
+    const sorted = Float32Array.from(data, Math.abs).sort();
+    const limit = sorted[Math.floor(0.995 * (sorted.length - 1))] || 1;
+    data.forEach((value, at) => {
+      const opacity = 255 * Math.min(1, Math.abs(value) / limit);
+      pixels.data.set([...(value < 0 ? [214, 103, 11] : [31, 104, 199]), opacity], 4 * at);
+    });
+    context.putImageData(pixels, 0, 0);
+    image.src = canvas.toDataURL();
+  }
+
+  // One score, term by term, of the head, query and key that the reader chooses.
+
+  const chosen = { ...page.focus };
+
+  function rowOf(name, head, at) {
+    const { shape, data } = array(name);
+    const start = (head * shape[1] + at) * shape[2];
+    return data.subarray(start, start + shape[2]);
+  }
+
+  /** Terms and their sums in float32, each rounded as NumPy rounds them. */
+  function terms(query, key) {
+    let sum = 0;
+    return Array.from(query, (value, d) => {
+      const term = Math.fround(value * key[d]);
+      sum = Math.fround(sum + term);
+      return { query: value, key: key[d], term, sum };
+    });
+  }
+
+  const scoreOf = (query, key) => Math.fround(terms(query, key).at(-1).sum * Math.fround(page.scale));
+
+  function fill(table, rows) {
+    find("tbody", table).replaceChildren(
+      ...rows.map(([head, ...cells]) => {
+        const first = element("th", head);
+        first.scope = "row";
+        return element("tr", [first, ...cells.map((cell) => element("td", cell))]);
+      }),
+    );
+  }
+
+  function number(value, shown) {
+    const made = element("data", shown);
+    made.value = String(value);
+    made.title = digits(value);
+    return [made];
+  }
+
+  function showScore() {
+    const { head, position, key } = chosen;
+    const query = rowOf(`${page.block}.q`, head, position);
+    const keys = Array.from({ length: position + 1 }, (_, at) => rowOf(`${page.block}.k`, head, at));
+    const listed = terms(query, keys[key]);
+    find("#score-says").replaceChildren(
+      `Head ${head}: how much does token `, ...numbered(position), " look at token ", ...numbered(key), "?",
+    );
+    fill(find("#score-terms table"), listed.map((t, d) => [
+      String(d), ...["query", "key", "term", "sum"].map((part) => number(t[part], short(t[part]))),
+    ]));
+    const score = scoreOf(query, keys[key]);
+    find("#score-sum").replaceChildren(
+      "The sum is ", ...number(listed.at(-1).sum, short(listed.at(-1).sum)),
+      `; times the scale of ${short(page.scale)} it is the score, `, ...number(score, short(score)), ".",
+    );
+    const scores = keys.map((each) => scoreOf(query, each));
+    const most = Math.max(...scores);
+    const raised = scores.map((s) => Math.fround(Math.exp(Math.fround(s - most))));
+    const total = raised.reduce((a, b) => a + b);
+    fill(find("#score-row table"), scores.map((s, at) => {
+      const weight = weightOf(page.focus.layer, head, position, at);
+      return [numbered(at), number(s, short(s)), number(raised[at], short(raised[at])),
+        number(raised[at] / total, chance(raised[at] / total)), number(weight, chance(weight))];
+    }));
+    for (const letter of "qkv") {
+      const image = find(`[data-strip="${page.block}.${letter}"]`);
+      draw(image, stripArray(image.dataset.strip));
+      const caption = find("figcaption", image.parentElement).firstChild;
+      caption.textContent = caption.textContent.replace(/head \d+/, `head ${head}`);
+    }
+  }
+
+  const choice = find("#score-choice");
+  choice.addEventListener("change", () => {
+    chosen.head = Number(choice.head.value);
+    chosen.position = Number(choice.query.value);
+    chosen.key = Math.min(Number(choice.key.value), chosen.position);
+    choice.key.value = String(chosen.key);
+    for (const option of choice.key.options) option.disabled = Number(option.value) > chosen.position;
+    showScore();
+  });
+  for (const option of choice.key.options) option.disabled = Number(option.value) > chosen.position;
+
+  // Attention patterns: the grid, and the head that is opened.
+
+  function weightOf(layer, head, query, key) {
+    const { shape, data } = array("patterns");
+    return data[(layer * shape[1] + head) * shape[2] + (query * (query + 1)) / 2 + key];
+  }
+
+  function looksAt(layer, head, query) {
+    const weights = Array.from({ length: query + 1 }, (_, key) => [key, weightOf(layer, head, query, key)]);
+    return weights.sort((a, b) => b[1] - a[1]).slice(0, 5);
+  }
+
+  function openHead(layer, head) {
+    const opened = find("#opened-head");
+    const count = page.tokens.length;
+    const table = element("table", "", "pattern");
+    const top = element("tr", [element("td")]);
+    for (let key = 0; key < count; key++) top.append(element("th", numbered(key)));
+    table.append(element("thead", [top]));
+    const body = element("tbody");
+    for (let query = 0; query < count; query++) {
+      const row = element("tr", [element("th", numbered(query))]);
+      for (let key = 0; key < count; key++) {
+        const cell = element("td", "", key > query ? "hidden" : "");
+        if (key <= query) {
+          const weight = weightOf(layer, head, query, key);
+          cell.style.setProperty("--p", weight.toFixed(3));
+          Object.assign(cell.dataset, { query, key, weight });
+        }
+        row.append(cell);
+      }
+      body.append(row);
+    }
+    table.append(body);
+    const wide = element("div", [table], "wide");
+    wide.tabIndex = 0;
+    const range = element("input");
+    Object.assign(range, { type: "range", min: 0, max: count - 1, step: 1, value: chosen.position });
+    const says = element("p", "", "facts readout-head");
+    const label = element("label", ["Rows are the tokens that look. Choose one: ", range], "hint");
+    const read = (query, key) => {
+      const listed = looksAt(layer, head, query).flatMap(([at, weight], place) => [
+        place ? ", " : "", ...numbered(at), ` ${chance(weight)}`,
+      ]);
+      const single = key === undefined ? [] : ["at ", ...numbered(key), ` with ${digits(weightOf(layer, head, query, key))}; most: `];
+      says.replaceChildren("Token ", ...numbered(query), " looks ", ...(single.length ? single : ["at "]), ...listed);
+      findAll("tr", body).forEach((row, at) => row.classList.toggle("looked", at === query));
+    };
+    range.addEventListener("input", () => read(Number(range.value)));
+    const point = (event) => {
+      const { query, key } = event.target.dataset;
+      if (key !== undefined) read(Number(query), Number(key));
+    };
+    body.addEventListener("pointerover", point);
+    body.addEventListener("click", point);
+    opened.replaceChildren(element("h4", `Block ${layer}, head ${head}`), label, says, wide);
+    read(Number(range.value));
+  }
+
+  const heads = findAll(".head");
+  for (const button of heads) {
+    const [layer, head] = [Number(button.dataset.layer), Number(button.dataset.head)];
+    button.addEventListener("click", () => {
+      for (const other of heads) {
+        other.setAttribute("aria-pressed", String(other === button));
+        other.tabIndex = other === button ? 0 : -1;
+      }
+      openHead(layer, head);
+    });
+    button.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
+      if (!step) return;
+      const next = find(`.head[data-layer="${layer + step[0]}"][data-head="${head + step[1]}"]`);
+      if (!next) return;
+      event.preventDefault();
+      button.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    });
+  }
+
+  // The logit lens: the five likeliest of a cell.
+
+  function showCell(cell) {
+    const [layer, at] = [Number(cell.dataset.layer), Number(cell.dataset.token)];
+    const ids = array("lens.ids");
+    const [, count, top] = ids.shape;
+    const start = (layer * count + at) * top;
+    const best = Array.from({ length: top }, (_, place) => start + place).flatMap((place, n) => [
+      n ? ", " : "", tokenElement(page.texts[ids.data[place]]), ` ${chance(array("lens.probability").data[place])}`,
+    ]);
+    const rank = array("lens.rank").data[layer * count + at];
+    const answer = array("lens.answer").data[layer * count + at];
+    find("#lens-cell").replaceChildren(
+      element("p", ["At token ", ...numbered(at), layer ? `, after block ${layer - 1}: ` : ", before the first block: ", ...best,
+        `. The final answer has place ${rank.toLocaleString("en")} here, with probability ${chance(answer)}.`], "facts"),
+    );
+  }
+
+  const cells = findAll(".cell");
+  for (const [at, cell] of cells.entries()) {
+    cell.tabIndex = at ? -1 : 0;
+    cell.addEventListener("pointerenter", () => showCell(cell));
+    cell.addEventListener("click", () => showCell(cell));
+    cell.addEventListener("focus", () => showCell(cell));
+    cell.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+      if (!step) return;
+      const [layer, row] = [Number(cell.dataset.layer) + step[0], Number(cell.dataset.token) + step[1]];
+      const next = find(`.cell[data-layer="${layer}"][data-token="${row}"]`);
+      if (!next) return;
+      event.preventDefault();
+      cell.tabIndex = -1;
+      next.tabIndex = 0;
+      next.focus();
+    });
+  }
+
+  // Sampling: the same steps, and the same rounding, as gpt2np/generation.
+
+  const logits = array("next.logits").data;
+
+  function softmax(values, total = 0) {
+    let most = -Infinity;
+    for (const value of values) most = Math.max(most, value);
+    const raised = Float64Array.from(values, (value) => Math.exp(value - most));
+    for (const value of raised) total += value;
+    return raised.map((value) => value / total);
+  }
+
+  function scaledBy(temperature) {
+    let most = -Infinity;
+    for (const value of logits) most = Math.max(most, value);
+    return logits.map((value) => Math.fround(value - most) / temperature);
+  }
+
+  /** top-k, then top-p, then min-p: what each of them removes becomes -Infinity. */
+  function filtered(scaled, { top_k: k, top_p: p, min_p: least }) {
+    const kept = Float32Array.from(scaled);
+    const removedBy = { top_k: [], top_p: [], min_p: [] };
+    const remove = (id, by) => { kept[id] = -Infinity; removedBy[by].push(id); };
+    const rising = Uint32Array.from(scaled, (_, id) => id).sort((a, b) => scaled[a] - scaled[b] || a - b);
+    if (k > 0 && k < scaled.length) {
+      const lowest = scaled[rising[rising.length - k]];
+      for (const id of rising) if (scaled[id] < lowest) remove(id, "top_k");
+    }
+    if (p < 1) {
+      const shares = softmax(kept);
+      let below = 0;
+      for (const id of rising.subarray(0, -1)) {
+        below += shares[id];
+        if (Math.fround(below) > Math.fround(1 - p)) break;
+        if (kept[id] !== -Infinity) remove(id, "top_p");
+      }
+    }
+    if (least > 0) {
+      const shares = softmax(kept);
+      const limit = least * shares[rising.at(-1)];
+      for (const id of rising) if (kept[id] !== -Infinity && shares[id] < limit) remove(id, "min_p");
+    }
+    return { kept, removedBy };
+  }
+
+  function sample(options) {
+    if (options.temperature === 0) {
+      const best = logits.indexOf(logits.reduce((a, b) => Math.max(a, b)));
+      const certain = Float64Array.from(logits, (_, id) => (id === best ? 1 : 0));
+      return { probabilities: certain, mass: 1, lost: {}, count: 1 };
+    }
+    const scaled = scaledBy(options.temperature);
+    const whole = softmax(scaled);
+    const { kept, removedBy } = filtered(scaled, options);
+    const lost = {};
+    for (const [by, ids] of Object.entries(removedBy)) lost[by] = ids.reduce((sum, id) => sum + whole[id], 0);
+    const mass = whole.reduce((sum, p, id) => (kept[id] === -Infinity ? sum : sum + p), 0);
+    const count = kept.reduce((n, value) => n + (value !== -Infinity), 0);
+    return { probabilities: softmax(kept), mass, lost, count };
+  }
+
+  const sliders = find("#sliders");
+
+  function showSampling() {
+    const options = {};
+    for (const input of findAll("input", sliders)) {
+      options[input.name] = Number(input.value);
+      find(`#value-${input.name}`).value = input.value;
+    }
+    find("#value-top_k").value = options.top_k || "off";
+    const { probabilities, mass, lost, count } = sample(options);
+    const bars = findAll(".bar[data-id]");
+    let rest = 1;
+    const most = Math.max(...bars.map((bar) => probabilities[Number(bar.dataset.id)]));
+    for (const bar of bars) {
+      const p = probabilities[Number(bar.dataset.id)];
+      rest -= p;
+      bar.dataset.sampled = String(p);
+      bar.style.setProperty("--p", p.toFixed(6));
+      bar.style.setProperty("--max", most.toFixed(6));
+      find(".sampled", bar.parentElement).textContent = p ? chance(p) : "discarded";
+      bar.closest("tr").classList.toggle("discarded", !p);
+    }
+    const others = find('.sampled[data-id="rest"]');
+    if (others) others.textContent = chance(Math.max(0, rest < 1e-12 ? 0 : rest));
+    showMass(options, mass, lost, count);
+  }
+
+  function showMass({ temperature }, mass, lost, count) {
+    find(".mass .kept").style.width = `${100 * mass}%`;
+    for (const part of findAll(".mass .lost")) {
+      const share = lost[part.dataset.by] || 0;
+      part.style.width = `${100 * share}%`;
+      part.style.display = share > 0 ? "" : "none";
+    }
+    const named = { top_k: "top-k", top_p: "top-p", min_p: "min-p" };
+    const by = Object.entries(lost).filter(([, share]) => share > 0).map(([name, share]) => `${chance(share)} by ${named[name]}`);
+    const words = temperature === 0
+      ? "Temperature 0: always the likeliest token."
+      : `Kept: ${count.toLocaleString("en")} of ${logits.length.toLocaleString("en")} tokens with ${chance(mass)} of the probability at this temperature. ` +
+        (by.length ? `Discarded: ${by.join(", ")}.` : "Nothing is discarded.");
+    const says = find("#mass-says");
+    says.textContent = words;
+    Object.assign(says.dataset, { kept: mass, count, lost: JSON.stringify(lost) });
+    find("#mass").setAttribute("aria-label", words);
+  }
+
+  sliders.addEventListener("input", showSampling);
+  sliders.addEventListener("reset", () => setTimeout(showSampling));
+  sliders.addEventListener("submit", (event) => event.preventDefault());
+
+  // All digits of a number that is pointed at; paper has everything open.
+
+  document.addEventListener("pointerover", (event) => {
+    const pointed = event.target.closest?.("data[data-of]");
+    if (pointed) pointed.title = pointed.value;
+  });
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = findAll("details:not([open])");
+    for (const each of closed) each.open = true;
+  });
+  addEventListener("afterprint", () => closed.forEach((each) => { each.open = false; }));
+
+  document.documentElement.classList.add("js");
+  showSampling();
+  find(`.head[data-layer="${page.focus.layer}"][data-head="${page.focus.head}"]`).click();
+})();

@@ -1,0 +1,88 @@
+"""How far float32 is from float64, for this prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.explain.chart import Line, line_chart
+from gpt2np.explain.html import formula, panel, source, table
+from gpt2np.explain.numbers import Numbers
+from gpt2np.explain.run import Run
+from gpt2np.inspection import trace
+from gpt2np.model.functions import softmax
+from gpt2np.model.gpt2 import GPT2
+
+Array = NDArray[Any]
+
+
+def in_float64(model: GPT2) -> GPT2:
+    """The same model with the same weights, to compute in float64. It takes twice the memory."""
+    weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
+    return GPT2(model.config, weights)
+
+
+def exact_arrays(run: Run) -> Mapping[str, Array]:
+    """The residual stream after each block and the logits of the same ids in float64."""
+    return trace(in_float64(run.model), run.ids, ["embed", "blocks.*.resid", "logits"])
+
+
+def precision_panel(run: Run, numbers: Numbers, exact: Mapping[str, Array] | None) -> str:
+    """The panel's markup."""
+    if exact is None:
+        says = (
+            "Everything on this page was computed in float32, numbers with about 7 decimal "
+            "digits. The comparison with float64 was left out, as the page was made with "
+            "--no-float64."
+        )
+        return panel("precision", "Float honesty", says, source(GPT2.forward))
+    logits, reference = run.arrays["logits"], exact["logits"]
+    difference = np.abs(logits - reference)
+    by_probability = np.abs(softmax(logits.astype(np.float64)) - softmax(reference))
+    same = logits.argmax(1) == reference.argmax(1)
+    numbers.add("precision.logits", np.array([difference.max(), difference.mean()]))
+    numbers.add("precision.probability", np.array([by_probability.max(), by_probability.mean()]))
+    numbers.add("precision.range", np.array([reference.min(), reference.max()]))
+    residuals = _relative_errors(run, exact)
+    numbers.add("precision.residual", residuals)
+    says = (
+        "Everything above was computed in float32, numbers with about 7 decimal digits; sums of "
+        "thousands of them lose some. Here the same ids went through the same weights once more "
+        f"in float64, with 16 digits. The likeliest next token is the same at {int(same.sum())} of "
+        f"{len(same)} places."
+    )
+    rows = [
+        (name, numbers.show(array, 0, as_="2g"), numbers.show(array, 1, as_="2g"))
+        for name, array in (
+            ("logits", "precision.logits"),
+            ("probabilities", "precision.probability"),
+        )
+    ]
+    steps = ["start", *map(str, range(run.config.n_layer))]
+    body = [
+        formula("difference = |float32 − float64|      relative: ÷ the vector’s length"),
+        source(GPT2.forward, in_float64),
+        table(("", "largest", "mean"), rows, "Difference to float64, all tokens of the prompt"),
+        f'<p class="facts">The logits themselves go from {numbers.show("precision.range", 0)} to '
+        f"{numbers.show('precision.range', 1)}.</p>",
+        line_chart(
+            [Line("largest of all tokens", residuals.tolist())],
+            steps,
+            "The residual stream’s relative difference to float64, after each block",
+            logarithmic=True,
+        ),
+    ]
+    return panel("precision", "Float honesty", says, "\n".join(body))
+
+
+def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:
+    """The largest relative difference of a token's vector, before and after each block, (L+1,)."""
+    errors = []
+    for layer in range(run.config.n_layer + 1):
+        reference = exact[f"blocks.{layer - 1}.resid" if layer else "embed"]
+        difference = np.linalg.norm(run.residual(layer) - reference, axis=1)
+        errors.append((difference / np.linalg.norm(reference, axis=1)).max())
+    return np.array(errors)

@@ -1,0 +1,108 @@
+"""`gpt2np explain` as a user runs it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROMPT = "Once upon a time there was a little fox"
+
+
+def explain(*arguments, stdin=b"", model="bundled", cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "gpt2np", "explain", *map(str, arguments), "--model", model],
+        input=stdin,
+        capture_output=True,
+        timeout=120,
+        cwd=cwd,
+        env=os.environ | {"PYTHONUTF8": "1"},
+    )
+
+
+def error(result):
+    assert result.returncode == 2 and result.stdout == b""
+    lines = result.stderr.decode().splitlines()
+    line = next(line for line in lines if "error" in line)
+    assert line.startswith("gpt2np explain: error: ") and "Traceback" not in lines
+    return line.removeprefix("gpt2np explain: error: ")
+
+
+def test_one_file_and_its_name(tmp_path):
+    page = tmp_path / "page.html"
+    result = explain(PROMPT, "-o", page, "-n", "3")
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stdout.decode().splitlines() == [str(page)]
+    assert list(tmp_path.iterdir()) == [page]
+    size = page.stat().st_size
+    lines = result.stderr.decode().splitlines()
+    assert lines == ["model: bundled", f"9 tokens, {size:,} bytes"]
+    html = page.read_text(encoding="utf-8")
+    assert html.startswith("<!DOCTYPE html>") and html.endswith("</html>\n")
+    assert "What happens to" in html and PROMPT in html and size < 1_000_000
+
+
+def test_what_is_opened(tmp_path):
+    page = tmp_path / "page.html"
+    options = ("--layer", "0", "--head", "3", "--position", "4", "--no-float64", "-n", "1")
+    result = explain(PROMPT, "-o", page, *options)
+    assert result.returncode == 0, result.stderr.decode()
+    html = page.read_text(encoding="utf-8")
+    assert "One block, opened: block 0" in html and "queries of head 3" in html
+    assert "--no-float64" in html
+    assert re.search(r"Here is that of token 4,\s", html)
+
+
+def test_hostile_text_from_standard_input_and_a_window(tmp_path):
+    page = tmp_path / "page.html"
+    text = "</script><script>alert(1)</script>\x00\u202e & <b> $x"
+    arguments = ("-", "-o", page, "--window", "2:12", "-n", "1", "--no-float64")
+    result = explain(*arguments, stdin=text.encode())
+    assert result.returncode == 0, result.stderr.decode()
+    html = page.read_text(encoding="utf-8")
+    assert "<script>alert" not in html and "&lt;script&gt;alert(1)" in html
+    assert html.count("</script>") == 2 and "\x00" not in html
+    assert "This page is about a window" in html
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fox", "-o", "."], "-o . is not a file; name a file to write"),
+        (["fox", "-o", "no/page.html"], "-o no/page.html: there is no folder no"),
+        (["fox " * 99, "-o", "p.html"], "--window 37:101 for the last"),
+        (["fox", "-o", "p.html", "--layer", "9"], "there is no layer 9; choose from 0 to 5"),
+        (["fox", "-o", "p.html", "-n", "0"], "--steps is 0; it must be at least 1"),
+        (["fox", "-o", "p.html", "--window", "3:2"], "the window 3:2 is not within the prompt's"),
+        (["fox", "-o", "p.html", "--file", "x"], "give either PROMPT or --file, not both"),
+        (["fox", "-o", "p.html", "--window", "a"], "'a' is not START:STOP, as in 0:64"),
+        (["fox"], "the following arguments are required: -o/--output"),
+        (["-o", "p.html", "--file", "none.txt"], "can't read --file none.txt: No such file"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, arguments, message):
+    assert message in error(explain(*arguments, cwd=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no devices here")
+def test_a_device_is_never_replaced(tmp_path):
+    assert "-o /dev/full is not a file" in error(explain("fox", "-o", "/dev/full"))
+    assert not Path("/dev/full").is_file()
+
+
+def test_a_full_disk_leaves_the_old_page(tmp_path):
+    """A limit on the size of files stands for a full disk."""
+    resource = pytest.importorskip("resource", reason="no limits here")
+    page = tmp_path / "page.html"
+    page.write_text("old", encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, "-m", "gpt2np", "explain", "fox", "-o", str(page), "--model", "bundled"],
+        capture_output=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
+    )
+    assert f"can't write -o {page}: File too large" in error(result)
+    assert page.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [page]

@@ -1,0 +1,33 @@
+"""A pass without a probe is the pass that there would be without points. The ratio is printed."""
+
+from statistics import median
+
+import numpy as np
+import probe_cost
+import pytest
+
+
+@pytest.fixture(scope="module")
+def models():
+    return probe_cost.three_models(probe_cost.SHAPES["tiny"])
+
+
+def test_the_other_model_has_no_points_and_gives_the_same_bits(models, show):
+    model, other, _ = models
+    seen = []
+
+    def look(name, array):
+        seen.append(name)
+        return array
+
+    ids = np.arange(100)
+    without = other.forward([ids], probe=look)
+    assert seen == []
+    np.testing.assert_array_equal(without, model.forward([ids], probe=look))
+    assert len(seen) == 3 + 4 * 13
+    np.testing.assert_array_equal(without, model.forward([ids]))
+
+    title = "probe: seconds of a pass that nobody looks into ÷ of one without points, tiny model"
+    for tokens in (1, 100):
+        ratio = median(probe_cost.ratios((model, other), tokens, 40))
+        show(title, f"{tokens:3} tokens: {ratio:.3f}; more in tests/benchmarks/probe_cost.py")
