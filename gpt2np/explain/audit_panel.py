@@ -88,9 +88,28 @@ def time_panel(run: Run, numbers: Numbers) -> str:
     flops = part_flops(run.config, tokens)
     seconds = part_seconds(run.model, run.ids, _PASSES)
     without = repeat(lambda: run.model.forward([run.ids]), Effort(_PASSES, 0.0)).median
-    total, all_flops = sum(seconds.values()), sum(flops.values())
     numbers.add("part.flops", np.array([flops.get(part, 0) for part in PARTS]))
-    rows = [
+    says = (
+        f"One pass over the {tokens} tokens of this page, with logits for each, all blocks "
+        "together. The time of a part is that between two calls of the probe, the median of "
+        f"{_PASSES} passes after one that is not counted; without a probe the same pass took "
+        f"{1000 * without:.2f} ms on this machine. Operations are counted from the shapes: those "
+        "of the products, each query with the keys that it sees."
+    )
+    head = ("part", "ms", "of the time", "operations", "of these", "billions a second", "time")
+    body = [
+        formula("a product (n, k) · (k, m) has 2 · n · k · m operations"),
+        source(part_seconds, part_flops),
+        table(head, _time_rows(numbers, seconds, flops), "Time and operations", kind="bars"),
+    ]
+    return panel("time", "Where the time went", says, "\n".join(body))
+
+
+def _time_rows(
+    numbers: Numbers, seconds: dict[str, float], flops: dict[str, int]
+) -> list[tuple[str, ...]]:
+    total, all_flops = sum(seconds.values()), sum(flops.values())
+    rows: list[tuple[str, ...]] = [
         (
             f"{meaning} <code>{part}</code>",
             f"{1000 * seconds[part]:.3f}",
@@ -113,17 +132,4 @@ def time_panel(run: Run, numbers: Numbers) -> str:
             "",
         )
     )
-    says = (
-        f"One pass over the {tokens} tokens of this page, with logits for each, all blocks "
-        "together. The time of a part is that between two calls of the probe, the median of "
-        f"{_PASSES} passes after one that is not counted; without a probe the same pass took "
-        f"{1000 * without:.2f} ms on this machine. Operations are counted from the shapes: those "
-        "of the products, each query with the keys that it sees."
-    )
-    head = ("part", "ms", "of the time", "operations", "of these", "billions a second", "time")
-    body = [
-        formula("a product (n, k) · (k, m) has 2 · n · k · m operations"),
-        source(part_seconds, part_flops),
-        table(head, rows, "Time and operations of one pass", kind="bars"),
-    ]
-    return panel("time", "Where the time went", says, "\n".join(body))
+    return rows

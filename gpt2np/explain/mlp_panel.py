@@ -53,7 +53,7 @@ def mlp_panel(run: Run, numbers: Numbers) -> str:
         "that fires adds its own learned vector to the residual stream, times its activation. "
         f"These are the {len(neurons)} that wrote most for token {focus.position}, "
         f"{token(run.bytes_of(run.ids[focus.position]))}, and the tokens whose logits that vector "
-        f"would raise most if nothing came after it; {share:.0%} of all neurons are above zero."
+        f"would raise most, layer norms aside; {share:.0%} of all neurons are above zero."
     )
     function = ACTIVATIONS[run.config.activation_function]
     body = [

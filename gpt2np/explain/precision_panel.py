@@ -40,12 +40,8 @@ def precision_panel(run: Run, numbers: Numbers, exact: Mapping[str, Array] | Non
         )
         return panel("precision", "Float honesty", says, source(GPT2.forward))
     logits, reference = run.arrays["logits"], exact["logits"]
-    difference = np.abs(logits - reference)
-    by_probability = np.abs(softmax(logits.astype(np.float64)) - softmax(reference))
+    _add_differences(numbers, logits, reference)
     same = logits.argmax(1) == reference.argmax(1)
-    numbers.add("precision.logits", np.array([difference.max(), difference.mean()]))
-    numbers.add("precision.probability", np.array([by_probability.max(), by_probability.mean()]))
-    numbers.add("precision.range", np.array([reference.min(), reference.max()]))
     residuals = _relative_errors(run, exact)
     numbers.add("precision.residual", residuals)
     says = (
@@ -76,6 +72,14 @@ def precision_panel(run: Run, numbers: Numbers, exact: Mapping[str, Array] | Non
         ),
     ]
     return panel("precision", "Float honesty", says, "\n".join(body))
+
+
+def _add_differences(numbers: Numbers, logits: Array, reference: Array) -> None:
+    of_probabilities = softmax(logits.astype(np.float64)) - softmax(reference)
+    for name, array in (("logits", logits - reference), ("probability", of_probabilities)):
+        difference = np.abs(array)
+        numbers.add(f"precision.{name}", np.array([difference.max(), difference.mean()]))
+    numbers.add("precision.range", np.array([reference.min(), reference.max()]))
 
 
 def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:

@@ -120,9 +120,10 @@ def _bars(run: Run, numbers: Numbers, shown: Array) -> str:
         rest = numbers.show("next.rest", as_="p")
         sampled = '<span class="sampled needs-script" data-id="rest"></span>'
         rows.append(("", f"all {others:,} others", "", "", rest, sampled))
-    head = ("", "token", "id", "logit", "probability", "when sampled")
+    sampled = '<span class="needs-script">when sampled</span>'
+    head = ("", "token", "id", "logit", "probability", sampled)
     caption = f"The {len(shown)} likeliest next tokens; probabilities are of the whole vocabulary"
-    return table(head, rows, caption, kind="bars")
+    return table(head, rows, caption, kind="bars next")
 
 
 def _settings(run: Run, numbers: Numbers, logits: Array) -> str:
@@ -131,8 +132,9 @@ def _settings(run: Run, numbers: Numbers, logits: Array) -> str:
         options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
         whole = next_probabilities(logits, GenerationOptions(temperature=temperature, top_k=0))
         sampled = numbers.add(f"setting{at}.probability", next_probabilities(logits, options))
-        kept = whole[sampled > 0].sum()
-        numbers.add(f"setting{at}.kept", np.array([np.count_nonzero(sampled), kept, 1 - kept]))
+        kept = sampled > 0
+        masses = np.count_nonzero(kept), whole[kept].sum(), whole[~kept].sum()
+        numbers.add(f"setting{at}.kept", np.array(masses))
     head = ("temperature", "top-k", "top-p", "tokens kept", "mass kept", "discarded", "likeliest")
     rows = [_setting(run, numbers, at) for at in range(len(SETTINGS))]
     return table(head, rows, "What usual settings keep of it", row_heads=False)

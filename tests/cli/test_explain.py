@@ -58,7 +58,7 @@ def test_what_is_opened(tmp_path):
 def test_hostile_text_from_standard_input_and_a_window(tmp_path):
     page = tmp_path / "page.html"
     text = "</script><script>alert(1)</script>\x00\u202e & <b> $x"
-    arguments = ("-", "-o", page, "--window", "2:12", "-n", "1", "--no-float64")
+    arguments = ("-", "-o", page, "--window", "0:24", "-n", "1", "--no-float64")
     result = explain(*arguments, stdin=text.encode())
     assert result.returncode == 0, result.stderr.decode()
     html = page.read_text(encoding="utf-8")
