@@ -1,0 +1,136 @@
+"""Choices and patterns as constraints of the decode loop."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.errors import InvalidArgumentError, shown
+from gpt2np.generation.constraint.automaton import DEAD, ByteAutomaton
+from gpt2np.generation.constraint.protocol import Constraint
+from gpt2np.generation.constraint.syntax import literals, parse
+from gpt2np.generation.constraint.vocabulary_trie import VocabularyTrie, vocabulary_trie
+from gpt2np.generation.options import GenerationOptions
+
+_MASKS = 256  # remembered of one constraint; each has V bytes
+
+_BYTES_OF_TEXTS = (*range(0xC0), *range(0xC2, 0xF5))
+"""The bytes that UTF-8 uses."""
+
+
+def text_constraint(
+    options: GenerationOptions,
+    tokens: Mapping[int, bytes],
+    vocab_size: int,
+    end_ids: Collection[int],
+) -> Constraint:
+    """The constraint that `options.choices` or `options.regex` asks for, before the first id.
+
+    What is found out about a pattern and a vocabulary is kept for the next call with the same
+    `tokens`, the same object.
+
+    Args:
+        options: one of the two must be set.
+        tokens: id → bytes, without special tokens.
+        vocab_size: the model's number of rows, V.
+        end_ids: the ids that end a text.
+
+    Raises:
+        InvalidArgumentError: the pattern is not one that can be used, no text matches it, or a
+            byte has no token.
+    """
+    ends = frozenset(end_ids)
+    return _start(options.choices, options.regex, _Same(tokens), vocab_size, ends)
+
+
+@dataclass(frozen=True, eq=False)
+class TextConstraint:
+    """The state of a text of which some ids are there."""
+
+    form: _Form
+    state: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text matches and nothing can follow."""
+        return self.form.automaton.is_complete(self.state)
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """(V,): the ids that may come next; an end id, where the text may end here. Read-only."""
+        return self.form.mask(self.state)
+
+    def advance(self, token_id: int) -> TextConstraint:
+        """The state after one more id; after an end id the same."""
+        if token_id in self.form.end_ids:
+            return self
+        data = self.form.tokens.get(token_id, b"")
+        after = self.form.automaton.after(self.state, data) if data else DEAD
+        return TextConstraint(self.form, after)
+
+
+class _Form:
+    """What all states of texts of one form share."""
+
+    def __init__(
+        self,
+        automaton: ByteAutomaton,
+        trie: VocabularyTrie,
+        tokens: Mapping[int, bytes],
+        end_ids: frozenset[int],
+    ) -> None:
+        self.automaton = automaton
+        self.tokens = tokens
+        self.end_ids = end_ids
+        self.mask = lru_cache(_MASKS)(self._mask)
+        self._trie = trie
+
+    def _mask(self, state: int) -> NDArray[np.bool_]:
+        mask = self._trie.allowed(self.automaton, state)
+        mask[[end for end in self.end_ids if end < len(mask)]] = self.automaton.matches(state)
+        mask.setflags(write=False)
+        return mask
+
+
+@dataclass(frozen=True)
+class _Same:
+    """A key that is equal only for the same object."""
+
+    tokens: Mapping[int, bytes]
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, _Same) and self.tokens is other.tokens
+
+    def __hash__(self) -> int:
+        return id(self.tokens)
+
+
+@lru_cache(maxsize=16)
+def _start(
+    choices: tuple[str, ...],
+    pattern: str | None,
+    tokens: _Same,
+    vocab_size: int,
+    end_ids: frozenset[int],
+) -> TextConstraint:
+    automaton = ByteAutomaton(literals(choices) if pattern is None else parse(pattern))
+    if automaton.start == DEAD:
+        raise InvalidArgumentError(f"no text matches the pattern {shown(pattern)}")
+    form = _Form(automaton, _trie(tokens, vocab_size), tokens.tokens, end_ids)
+    return TextConstraint(form, automaton.start)
+
+
+@lru_cache(maxsize=4)
+def _trie(tokens: _Same, vocab_size: int) -> VocabularyTrie:
+    single = {data for number, data in tokens.tokens.items() if number < vocab_size}
+    missing = [byte for byte in _BYTES_OF_TEXTS if bytes([byte]) not in single]
+    if missing:
+        raise InvalidArgumentError(
+            f"choices and regex need a vocabulary with a token for each byte; {len(missing)} have "
+            f"none here, 0x{missing[0]:02x} among them"
+        )
+    return vocabulary_trie(tokens.tokens, vocab_size)
