@@ -265,9 +265,9 @@ class TestDefaults:
 
 
 def test_what_the_generation_config_asks_for_in_vain_is_told(copy_of_bundled):
-    asked = {"repetition_penalty": 1.3, "num_beams": 4, "no_repeat_ngram_size": 0, "min_p": None}
+    asked = {"guidance_scale": 1.5, "penalty_alpha": 0.6, "eta_cutoff": 0, "min_length": None}
     (copy_of_bundled / "generation_config.json").write_text(json.dumps(asked))
-    with pytest.warns(UserWarning, match=r"sets repetition_penalty, num_beams, which gpt2np ign"):
+    with pytest.warns(UserWarning, match=r"sets penalty_alpha, guidance_scale, which gpt2np ign"):
         LanguageModel.load(copy_of_bundled)
 
 
