@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +27,7 @@ def text_constraint(
     tokens: Mapping[int, bytes],
     vocab_size: int,
     end_ids: Collection[int],
+    special_ids: Collection[int] = (),
 ) -> Constraint:
     """The constraint that `options.choices` or `options.regex` asks for, before the first id.
 
@@ -36,16 +36,17 @@ def text_constraint(
 
     Args:
         options: one of the two must be set.
-        tokens: id → bytes, without special tokens.
+        tokens: id → bytes.
         vocab_size: the model's number of rows, V.
         end_ids: the ids that end a text.
+        special_ids: ids that are no text, and are never allowed.
 
     Raises:
         InvalidArgumentError: the pattern is not one that can be used, no text matches it, or a
             byte has no token.
     """
-    ends = frozenset(end_ids)
-    return _start(options.choices, options.regex, _Same(tokens), vocab_size, ends)
+    source = _Source(tokens, vocab_size, frozenset(end_ids), frozenset(special_ids))
+    return _start(options.choices, options.regex, source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,40 +98,46 @@ class _Form:
 
 
 @dataclass(frozen=True)
-class _Same:
-    """A key that is equal only for the same object."""
+class _Source:
+    """What masks depend on beside the form; equal only with the same object `tokens`."""
 
-    tokens: Mapping[int, bytes]
+    tokens: Mapping[int, bytes] = field(hash=False)
+    vocab_size: int
+    end_ids: frozenset[int]
+    special_ids: frozenset[int]
 
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Same) and self.tokens is other.tokens
+    def __eq__(self, other: object) -> bool:
+        mine = self.vocab_size, self.end_ids, self.special_ids
+        return (
+            isinstance(other, _Source)
+            and self.tokens is other.tokens
+            and mine == (other.vocab_size, other.end_ids, other.special_ids)
+        )
 
-    def __hash__(self) -> int:
-        return id(self.tokens)
+    @cached_property
+    def text_tokens(self) -> dict[int, bytes]:
+        """The tokens that are text, and that the model has a row for."""
+        others = self.end_ids | self.special_ids
+        kept = self.tokens.items()
+        return {i: data for i, data in kept if i < self.vocab_size and i not in others}
 
 
 @lru_cache(maxsize=16)
-def _start(
-    choices: tuple[str, ...],
-    pattern: str | None,
-    tokens: _Same,
-    vocab_size: int,
-    end_ids: frozenset[int],
-) -> TextConstraint:
+def _start(choices: tuple[str, ...], pattern: str | None, source: _Source) -> TextConstraint:
     automaton = ByteAutomaton(literals(choices) if pattern is None else parse(pattern))
     if automaton.start == DEAD:
         raise InvalidArgumentError(f"no text matches the pattern {shown(pattern)}")
-    form = _Form(automaton, _trie(tokens, vocab_size), tokens.tokens, end_ids)
+    form = _Form(automaton, _trie(source), source.text_tokens, source.end_ids)
     return TextConstraint(form, automaton.start)
 
 
 @lru_cache(maxsize=4)
-def _trie(tokens: _Same, vocab_size: int) -> VocabularyTrie:
-    single = {data for number, data in tokens.tokens.items() if number < vocab_size}
+def _trie(source: _Source) -> VocabularyTrie:
+    single = set(source.text_tokens.values())
     missing = [byte for byte in _BYTES_OF_TEXTS if bytes([byte]) not in single]
     if missing:
         raise InvalidArgumentError(
             f"choices and regex need a vocabulary with a token for each byte; {len(missing)} have "
             f"none here, 0x{missing[0]:02x} among them"
         )
-    return vocabulary_trie(tokens.tokens, vocab_size)
+    return vocabulary_trie(source.text_tokens, source.vocab_size)

@@ -55,12 +55,11 @@ class VocabularyTrie:
 
 
 def vocabulary_trie(tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyTrie:
-    """The trie of `tokens`, id → bytes, for a model of `vocab_size` rows; others are left out."""
-    kept = {number: data for number, data in tokens.items() if number < vocab_size}
-    joined = np.frombuffer(b"".join(kept.values()), np.uint8)
-    lengths = np.array([len(data) for data in kept.values()], np.int64)
+    """The trie of `tokens`, id → bytes, for a model of `vocab_size` rows, which has them all."""
+    joined = np.frombuffer(b"".join(tokens.values()), np.uint8)
+    lengths = np.array([len(data) for data in tokens.values()], np.int64)
     starts = np.cumsum(lengths) - lengths
-    at = np.zeros(len(kept), np.int64)  # the node that each token has come to
+    at = np.zeros(len(tokens), np.int64)  # the node that each token has come to
     levels: list[Level] = []
     first = _ROOT + 1
     for depth in range(lengths.max(initial=0)):
@@ -72,5 +71,5 @@ def vocabulary_trie(tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyT
         at[longer] = first + places
         first += len(keys)
     nodes = np.zeros(vocab_size, np.int64)
-    nodes[list(kept)] = at
+    nodes[list(tokens)] = at
     return VocabularyTrie(tuple(levels), nodes)

@@ -2,7 +2,6 @@
 
 import random
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ def tokens(gpt2_vocabulary):
 
 
 def constraint(tokens, rows=END + 1, ends=(END,), **options):
-    return text_constraint(replace(GenerationOptions(), **options), tokens, rows, ends)
+    return text_constraint(GenerationOptions(**options), tokens, rows, ends)
 
 
 def after(state, tokens, text):
@@ -129,6 +128,14 @@ def test_an_id_that_may_not_come_leads_to_nothing(tokens):
 def test_rows_without_a_token_and_beyond_the_vocabulary(tokens):
     mask = constraint(tokens, rows=50_304, ends=(END, 99_999), regex=".*").allowed()
     assert mask.shape == (50_304,) and not mask[END + 1 :].any() and mask[END]
+
+
+def test_special_tokens_are_no_text(tokens):
+    table = {**tokens, END: b"<|endoftext|>", END + 1: b"<|pad|>"}
+    options = GenerationOptions(regex=r"<\|\w+\|>")
+    mask = text_constraint(options, table, END + 2, [END], [END, END + 1]).allowed()
+    assert not mask[END] and not mask[END + 1] and mask[27]  # <
+    assert text_constraint(options, table, END + 2, [END]).allowed()[END + 1]
 
 
 @pytest.mark.parametrize("pattern", [r"[^\s\S]", r"a[^\d\D]"])
