@@ -162,7 +162,8 @@ class LanguageModel:
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
-        scheduler, parts = Scheduler(self.model), []
+        scheduler = Scheduler(self.model)
+        parts: list[Completion | list[TextStream]] = []
         for prompt, chosen in zip(prompts, self._for_each(prompts, each, options), strict=True):
             if chosen.num_beams > 1:
                 parts.append(self._beams(prompt, chosen))
@@ -221,11 +222,11 @@ class LanguageModel:
         return streams
 
     def _beams(self, prompt: Prompt, options: GenerationOptions) -> Completion:
-        from gpt2np.beams import beam_completion
+        from gpt2np.beam_texts import searched
 
         text, ids = self._read(prompt)
         options = self._with_word_ids(options)
-        return beam_completion(self, text, ids, options, self._constraint(options))
+        return searched(self, text, ids, options, self._constraint(options))
 
     def _constraint(self, options: GenerationOptions) -> Constraint | None:
         if not options.choices and options.regex is None:

@@ -1,12 +1,14 @@
 """The decode loop: sequences grow by an id or more a step, all of them in one forward pass."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation.sequence import RunningSequence
-from gpt2np.model import GPT2
+from gpt2np.model import GPT2, KVCache
 
 
 def decode_step(model: GPT2, running: Sequence[RunningSequence]) -> None:
@@ -28,10 +30,7 @@ def decode_step(model: GPT2, running: Sequence[RunningSequence]) -> None:
     ends = np.cumsum([len(ids) for ids in new])
     counts = [1 + len(guessed) for guessed in guesses]
     rows = [np.arange(end - n, end) for end, n in zip(ends, counts, strict=True)]
-    with np.errstate(over="ignore", invalid="ignore"):  # it is told below, by name
-        logits = model.forward(new, caches, rows=np.concatenate(rows))  # (R, V)
-    if not np.isfinite(logits.max(-1)).all():
-        raise CheckpointError(f"the model's logits are not numbers: {_cause(model)}")
+    logits = finite_logits(model, new, caches, np.concatenate(rows))
     parts = np.split(logits, np.cumsum(counts)[:-1])
     for sequence, part, guessed in zip(running, parts, guesses, strict=True):
         _take(sequence, part, guessed)
@@ -45,7 +44,7 @@ def _guesses(running: Sequence[RunningSequence]) -> list[list[int]]:
     return guesses(running)
 
 
-def _take(sequence: RunningSequence, logits: np.ndarray, guessed: list[int]) -> None:
+def _take(sequence: RunningSequence, logits: NDArray[Any], guessed: list[int]) -> None:
     try:
         right = sequence.take(logits, guessed)
     except InvalidArgumentError as error:
@@ -53,6 +52,21 @@ def _take(sequence: RunningSequence, logits: np.ndarray, guessed: list[int]) -> 
         return
     if sequence.speculation:
         sequence.speculation.learn(len(guessed), right)
+
+
+def finite_logits(
+    model: GPT2, new: Sequence[Sequence[int]], caches: Sequence[KVCache], rows: NDArray[np.int64]
+) -> NDArray[Any]:
+    """The logits (R, V) of some rows of the packed new ids.
+
+    Raises:
+        CheckpointError: they are infinite or not numbers.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # it is told below, by name
+        logits = model.forward(new, caches, rows=rows)
+    if not np.isfinite(logits.max(-1)).all():
+        raise CheckpointError(f"the model's logits are not numbers: {_cause(model)}")
+    return logits
 
 
 def _cause(model: GPT2) -> str:

@@ -4,14 +4,20 @@ They follow `transformers`' logits processors, in whose order `penalized` applie
 API for the presence and frequency penalties, which come after the repetition penalty.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import GenerationOptions
+
+if TYPE_CHECKING:
+    from gpt2np.generation.constraint import Constraint
 
 Array = NDArray[Any]
 
@@ -22,10 +28,14 @@ def penalized(
     prompt: Sequence[int],
     generated: Sequence[int],
     end_ids: Collection[int],
+    constraint: Constraint | None = None,
 ) -> Array:
-    """The logits after every bias, penalty and ban that `options` ask for.
+    """The logits after every bias, penalty and ban that `options` ask for, and the constraint.
 
     `bad_words` must be ids. The same array, if they ask for none.
+
+    Raises:
+        InvalidArgumentError: all ids are ruled out.
     """
     if options.logit_bias:
         logits = add_logit_bias(logits, options.logit_bias)
@@ -41,6 +51,13 @@ def penalized(
         logits = ban_words(logits, [*prompt, *generated], words)
     if options.ignore_eos or len(generated) < options.min_new_tokens:
         logits = ban(logits, end_ids)
+    if constraint:
+        logits = np.where(constraint.allowed(), logits, -math.inf)
+    if not np.isfinite(logits.max()):
+        raise InvalidArgumentError(
+            f"after {len(generated)} tokens every token is ruled out; loosen what bans tokens: "
+            f"bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, choices, regex"
+        )
     return logits
 
 

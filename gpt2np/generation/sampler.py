@@ -40,11 +40,25 @@ class RandomStream:
         """The next number, which is used up."""
         return self._seen.popleft() if self._seen else self._generator.random()
 
+    def after(self, numbers: int) -> Draws:
+        """What will come after so many further numbers, to be looked at and not used up."""
+        return _Preview(self, numbers)
+
     def coming(self, place: int) -> float:
         """The number that the call number `place`, from 0, of `random` will give."""
         while len(self._seen) <= place:
             self._seen.append(self._generator.random())
         return self._seen[place]
+
+
+class _Preview:
+    def __init__(self, stream: RandomStream, place: int) -> None:
+        self._stream = stream
+        self._place = place
+
+    def random(self) -> float:
+        self._place += 1
+        return self._stream.coming(self._place - 1)
 
 
 def next_probabilities(logits: Array, options: GenerationOptions) -> Array:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
@@ -45,6 +44,7 @@ class RunningSequence:
         options: how it goes on; `seed` must be set, and `bad_words` be ids.
         end_ids: ids that end it.
         n_positions: the model's context.
+        vocab_size: the number of its ids.
         cache: keys and values of the ids that have been through the model.
         rng: its own random stream.
         constraint: the state of what it must become, if there is such a thing.
@@ -65,6 +65,7 @@ class RunningSequence:
     options: GenerationOptions
     end_ids: Collection[int]
     n_positions: int
+    vocab_size: int
     cache: KVCache
     rng: RandomStream
     constraint: Constraint | None = None
@@ -125,25 +126,16 @@ class RunningSequence:
         self.cache.truncate(min(self.cache.length, self.length - self.start - 1))
         return taken
 
-    def processed(self, logits: Array) -> Array:
-        """Logits (V) after all penalties and the constraint.
+    def choose(self, logits: Array) -> int:
+        """The next id, from the logits (V) after the last one.
 
         Raises:
-            InvalidArgumentError: they rule out every id.
+            InvalidArgumentError: penalties and constraint rule out every id.
         """
-        logits = penalized(logits, self.options, self.prompt, self.ids, self.end_ids)
-        if self.constraint:
-            logits = np.where(self.constraint.allowed(), logits, -np.inf)
-        if not np.isfinite(logits.max()):
-            raise InvalidArgumentError(
-                f"after {len(self.ids)} tokens every token is ruled out; loosen what bans tokens: "
-                f"bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, choices, regex"
-            )
-        return logits
-
-    def choose(self, logits: Array) -> int:
-        """The next id, from the logits (V) after the last one."""
-        return next_id(self.processed(logits), self.options, self.rng)
+        logits = penalized(
+            logits, self.options, self.prompt, self.ids, self.end_ids, self.constraint
+        )
+        return next_id(logits, self.options, self.rng)
 
     def append(self, token_id: int, logits: Array) -> None:
         """Take an id that was chosen from logits (V), and note whether it is the last."""
@@ -207,7 +199,8 @@ def start_sequence(
     checked_sequences([prompt], config.vocab_size)
     _check_ids(options, config.vocab_size)
     rng, cache = RandomStream(options.seed), model.new_cache()
-    return RunningSequence(prompt, options, end_ids, config.n_positions, cache, rng)
+    sizes = config.n_positions, config.vocab_size
+    return RunningSequence(prompt, options, end_ids, *sizes, cache, rng)
 
 
 def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
