@@ -17,13 +17,12 @@ from gpt2np.generation import (
     GENERATION_CONFIG_FILE,
     GenerationOptions,
     Options,
-    Scheduler,
     read_generation_config,
 )
 from gpt2np.generation.prompt import share_prompt
 from gpt2np.hub import find_model
 from gpt2np.model import GPT2
-from gpt2np.text_stream import Completion, TextSoFar, TextStream, together
+from gpt2np.text_stream import Completion, TextSoFar, TextStream, run_together, together
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -162,20 +161,13 @@ class LanguageModel:
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
-        scheduler = Scheduler(self.model)
         parts: list[Completion | list[TextStream]] = []
         for prompt, chosen in zip(prompts, self._for_each(prompts, each, options), strict=True):
             if chosen.num_beams > 1:
                 parts.append(self._beams(prompt, chosen))
-                continue
-            streams = self._streams(prompt, chosen)
-            for stream in streams:
-                scheduler.add(stream.sequence)
-            parts.append(streams)
-        while scheduler.busy:
-            for ended in scheduler.step():
-                if ended.error:
-                    raise ended.error
+            else:
+                parts.append(self._streams(prompt, chosen))
+        run_together([stream for part in parts if isinstance(part, list) for stream in part])
         return [part if isinstance(part, Completion) else together(part) for part in parts]
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:

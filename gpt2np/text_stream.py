@@ -7,8 +7,15 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpt2np.generation import FinishReason, GenerationOptions, StopStrings, decode_step
+from gpt2np.generation import (
+    FinishReason,
+    GenerationOptions,
+    Scheduler,
+    StopStrings,
+    decode_step,
+)
 from gpt2np.generation.sequence import RunningSequence, start_sequence
+from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -125,6 +132,11 @@ class TextStream(Iterator[str]):
         self._seconds = 0.0
 
     @property
+    def model(self) -> GPT2:
+        """The model that writes it."""
+        return self._lm.model
+
+    @property
     def running(self) -> bool:
         """Whether more may come."""
         return self.sequence.finish_reason is None
@@ -179,6 +191,23 @@ class TextStream(Iterator[str]):
     def _of_prompt(self) -> list[TokenLogprob | None]:
         known = self.sequence.prompt_logprobs
         return [*[None] * (len(self.sequence.prompt) - len(known)), *known]
+
+
+def run_together(streams: Sequence[TextStream]) -> None:
+    """Run streams of one model to their ends, as many at once as a Scheduler lets.
+
+    Raises:
+        InvalidArgumentError: one of them can't go on, as every token is ruled out.
+    """
+    if not streams:
+        return
+    scheduler = Scheduler(streams[0].model)
+    for stream in streams:
+        scheduler.add(stream.sequence)
+    while scheduler.busy:
+        for ended in scheduler.step():
+            if ended.error:
+                raise ended.error
 
 
 def together(streams: Sequence[TextStream]) -> Completion:
