@@ -225,8 +225,9 @@ class LanguageModel:
             return None
         from gpt2np.generation.constraint import text_constraint
 
-        tokens = self.tokenizer.vocabulary.token_bytes
-        return text_constraint(options, tokens, self.model.config.vocab_size, self.end_ids)
+        tokens, special = self.tokenizer.vocabulary.token_bytes, self.tokenizer.special_tokens
+        size = self.model.config.vocab_size
+        return text_constraint(options, tokens, size, self.end_ids, frozenset(special.values()))
 
     def _read(self, prompt: Prompt) -> tuple[str, list[int]]:
         """A prompt's text and ids."""
