@@ -87,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
         found, exit_code = _written(streams, args, prompt)
     texts, context = [found, *found.alternatives], lm.model.config.n_positions
     notice(_summary(texts, context, bool(args.window)))
+    if (args.choices or args.regex) and any(text.finish_reason == "length" for text in texts):
+        notice("the text ended by its length, perhaps before it had its form; see -n")
     return exit_code
 
 

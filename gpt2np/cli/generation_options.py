@@ -12,6 +12,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
     _add_length(parser.add_argument_group("how long"))
     _add_sampling(parser.add_argument_group("what is likely"))
     _add_penalties(parser.add_argument_group("what is avoided"))
+    _add_form(parser.add_argument_group("what form"))
     _add_search(parser.add_argument_group("several continuations"))
     speed = parser.add_argument_group("speed").add_argument
     speed(
@@ -92,6 +93,16 @@ def _add_penalties(group: Any) -> None:
     )
 
 
+def _add_form(group: Any) -> None:
+    add = group.add_argument
+    add("--choices", nargs="+", metavar="TEXT", help="one of these texts, exactly as written")
+    add(
+        "--regex",
+        metavar="PATTERN",
+        help="a text that matches as a whole; without anchors, look-around and back-references",
+    )
+
+
 def _add_search(group: Any) -> None:
     add = group.add_argument
     add("--samples", type=int, metavar="N", help="draw N, with the seeds SEED, SEED + 1, ...")
@@ -129,6 +140,8 @@ def options_from(args: argparse.Namespace) -> Any:
     options["stop"] = _texts(args.stop, "--stop")
     options["stop_regex"] = _texts(args.stop_regex, "--stop-regex")
     options["stop_ids"] = args.stop_id
+    options["choices"] = _texts(args.choices, "--choices")
+    options["regex"] = None if args.regex is None else argument(args.regex, "--regex")
     options["bad_words"] = _texts(args.bad_word, "--bad-word")
     options["logit_bias"] = dict(map(_bias, args.logit_bias)) if args.logit_bias else None
     return {name: value for name, value in options.items() if value is not None}

@@ -142,6 +142,8 @@ class GenerationOptions:
         texts = (given,) if isinstance(given, str) and name != "choices" else given
         listed = isinstance(texts, (tuple, list))
         whole = listed and all(isinstance(text, str) and text for text in texts)
+        if name == "choices" and given == []:  # () is the default
+            raise InvalidArgumentError("choices is an empty list; give at least one text")
         many = "several texts" if name == "choices" else "a text or several"
         _require(whole, name, given, f"{many}, none of them empty")
         object.__setattr__(self, name, tuple(texts))
