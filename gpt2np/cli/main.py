@@ -10,13 +10,24 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from gpt2np import __version__
-from gpt2np.cli import bench, convert, download, encode, generate, info, tokenize, train_tokenizer
+from gpt2np.cli import (
+    bench,
+    chat,
+    convert,
+    download,
+    encode,
+    generate,
+    info,
+    tokenize,
+    train_tokenizer,
+)
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.threads import let_idle_threads_sleep
 
 COMMANDS = {
     "generate": generate,
+    "chat": chat,
     "tokenize": tokenize,
     "download": download,
     "encode": encode,
