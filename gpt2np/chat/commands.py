@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpt2np.chat.conversation import read_conversation
+from gpt2np.chat.session import NO_OPTIONS
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -16,11 +17,6 @@ if TYPE_CHECKING:
 
 QUIT = "quit"
 RETRY = "retry"
-
-_NOT_SETTABLE = (
-    *("samples", "best_of", "num_beams", "length_penalty", "early_stopping"),
-    *("logprobs", "prompt_logprobs"),
-)
 
 
 class Command(NamedTuple):
@@ -40,7 +36,7 @@ def _set(session: ChatSession, rest: str) -> str:
     name = name.replace("-", "_")
     if not name:
         return _show_options(session)
-    known = {each.name for each in fields(session.lm.defaults)} - {*_NOT_SETTABLE}
+    known = {each.name for each in fields(session.lm.defaults)} - {*NO_OPTIONS}
     if name not in known:
         raise InvalidArgumentError(
             f"there is no option {name}; there are {', '.join(sorted(known))}"
@@ -70,7 +66,7 @@ def _value(text: str) -> Any:
 
 def _show_options(session: ChatSession) -> str:
     options = replace(session.lm.defaults, **session.options)
-    names = [each.name for each in fields(options) if each.name not in (*_NOT_SETTABLE, "seed")]
+    names = [each.name for each in fields(options) if each.name not in (*NO_OPTIONS, "seed")]
     shown = [f"{name}: {getattr(options, name)}" for name in names]
     return "\n".join([*shown, f"seed: {session.seed} (of the next answer)"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from gpt2np.text_stream import TextStream
 
 
+NO_OPTIONS = (
+    *("samples", "best_of", "num_beams", "length_penalty", "early_stopping"),
+    *("logprobs", "prompt_logprobs"),
+)
+"""Options of `LanguageModel.generate` that have no place in a chat: there is one answer."""
+
+
 class ChatSession:
     """Answers one text after another.
 
@@ -28,6 +36,10 @@ class ChatSession:
     With a template, each text is a message. Without one, the model continues all that has been said
     and answered so far as one text. The keys and values of what a prompt shares with the one before
     are kept, so that an answer needs only what is new; the results are the same as without.
+
+    Raises:
+        InvalidArgumentError: an option that has no place here or a value out of its range, or a
+            system message without a template.
 
     Attributes:
         lm: the model.
@@ -50,6 +62,8 @@ class ChatSession:
     ) -> None:
         if system is not None and template is None:
             raise InvalidArgumentError(f"{lm.name} has no chat template, so no system message")
+        if unfit := [name for name in NO_OPTIONS if name in (options or {})]:
+            raise InvalidArgumentError(f"{unfit[0]} has no place in a chat; leave it out")
         self.lm = lm
         self.template = template
         self.conversation = Conversation(system)
@@ -60,6 +74,7 @@ class ChatSession:
         )
         if template is None:  # a text may go on for ever
             self.options.setdefault("window", lm.model.config.n_positions // 2)
+        replace(lm.defaults, **self.options, seed=seed)  # raises for one that is out of range
         self.left_out = 0
         self.reused = 0
         self.files: set[Path] = set()

@@ -8,6 +8,7 @@ A template is a Jinja program from the model's files. It runs in jinja2's sandbo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,7 +149,7 @@ def _compiled(source: str, origin: str) -> Template:
         raise GPT2NPError(
             "chat templates need the package jinja2: pip install 'gpt2np[chat]'"
         ) from error
-    if tuple(map(int, jinja2.__version__.split(".")[:3])) < _SAFE_JINJA2:
+    if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < _SAFE_JINJA2:
         raise GPT2NPError(
             f"jinja2 {jinja2.__version__} is not safe for chat templates; install 3.1.6 or newer"
         )

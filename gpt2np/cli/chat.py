@@ -70,9 +70,11 @@ def _session(args: argparse.Namespace, options: Any) -> "ChatSession":
         warnings.simplefilter("always")
         lm = LanguageModel.load(source.folder, args.dtype)
     lm.name = source.name
+    template: ChatTemplate | None
     roles = lm.tokenizer.vocabulary.roles
-    template = read_chat_template(source.folder, roles)
-    if args.chat_template:
+    if args.chat_template is None:
+        template = read_chat_template(source.folder, roles)
+    else:
         text = read_template_file(args.chat_template)
         template = ChatTemplate(text, roles, str(args.chat_template))
     system = None if args.system is None else argument(args.system, "--system")
