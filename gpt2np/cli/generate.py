@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import add_generation_arguments, options_from
+from gpt2np.cli.many_prompts import run_prompts
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
 from gpt2np.errors import InvalidArgumentError
@@ -32,6 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("prompt", nargs="?", metavar="PROMPT", help="the text to continue; - for standard input")
     add("--file", type=Path, metavar="FILE", help="read the prompt from a file (UTF-8)")
+    add(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="many prompts: a .txt file with one on each line, or a .jsonl file with texts or "
+        'objects such as {"prompt": "...", "max_new_tokens": 9}; needs --out',
+    )
+    add("--out", type=Path, metavar="FILE.jsonl", help="where the continuations of --prompts go")
+    add("--force", action="store_true", help="replace the file of --out if it exists")
     add(
         "--model",
         metavar="MODEL",
@@ -65,6 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate and print; returns the exit code."""
+    if args.prompts is not None:
+        set_threads(args.threads)
+        return run_prompts(args, options_from(args), _as_line)
+    if args.out is not None:
+        raise InvalidArgumentError("--out is for --prompts; one text goes to stdout")
     prompt, options = _prompt(args), options_from(args)
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json, to be printed in")
@@ -108,6 +123,13 @@ def completion_as_json(completion: "Completion") -> dict[str, Any]:
         content["logprobs"] = _logprobs(completion.logprobs)
     if completion.prompt_logprobs is not None:
         content["prompt_logprobs"] = _logprobs(completion.prompt_logprobs)
+    return content
+
+
+def _as_line(completion: "Completion") -> dict[str, Any]:
+    """The same without what another run would not repeat."""
+    content = completion_as_json(completion)
+    del content["tokens_per_second"]
     return content
 
 
