@@ -20,7 +20,6 @@ from typing import IO
 
 from gpt2np.text_file import write_text
 
-
 JOURNAL = "journal"
 
 
