@@ -13,6 +13,7 @@ import argparse
 import statistics
 
 from gpt2np import GPT2, LanguageModel
+from gpt2np.generation import Options
 from gpt2np.model import GPT2Config
 
 TEXTS = {
@@ -21,7 +22,7 @@ TEXTS = {
     "story": "Once upon a time there was a little fox who lived with his mother in the wood.",
     "no repeats": "Xylophone quartz jumbles vex.",
 }
-SETTINGS = {
+SETTINGS: dict[str, Options] = {
     "code": {"temperature": 0.0},
     "list": {"temperature": 0.0},
     "story": {"temperature": 0.8},
@@ -64,21 +65,17 @@ def main() -> None:
         for turn in range(-1, args.rounds):  # the first one warms up and doesn't count
             for way in ways[turn % 3 :] + ways[: turn % 3]:
                 lm.draft = draft if way == "draft" else None
-                completion = lm.generate(
-                    prompt,
-                    seed=1,
-                    max_new_tokens=args.tokens,
-                    ignore_eos=True,
-                    prompt_lookup=way == "lookup",
-                    **SETTINGS[kind],  # type: ignore[typeddict-item]
-                )
+                options: Options = {"seed": 1, "max_new_tokens": args.tokens, "ignore_eos": True}
+                lookup = way == "lookup"
+                given: Options = {**SETTINGS[kind], **options, "prompt_lookup": lookup}
+                completion = lm.generate(prompt, **given)
                 texts.add(completion.text)
                 if turn >= 0:
                     speeds[way].append(completion.tokens_per_second)
         assert len(texts) == 1, "speculation changed the text"
-        plain, lookup, drafted = (statistics.median(found) for found in speeds.values())
-        ratios = f"{lookup / plain:>10.2f}{drafted / plain:>9.2f}"
-        print(f"{kind:12}{plain:>9.1f}{lookup:>9.1f}{drafted:>9.1f}{ratios}", flush=True)
+        plain, looked_up, drafted = (statistics.median(found) for found in speeds.values())
+        ratios = f"{looked_up / plain:>10.2f}{drafted / plain:>9.2f}"
+        print(f"{kind:12}{plain:>9.1f}{looked_up:>9.1f}{drafted:>9.1f}{ratios}", flush=True)
 
 
 if __name__ == "__main__":
