@@ -155,9 +155,9 @@ class LanguageModel:
 
         The options are those of `generate`, for all prompts; `each` has further ones for every
         prompt, such as [{"seed": 5}, {}, {"stop": "\\n"}]. Seeds are counted on from `seed`, over
-        the prompts and their samples: prompt i, sample j has `seed + i × samples + j`, so that it
-        can be had alone. Sixteen texts run at a time, fewer of large models; others follow when
-        they end. Beams are searched prompt by prompt.
+        the prompts and the samples drawn for each: prompt i, sample j has `seed + i × samples + j`,
+        so that it can be had alone. Sixteen texts run at a time, fewer of large models; others
+        follow when they end. Beams are searched prompt by prompt.
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
@@ -187,7 +187,8 @@ class LanguageModel:
 
         They may be read in any order, or their sequences run together by a Scheduler.
         """
-        chosen = self._chosen(options)
+        alone: Options = {"num_beams": 1, **options}
+        chosen = self.options(**alone)
         if chosen.num_beams > 1:
             raise InvalidArgumentError(
                 f"num_beams is {chosen.num_beams}: beam search has no text before it ends; call "
@@ -264,21 +265,29 @@ class LanguageModel:
         own: Sequence[Options] = [Options() for _ in prompts] if each is None else each
         if len(own) != len(prompts):
             raise InvalidArgumentError(f"{len(prompts)} prompts with {len(own)} sets of options")
-        seed, chosen = self._chosen(options).seed or 0, []
+        seed, chosen = self.options(**options).seed or 0, []
         for further in own:
             given: Options = {**options, "seed": seed, **further}
-            chosen.append(self._chosen(given))
+            chosen.append(self.options(**given))
             seed += chosen[-1].drawn
         return chosen
 
-    def _chosen(self, options: Options) -> GenerationOptions:
-        """The options with the defaults where none are given, and with a seed."""
+    def options(self, **options: Unpack[Options]) -> GenerationOptions:
+        """What `generate` makes of options: with the defaults where none are given, and a seed.
+
+        Beams mean temperature 0, where no temperature is given, and a temperature no beams.
+
+        Raises:
+            InvalidArgumentError, TypeError: see `generate`.
+        """
         known = [field.name for field in fields(GenerationOptions)]
         if unknown := sorted(set(options) - set(known)):
             raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(known)}")
         given: dict[str, Any] = dict(options)
         if given.get("num_beams", 1) != 1:
             given.setdefault("temperature", 0.0)
+        elif given.get("temperature") or given.get("best_of"):
+            given.setdefault("num_beams", 1)
         chosen = replace(self.defaults, **given)
         if chosen.seed is None:
             chosen = replace(chosen, seed=int(np.random.SeedSequence().generate_state(1)[0]))

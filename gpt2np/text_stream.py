@@ -37,7 +37,8 @@ class Completion:
             is still running.
         seed: the seed that gives this continuation again.
         model: the model's name.
-        seconds: time from the start of the generation, the prompt's computation included.
+        seconds: time from the start of the generation, with the prompt's computation and, in a
+            batch, the wait for a place.
         logprobs: what the model said of each of `ids`, if the option `logprobs` asked for it.
         prompt_logprobs: of each of `prompt_ids`, if asked for; None for the first of them, and for
             those that a window left out.
@@ -66,6 +67,9 @@ class TextSoFar:
     """The text of the ids that have come, in pieces of whole characters, up to where it stops.
 
     What may be the start of a stop is held back. Joined, the pieces are the text.
+
+    Attributes:
+        seconds: from the beginning to the newest id.
     """
 
     def __init__(
@@ -83,6 +87,8 @@ class TextSoFar:
             self._stops = StopStrings(options.stop)
         self._pieces: list[str] = []
         self._given = 0  # of the pieces, how many have been asked for
+        self._started = time.perf_counter()
+        self.seconds = 0.0
 
     @property
     def text(self) -> str:
@@ -96,12 +102,14 @@ class TextSoFar:
 
     def push(self, token_id: int) -> bool:
         """Take an id; whether the text has stopped."""
+        self.seconds = time.perf_counter() - self._started
         if token_id not in self._silent:
             self._pieces.append(self._stops.push(self._decoder.push(token_id)))
         return self._stops.found is not None
 
     def finish(self) -> bool:
         """Let go of what is held, as no more ids come; whether the text has stopped after all."""
+        self.seconds = time.perf_counter() - self._started
         if self._stops.found is None:
             self._pieces.append(self._stops.push(self._decoder.finish()))
         if self._stops.found is None:
@@ -127,9 +135,7 @@ class TextStream(Iterator[str]):
         self._prompt = prompt
         self._text = TextSoFar(lm.tokenizer, options, lm.end_ids)
         self.sequence: RunningSequence = start_sequence(lm.model, prompt_ids, options, lm.end_ids)
-        self.sequence.listener = self
-        self._started = time.perf_counter()
-        self._seconds = 0.0
+        self.sequence.listener = self._text
 
     @property
     def model(self) -> GPT2:
@@ -153,7 +159,7 @@ class TextStream(Iterator[str]):
             finish_reason=sequence.finish_reason,
             seed=options.seed or 0,
             model=self._lm.name,
-            seconds=self._seconds,
+            seconds=self._text.seconds,
             logprobs=None if options.logprobs is None else list(sequence.logprobs),
             prompt_logprobs=None if options.prompt_logprobs is None else self._of_prompt(),
         )
@@ -177,16 +183,6 @@ class TextStream(Iterator[str]):
         """End the generation here. Returns the text that has not been given yet."""
         self.sequence.end("cancelled")
         return self.new_text()
-
-    def push(self, token_id: int) -> bool:
-        """The sequence's newest id, which it tells; whether it must stop."""
-        self._seconds = time.perf_counter() - self._started
-        return self._text.push(token_id)
-
-    def finish(self) -> bool:
-        """The sequence's end, which it tells; whether it has stopped."""
-        self._seconds = time.perf_counter() - self._started
-        return self._text.finish()
 
     def _of_prompt(self) -> list[TokenLogprob | None]:
         known = self.sequence.prompt_logprobs

@@ -293,6 +293,38 @@ class TestStops:
                 lm.generate("x", **option)
 
 
+def test_an_end_of_text_that_has_no_row_is_never_banned(lm):
+    other = LanguageModel(lm.model, lm.tokenizer, end_ids=frozenset({4095, 9999}))
+    options = {"seed": 1, "max_new_tokens": 5}
+    assert (
+        other.generate("The", ignore_eos=True, **options).ids
+        == lm.generate("The", ignore_eos=True, **options).ids
+    )
+
+
+def test_beams_that_the_models_file_proposes(copy_of_bundled):
+    """They give way to a stream, and to options that ask for samples."""
+    (copy_of_bundled / "generation_config.json").write_text('{"num_beams": 3}')
+    lm = LanguageModel.load(copy_of_bundled)
+    options = {"max_new_tokens": 8}
+    beams = lm.generate("Once upon", **options)
+    assert beams.ids == lm.generate("Once upon", num_beams=3, **options).ids
+    greedy = lm.generate("Once upon", num_beams=1, temperature=0, **options)
+    assert "".join(lm.stream("Once upon", **options)) == greedy.text
+    sampled = lm.generate("Once upon", temperature=0.8, seed=1, **options)
+    assert (
+        sampled.ids == lm.generate("Once upon", temperature=0.8, seed=1, num_beams=1, **options).ids
+    )
+
+
+def test_logits_that_are_not_numbers_with_samples_and_beams(bundled):
+    lm = LanguageModel.load(bundled)
+    lm.model.weights["ln_f.bias"] = np.full_like(lm.model.weights["ln_f.bias"], np.nan)
+    for options in ({"samples": 2}, {"num_beams": 2}, {"prompt_logprobs": 1}):
+        with pytest.raises(CheckpointError, match="not numbers"):
+            lm.generate("one two three", **options)
+
+
 def test_samples_are_no_single_stream(lm):
     with pytest.raises(InvalidArgumentError, match="2 samples can't be one stream"):
         lm.stream("x", samples=2)

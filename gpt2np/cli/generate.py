@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         warnings.simplefilter("always")
         lm = LanguageModel.load(args.model, args.dtype, args.draft)
     told = [str(warning.message) for warning in caught]
-    if options.get("num_beams", lm.defaults.num_beams) > 1:
+    if lm.options(**options).num_beams > 1:
         found, exit_code = lm.generate(prompt, **options), 0
         _announce(lm, told, [])
         _print_all(found, args, prompt)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt2np.generation.loop import finite_logits
 from gpt2np.model import GPT2, KVCache
 
 Array = NDArray[Any]
@@ -53,11 +54,14 @@ def text_logprobs(model: GPT2, ids: Sequence[int], top: int, cache: KVCache) -> 
     """Those of ids[1:], each after all before it; the logits of 64 tokens are held at a time.
 
     `cache`, empty before, holds all but the last id afterwards.
+
+    Raises:
+        CheckpointError: the logits are infinite or not numbers.
     """
     found = []
     for start in range(0, len(ids) - 1, _BLOCK):
         stop = min(start + _BLOCK, len(ids) - 1)
-        logits = model.forward([ids[start:stop]], [cache])
+        logits = finite_logits(model, [ids[start:stop]], [cache])
         following = ids[start + 1 : stop + 1]
         found += [token_logprob(row, i, top) for row, i in zip(logits, following, strict=True)]
     return found

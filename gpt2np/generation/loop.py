@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation.sequence import RunningSequence
@@ -55,9 +55,12 @@ def _take(sequence: RunningSequence, logits: NDArray[Any], guessed: list[int]) -
 
 
 def finite_logits(
-    model: GPT2, new: Sequence[Sequence[int]], caches: Sequence[KVCache], rows: NDArray[np.int64]
+    model: GPT2,
+    new: Sequence[Sequence[int]],
+    caches: Sequence[KVCache],
+    rows: ArrayLike | None = None,
 ) -> NDArray[Any]:
-    """The logits (R, V) of some rows of the packed new ids.
+    """The logits (R, V) of some rows of the packed new ids, by default of all.
 
     Raises:
         CheckpointError: they are infinite or not numbers.

@@ -37,6 +37,7 @@ def penalized(
     Raises:
         InvalidArgumentError: all ids are ruled out.
     """
+    before = logits
     if options.logit_bias:
         logits = add_logit_bias(logits, options.logit_bias)
     if options.repetition_penalty != 1:
@@ -53,7 +54,7 @@ def penalized(
         logits = ban(logits, end_ids)
     if constraint:
         logits = np.where(constraint.allowed(), logits, -math.inf)
-    if not np.isfinite(logits.max()):
+    if logits is not before and not np.isfinite(logits.max()):
         raise InvalidArgumentError(
             f"after {len(generated)} tokens every token is ruled out; loosen what bans tokens: "
             f"bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, choices, regex"
@@ -104,9 +105,9 @@ def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]
 
 
 def ban(logits: Array, ids: Collection[int]) -> Array:
-    """Rule out some ids."""
+    """Rule out some ids; those beyond the logits, as an end of text without a row, can't come."""
     banned = logits.copy()
-    banned[list(ids)] = -math.inf
+    banned[[token_id for token_id in ids if token_id < len(logits)]] = -math.inf
     return banned
 
 

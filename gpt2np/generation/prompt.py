@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gpt2np.generation.logprobs import TokenLogprob, text_logprobs
+from gpt2np.generation.loop import finite_logits
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.model import GPT2, KVCache
 
@@ -28,7 +29,7 @@ class SharedPrompt:
             if self._top is not None:
                 self._logprobs = text_logprobs(model, self._ids, self._top, self._cache)
             elif len(self._ids) > 1:
-                model.forward([self._ids[:-1]], [self._cache], rows=[])
+                finite_logits(model, [self._ids[:-1]], [self._cache], rows=[])
         self.users -= 1
         sequence.cache = self._cache.copy() if self.users else self._cache
         sequence.prompt_logprobs = self._logprobs

@@ -39,7 +39,7 @@ class Speculation:
         """With a draft model, or without one by prompt lookup."""
         self.draft = None if draft is None else Draft(draft)
         self.lookup = Lookup()
-        self._cost = _parameters(draft) / _parameters(model) if draft else 0.0
+        self._cost = draft.weights.parameters / model.weights.parameters if draft else 0.0
         self._right, self._tried = 1.2, 2.0
         self._pause = 0 if draft is None else 2
         self._waited = self._pause
@@ -85,7 +85,7 @@ def best_length(accepted: float, cost: float) -> int:
 def guesses(running: Sequence[RunningSequence]) -> list[list[int]]:
     """For each sequence what it may go on with, as many ids as pay and as there is room for."""
     found: list[list[int]] = [[] for _ in running]
-    drafting: list[tuple[RunningSequence, Draft, int, list[int]]] = []
+    drafting: list[_Drafting] = []
     for sequence, guessed in zip(running, found, strict=True):
         speculation = sequence.speculation
         if speculation is None:
@@ -171,17 +171,24 @@ _Drafting = tuple[RunningSequence, Draft, int, list[int]]
 
 
 def _drafted(drafting: Sequence[_Drafting]) -> list[_Drafting]:
-    """One more guessed id for each that still wants one and can have it; those that go on."""
+    """One more guessed id for each of one model's that can have it; those that go on, and others.
+
+    A draft model may have fewer rows than the model, and can't take an id that it has no row for.
+    """
     model = drafting[0][1].model
+    going = [each for each in drafting if each[1].model is not model]
+    known = range(model.config.vocab_size)
     asked = [
-        each for each in drafting if max(each[1].unseen(each[0], each[3])) < model.config.vocab_size
+        each
+        for each in drafting
+        if each[1].model is model and max(each[1].unseen(each[0], each[3])) in known
     ]
     if not asked:
-        return []
+        return going
     new = [draft.unseen(sequence, guessed) for sequence, draft, _, guessed in asked]
     caches = [draft.cache for _, draft, _, _ in asked]
-    logits = model.forward(new, caches, rows=last_rows(new))
-    going = []
+    with np.errstate(over="ignore", invalid="ignore"):  # a damaged draft guesses nothing
+        logits = model.forward(new, caches, rows=last_rows(new))
     for (sequence, draft, wanted, guessed), row in zip(asked, logits, strict=True):
         token_id = _draft_id(sequence, guessed, row)
         if token_id is not None:
@@ -199,6 +206,8 @@ def _draft_id(
     The same number leads to the same id where the two models' distributions are alike.
     """
     logits = logits[: sequence.vocab_size]
+    if not np.isfinite(logits.max()):
+        return None
     constraint = sequence.constraint
     for token_id in guessed if constraint else ():
         constraint = constraint.advance(token_id) if constraint else None
@@ -215,6 +224,3 @@ def _draft_id(
         return None
     return next_id(logits, sequence.options, sequence.rng.after(len(guessed)))
 
-
-def _parameters(model: GPT2) -> int:
-    return sum(array.size for array in model.weights.values())

@@ -220,3 +220,30 @@ def random_model(**shape):
     config, rng = GPT2Config(**shape), np.random.default_rng(0)
     shapes = weight_shapes(config).items()
     return GPT2(config, {n: rng.standard_normal(s, np.float32) * 0.1 for n, s in shapes})
+
+
+def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
+    from gpt2np.text_stream import run_together
+
+    prompts, options = (
+        ["one two one two one", "The king", "a b c a b", "It"],
+        {"max_new_tokens": 20},
+    )
+    plain = [lm.generate(prompt, seed=i, **options) for i, prompt in enumerate(prompts)]
+    streams = []
+    for i, draft in enumerate([early_exit.model, None, cut(lm, 1).model, early_exit.model]):
+        lm.draft = draft
+        streams.append(lm.stream(prompts[i], seed=i, **options))
+    lm.draft = None
+    run_together(streams)
+    assert all(same(s.completion, p) for s, p in zip(streams, plain, strict=True))
+
+
+def test_a_damaged_draft_only_guesses_nothing(lm):
+    draft = cut(lm, 1)
+    draft.model.weights["ln_f.bias"] = np.full(lm.model.config.n_embd, np.nan, np.float32)
+    plain = lm.generate("The king", seed=1, max_new_tokens=12)
+    lm.use_draft(draft)
+    found = lm.generate("The king", seed=1, max_new_tokens=12)
+    lm.draft = None
+    assert same(found, plain)
