@@ -143,19 +143,20 @@ class ChatSession:
     def _reuse(self, stream: TextStream) -> None:
         """Give a stream the keys and values of what its prompt shares with what is known."""
         prompt, self.reused = stream.sequence.prompt, 0
-        if self._cache is None or len(prompt) > self.lm.model.config.n_positions:
+        known, cache = self._known, self._cache
+        self._known, self._cache = [], None  # until `finish`
+        if cache is None or len(prompt) > self.lm.model.config.n_positions:
             return
-        pairs = zip(self._known, prompt[:-1])  # noqa: B905 (up to the shorter one's end)
-        self.reused = next(
-            (number for number, (known, new) in enumerate(pairs) if known != new),
-            min(len(self._known), len(prompt) - 1),
-        )
-        self._cache.truncate(self.reused)
-        stream.sequence.cache = self._cache
+        most = min(len(known), len(prompt) - 1)
+        different = (number for number in range(most) if known[number] != prompt[number])
+        self.reused = next(different, most)
+        cache.truncate(self.reused)
+        stream.sequence.cache = cache
 
     def finish(self, stream: TextStream) -> None:
         """Note an answer that `say` or `retry` has begun and that has ended, in whatever way."""
         sequence = stream.sequence
         self.conversation.exchanges[-1].answer = stream.completion.text
-        self._cache = None if sequence.start else sequence.cache
-        self._known = [*sequence.prompt, *sequence.ids][: sequence.cache.length]
+        if not sequence.start:
+            self._cache = sequence.cache
+            self._known = [*sequence.prompt, *sequence.ids][: sequence.cache.length]

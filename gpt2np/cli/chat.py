@@ -141,7 +141,8 @@ def _write(session: "ChatSession", stream: "TextStream") -> None:
     if session.left_out:
         notice(f"(no room in the context for the first {session.left_out} exchanges)")
     if stream.sequence.start:
-        notice(f"(the context is full: only the last {session.options['window']} tokens counted)")
+        window = stream.sequence.options.window
+        notice(f"(the context is full: only the last {window} tokens counted)")
     if session.template and stream.completion.finish_reason == "length":
         notice("(the answer ended by its length; /set max_new_tokens N allows more)")
 

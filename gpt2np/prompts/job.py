@@ -107,9 +107,12 @@ class PromptJob:
         """
         if not check_prompts(prompts):
             raise InvalidArgumentError(f"{prompts} is empty; there is no prompt to continue")
-        self._drawn = replace(lm.defaults, **options).drawn
+        self._options = dict(options)
+        if options.get("num_beams", 1) != 1:
+            self._options.setdefault("temperature", 0.0)  # as in `LanguageModel.generate`
+        self._drawn = replace(lm.defaults, **self._options).drawn
         self._lm, self._prompts, self._out = lm, prompts, out
-        self._describe, self._options = describe, dict(options)
+        self._describe = describe
         self._watcher = watcher or Watcher()
         task = [__version__, lm.name, identity, str(lm.model.dtype), sorted(options.items())]
         self._task = json.dumps(task, default=repr)
@@ -170,7 +173,7 @@ class PromptJob:
         seed = self._options["seed"] + (line.number - 1) * self._drawn
         options: Any = {**self._options, "seed": seed, **line.options}
         try:
-            if replace(self._lm.defaults, **options).num_beams > 1:
+            if options.get("num_beams", self._lm.defaults.num_beams) != 1:
                 self._write(line, self._lm.generate(line.prompt, **options))
                 return
             streams = self._lm.streams(line.prompt, **options)

@@ -36,7 +36,7 @@ def complement(characters: Ranges) -> Ranges:
 
 @lru_cache(maxsize=64)
 def characters_of(escape: str) -> Ranges:
-    r"""What an escape such as \\w or \\p{Greek} stands for: the `regex` package is asked.
+    r"""What an escape such as \w or \p{Greek} stands for: the `regex` package is asked.
 
     Raises:
         regex.error: there is no such property.

@@ -16,7 +16,7 @@ from gpt2np.generation.constraint.syntax import literals, parse
 from gpt2np.generation.constraint.vocabulary_trie import VocabularyTrie, vocabulary_trie
 from gpt2np.generation.options import GenerationOptions
 
-_MASKS = 256  # remembered of one constraint; each has V bytes
+_MASKS = 64  # remembered of one constraint; each has V bytes
 
 _BYTES_OF_TEXTS = (*range(0xC0), *range(0xC2, 0xF5))
 """The bytes that UTF-8 uses."""
@@ -122,7 +122,7 @@ class _Source:
         return {i: data for i, data in kept if i < self.vocab_size and i not in others}
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _start(choices: tuple[str, ...], pattern: str | None, source: _Source) -> TextConstraint:
     automaton = ByteAutomaton(literals(choices) if pattern is None else parse(pattern))
     if automaton.start == DEAD:
