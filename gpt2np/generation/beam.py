@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logprobs import log_softmax
 from gpt2np.generation.loop import finite_logits
 from gpt2np.generation.options import GenerationOptions
@@ -105,8 +106,8 @@ def beam_search(
     texts are not looked for.
 
     Raises:
-        ContextLengthError, InvalidArgumentError: see `start_sequence`, and if every id is ruled out
-            for all beams.
+        ContextLengthError, InvalidArgumentError: see `start_sequence`; also if every id is ruled
+            out for all beams, before one of them has ended.
     """
     start = start_sequence(model, prompt, options, end_ids)
     longest = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
@@ -147,7 +148,16 @@ def _best(
     search: _Search, beams: Sequence[_Beam], logits: Array, count: int
 ) -> list[tuple[int, int, np.float32]]:
     """The most likely continuations of all beams by one id: beam, id, sum; the best first."""
-    totals = np.stack([_totals(search, *each) for each in zip(beams, logits, strict=True)])
+    rows, errors = [], []
+    for beam, row in zip(beams, logits, strict=True):
+        try:
+            rows.append(_totals(search, beam, row))
+        except InvalidArgumentError as error:  # the other beams may go on
+            rows.append(np.full(len(row), -np.inf, np.float32))
+            errors.append(error)
+    if len(errors) == len(beams) and not search.done:
+        raise errors[0]
+    totals = np.stack(rows)
     flat = totals.reshape(-1)
     best = np.argpartition(-flat, min(count, len(flat)) - 1)[:count]
     best = best[np.lexsort((best, -flat[best]))]

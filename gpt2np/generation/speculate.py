@@ -9,6 +9,7 @@ from the text itself (prompt lookup, Saxena 2023) or from a smaller model.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from gpt2np.model import GPT2, last_rows
 
 _MOST = 15  # ids guessed at a time
 _ROW = 0.1  # what one more row of a pass costs, as a part of the pass; measured with 8 rows
+_WORTHWHILE = 1.1  # ids per pass, counted in passes without guesses
 _FADE = 0.85  # what each guess leaves of the weight of those before it
 _RUNS = (3, 2)  # lengths of the runs of ids that are looked up
 _PROBE = 16  # ids that a draft model sees as long as its guesses don't pay
@@ -53,7 +55,7 @@ class Speculation:
     def length(self, sequences: int) -> int:
         """How many ids to guess, in a batch of so many sequences."""
         row = _ROW * sequences / (1 + _ROW * (sequences - 1))
-        best = best_length(self.accepted, row + self._cost)
+        best = best_length(round(self.accepted, 2), round(row + self._cost, 3))
         self.pays = best > 0
         if not self.pays:
             self._waited += 1
@@ -71,15 +73,17 @@ class Speculation:
             self._waited = 0
 
 
+@lru_cache
 def best_length(accepted: float, cost: float) -> int:
     """How many ids to guess, 0 … 15, if each is right with a chance and costs a part of a pass.
 
-    The one with the most ids per time: (1 + a + … + aᵏ) / (1 + cost × k) (Leviathan et al. 2023,
-    section 3.3).
+    The one with the most ids per time, (1 + a + … + aᵏ) / (1 + cost × k) (Leviathan et al. 2023,
+    section 3.3); none, if that is hardly more than one per pass, as both numbers are estimates.
     """
     k = np.arange(_MOST + 1)
-    ids = np.cumsum(accepted**k)
-    return int(np.argmax(ids / (1 + cost * k)))
+    speeds = np.cumsum(accepted**k) / (1 + cost * k)
+    best = int(np.argmax(speeds))
+    return best if speeds[best] > _WORTHWHILE else 0
 
 
 def guesses(running: Sequence[RunningSequence]) -> list[list[int]]:
@@ -223,4 +227,3 @@ def _draft_id(
     except InvalidArgumentError:
         return None
     return next_id(logits, sequence.options, sequence.rng.after(len(guessed)))
-

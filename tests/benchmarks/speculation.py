@@ -53,12 +53,13 @@ def main() -> None:
     parser.add_argument("--draft")
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=TEXTS, nargs="+", default=list(TEXTS))
     args = parser.parse_args()
     lm = LanguageModel.load(args.model)
     lm.use_draft(LanguageModel.load(args.draft) if args.draft else early_exit(lm))
     draft = lm.draft
     print(f"{'':12}{'plain':>9}{'lookup':>9}{'draft':>9}{'lookup ÷':>10}{'draft ÷':>9}  tokens/s")
-    for kind, prompt in TEXTS.items():
+    for kind in args.only:
         speeds: dict[str, list[float]] = {"plain": [], "lookup": [], "draft": []}
         texts = set()
         ways = list(speeds)
@@ -68,7 +69,7 @@ def main() -> None:
                 options: Options = {"seed": 1, "max_new_tokens": args.tokens, "ignore_eos": True}
                 lookup = way == "lookup"
                 given: Options = {**SETTINGS[kind], **options, "prompt_lookup": lookup}
-                completion = lm.generate(prompt, **given)
+                completion = lm.generate(TEXTS[kind], **given)
                 texts.add(completion.text)
                 if turn >= 0:
                     speeds[way].append(completion.tokens_per_second)

@@ -133,6 +133,31 @@ def test_everything_ruled_out(tiny):
         beam_search(model, [1], options, ())
 
 
+def test_a_beam_without_a_way_on_leaves_the_others(tiny):
+    """Forms of text that some beams can't fulfil."""
+
+    class OneWay:
+        """Ids 5 and 6 first; after 5 nothing at all, after 6 only 7."""
+
+        def __init__(self, way=(5, 6)):
+            self.way = way
+
+        complete = property(lambda self: self.way is None)
+
+        def allowed(self):
+            return np.isin(np.arange(211), self.way)
+
+        def advance(self, token_id):
+            return OneWay({5: (), 6: (7,), 7: None}[token_id])
+
+    model = GPT2.from_folder(tiny[0])
+    options = GenerationOptions(temperature=0, num_beams=3)
+    found = beam_search(model, [1, 2], options, (), OneWay())
+    assert [(each.ids, each.finish_reason) for each in found] == [([6, 7], "stop")]
+    with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
+        beam_search(model, [1, 2], options, (), OneWay((5,)))
+
+
 class TestTexts:
     @pytest.fixture(scope="class")
     def lm(self, bundled):

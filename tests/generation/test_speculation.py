@@ -125,7 +125,7 @@ def test_guesses_save_passes(lm, monkeypatch):
     lm.generate(prompt, temperature=0, max_new_tokens=80)
     plain, passes[:] = len(passes), []
     lm.generate(prompt, temperature=0, max_new_tokens=80, prompt_lookup=True)
-    assert plain == 80 and len(passes) < 30
+    assert plain == 80 and len(passes) <= 40
 
 
 class TestLookup:
@@ -155,7 +155,7 @@ class TestLookup:
 class TestLength:
     def test_what_pays(self):
         assert best_length(0.0, 0.1) == 0
-        assert best_length(0.09, 0.1) == 0 and best_length(0.2, 0.1) >= 1  # a > c pays
+        assert best_length(0.2, 0.1) == 0 and best_length(0.25, 0.1) == 1  # 1.25 ids for 1.1
         assert best_length(1.0, 0.1) == 15
         lengths = [best_length(a, 0.1) for a in np.linspace(0, 1, 50)]
         assert lengths == sorted(lengths)
