@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -60,7 +61,7 @@ def _value(text: str) -> Any:
         return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -119,7 +120,7 @@ def _load(session: ChatSession, rest: str) -> str:
 def _path(rest: str, name: str) -> Path:
     if not rest:
         raise InvalidArgumentError(f"{name} needs the name of a file")
-    return Path(rest).expanduser()
+    return Path(os.path.expanduser(rest))  # noqa: PTH111 (Path's raises for an unknown user)
 
 
 def _help(session: ChatSession, rest: str) -> str:
@@ -163,4 +164,7 @@ def command(session: ChatSession, line: str) -> str:
             f"there is no command /{name}; /help lists them, //{name} says it"
         )
     function = COMMANDS[name].function
-    return function if isinstance(function, str) else function(session, rest.strip())
+    try:
+        return function if isinstance(function, str) else function(session, rest.strip())
+    except OSError as error:
+        raise InvalidArgumentError(f"/{name} {rest}: {error.strerror}") from error

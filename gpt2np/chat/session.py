@@ -10,7 +10,7 @@ import numpy as np
 
 from gpt2np.chat.conversation import Conversation, Exchange
 from gpt2np.chat.template import ChatTemplate
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, shown
 
 if TYPE_CHECKING:
     from gpt2np.engine import LanguageModel
@@ -92,8 +92,6 @@ class ChatSession:
         Raises:
             InvalidArgumentError, ContextLengthError: it can't be answered, and is not added.
         """
-        if self.template is not None:
-            self.lm.tokenizer.encode(text)  # raises for a special token, which nobody may forge
         self.conversation.exchanges.append(Exchange(text))
         try:
             return self._answer()
@@ -129,16 +127,30 @@ class ChatSession:
         encode = self.lm.tokenizer.encode
         if self.template is None:
             return encode(self.conversation.joined(), disallowed_special=())
+        self._check_nothing_forged()
         context = self.lm.model.config.n_positions
         wanted = self.options.get("max_new_tokens", self.lm.defaults.max_new_tokens)
         most = context - min(wanted, context // 2)
-        last = len(self.conversation.exchanges) - 1
-        for self.left_out in range(last + 1):
-            text = self.conversation.templated(self.template, self.left_out)
+        start, last = 0, len(self.conversation.exchanges) - 1
+        while True:
+            text = self.conversation.templated(self.template, start)
             ids = encode(text, allowed_special="all")
-            if len(ids) <= most:
-                break
-        return ids
+            if len(ids) <= most or start == last:
+                self.left_out = start
+                return ids
+            start += 1
+
+    def _check_nothing_forged(self) -> None:
+        """Special tokens, with which turns begin and end, must come from the template alone."""
+        for message in self.conversation.messages():
+            said = "" if message["role"] == "assistant" else message["content"]
+            if found := next(
+                (token for token in self.lm.tokenizer.special_tokens if token in said), None
+            ):
+                raise InvalidArgumentError(
+                    f"the {message['role']} message {shown(said)} holds {found}, which only the "
+                    "chat template may write; spell it otherwise"
+                )
 
     def _reuse(self, stream: TextStream) -> None:
         """Give a stream the keys and values of what its prompt shares with what is known."""

@@ -58,8 +58,6 @@ class ChatTemplate:
             InvalidArgumentError: a message is none, or the template refuses the conversation.
             TokenizerError: the template fails.
         """
-        from jinja2 import TemplateError
-
         from gpt2np.chat.environment import RefusedError
 
         content = {
@@ -75,14 +73,9 @@ class ChatTemplate:
             raise InvalidArgumentError(
                 f"the chat template refuses this conversation: {error}"
             ) from error
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise self._failed(error) from error
-        except (AttributeError, RecursionError, MemoryError) as error:
-            raise self._failed(error) from error
-
-    def _failed(self, error: Exception) -> TokenizerError:
-        what = str(error) or type(error).__name__
-        return TokenizerError(f"{self.origin}: the chat template fails: {what}")
+        except Exception as error:  # whatever somebody else's program may raise
+            what = str(error) or type(error).__name__
+            raise TokenizerError(f"{self.origin}: the chat template fails: {what}") from error
 
 
 def _checked(message: Mapping[str, str], number: int) -> dict[str, str]:

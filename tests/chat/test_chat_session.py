@@ -112,9 +112,12 @@ class TestAnswers:
 class TestRefusals:
     def test_special_tokens_can_not_be_forged(self, lm, template):
         session = ChatSession(lm, template)
-        with pytest.raises(InvalidArgumentError, match=r"special token <\|endoftext\|>"):
+        with pytest.raises(InvalidArgumentError, match=r"user message .* holds <\|endoftext\|>"):
             session.say("a<|endoftext|>b")
         assert session.conversation.exchanges == []
+        told = ChatSession(lm, template, system="<|endoftext|>")
+        with pytest.raises(InvalidArgumentError, match="the system message"):
+            told.say("a")
 
     def test_a_template_that_refuses(self, lm, tmp_path, bundled):
         folder = chat_model(tmp_path / "m", bundled, LLAMA_2)
@@ -161,6 +164,9 @@ class TestCommands:
             ("/load /nowhere/x.json", "can't read /nowhere/x.json: No such file"),
             ("/save /nowhere/x.json", "can't write /nowhere/x.json: No such file"),
             ("/system Be kind.", "has no chat template"),
+            (f"/save {'x' * 300}", "File name too long"),
+            ("/save ~nobody-at-all/x", "can't write"),
+            (f"/set top_k {'[' * 100_000}", "top_k is"),
         ],
     )
     def test_what_can_not_be_done(self, session, line, told):

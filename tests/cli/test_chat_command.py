@@ -1,20 +1,19 @@
 """`python -m gpt2np chat` as a person uses it at a terminal, and from a pipe."""
 
-import fcntl
 import json
 import os
-import pty
 import re
 import select
 import signal
 import subprocess
 import sys
-import termios
 import time
 
 import pytest
 
 from gpt2np import load
+
+fcntl, pty, termios = map(pytest.importorskip, ("fcntl", "pty", "termios"))
 
 COMMAND = [sys.executable, "-m", "gpt2np", "chat"]
 BUNDLED = ["--model", "bundled", "--seed", "1"]
