@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--chat-template", type=Path, metavar="FILE", help="a Jinja file instead of the model's")
     add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
     add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
-    add_generation_arguments(parser)
+    add_generation_arguments(parser, several=False)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -5,6 +5,10 @@ name, the seed and the speed go to stderr. The prompt is the argument, or a
 file's content (--file), or standard input (-, or no argument and a pipe); of a
 file and of standard input one newline at the end is dropped. A space at the
 end of a prompt misleads the model, whose words begin with theirs.
+
+With --prompts and --out many prompts are continued, each as it would be alone,
+and written in their order as JSON Lines. An interrupted run goes on when the
+command is repeated.
 """
 
 import argparse

@@ -7,13 +7,14 @@ from gpt2np.cli.text_input import argument
 from gpt2np.errors import InvalidArgumentError
 
 
-def add_generation_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare them, in groups."""
+def add_generation_arguments(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
+    """Declare them, in groups; those for `several` continuations only if asked for."""
     _add_length(parser.add_argument_group("how long"))
     _add_sampling(parser.add_argument_group("what is likely"))
     _add_penalties(parser.add_argument_group("what is avoided"))
     _add_form(parser.add_argument_group("what form"))
-    _add_search(parser.add_argument_group("several continuations"))
+    if several:
+        _add_search(parser.add_argument_group("several continuations"))
     speed = parser.add_argument_group("speed").add_argument
     speed(
         "--prompt-lookup",
@@ -135,8 +136,8 @@ def options_from(args: argparse.Namespace) -> Any:
     options: dict[str, Any] = {name: getattr(args, name, None) for name in _NAMES}
     if args.greedy:
         options["temperature"] = 0.0
-    if args.early_stopping is not None:
-        options["early_stopping"] = {"true": True, "false": False}.get(args.early_stopping, "never")
+    if early := getattr(args, "early_stopping", None):
+        options["early_stopping"] = {"true": True, "false": False}.get(early, "never")
     options["stop"] = _texts(args.stop, "--stop")
     options["stop_regex"] = _texts(args.stop_regex, "--stop-regex")
     options["stop_ids"] = args.stop_id

@@ -128,6 +128,11 @@ class TestRefusals:
             session.say("more")
         assert len(session.conversation.exchanges) == 1
 
+    @pytest.mark.parametrize("name", ["samples", "num_beams", "logprobs"])
+    def test_options_that_have_no_place_here(self, lm, name):
+        with pytest.raises(InvalidArgumentError, match=f"{name} has no place in a chat"):
+            ChatSession(lm, options={name: 2})
+
     def test_no_system_message_for_a_base_model(self, lm):
         with pytest.raises(InvalidArgumentError, match="has no chat template"):
             ChatSession(lm, system="Be kind.")

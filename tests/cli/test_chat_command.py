@@ -206,8 +206,8 @@ class TestFromAPipe:
             (["--system", "x"], 2, "bundled has no chat template, so no system message"),
             (["--chat-template", "/nowhere"], 1, "can't read /nowhere: No such file"),
             (["--temperature", "-1"], 2, "temperature is -1"),
-            (["--samples", "3"], 2, "samples has no place in a chat"),
-            (["--num-beams", "3"], 2, "num_beams has no place in a chat"),
+            (["--top-p", "x"], 2, "--top-p: invalid float value"),
+            (["--num-beams", "3"], 2, "what is '--num-beams'"),
         ],
     )
     def test_bad_options(self, arguments, code, told):

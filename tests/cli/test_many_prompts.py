@@ -1,9 +1,11 @@
 """`generate --prompts` as a user runs it; killed, and run again."""
 
+import contextlib
 import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -89,6 +91,24 @@ def test_a_broken_line_is_told_and_left_out(tmp_path):
     told = [line for line in result.stderr.splitlines() if line.startswith("skipped: ")]
     assert [int(line.split(" line ")[1].split(":")[0]) for line in told] == [2, 3, 4, 7, 8, 9]
     assert result.stderr.endswith("2 texts in " + str(tmp_path / "o.jsonl") + ", 6 lines skipped\n")
+
+
+def test_progress_at_a_terminal(tmp_path):
+    pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
+    short_prompts(tmp_path / "p.txt", 100)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o.jsonl")]
+    process = subprocess.Popen([*COMMAND, *where, "-n", "8"], stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # when nobody holds the other end any more
+        while piece := os.read(ours, 4096):
+            seen += piece
+    assert process.wait(timeout=60) == 0
+    bars = [line for line in seen.decode().split("\r") if line.startswith("continuing: ")]
+    assert bars[0].split("|")[-1].startswith(" 0/100 [00:00<")  # and the time that is left
+    assert any("tokens/s]" in bar for bar in bars)
 
 
 class TestInterruption:
