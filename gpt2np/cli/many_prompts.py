@@ -32,9 +32,13 @@ def run_prompts(args: argparse.Namespace, options: dict[str, Any], describe: "De
         if kept.exists():
             notice(f"interrupted; the same command goes on from what is kept in {kept}")
         return 130
-    skipped = f", {outcome.skipped:,} lines skipped" if outcome.skipped else ""
-    notice(f"{outcome.written:,} texts in {args.out}{skipped}")
+    skipped = f", {_counted(outcome.skipped, 'line')} skipped" if outcome.skipped else ""
+    notice(f"{_counted(outcome.written, 'text')} in {args.out}{skipped}")
     return 1 if outcome.skipped else 0
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _check(args: argparse.Namespace) -> None:

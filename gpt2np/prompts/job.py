@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +107,10 @@ class PromptJob:
         """
         if not check_prompts(prompts):
             raise InvalidArgumentError(f"{prompts} is empty; there is no prompt to continue")
-        self._options = dict(options)
-        if options.get("num_beams", 1) != 1:
-            self._options.setdefault("temperature", 0.0)  # as in `LanguageModel.generate`
-        self._drawn = replace(lm.defaults, **self._options).drawn
+        given: Any = options
+        self._drawn = lm.options(**given).drawn
         self._lm, self._prompts, self._out = lm, prompts, out
-        self._describe = describe
+        self._describe, self._options = describe, dict(options)
         self._watcher = watcher or Watcher()
         task = [__version__, lm.name, identity, str(lm.model.dtype), sorted(options.items())]
         self._task = json.dumps(task, default=repr)
@@ -173,7 +171,7 @@ class PromptJob:
         seed = self._options["seed"] + (line.number - 1) * self._drawn
         options: Any = {**self._options, "seed": seed, **line.options}
         try:
-            if options.get("num_beams", self._lm.defaults.num_beams) != 1:
+            if self._lm.options(**options).num_beams > 1:
                 self._write(line, self._lm.generate(line.prompt, **options))
                 return
             streams = self._lm.streams(line.prompt, **options)
