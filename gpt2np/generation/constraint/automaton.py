@@ -99,8 +99,8 @@ class CharacterAutomaton:
     def _state(self, after: Iterable[int], read: Reading | None = None) -> int:
         if len(self.after) == MOST_CHARACTER_STATES:
             raise InvalidArgumentError(
-                f"the pattern is too large: with its repetitions written out it has more than "
-                f"{MOST_CHARACTER_STATES:,} parts; use smaller numbers"
+                f"the pattern or the choices are too large: more than {MOST_CHARACTER_STATES:,} "
+                "characters, repetitions written out; use smaller numbers or fewer choices"
             )
         self.after.append(tuple(after))
         self.reads.append(read)
@@ -188,7 +188,8 @@ class ByteAutomaton:
         number = len(self._readings)
         if number == MOST_BYTE_STATES:
             raise InvalidArgumentError(
-                f"the pattern needs more than {MOST_BYTE_STATES:,} states; make it simpler"
+                f"the pattern or the choices need more than {MOST_BYTE_STATES:,} states; make "
+                "them simpler"
             )
         if number == len(self._targets):
             self._targets = np.concatenate([self._targets, np.zeros_like(self._targets)])
