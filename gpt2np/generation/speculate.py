@@ -26,7 +26,7 @@ _ROW = 0.1  # what one more row of a pass costs, as a part of the pass; measured
 _WORTHWHILE = 1.1  # ids per pass, counted in passes without guesses
 _FADE = 0.85  # what each guess leaves of the weight of those before it
 _RUNS = (3, 2)  # lengths of the runs of ids that are looked up
-_PROBE = 16  # ids that a draft model sees as long as its guesses don't pay
+_PROBE = 8  # ids that a draft model sees as long as its guesses don't pay
 
 
 class Speculation:
