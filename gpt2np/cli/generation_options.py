@@ -106,7 +106,12 @@ def _add_form(group: Any) -> None:
 
 def _add_search(group: Any) -> None:
     add = group.add_argument
-    add("--samples", type=int, metavar="N", help="draw N, with the seeds SEED, SEED + 1, ...")
+    add(
+        "--samples",
+        type=int,
+        metavar="N",
+        help="N texts: of the seeds SEED, SEED + 1, ..., or of the best beams",
+    )
     add("--best-of", type=int, metavar="N", help="draw N, print the likeliest by mean log prob.")
     add("--num-beams", type=int, metavar="N", help="search with N beams instead of drawing")
     add("--length-penalty", type=float, metavar="X", help="above 0: longer beams (default: 1.0)")
