@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -16,66 +15,25 @@ from numpy.typing import DTypeLike
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation import (
     GENERATION_CONFIG_FILE,
-    FinishReason,
     GenerationOptions,
-    RunningSequence,
-    StopStrings,
-    decode_step,
+    Options,
     read_generation_config,
-    start_sequence,
 )
+from gpt2np.generation.prompt import share_prompt
 from gpt2np.hub import find_model
 from gpt2np.model import GPT2
+from gpt2np.text_stream import Completion, TextSoFar, TextStream, run_together, together
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from gpt2np.generation.constraint import Constraint
     from gpt2np.scoring import TextScore
 
+__all__ = ["Completion", "LanguageModel", "TextStream"]
+
 Prompt = str | Sequence[int]
-
-
-class Options(TypedDict, total=False):
-    """The keyword arguments of `LanguageModel.generate`: see `GenerationOptions`."""
-
-    max_new_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int | None
-    stop: str | Sequence[str]
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What came of a prompt.
-
-    Attributes:
-        prompt: the text that was continued.
-        prompt_ids: its ids; for an empty prompt the end-of-text id.
-        text: the continuation, without the prompt and without a stop string.
-        ids: every id that was generated, including an end-of-text and those of a stop string.
-        finish_reason: "eos", "stop" (a stop string), "length" (max_new_tokens, or the context is
-            full), "cancelled", or None while it is still running.
-        seed: the seed that gives this continuation again.
-        model: the model's name.
-        seconds: time from the start of the generation, the prompt's computation included.
-    """
-
-    prompt: str
-    prompt_ids: list[int]
-    text: str
-    ids: list[int]
-    finish_reason: FinishReason | None
-    seed: int
-    model: str
-    seconds: float
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Generated ids per second, the time for the prompt included."""
-        return len(self.ids) / self.seconds if self.seconds else 0.0
 
 
 class LanguageModel:
@@ -93,6 +51,7 @@ class LanguageModel:
         begin_id: the id that an empty prompt stands for, one that ends a text and that the model
             has a row for; None if there is none.
         notice: why this is not the model one would expect, None if it is.
+        draft: the model that guesses ahead, None without one; see `use_draft`.
     """
 
     def __init__(
@@ -115,20 +74,28 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.defaults = defaults or GenerationOptions()
         self.notice = notice
+        self.draft: GPT2 | None = None
         ends = [*model.config.eos_token_ids, tokenizer.end_of_text]
         self.end_ids = end_ids or frozenset(end for end in ends if end is not None)
         rows = range(model.config.vocab_size)
         self.begin_id = next((end for end in [*ends[::-1], *self.end_ids] if end in rows), None)
 
     @classmethod
-    def load(cls, model: str | Path | None = None, dtype: DTypeLike = np.float32) -> LanguageModel:
+    def load(
+        cls,
+        model: str | Path | None = None,
+        dtype: DTypeLike = np.float32,
+        draft: str | Path | None = None,
+    ) -> LanguageModel:
         """Find and load a model: "bundled", a folder, a Hub id, or None for the default.
 
         The default is GPT-2 small or, where that can't be had, the bundled model, with a warning.
-        See `gpt2np.hub.find_model` for what is searched where. dtype: float32 or float64.
+        See `gpt2np.hub.find_model` for what is searched where. dtype: float32 or float64. draft: a
+        smaller model for `use_draft`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
+            InvalidArgumentError: the draft model has another vocabulary.
         """
         source = find_model(model)
         if source.notice:
@@ -138,7 +105,7 @@ class LanguageModel:
             listed = ", ".join(config.ignored)
             told = f"{source.name}: {GENERATION_CONFIG_FILE} sets {listed}, which gpt2np ignores"
             warnings.warn(told, stacklevel=2)
-        return cls(
+        lm = cls(
             GPT2.from_folder(source.folder, dtype),
             Tokenizer.load(source.folder),
             name=source.name,
@@ -146,53 +113,89 @@ class LanguageModel:
             end_ids=config.end_ids,
             notice=source.notice,
         )
+        if draft is not None:
+            lm.use_draft(cls.load(draft, dtype))
+        return lm
+
+    def use_draft(self, draft: LanguageModel) -> None:
+        """Let a smaller model guess ahead in every later generation; the results stay the same.
+
+        Raises:
+            InvalidArgumentError: its vocabulary is another one.
+        """
+        if draft.tokenizer.vocabulary.token_bytes != self.tokenizer.vocabulary.token_bytes:
+            raise InvalidArgumentError(
+                f"the draft model {draft.name} has another vocabulary than {self.name}; it must "
+                f"have the same tokens with the same ids"
+            )
+        self.draft = draft.model
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
         """Continue one prompt, a text or ids.
 
-        Options: max_new_tokens, temperature (0 is greedy), top_k, top_p, seed and stop, see
-        `GenerationOptions`; `defaults` holds what applies where they are not given. A prompt's text
-        is always plain text: `<|endoftext|>` in it is these 13 characters. An empty prompt starts a
-        new text, from the end-of-text id.
+        Options: see `GenerationOptions`; `defaults` holds what applies where they are not given,
+        except that `num_beams` alone means temperature 0. A prompt's text is always plain text:
+        `<|endoftext|>` in it is these 13 characters. An empty prompt starts a new text, from the
+        end-of-text id. Of several continuations (samples, best_of, num_beams) this is the first or
+        best, and the others are its `alternatives`.
 
         Raises:
             ContextLengthError: the prompt has more tokens than the model's context.
             InvalidArgumentError: an option out of its range, or a prompt that is neither.
             TypeError: an option that does not exist.
         """
-        stream = self.stream(prompt, **options)
-        for _ in stream:
-            pass
-        return stream.completion
+        return self.generate_batch([prompt], **options)[0]
 
     def generate_batch(
-        self, prompts: Sequence[Prompt], **options: Unpack[Options]
+        self,
+        prompts: Sequence[Prompt],
+        each: Sequence[Options] | None = None,
+        **options: Unpack[Options],
     ) -> list[Completion]:
         """Continue several prompts together; each gets what it would get alone.
 
-        Prompt number i, from 0, has the seed `seed + i`, so that its completion can be had alone.
-        The options are those of `generate`.
+        The options are those of `generate`, for all prompts; `each` has further ones for every
+        prompt, such as [{"seed": 5}, {}, {"stop": "\\n"}]. Seeds are counted on from `seed`, over
+        the prompts and the samples drawn for each: prompt i, sample j has `seed + i × samples + j`,
+        so that it can be had alone. Sixteen texts run at a time, fewer of large models; others
+        follow when they end. Beams are searched prompt by prompt.
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
-        chosen = self._chosen(options)
-        seed = chosen.seed or 0
-        streams = [
-            TextStream(self, prompt, replace(chosen, seed=seed + i))
-            for i, prompt in enumerate(prompts)
-        ]
-        while running := [stream for stream in streams if stream.running]:
-            decode_step(self.model, [stream.sequence for stream in running])
-            for stream in running:
-                stream.take_newest()
-        return [stream.completion for stream in streams]
+        parts: list[Completion | list[TextStream]] = []
+        for prompt, chosen in zip(prompts, self._for_each(prompts, each, options), strict=True):
+            if chosen.num_beams > 1:
+                parts.append(self._beams(prompt, chosen))
+            else:
+                parts.append(self._streams(prompt, chosen))
+        run_together([stream for part in parts if isinstance(part, list) for stream in part])
+        return [part if isinstance(part, Completion) else together(part) for part in parts]
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:
         """Continue one prompt piece by piece: iterate over the result for the text as it grows.
 
-        The options are those of `generate`.
+        The options are those of `generate`, without beams and with one sample only.
         """
-        return TextStream(self, prompt, self._chosen(options))
+        streams = self.streams(prompt, **options)
+        if len(streams) > 1:
+            raise InvalidArgumentError(
+                f"{len(streams)} samples can't be one stream; call streams, or generate"
+            )
+        return streams[0]
+
+    def streams(self, prompt: Prompt, **options: Unpack[Options]) -> list[TextStream]:
+        """A stream for each sample, which share the computation of the prompt.
+
+        They may be read in any order, or their sequences run together by a Scheduler.
+        """
+        alone: Options = {"num_beams": 1, **options}
+        chosen = self.options(**alone)
+        if chosen.num_beams > 1:
+            raise InvalidArgumentError(
+                f"num_beams is {chosen.num_beams}: beam search has no text before it ends; call "
+                f"generate"
+            )
+        return self._streams(prompt, chosen)
 
     def score(
         self,
@@ -219,94 +222,102 @@ class LanguageModel:
         before = self.begin_id if from_end_of_text else None
         return score_text(self.model, ids, context, stride, before)
 
-    def _chosen(self, options: Options) -> GenerationOptions:
-        """The options with the defaults where none are given, and with a seed."""
+    def _streams(self, prompt: Prompt, options: GenerationOptions) -> list[TextStream]:
+        text, ids = self._read(prompt)
+        options = self._with_word_ids(options)
+        streams = [
+            TextStream(self, text, ids, replace(options, seed=(options.seed or 0) + number))
+            for number in range(options.drawn)
+        ]
+        constraint = self._constraint(options)
+        for stream in streams:
+            stream.sequence.constraint = constraint
+            if options.prompt_lookup or self.draft:
+                from gpt2np.generation.speculate import Speculation
+
+                draft = None if options.prompt_lookup else self.draft
+                stream.sequence.speculation = Speculation(self.model, draft)
+        share_prompt([stream.sequence for stream in streams])
+        return streams
+
+    def _beams(self, prompt: Prompt, options: GenerationOptions) -> Completion:
+        from gpt2np.beam_texts import searched
+
+        text, ids = self._read(prompt)
+        options = self._with_word_ids(options)
+        return searched(self, text, ids, options, self._constraint(options))
+
+    def _constraint(self, options: GenerationOptions) -> Constraint | None:
+        if not options.choices and options.regex is None:
+            return None
+        from gpt2np.generation.constraint import text_constraint
+
+        tokens, special = self.tokenizer.vocabulary.token_bytes, self.tokenizer.special_tokens
+        size = self.model.config.vocab_size
+        return text_constraint(options, tokens, size, self.end_ids, frozenset(special.values()))
+
+    def _read(self, prompt: Prompt) -> tuple[str, list[int]]:
+        """A prompt's text and ids."""
+        if isinstance(prompt, str):
+            text, ids = prompt, self.tokenizer.encode(prompt, disallowed_special=())
+        elif isinstance(prompt, bytes) or not _are_ids(prompt):
+            raise InvalidArgumentError("a prompt must be a text or a list of ids")
+        else:
+            ids = [int(number) for number in prompt]
+            whole = TextSoFar(self.tokenizer, GenerationOptions())
+            for number in ids:
+                whole.push(number)
+            whole.finish()
+            text = whole.text
+        if not ids and self.begin_id is not None:
+            ids = [self.begin_id]
+        return text, ids
+
+    def _with_word_ids(self, options: GenerationOptions) -> GenerationOptions:
+        """The options with the texts among `bad_words` as ids, as they stand and after a space."""
+        words: list[tuple[int, ...]] = []
+        for word in options.bad_words:
+            if isinstance(word, str):
+                texts = [word] if word[0].isspace() else [word, " " + word]
+                words += [tuple(self.tokenizer.encode(t, disallowed_special=())) for t in texts]
+            else:
+                words.append(word)
+        return replace(options, bad_words=tuple(words)) if words else options
+
+    def _for_each(
+        self, prompts: Sequence[Prompt], each: Sequence[Options] | None, options: Options
+    ) -> list[GenerationOptions]:
+        """Each prompt's options, with seeds that are counted on."""
+        own: Sequence[Options] = [Options() for _ in prompts] if each is None else each
+        if len(own) != len(prompts):
+            raise InvalidArgumentError(f"{len(prompts)} prompts with {len(own)} sets of options")
+        seed, chosen = self.options(**options).seed or 0, []
+        for further in own:
+            given: Options = {**options, "seed": seed, **further}
+            chosen.append(self.options(**given))
+            seed += chosen[-1].drawn
+        return chosen
+
+    def options(self, **options: Unpack[Options]) -> GenerationOptions:
+        """What `generate` makes of options: with the defaults where none are given, and a seed.
+
+        Beams mean temperature 0, where no temperature is given, and a temperature no beams.
+
+        Raises:
+            InvalidArgumentError, TypeError: see `generate`.
+        """
         known = [field.name for field in fields(GenerationOptions)]
         if unknown := sorted(set(options) - set(known)):
             raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(known)}")
         given: dict[str, Any] = dict(options)
+        if given.get("num_beams", 1) != 1:
+            given.setdefault("temperature", 0.0)
+        elif given.get("temperature") or given.get("best_of"):
+            given.setdefault("num_beams", 1)
         chosen = replace(self.defaults, **given)
         if chosen.seed is None:
             chosen = replace(chosen, seed=int(np.random.SeedSequence().generate_state(1)[0]))
         return chosen
-
-
-class TextStream(Iterator[str]):
-    """A continuation that is being generated: an iterator over pieces of its text.
-
-    The pieces are whole characters and never part of a stop string; joined they are
-    `completion.text`, which can be asked for at any time.
-    """
-
-    def __init__(self, lm: LanguageModel, prompt: Prompt, options: GenerationOptions) -> None:
-        self._lm = lm
-        if isinstance(prompt, str):
-            self._prompt = prompt
-            prompt_ids = lm.tokenizer.encode(prompt, disallowed_special=())
-        elif isinstance(prompt, bytes) or not _are_ids(prompt):
-            raise InvalidArgumentError("a prompt must be a text or a list of ids")
-        else:
-            decoder, prompt_ids = lm.tokenizer.streaming_decoder(), [int(i) for i in prompt]
-            pieces = [decoder.push(number) for number in prompt_ids]
-            self._prompt = "".join([*pieces, decoder.finish()])
-        if not prompt_ids and lm.begin_id is not None:
-            prompt_ids = [lm.begin_id]
-        self.sequence: RunningSequence = start_sequence(lm.model, prompt_ids, options, lm.end_ids)
-        self._decoder = lm.tokenizer.streaming_decoder()
-        self._stops = StopStrings(options.stop)
-        self._pieces: list[str] = []
-        self._taken = 0  # of the sequence's ids, how many are in the pieces
-        self._started = time.perf_counter()
-        self._seconds = 0.0
-
-    @property
-    def running(self) -> bool:
-        """Whether more may come."""
-        return self.sequence.finish_reason is None
-
-    @property
-    def completion(self) -> Completion:
-        """What there is so far."""
-        sequence = self.sequence
-        return Completion(
-            prompt=self._prompt,
-            prompt_ids=list(sequence.prompt),
-            text="".join(self._pieces),
-            ids=list(sequence.ids),
-            finish_reason=sequence.finish_reason,
-            seed=sequence.options.seed or 0,
-            model=self._lm.name,
-            seconds=self._seconds,
-        )
-
-    def __next__(self) -> str:
-        while self.running:
-            decode_step(self._lm.model, [self.sequence])
-            if piece := self.take_newest():
-                return piece
-        raise StopIteration
-
-    def take_newest(self) -> str:
-        """The text that has become certain with the sequence's newest ids, perhaps none."""
-        newest = self.sequence.ids[self._taken :]
-        self._taken += len(newest)
-        text = "".join([self._decoder.push(i) for i in newest if i not in self._lm.end_ids])
-        piece = self._stops.push(text)
-        if not self.running and not self._stops.found:
-            piece += self._stops.push(self._decoder.finish())
-        if self._stops.found:
-            self.sequence.finish_reason = "stop"
-        elif not self.running:
-            piece += self._stops.finish()
-        self._pieces.append(piece)
-        self._seconds = time.perf_counter() - self._started
-        return piece
-
-    def cancel(self) -> str:
-        """End the generation here. Returns the text that was still held back."""
-        if self.running:
-            self.sequence.finish_reason = "cancelled"
-        return self.take_newest()
 
 
 def _are_ids(prompt: Sequence[int]) -> bool:

@@ -210,6 +210,134 @@ class TestBatch:
             lm.generate_batch("abc")
 
 
+class TestOptionsOfEach:
+    def test_every_prompt_its_own(self, lm):
+        each = [
+            {"temperature": 0},
+            {"seed": 77, "stop": "e"},
+            {"max_new_tokens": 5},
+            {"repetition_penalty": 1.5, "top_p": 0.5},
+            {"samples": 2, "best_of": 3},
+        ]
+        batch = lm.generate_batch(PROMPTS, each, max_new_tokens=20, seed=10)
+        seeds = [10, 77, 12, 13, 14]
+        for prompt, options, seed, found in zip(PROMPTS, each, seeds, batch, strict=True):
+            alone = lm.generate(prompt, **{"max_new_tokens": 20, "seed": seed} | options)
+            assert alone.ids == found.ids and alone.text == found.text
+            assert len(found.alternatives) == len(alone.alternatives)
+
+    def test_seeds_are_counted_over_prompts_and_samples(self, lm):
+        batch = lm.generate_batch(["The", "A"], seed=5, samples=3, max_new_tokens=8)
+        found = [one for first in batch for one in [first, *first.alternatives]]
+        assert [one.seed for one in found] == [5, 6, 7, 8, 9, 10]
+        for one in found:
+            alone = lm.generate(one.prompt, seed=one.seed, max_new_tokens=8)
+            assert comparable(alone) == dataclasses.replace(one, seconds=0, alternatives=())
+
+    def test_a_prompt_that_fails_is_told(self, lm):
+        words = [[i] for i in range(4096)]
+        with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
+            lm.generate_batch(["a", "b"], [{}, {"bad_words": words}], max_new_tokens=3)
+        with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
+            list(lm.stream("a", bad_words=words))
+
+    def test_as_many_options_as_prompts(self, lm):
+        with pytest.raises(InvalidArgumentError, match="2 prompts with 1 sets of options"):
+            lm.generate_batch(["a", "b"], [{}])
+
+    def test_more_than_run_at_once(self, lm):
+        prompts = [f"Chapter {number}" for number in range(40)]
+        batch = lm.generate_batch(prompts, max_new_tokens=4, seed=3)
+        assert comparable(batch[39]) == comparable(
+            lm.generate(prompts[39], max_new_tokens=4, seed=42)
+        )
+
+
+class TestStops:
+    def test_ids(self, lm):
+        whole = lm.generate("Once upon a time", max_new_tokens=40, seed=3)
+        place = next(i for i in range(5, 40) if whole.ids[i] not in whole.ids[:i])
+        found = lm.generate(
+            "Once upon a time", max_new_tokens=40, seed=3, stop_ids=[whole.ids[place]]
+        )
+        assert found.ids == whole.ids[: place + 1] and found.finish_reason == "stop"
+        assert found.text == lm.tokenizer.decode(whole.ids[:place])
+
+    def test_expressions(self, lm):
+        whole = lm.generate("Once upon a time", max_new_tokens=80, seed=3).text
+        found = lm.generate("Once upon a time", max_new_tokens=80, seed=3, stop_regex=r"[.!?]\W")
+        end = next(i for i in range(len(whole)) if whole[i] in ".!?" and not whole[i + 1].isalnum())
+        assert found.text == whole[:end] and found.finish_reason == "stop"
+
+    def test_no_end_of_text(self, lm):
+        prompt, options = "Once upon a time", {"max_new_tokens": 60, "temperature": 0}
+        options["logit_bias"] = {4095: 8}
+        ended = lm.generate(prompt, **options)
+        assert ended.finish_reason == "eos" and len(ended.ids) < 30
+        never = lm.generate(prompt, **options, ignore_eos=True)
+        assert never.finish_reason == "length" and len(never.ids) == 60
+        later = lm.generate(prompt, **options, min_new_tokens=30)
+        assert len(later.ids) >= 30 and 4095 not in later.ids[:30]
+        assert never.ids[: len(ended.ids) - 1] == ended.ids[:-1]
+
+    def test_bad_words_as_texts(self, lm):
+        options = {"temperature": 0, "max_new_tokens": 40}
+        plain = lm.generate("Once upon a time there was a", **options).text
+        word = next(w for w in plain.split() if w.isalpha() and len(w) > 2)
+        found = lm.generate("Once upon a time there was a", **options, bad_words=[word]).text
+        assert f" {word} " in f" {plain} " and f" {word} " not in f" {found} "
+
+    def test_ids_that_the_model_does_not_have(self, lm):
+        for option in ({"stop_ids": [4096]}, {"logit_bias": {9999: 1}}, {"bad_words": [[5000]]}):
+            with pytest.raises(InvalidArgumentError, match="is not in the model's vocabulary of"):
+                lm.generate("x", **option)
+
+
+def test_an_end_of_text_that_has_no_row_is_never_banned(lm):
+    other = LanguageModel(lm.model, lm.tokenizer, end_ids=frozenset({4095, 9999}))
+    options = {"seed": 1, "max_new_tokens": 5}
+    assert (
+        other.generate("The", ignore_eos=True, **options).ids
+        == lm.generate("The", ignore_eos=True, **options).ids
+    )
+
+
+def test_beams_that_the_models_file_proposes(copy_of_bundled):
+    """They give way to a stream, and to options that ask for samples."""
+    (copy_of_bundled / "generation_config.json").write_text('{"num_beams": 3}')
+    lm = LanguageModel.load(copy_of_bundled)
+    options = {"max_new_tokens": 8}
+    beams = lm.generate("Once upon", **options)
+    assert beams.ids == lm.generate("Once upon", num_beams=3, **options).ids
+    greedy = lm.generate("Once upon", num_beams=1, temperature=0, **options)
+    assert "".join(lm.stream("Once upon", **options)) == greedy.text
+    sampled = lm.generate("Once upon", temperature=0.8, seed=1, **options)
+    assert (
+        sampled.ids == lm.generate("Once upon", temperature=0.8, seed=1, num_beams=1, **options).ids
+    )
+
+
+def test_logits_that_are_not_numbers_with_samples_and_beams(bundled):
+    lm = LanguageModel.load(bundled)
+    lm.model.weights["ln_f.bias"] = np.full_like(lm.model.weights["ln_f.bias"], np.nan)
+    for options in ({"samples": 2}, {"num_beams": 2}, {"prompt_logprobs": 1}):
+        with pytest.raises(CheckpointError, match="not numbers"):
+            lm.generate("one two three", **options)
+
+
+def test_samples_are_no_single_stream(lm):
+    with pytest.raises(InvalidArgumentError, match="2 samples can't be one stream"):
+        lm.stream("x", samples=2)
+    streams = lm.streams("Once", samples=2, seed=4, max_new_tokens=9)
+    texts = ["".join(stream) for stream in reversed(streams)]
+    assert texts == [lm.generate("Once", seed=s, max_new_tokens=9).text for s in (5, 4)]
+
+
+def test_a_huge_prompt(lm):
+    with pytest.raises(ContextLengthError, match="more than the model's context of 512; shorten"):
+        lm.generate("word " * 2_000_000)
+
+
 class TestDefaults:
     def change(self, folder, **content):
         (folder / "generation_config.json").write_text(json.dumps(content))
@@ -265,9 +393,9 @@ class TestDefaults:
 
 
 def test_what_the_generation_config_asks_for_in_vain_is_told(copy_of_bundled):
-    asked = {"repetition_penalty": 1.3, "num_beams": 4, "no_repeat_ngram_size": 0, "min_p": None}
+    asked = {"guidance_scale": 1.5, "penalty_alpha": 0.6, "eta_cutoff": 0, "min_length": None}
     (copy_of_bundled / "generation_config.json").write_text(json.dumps(asked))
-    with pytest.warns(UserWarning, match=r"sets repetition_penalty, num_beams, which gpt2np ign"):
+    with pytest.warns(UserWarning, match=r"sets penalty_alpha, guidance_scale, which gpt2np ign"):
         LanguageModel.load(copy_of_bundled)
 
 

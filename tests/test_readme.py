@@ -35,8 +35,17 @@ def test_the_library_example_runs(capsys):
     assert len(text) > 50 and ids.startswith("[") and shape == "(3, 4096)"
 
 
+def test_the_decoding_example_runs(capsys):
+    names = {}
+    exec(blocks("python")[0], names)
+    capsys.readouterr()
+    exec(blocks("python")[1], names)
+    out = capsys.readouterr().out
+    assert "TokenLogprob(id=" in out and ("\nstop " in out or "\nlength " in out)
+
+
 def test_the_tokenizers_example_runs(capsys):
-    exec(blocks("python")[1], {})
+    exec(blocks("python")[2], {})
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("('l', 'ittle')") and len(lines) == 12
 

@@ -5,6 +5,10 @@ name, the seed and the speed go to stderr. The prompt is the argument, or a
 file's content (--file), or standard input (-, or no argument and a pipe); of a
 file and of standard input one newline at the end is dropped. A space at the
 end of a prompt misleads the model, whose words begin with theirs.
+
+With --prompts and --out many prompts are continued, each as it would be alone,
+and written in their order as JSON Lines. An interrupted run goes on when the
+command is repeated.
 """
 
 import argparse
@@ -12,9 +16,12 @@ import json
 import signal
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.generation_options import add_generation_arguments, options_from
+from gpt2np.cli.many_prompts import run_prompts
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
 from gpt2np.errors import InvalidArgumentError
@@ -22,6 +29,7 @@ from gpt2np.threads import set_threads
 
 if TYPE_CHECKING:
     from gpt2np.engine import Completion, LanguageModel, TextStream
+    from gpt2np.generation.logprobs import TokenLogprob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("prompt", nargs="?", metavar="PROMPT", help="the text to continue; - for standard input")
     add("--file", type=Path, metavar="FILE", help="read the prompt from a file (UTF-8)")
     add(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="many prompts: a .txt file with one on each line, or a .jsonl file with texts or "
+        'objects such as {"prompt": "...", "max_new_tokens": 9}; needs --out',
+    )
+    add("--out", type=Path, metavar="FILE.jsonl", help="where the continuations of --prompts go")
+    add("--force", action="store_true", help="replace the file of --out if it exists")
+    add(
         "--model",
         metavar="MODEL",
         help="a Hugging Face id (gpt2, distilgpt2, openai-community/gpt2-medium, ..., with "
@@ -37,65 +54,128 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "else openai-community/gpt2 or, if that can't be had, the bundled model",
     )
     add(
-        "-n",
-        "--max-new-tokens",
-        type=int,
-        metavar="N",
-        help="at most N, as far as the context reaches (default: 200)",
-    )
-    add("--greedy", action="store_true", help="always the likeliest token; same as --temperature 0")
-    add("--temperature", type=float, metavar="T", help="0: greedy, higher: wilder (default: 0.8)")
-    add("--top-k", type=int, metavar="K", help="among the K likeliest; 0: no limit (default: 40)")
-    add("--top-p", type=float, metavar="P", help="among the likeliest that reach P (default: 1.0)")
-    add("--seed", type=int, metavar="SEED", help="the same seed, the same text (default: random)")
-    add(
-        "--stop",
-        action="append",
-        metavar="TEXT",
-        help="end before this text (a line's end: $'\\n'); may be given several times",
+        "--draft",
+        metavar="MODEL",
+        help="a smaller model of the same vocabulary, whose guesses are checked; same result, "
+        "faster where they are right",
     )
     add("--no-echo", action="store_true", help="print the continuation without the prompt")
-    add("--json", action="store_true", help="print one JSON object when all is done")
+    add("--json", action="store_true", help="print a JSON object for each text when all is done")
+    add(
+        "--logprobs",
+        type=int,
+        metavar="K",
+        help="in the JSON, log probabilities of each token and the K likeliest in its place",
+    )
+    add("--prompt-logprobs", type=int, metavar="K", help="the same for the prompt's tokens")
     add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
     add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
+    add_generation_arguments(parser)
     parser.epilog = (
         "Where the model's generation_config.json names a number of new tokens, a\n"
-        "temperature, top-k or top-p, that is the default."
+        "temperature, top-k or another of these, that is the default."
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Generate and print; returns the exit code."""
-    prompt = _prompt(args)
+    if args.prompts is not None:
+        set_threads(args.threads)
+        return run_prompts(args, options_from(args), _as_line)
+    if args.out is not None:
+        raise InvalidArgumentError("--out is for --prompts; one text goes to stdout")
+    prompt, options = _prompt(args), options_from(args)
+    if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
+        raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json, to be printed in")
+    if args.draft is not None and args.prompt_lookup:
+        raise InvalidArgumentError("--draft and --prompt-lookup contradict each other; give one")
     set_threads(args.threads)
     from gpt2np.engine import LanguageModel
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        lm = LanguageModel.load(args.model, args.dtype)
-    stream = lm.stream(prompt, **_options(args))
-    _announce(lm, stream)
-    for told in (str(warning.message) for warning in caught):
-        if not lm.notice or lm.notice not in told:  # that one has been announced
-            notice(told)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is text to keep
-    try:
-        if not args.json:
-            _print_stream(stream, "" if args.no_echo else prompt)
-        else:
-            for _ in stream:
-                pass
-        exit_code = 0
-    except KeyboardInterrupt:
-        rest = stream.cancel()
-        if not args.json:
-            print(rest, flush=True)
-        exit_code = 130
-    completion = stream.completion
-    if args.json:
-        print(json.dumps(_as_json(completion), ensure_ascii=False), flush=True)
-    notice(_summary(completion, lm.model.config.n_positions))
+        lm = LanguageModel.load(args.model, args.dtype, args.draft)
+    told = [str(warning.message) for warning in caught]
+    if lm.options(**options).num_beams > 1:
+        found, exit_code = lm.generate(prompt, **options), 0
+        _announce(lm, told, [])
+        _print_all(found, args, prompt)
+    else:
+        streams = lm.streams(prompt, **options)
+        _announce(lm, told, [stream.completion.seed for stream in streams])
+        found, exit_code = _written(streams, args, prompt)
+    texts, context = [found, *found.alternatives], lm.model.config.n_positions
+    notice(_summary(texts, context, bool(args.window)))
+    if (args.choices or args.regex) and any(text.finish_reason == "length" for text in texts):
+        notice("the text ended by its length, perhaps before it had its form; see -n")
     return exit_code
+
+
+def completion_as_json(completion: "Completion") -> dict[str, Any]:
+    """The object that --json prints."""
+    content: dict[str, Any] = {
+        "prompt": completion.prompt,
+        "prompt_ids": completion.prompt_ids,
+        "text": completion.text,
+        "ids": completion.ids,
+        "finish_reason": completion.finish_reason,
+        "seed": completion.seed,
+        "model": completion.model,
+        "tokens_per_second": round(completion.tokens_per_second, 2),
+    }
+    if completion.logprobs is not None:
+        content["logprobs"] = _logprobs(completion.logprobs)
+    if completion.prompt_logprobs is not None:
+        content["prompt_logprobs"] = _logprobs(completion.prompt_logprobs)
+    return content
+
+
+def _as_line(completion: "Completion") -> dict[str, Any]:
+    """The same without what another run would not repeat."""
+    content = completion_as_json(completion)
+    del content["tokens_per_second"]
+    return content
+
+
+def _logprobs(given: Sequence["TokenLogprob | None"]) -> list[dict[str, Any] | None]:
+    return [
+        None if each is None else {"id": each.id, "logprob": each.logprob, "top": each.top}
+        for each in given
+    ]
+
+
+def _written(
+    streams: Sequence["TextStream"], args: argparse.Namespace, prompt: str
+) -> tuple["Completion", int]:
+    """Generate and print; what there is of it, also after Ctrl-C, and the exit code."""
+    from gpt2np.text_stream import run_together, together
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is text to keep
+    live = len(streams) == 1 and not args.json
+    exit_code, rest = 0, ""
+    try:
+        if live:
+            _print_stream(streams[0], "" if args.no_echo else prompt)
+        else:
+            run_together(streams)
+    except KeyboardInterrupt:
+        exit_code, rest = 130, "".join([stream.cancel() for stream in streams])
+    found = together(streams)
+    if not live:
+        _print_all(found, args, prompt)
+    elif exit_code:
+        print(rest, flush=True)
+    return found, exit_code
+
+
+def _print_all(found: "Completion", args: argparse.Namespace, prompt: str) -> None:
+    echo = "" if args.no_echo else prompt
+    for number, completion in enumerate([found, *found.alternatives]):
+        if args.json:
+            print(json.dumps(completion_as_json(completion), ensure_ascii=False), flush=True)
+        else:
+            between = "---\n" if number else ""
+            print(f"{between}{echo}{completion.text}", flush=True)
 
 
 def _print_stream(stream: "TextStream", echo: str) -> None:
@@ -107,46 +187,27 @@ def _print_stream(stream: "TextStream", echo: str) -> None:
     print(flush=True)
 
 
-def _announce(lm: "LanguageModel", stream: "TextStream") -> None:
+def _announce(lm: "LanguageModel", warned: Sequence[str], seeds: Sequence[int]) -> None:
     why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
     notice(f"model: {lm.name}{why}")
-    notice(f"seed: {stream.completion.seed}")
+    if seeds:
+        notice(f"seeds: {seeds[0]} to {seeds[-1]}" if seeds[1:] else f"seed: {seeds[0]}")
+    for told in warned:
+        if not lm.notice or lm.notice not in told:  # that one has been announced
+            notice(told)
 
 
-def _summary(completion: "Completion", context: int) -> str:
-    full = len(completion.prompt_ids) + len(completion.ids) > context
+def _summary(completions: Sequence["Completion"], context: int, window: bool) -> str:
+    tokens = sum(len(completion.ids) for completion in completions)
+    seconds = max(completion.seconds for completion in completions)
+    reasons = ", ".join(str(completion.finish_reason) for completion in completions)
+    first = completions[0]
+    full = not window and len(first.prompt_ids) + len(first.ids) > context
     why = f" (the context of {context} tokens is full)" if full else ""
     return (
-        f"{len(completion.ids)} tokens, {completion.tokens_per_second:.1f} tokens/s, "
-        f"finish reason: {completion.finish_reason}{why}"
+        f"{tokens} tokens, {tokens / seconds if seconds else 0:.1f} tokens/s, "
+        f"finish reason: {reasons}{why}"
     )
-
-
-def _as_json(completion: "Completion") -> dict[str, Any]:
-    return {
-        "prompt": completion.prompt,
-        "prompt_ids": completion.prompt_ids,
-        "text": completion.text,
-        "ids": completion.ids,
-        "finish_reason": completion.finish_reason,
-        "seed": completion.seed,
-        "model": completion.model,
-        "tokens_per_second": round(completion.tokens_per_second, 2),
-    }
-
-
-def _options(args: argparse.Namespace) -> Any:
-    if args.greedy and args.temperature:
-        raise InvalidArgumentError("--greedy and --temperature contradict each other; give one")
-    options = {
-        "max_new_tokens": args.max_new_tokens,
-        "temperature": 0.0 if args.greedy else args.temperature,
-        "top_k": args.top_k,
-        "top_p": args.top_p,
-        "seed": args.seed,
-        "stop": tuple(argument(text, "--stop") for text in args.stop) if args.stop else None,
-    }
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _prompt(args: argparse.Namespace) -> str:

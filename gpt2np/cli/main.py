@@ -19,6 +19,7 @@ from gpt2np.threads import let_idle_threads_sleep
 
 COMMANDS = (
     "generate",
+    "chat",
     "tokenize",
     "download",
     "encode",

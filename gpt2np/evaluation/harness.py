@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from gpt2np.engine import LanguageModel, Options
+from gpt2np.engine import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.requests import (
     continuation_likelihoods,
@@ -25,6 +25,7 @@ from gpt2np.evaluation.requests import (
     end_of_text,
     rolling_likelihoods,
 )
+from gpt2np.generation import Options
 
 try:
     from lm_eval.api.instance import Instance

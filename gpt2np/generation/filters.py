@@ -1,7 +1,7 @@
 """Functions from logits to logits: what is ruled out becomes -inf. (…, V) → (…, V).
 
 They follow `transformers`' logits warpers, in whose order they are meant to be used: temperature,
-top-k, top-p. Ties are treated as there.
+top-k, top-p, min-p, typical. Ties are treated as there.
 """
 
 import math
@@ -50,3 +50,30 @@ def top_p_filter(logits: Array, p: float) -> Array:
     by_id = np.empty_like(removed)
     np.put_along_axis(by_id, order, removed, -1)
     return np.where(by_id, -math.inf, logits)
+
+
+def min_p_filter(logits: Array, p: float) -> Array:
+    """Keep the tokens at least `p` times as likely as the likeliest (Nguyen et al. 2024)."""
+    probabilities = softmax(logits)
+    least = probabilities.max(-1, keepdims=True) * p
+    removed = probabilities < least.astype(logits.dtype)
+    return np.where(removed, -math.inf, logits)
+
+
+def typical_filter(logits: Array, p: float) -> Array:
+    """Keep the tokens whose surprise is nearest to its mean, until they reach probability p.
+
+    Meister et al. 2022, "Locally Typical Sampling". The token that crosses p is kept, with those
+    equally near.
+    """
+    shifted = logits - logits.max(-1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # 0 × -inf, of what is ruled out
+        entropy = -np.nansum(np.exp(log_p) * log_p, -1, keepdims=True)
+    distance = np.abs(-log_p - entropy)
+    order = np.argsort(distance, axis=-1, kind="stable")
+    probabilities = softmax(np.take_along_axis(logits, order, -1))
+    cumulative = np.cumsum(probabilities, -1, dtype=np.float64).astype(logits.dtype)
+    last = np.minimum((cumulative < p).sum(-1, keepdims=True), logits.shape[-1] - 1)
+    farthest = np.take_along_axis(distance, np.take_along_axis(order, last, -1), -1)
+    return np.where(distance > farthest, -math.inf, logits)

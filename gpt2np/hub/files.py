@@ -28,6 +28,7 @@ VOCABULARY = Choice(
     "vocabulary (tokenizer.json or vocab.json + merges.txt)",
     (("tokenizer.json",), ("vocab.json", "merges.txt")),
 )
+CHAT_TEMPLATE = "chat_template.jinja"
 VOCABULARY_EXTRAS = ("added_tokens.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -94,7 +95,12 @@ def weights_in(folder: Path) -> list[str]:
 MODEL_FILES = FileList(
     needed=("config.json",),
     choices=(WEIGHTS, VOCABULARY),
-    optional=("generation_config.json", *VOCABULARY_EXTRAS, "README.md"),  # for its licence
+    optional=(
+        "generation_config.json",
+        *VOCABULARY_EXTRAS,
+        CHAT_TEMPLATE,
+        "README.md",  # for its licence
+    ),
 )
 VOCABULARY_FILES = FileList(optional=("config.json", *VOCABULARY_EXTRAS))  # it names the kind
 
@@ -105,7 +111,6 @@ COMPANIONS = (
     "encoder.json",
     "vocab.bpe",
     "*.tiktoken",
-    "chat_template.jinja",
     "LICENSE*",
 )
 """What belongs to a model beside its config and weights: names and patterns of files."""

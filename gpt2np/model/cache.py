@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,13 @@ class KVCache:
     def advance(self, n: int) -> None:
         """Count the n tokens that `extend` has put in."""
         self.length += n
+
+    def copy(self) -> KVCache:
+        """Another cache of the same tokens, which grows on its own."""
+        other, tiles = copy(self), -(-self.length // TILE)
+        other._keys = self._keys[:, :, :tiles].copy()
+        other._values = self._values[:, :, : tiles * TILE].copy()
+        return other
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` tokens; InvalidArgumentError if there are fewer."""

@@ -117,7 +117,7 @@ class TestOptions:
         result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
 
-        def load(model, dtype):
+        def load(model, dtype, draft):
             raise InvalidArgumentError(f"{model} {dtype} {os.environ['OPENBLAS_NUM_THREADS']}")
 
         for variable in THREAD_VARIABLES:
@@ -126,6 +126,65 @@ class TestOptions:
         assert main.run(["generate", "x", "--threads", "3", "--dtype", "float64"]) == 2
         assert capsys.readouterr().err == "gpt2np generate: error: None float64 3\n"
         assert {os.environ[variable] for variable in THREAD_VARIABLES} == {"3"}
+
+    def test_samples(self, bundled):
+        result = generate("The king", "--seed", "5", "-n", "9", "--samples", "3")
+        lm = LanguageModel.load(bundled)
+        singles = [lm.generate("The king", seed=5 + j, max_new_tokens=9).text for j in range(3)]
+        assert result.stdout.decode() == "---\n".join(f"The king{text}\n" for text in singles)
+        lines = result.stderr.decode().splitlines()
+        assert lines[1] == "seeds: 5 to 7" and lines[2].startswith("27 tokens, ")
+
+    def test_best_of_and_log_probabilities(self):
+        arguments = ["Once", "--best-of", "3", "--samples", "2", "-n", "6", "--seed", "1", "--json"]
+        result = generate(*arguments, "--logprobs", "1", "--prompt-logprobs", "0")
+        found = [json.loads(line) for line in result.stdout.splitlines()]
+        means = [sum(t["logprob"] for t in one["logprobs"]) / 6 for one in found]
+        assert len(found) == 2 and means[0] > means[1]
+        for one in found:
+            assert [token["id"] for token in one["logprobs"]] == one["ids"]
+            assert all(len(token["top"]) == 1 for token in one["logprobs"])
+            assert one["prompt_logprobs"][0] is None
+
+    def test_beams(self, bundled):
+        result = generate("Once upon", "--num-beams", "3", "--samples", "2", "-n", "8", "--no-echo")
+        best = LanguageModel.load(bundled).generate(
+            "Once upon", num_beams=3, samples=2, max_new_tokens=8
+        )
+        assert result.stdout.decode() == f"{best.text}\n---\n{best.alternatives[0].text}\n"
+
+    def test_all_that_changes_the_text(self, bundled):
+        """Each option reaches the library under its name."""
+        options = {
+            "min_p": 0.05, "typical_p": 0.9, "top_p": 0.9, "repetition_penalty": 1.2,
+            "presence_penalty": 0.5, "frequency_penalty": 0.3, "no_repeat_ngram_size": 4,
+            "min_new_tokens": 30, "window": 100, "temperature": 1.1, "top_k": 100,
+        }  # fmt: skip
+        arguments = [str(x) for n, v in options.items() for x in ("--" + n.replace("_", "-"), v)]
+        arguments += ["--bad-word", "king", "--logit-bias", "11=-3", "--stop-regex", "[?]"]
+        arguments += ["--stop-id", "200", "--ignore-eos", "--json", "--seed", "8", "-n", "60"]
+        found = json.loads(generate("The king", *arguments).stdout)
+        expected = LanguageModel.load(bundled).generate(
+            "The king", **options, bad_words=["king"], logit_bias={11: -3}, stop_regex="[?]",
+            stop_ids=[200], ignore_eos=True, seed=8, max_new_tokens=60,
+        )  # fmt: skip
+        assert (found["ids"], found["text"]) == (expected.ids, expected.text)
+
+    @pytest.mark.parametrize("how", [["--prompt-lookup"], ["--draft", "bundled"]])
+    def test_speculation_changes_nothing(self, expected, how):
+        assert generate(*ONCE, *how).stdout.decode() == f"Once upon a time{expected.text}\n"
+
+    def test_window(self, bundled):
+        result = generate("-", "-n", "600", "--window", "64", "--seed", "1", stdin=b"the " * 400)
+        assert "600 tokens, " in result.stderr.decode() and "full" not in result.stderr.decode()
+
+    def test_what_is_rarely_needed_is_not_imported(self):
+        script = (
+            "import sys; from gpt2np.cli import main; main.run(['generate', 'x', '-n', '1', "
+            "'--model', 'bundled']); names = ('beam', 'speculate', 'stop_regex', 'constraint'); "
+            "sys.exit(any(f'gpt2np.generation.{name}' in sys.modules for name in names))"
+        )
+        assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
 
     def test_a_full_context_is_told(self):
         result = generate("-", "-n", "50", "--seed", "1", stdin=b"the " * 500)
@@ -209,6 +268,32 @@ class TestBadInput:
             (["--threads", "0"], ["--threads is 0"]),
             (["--stop", ""], ["stop"]),
             (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
+            (["--num-beams", "2", "--temperature", "1"], ["num_beams is 2 and temperature 1.0"]),
+            (["--num-beams", "2", "--samples", "3"], ["samples is 3 and num_beams 2"]),
+            (["--greedy", "--samples", "2"], ["samples is 2 and temperature 0"]),
+            (["--best-of", "2", "--samples", "3"], ["best_of is 2"]),
+            (["--min-p", "2"], ["min_p is 2.0"]),
+            (["--typical-p", "0"], ["typical_p is 0.0"]),
+            (["--repetition-penalty", "0"], ["repetition_penalty is 0.0"]),
+            (["--presence-penalty", "3"], ["presence_penalty is 3.0"]),
+            (["--frequency-penalty", "-3"], ["frequency_penalty is -3.0"]),
+            (["--no-repeat-ngram-size", "-1"], ["no_repeat_ngram_size is -1"]),
+            (["--min-new-tokens", "300"], ["min_new_tokens is 300", "max_new_tokens, 200"]),
+            (["--logit-bias", "5"], ["--logit-bias is '5'", "50256=-5"]),
+            (["--logit-bias", "5=nan"], ["logit_bias is"]),
+            (["--logit-bias", "9999=1"], ["logit_bias: id 9999"]),
+            (["--bad-word", ""], ["bad_words is ['']"]),
+            (["--stop-regex", "("], ["stop_regex '(' is not a regular expression"]),
+            (["--stop-regex", "x*"], ["matches the empty text"]),
+            (["--stop-id", "4096"], ["stop_ids: id 4096"]),
+            (["--window", "513"], ["window is 513", "context of 512"]),
+            (["--window", "-1"], ["window is -1"]),
+            (["--num-beams", "0"], ["num_beams is 0"]),
+            (["--length-penalty", "nan", "--num-beams", "2"], ["length_penalty is nan"]),
+            (["--early-stopping", "soon"], ["--early-stopping", "soon"]),
+            (["--logprobs", "2"], ["need --json"]),
+            (["--logprobs", "-1", "--json"], ["logprobs is -1"]),
+            (["--draft", "bundled", "--prompt-lookup"], ["--draft and --prompt-lookup"]),
             (["--file", "no-such-file"], ["either PROMPT or --file"]),
         ],
     )
@@ -228,6 +313,20 @@ class TestBadInput:
         result = generate("-", stdin=b"word " * 600)
         tokens = len(LanguageModel.load(bundled).tokenizer.encode("word " * 600))
         self.check(result, 2, f"{tokens} tokens", "context of 512")
+
+    def test_ten_megabytes_of_prompt(self, tmp_path):
+        (tmp_path / "prompt.txt").write_text("word " * 2_000_000)
+        self.check(generate("--file", str(tmp_path / "prompt.txt")), 2, "context of 512")
+
+    def test_a_draft_of_another_vocabulary(self, bundled, tmp_path, gpt2_vocabulary):
+        from conftest import save_reference
+
+        shape = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
+        save_reference(tmp_path, vocab_size=50257, **shape)
+        for name in ("vocab.json", "merges.txt"):
+            (tmp_path / name).write_bytes((gpt2_vocabulary / name).read_bytes())
+        result = generate("x", "--draft", str(tmp_path))
+        self.check(result, 2, "has another vocabulary than bundled")
 
     def test_stop_that_is_not_utf_8(self):
         self.check(generate("x", "--stop", b"\xff"), 2, "--stop is not UTF-8")

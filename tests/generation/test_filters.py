@@ -3,15 +3,23 @@
 import numpy as np
 import pytest
 import torch
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from gpt2np import GenerationOptions
 from gpt2np.generation import (
     apply_temperature,
+    min_p_filter,
     next_id,
     next_probabilities,
     top_k_filter,
     top_p_filter,
+    typical_filter,
 )
 from gpt2np.model.functions import softmax
 
@@ -76,6 +84,50 @@ def test_top_p_keeps_equal_values_whatever_the_order_of_equals(logits, monkeypat
     np.testing.assert_array_equal(np.sort(top_p_filter(logits, 0.6)), np.sort(kept))
 
 
+@pytest.mark.parametrize("p", [0.0, 1e-6, 0.05, 0.3, 0.9, 1.0])
+def test_min_p(logits, p):
+    check_same(probabilities(min_p_filter(logits, p)), logits, MinPLogitsWarper(p))
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.1, 0.2, 0.5, 0.9, 0.95, 0.999])
+def test_typical(logits, p):
+    check_typical(typical_filter(logits, p), logits, p)
+
+
+def check_typical(ours, logits, p):
+    """The kept set of transformers in float64, but for float32's rounding.
+
+    Tokens in which they differ weigh less than that, or lie at the border itself. (In float32
+    transformers' own sum over 50,257 tokens is off by ten times as much.)
+    """
+    exact = torch.tensor(logits.astype(np.float64))
+    kept = TypicalLogitsWarper(p)(None, exact).numpy() > -np.inf
+    other = kept != (ours > -np.inf)
+    probability = softmax(logits.astype(np.float64))
+    log_p = np.log(np.maximum(probability, 1e-300))
+    distance = np.abs(-log_p + (probability * log_p).sum(-1, keepdims=True))
+    border = np.where(kept, distance, -1).max(-1, keepdims=True)
+    at_border = np.abs(distance - border) <= 2e-5 * np.maximum(1, border)
+    light = (probability * other).sum(-1, keepdims=True) <= 1e-6
+    assert (at_border | light | ~other).all()
+    np.testing.assert_array_equal(ours[ours > -np.inf], logits[ours > -np.inf])
+
+
+def test_thousands_of_random_rows(show):
+    """Every filter on rows of many scales; each filter's kept set is transformers'."""
+    rng, rows = np.random.default_rng(5), 0
+    for _ in range(150):
+        scale, size = 10.0 ** rng.uniform(-3, 3), int(rng.integers(2, 300))
+        logits = rng.normal(rng.normal(0, 50), scale, (8, size)).astype(np.float32)
+        k, p = int(rng.integers(1, size)), float(rng.uniform(0.01, 0.99))
+        check_same(probabilities(top_k_filter(logits, k)), logits, TopKLogitsWarper(k))
+        check_same(probabilities(top_p_filter(logits, p)), logits, TopPLogitsWarper(p))
+        check_same(probabilities(min_p_filter(logits, p)), logits, MinPLogitsWarper(p))
+        check_typical(typical_filter(logits, p), logits, p)
+        rows += 4 * len(logits)
+    show("sampling filters against transformers", f"{rows} random rows: the same kept sets")
+
+
 @pytest.mark.parametrize("temperature", [0.1, 0.7, 1.0, 2.5])
 def test_temperature(logits, temperature):
     ours = probabilities(apply_temperature(logits, temperature))
@@ -83,12 +135,25 @@ def test_temperature(logits, temperature):
 
 
 @pytest.mark.parametrize(
-    ("temperature", "k", "p"), [(0.8, 40, 0.9), (1.3, 5, 0.6), (0.5, 200, 0.2)]
+    ("temperature", "k", "p", "min_p"),
+    [(0.8, 40, 0.9, 0.0), (1.3, 5, 0.6, 0.1), (0.5, 200, 0.2, 0.5)],
 )
-def test_all_in_order(logits, temperature, k, p):
-    options = GenerationOptions(temperature=temperature, top_k=k, top_p=p)
+def test_all_in_order(logits, temperature, k, p, min_p):
+    options = GenerationOptions(temperature=temperature, top_k=k, top_p=p, min_p=min_p)
     warpers = TemperatureLogitsWarper(temperature), TopKLogitsWarper(k), TopPLogitsWarper(p)
-    check_same(next_probabilities(logits, options), logits, *warpers)
+    check_same(next_probabilities(logits, options), logits, *warpers, MinPLogitsWarper(min_p))
+
+
+def test_typical_comes_last():
+    rng = np.random.default_rng(8)
+    for _ in range(200):
+        logits = rng.normal(0, 3, (1, 60)).astype(np.float32)
+        options = GenerationOptions(temperature=1.3, top_k=25, top_p=0.9, min_p=0.01, typical_p=0.6)
+        warpers = (
+            *(TemperatureLogitsWarper(1.3), TopKLogitsWarper(25), TopPLogitsWarper(0.9)),
+            *(MinPLogitsWarper(0.01), TypicalLogitsWarper(0.6)),
+        )
+        check_same(next_probabilities(logits, options), logits, *warpers)
 
 
 def test_top_p_keeps_the_token_that_crosses():

@@ -20,6 +20,8 @@ from typing import IO
 
 from gpt2np.text_file import write_text
 
+JOURNAL = "journal"
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -139,7 +141,7 @@ class GrowingFiles:
 
     @property
     def _journal_path(self) -> Path:
-        return self.folder / "journal"
+        return self.folder / JOURNAL
 
     def _journal(self) -> list[Checkpoint]:
         if not self._journal_path.exists():

@@ -1,0 +1,7 @@
+"""Talking with a model: chat templates, the conversation, and what can be done with it."""
+
+from gpt2np.chat.conversation import Conversation, Exchange
+from gpt2np.chat.session import ChatSession
+from gpt2np.chat.template import ChatTemplate, read_chat_template
+
+__all__ = ["ChatSession", "ChatTemplate", "Conversation", "Exchange", "read_chat_template"]

@@ -1,0 +1,166 @@
+"""Talk with a model, line by line.
+
+A model with a chat template answers. Any other, such as GPT-2 itself, is a base
+model: it continues the text that you and it write in turn; an empty line lets
+it go on. Lines that begin with / are commands: /help lists them. Ctrl-C stops
+an answer, Ctrl-D ends the program. Answers go to stdout, all else to stderr;
+when lines come from a file or a pipe, there are no prompts.
+"""
+
+import argparse
+import contextlib
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt2np.cli.generation_options import add_generation_arguments, options_from
+from gpt2np.cli.streams import notice
+from gpt2np.cli.text_input import argument, decoded, without_newline
+from gpt2np.errors import GPT2NPError
+from gpt2np.threads import set_threads
+
+if TYPE_CHECKING:
+    from gpt2np.chat import ChatSession
+    from gpt2np.chat.entry import Entry, ReadLine
+    from gpt2np.text_stream import TextStream
+
+_PROMPT, _CONTINUED = ">>> ", "... "
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add(
+        "--model",
+        metavar="MODEL",
+        help="a Hugging Face id, a folder, or 'bundled'; default: $GPT2NP_MODEL, else "
+        "openai-community/gpt2 or, if that can't be had, the bundled model",
+    )
+    add("--system", metavar="TEXT", help="what a model with a chat template is told beforehand")
+    add("--chat-template", type=Path, metavar="FILE", help="a Jinja file instead of the model's")
+    add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
+    add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
+    add_generation_arguments(parser, several=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read lines, answer them; returns the exit code."""
+    options = options_from(args)
+    set_threads(args.threads)
+    session = _session(args, options)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not sys.stdin.isatty():
+        return _talk(session, _piped_line)
+    with contextlib.suppress(ImportError):  # as on Windows
+        import readline  # noqa: F401 (from here on input() edits lines and remembers them)
+    _talk(session, _terminal_line)
+    return 0
+
+
+def _session(args: argparse.Namespace, options: Any) -> "ChatSession":
+    from gpt2np.chat import ChatSession, ChatTemplate, read_chat_template
+    from gpt2np.chat.template import read_template_file
+    from gpt2np.engine import LanguageModel
+    from gpt2np.hub import find_model
+
+    source = find_model(args.model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lm = LanguageModel.load(source.folder, args.dtype)
+    lm.name = source.name
+    template: ChatTemplate | None
+    roles = lm.tokenizer.vocabulary.roles
+    if args.chat_template is None:
+        template = read_chat_template(source.folder, roles)
+    else:
+        text = read_template_file(args.chat_template)
+        template = ChatTemplate(text, roles, str(args.chat_template))
+    system = None if args.system is None else argument(args.system, "--system")
+    session = ChatSession(lm, template, system=system, options=options)
+    why = f" ({source.notice}; choose another with --model)" if source.notice else ""
+    notice(f"model: {lm.name}{why}")
+    for warning in caught:
+        notice(str(warning.message))
+    if template is None:
+        notice("this is a base model: it continues your text; /help lists the commands")
+    else:
+        notice(f"chat template: {template.origin}; /help lists the commands")
+    return session
+
+
+def _talk(session: "ChatSession", read_line: "ReadLine") -> int:
+    """Until the input ends, or /quit. The exit code is 1 if something couldn't be done."""
+    from gpt2np.chat.entry import read_entry
+
+    exit_code, going = 0, True
+    while going:
+        try:
+            entry = read_entry(read_line)
+            going = entry is not None and _do(session, entry)
+        except KeyboardInterrupt:
+            if read_line is _piped_line:
+                raise
+            notice("\n(Ctrl-D or /quit ends)")
+        except GPT2NPError as error:
+            notice(f"error: {error}")
+            exit_code = 1
+    return exit_code
+
+
+def _do(session: "ChatSession", entry: "Entry") -> bool:
+    """Answer a text or obey a command; False if that is to end."""
+    from gpt2np.chat.commands import QUIT, RETRY, command
+
+    if not entry.is_command:
+        if entry.text or session.template is None:
+            _write(session, session.say(entry.text))
+        return True
+    told = command(session, entry.text)
+    if told == RETRY:
+        _write(session, session.retry())
+    elif told != QUIT:
+        notice(told)
+    return told != QUIT
+
+
+def _write(session: "ChatSession", stream: "TextStream") -> None:
+    """An answer as it comes; Ctrl-C ends it, and what there is of it counts."""
+    try:
+        for piece in stream:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        sys.stdout.write(stream.cancel())
+        if not sys.stdin.isatty():
+            raise
+    finally:
+        session.finish(stream)
+        print(flush=True)
+    if session.left_out:
+        notice(f"(no room in the context for the first {session.left_out} exchanges)")
+    if stream.sequence.start:
+        window = stream.sequence.options.window
+        notice(f"(the context is full: only the last {window} tokens counted)")
+    if session.template and stream.completion.finish_reason == "length":
+        notice("(the answer ended by its length; /set max_new_tokens N allows more)")
+
+
+def _terminal_line(goes_on: bool) -> str | None:
+    prompt = _CONTINUED if goes_on else _PROMPT
+    try:
+        if sys.stdout.isatty():
+            return argument(input(prompt), "the line")
+        sys.stderr.write(prompt)  # stdout is for answers, and input() would write there
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        return argument(without_newline(line), "the line") if line else None
+    except EOFError:
+        notice("")
+        return None
+
+
+def _piped_line(goes_on: bool) -> str | None:
+    line = sys.stdin.buffer.readline()
+    return without_newline(decoded(line, "standard input")) if line else None

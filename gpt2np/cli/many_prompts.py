@@ -1,0 +1,110 @@
+"""`generate --prompts FILE --out FILE.jsonl`: the terminal's side of it."""
+
+import argparse
+import signal
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from gpt2np.cli.streams import notice
+from gpt2np.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from gpt2np.engine import LanguageModel
+    from gpt2np.prompts.job import Describe, Outcome
+
+
+def run_prompts(args: argparse.Namespace, options: dict[str, Any], describe: "Describe") -> int:
+    """Continue the prompts of --prompts; returns the exit code, 1 if lines were skipped."""
+    _check(args)
+    from gpt2np.prompts.job import job_seed, partial_folder
+    from gpt2np.prompts.lines import check_prompts
+
+    total = check_prompts(args.prompts)
+    lm, identity = _load(args)
+    options = {**options, "seed": job_seed(args.out, options.get("seed"))}
+    notice(f"seed: {options['seed']}")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
+    try:
+        outcome = _run(args, lm, identity, options, describe, total)
+    except KeyboardInterrupt:
+        kept = partial_folder(args.out)
+        if kept.exists():
+            notice(f"interrupted; the same command goes on from what is kept in {kept}")
+        return 130
+    skipped = f", {_counted(outcome.skipped, 'line')} skipped" if outcome.skipped else ""
+    notice(f"{_counted(outcome.written, 'text')} in {args.out}{skipped}")
+    return 1 if outcome.skipped else 0
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.out is None:
+        raise InvalidArgumentError("--prompts needs --out FILE.jsonl, where the texts go")
+    if args.prompt is not None or args.file is not None:
+        raise InvalidArgumentError("--prompts and another prompt contradict each other; give one")
+    if args.out.suffix != ".jsonl":
+        raise InvalidArgumentError(f"--out {args.out} must end in .jsonl")
+    if not args.out.parent.is_dir():
+        raise InvalidArgumentError(f"the folder {args.out.parent} does not exist; make it first")
+    if args.out.exists() and not args.force:
+        raise InvalidArgumentError(f"{args.out} exists already; give --force to replace it")
+    if args.out.exists() and args.prompts.exists() and args.out.samefile(args.prompts):
+        raise InvalidArgumentError("--prompts and --out are the same file")
+
+
+def _load(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
+    """The model, and a text that changes with its files."""
+    from gpt2np.engine import LanguageModel
+    from gpt2np.hub import find_model
+    from gpt2np.hub.files import weights_in
+    from gpt2np.tokenizer.dataset.checkpoints import digests
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lm = LanguageModel.load(args.model, args.dtype, args.draft)
+    why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
+    notice(f"model: {lm.name}{why}")
+    for told in map(str, (warning.message for warning in caught)):
+        if not lm.notice or lm.notice not in told:
+            notice(told)
+    folder = find_model("bundled" if lm.notice else args.model).folder
+    return lm, digests("", [folder / name for name in weights_in(folder)])[-1]
+
+
+def _run(
+    args: argparse.Namespace,
+    lm: "LanguageModel",
+    identity: str,
+    options: dict[str, Any],
+    describe: "Describe",
+    total: int,
+) -> "Outcome":
+    from tqdm import tqdm
+
+    from gpt2np.prompts.job import PromptJob, Watcher
+
+    with tqdm(total=total, desc="continuing", unit="line", leave=False, disable=None) as bar:
+
+        def resume(done: int) -> None:
+            bar.write(f"going on at line {done + 1:,}", file=sys.stderr)
+            bar.initial = bar.n = done
+
+        def progress(done: int, tokens: int) -> None:
+            seconds = bar.format_dict["elapsed"]
+            bar.set_postfix_str(
+                f"{tokens / seconds:.0f} tokens/s" if seconds else "", refresh=False
+            )
+            bar.update(done - bar.n)
+
+        watcher = Watcher(
+            resumed=resume,
+            restarted=lambda: bar.write("what is kept is of another job; begun anew", sys.stderr),
+            progress=progress,
+            skipped=lambda problem: bar.write(f"skipped: {problem}", file=sys.stderr),
+        )
+        job = PromptJob(lm, args.prompts, args.out, describe, options, watcher, identity)
+        return job.run()

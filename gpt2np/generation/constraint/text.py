@@ -1,0 +1,143 @@
+"""Choices and patterns as constraints of the decode loop."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.errors import InvalidArgumentError, shown
+from gpt2np.generation.constraint.automaton import DEAD, ByteAutomaton
+from gpt2np.generation.constraint.protocol import Constraint
+from gpt2np.generation.constraint.syntax import literals, parse
+from gpt2np.generation.constraint.vocabulary_trie import VocabularyTrie, vocabulary_trie
+from gpt2np.generation.options import GenerationOptions
+
+_MASKS = 64  # remembered of one constraint; each has V bytes
+
+_BYTES_OF_TEXTS = (*range(0xC0), *range(0xC2, 0xF5))
+"""The bytes that UTF-8 uses."""
+
+
+def text_constraint(
+    options: GenerationOptions,
+    tokens: Mapping[int, bytes],
+    vocab_size: int,
+    end_ids: Collection[int],
+    special_ids: Collection[int] = (),
+) -> Constraint:
+    """The constraint that `options.choices` or `options.regex` asks for, before the first id.
+
+    What is found out about a pattern and a vocabulary is kept for the next call with the same
+    `tokens`, the same object.
+
+    Args:
+        options: one of the two must be set.
+        tokens: id → bytes.
+        vocab_size: the model's number of rows, V.
+        end_ids: the ids that end a text.
+        special_ids: ids that are no text, and are never allowed.
+
+    Raises:
+        InvalidArgumentError: the pattern is not one that can be used, no text matches it, or a
+            byte has no token.
+    """
+    source = _Source(tokens, vocab_size, frozenset(end_ids), frozenset(special_ids))
+    return _start(options.choices, options.regex, source)
+
+
+@dataclass(frozen=True, eq=False)
+class TextConstraint:
+    """The state of a text of which some ids are there."""
+
+    form: _Form
+    state: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text matches and nothing can follow."""
+        return self.form.automaton.is_complete(self.state)
+
+    def allowed(self) -> NDArray[np.bool_]:
+        """(V,): the ids that may come next; an end id, where the text may end here. Read-only."""
+        return self.form.mask(self.state)
+
+    def advance(self, token_id: int) -> TextConstraint:
+        """The state after one more id; after an end id the same."""
+        if token_id in self.form.end_ids:
+            return self
+        data = self.form.tokens.get(token_id, b"")
+        after = self.form.automaton.after(self.state, data) if data else DEAD
+        return TextConstraint(self.form, after)
+
+
+class _Form:
+    """What all states of texts of one form share."""
+
+    def __init__(
+        self,
+        automaton: ByteAutomaton,
+        trie: VocabularyTrie,
+        tokens: Mapping[int, bytes],
+        end_ids: frozenset[int],
+    ) -> None:
+        self.automaton = automaton
+        self.tokens = tokens
+        self.end_ids = end_ids
+        self.mask = lru_cache(_MASKS)(self._mask)
+        self._trie = trie
+
+    def _mask(self, state: int) -> NDArray[np.bool_]:
+        mask = self._trie.allowed(self.automaton, state)
+        mask[[end for end in self.end_ids if end < len(mask)]] = self.automaton.matches(state)
+        mask.setflags(write=False)
+        return mask
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What masks depend on beside the form; equal only with the same object `tokens`."""
+
+    tokens: Mapping[int, bytes] = field(hash=False)
+    vocab_size: int
+    end_ids: frozenset[int]
+    special_ids: frozenset[int]
+
+    def __eq__(self, other: object) -> bool:
+        mine = self.vocab_size, self.end_ids, self.special_ids
+        return (
+            isinstance(other, _Source)
+            and self.tokens is other.tokens
+            and mine == (other.vocab_size, other.end_ids, other.special_ids)
+        )
+
+    @cached_property
+    def text_tokens(self) -> dict[int, bytes]:
+        """The tokens that are text, and that the model has a row for."""
+        others = self.end_ids | self.special_ids
+        kept = self.tokens.items()
+        return {i: data for i, data in kept if i < self.vocab_size and i not in others}
+
+
+@lru_cache(maxsize=8)
+def _start(choices: tuple[str, ...], pattern: str | None, source: _Source) -> TextConstraint:
+    automaton = ByteAutomaton(literals(choices) if pattern is None else parse(pattern))
+    if automaton.start == DEAD:
+        raise InvalidArgumentError(f"no text matches the pattern {shown(pattern)}")
+    form = _Form(automaton, _trie(source), source.text_tokens, source.end_ids)
+    return TextConstraint(form, automaton.start)
+
+
+@lru_cache(maxsize=4)
+def _trie(source: _Source) -> VocabularyTrie:
+    single = set(source.text_tokens.values())
+    missing = [byte for byte in _BYTES_OF_TEXTS if bytes([byte]) not in single]
+    if missing:
+        raise InvalidArgumentError(
+            f"choices and regex need a vocabulary with a token for each byte; {len(missing)} have "
+            f"none here, 0x{missing[0]:02x} among them"
+        )
+    return vocabulary_trie(source.text_tokens, source.vocab_size)

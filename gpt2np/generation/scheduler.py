@@ -1,0 +1,78 @@
+"""Many sequences over time: they wait for room, run together, and leave when they have ended."""
+
+from collections import deque
+
+from gpt2np.generation.loop import decode_step
+from gpt2np.generation.sequence import RunningSequence
+from gpt2np.model import GPT2
+from gpt2np.model.cache import cache_nbytes
+
+
+class Scheduler:
+    """Steps through sequences that may join at any time; memory stays bounded.
+
+        >>> scheduler = Scheduler(model)
+        >>> scheduler.add(sequence)
+        >>> while scheduler.busy:
+        ...     for finished in scheduler.step():
+        ...         print(finished.ids)
+
+    First come, first served. It belongs to one thread.
+
+    Attributes:
+        running: the sequences that grow with each step.
+        waiting: those that come next.
+    """
+
+    def __init__(self, model: GPT2, max_running: int = 16, cache_bytes: int = 1 << 30) -> None:
+        """At most `max_running` at once, with at most `cache_bytes` of keys and values; or one."""
+        self.running: list[RunningSequence] = []
+        self.waiting: deque[RunningSequence] = deque()
+        self._model = model
+        self._max_running = max_running
+        self._cache_bytes = cache_bytes
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs or waits."""
+        return bool(self.running or self.waiting)
+
+    @property
+    def free(self) -> int:
+        """How many more may run at once, as far as their number is concerned."""
+        return max(0, self._max_running - len(self.running) - len(self.waiting))
+
+    def add(self, sequence: RunningSequence) -> None:
+        """Let a sequence run as soon as there is room."""
+        self.waiting.append(sequence)
+
+    def step(self) -> list[RunningSequence]:
+        """One id or more for all that run; those that have ended, also by their owners' will.
+
+        Their caches are let go.
+        """
+        self._admit()
+        going = [sequence for sequence in self.running if sequence.finish_reason is None]
+        if going:
+            decode_step(self._model, going)
+        ended = [sequence for sequence in self.running if sequence.finish_reason]
+        self.running = [sequence for sequence in self.running if not sequence.finish_reason]
+        for sequence in ended:
+            sequence.cache = self._model.new_cache()
+            sequence.speculation = None
+        return ended
+
+    def _admit(self) -> None:
+        held = sum(map(self._bytes, self.running))
+        while self.waiting:
+            held += self._bytes(self.waiting[0])
+            fits = len(self.running) < self._max_running and held <= self._cache_bytes
+            if self.running and not fits:
+                return
+            self.running.append(self.waiting.popleft())
+
+    def _bytes(self, sequence: RunningSequence) -> int:
+        """What its keys and values may come to."""
+        config = self._model.config
+        length = len(sequence.prompt) + sequence.options.max_new_tokens
+        return cache_nbytes(config, min(length, config.n_positions), self._model.dtype)

@@ -1,0 +1,1 @@
+"""Many prompts out of a file, and their continuations into another."""

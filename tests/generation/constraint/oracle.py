@@ -1,0 +1,46 @@
+"""What the `regex` package says about texts and, by trying characters, about bytes."""
+
+from functools import lru_cache
+
+import regex
+
+ALPHABET = "ab1 é漢😀\n_-Z٣"
+"""The characters of random texts and patterns."""
+
+
+def can_lead_to_match(pattern: str, data: bytes) -> bool:
+    """Whether some text that matches begins with these bytes."""
+    try:
+        return is_partial(pattern, data.decode())
+    except UnicodeDecodeError as error:
+        if error.end != len(data) or "unexpected end" not in error.reason:
+            return False
+        head, tail = data[: error.start].decode(), data[error.start :]
+        return any(is_partial(pattern, head + character) for character in beginning_with(tail))
+
+
+def is_partial(pattern: str, text: str) -> bool:
+    return regex.fullmatch(pattern, text, partial=True) is not None
+
+
+@lru_cache(maxsize=1000)
+def beginning_with(tail: bytes) -> str:
+    """Characters whose UTF-8 begins with `tail`: all, or of too many each sixteenth.
+
+    No class in the tests has fewer in a row among those of four bytes, but for ALPHABET.
+    """
+    length = 2 if tail[0] < 0xE0 else 3 if tail[0] < 0xF0 else 4
+    missing = length - len(tail)
+    low, high = (
+        int(
+            "".join(
+                f"{byte & 0x3F:06b}" for byte in [tail[0] & (0x7F >> length), *tail[1:], *rest]
+            ),
+            2,
+        )
+        for rest in ([0x80] * missing, [0xBF] * missing)
+    )
+    low = max(low, (0, 0x80, 0x800, 0x10000)[length - 1])
+    codes = range(low, min(high, 0x10FFFF) + 1, 16 if missing == 3 else 1)
+    known = [character for character in ALPHABET if character.encode().startswith(tail)]
+    return "".join([*known, *(chr(code) for code in codes if not 0xD800 <= code < 0xE000)])

@@ -1,0 +1,176 @@
+"""Biases, penalties and bans against transformers' processors and, for OpenAI's, the definition."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    LogitsProcessorList,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
+
+from gpt2np import GenerationOptions, InvalidArgumentError
+from gpt2np.generation.penalties import penalized, presence_and_frequency_penalty
+
+END_IDS = {3, 7}
+CASES = 1500
+KINDS = {
+    "normal": lambda rng, size: rng.normal(0, 3, size),
+    "gpt2's level": lambda rng, size: rng.normal(-90, 5, size),
+    "huge": lambda rng, size: rng.normal(0, 1e30, size),
+    "tiny": lambda rng, size: rng.normal(0, 1e-30, size),
+    "ties": lambda rng, size: rng.integers(-2, 3, size).astype(float),
+    "all equal": lambda rng, size: np.zeros(size),
+    "signed zeros": lambda rng, size: rng.choice([0.0, -0.0, 1.0, -1.0], size),
+    "some ruled out": lambda rng, size: np.where(rng.random(size) < 0.4, -np.inf, rng.normal(size)),
+}
+
+
+def cases(seed):
+    """Logits, a prompt and what was generated, of every kind and of many lengths."""
+    rng = np.random.default_rng(seed)
+    for number in range(CASES):
+        size = int(rng.choice([8, 50, 400]))
+        logits = list(KINDS.values())[number % len(KINDS)](rng, size).astype(np.float32)
+        logits[rng.integers(size)] = 1.5  # one at least is not ruled out
+        alphabet = int(rng.choice([2, 5, size]))  # few ids repeat, many don't
+        ids = rng.integers(0, alphabet, rng.integers(1, 40)).tolist()
+        cut = int(rng.integers(1, len(ids) + 1))
+        yield rng, logits, ids[:cut], ids[cut:]
+
+
+def ours(logits, prompt, generated, **options):
+    """Ruled out altogether counts as all -inf."""
+    before = logits.copy()
+    options = GenerationOptions(max_new_tokens=1000, **options)
+    try:
+        result = penalized(logits, options, prompt, generated, END_IDS)
+    except InvalidArgumentError as error:
+        assert "every token is ruled out" in str(error)
+        result = np.full_like(logits, -np.inf)
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(logits, before)  # the caller's array is left alone
+    return result
+
+
+def theirs(processor, logits, prompt, generated):
+    return processor(torch.tensor([[*prompt, *generated]]), torch.tensor(logits)[None])[0].numpy()
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_repetition_penalty():
+    for rng, logits, prompt, generated in cases(1):
+        penalty = float(rng.choice([0.5, 1.01, 1.3, 2.0, 100.0]))
+        processor = RepetitionPenaltyLogitsProcessor(penalty)
+        expected = theirs(processor, logits, prompt, generated)
+        if np.isfinite(expected.max()):
+            result = ours(logits, prompt, generated, repetition_penalty=penalty)
+            np.testing.assert_array_equal(result, expected)
+
+
+def test_no_repeat_ngram():
+    for rng, logits, prompt, generated in cases(2):
+        size = int(rng.integers(1, 5))
+        expected = theirs(NoRepeatNGramLogitsProcessor(size), logits, prompt, generated)
+        result = ours(logits, prompt, generated, no_repeat_ngram_size=size)
+        np.testing.assert_array_equal(result, expected)
+
+
+def random_words(rng, size, prompt, generated):
+    """Some of them are begun by the text's end, so that their last id is at stake."""
+    ids, words = [*prompt, *generated], []
+    for _ in range(rng.integers(1, 5)):
+        begun = ids[len(ids) - int(rng.integers(0, min(4, len(ids)) + 1)) :]
+        words.append([*begun, int(rng.integers(size))])
+    return words
+
+
+def test_bad_words():
+    for rng, logits, prompt, generated in cases(3):
+        words = random_words(rng, len(logits), prompt, generated)
+        words = [word for word in words if word not in [[end] for end in END_IDS]]
+        if not words:
+            continue
+        expected = theirs(NoBadWordsLogitsProcessor(words), logits, prompt, generated)
+        np.testing.assert_array_equal(ours(logits, prompt, generated, bad_words=words), expected)
+
+
+def test_logit_bias():
+    for rng, logits, prompt, generated in cases(4):
+        ids = rng.choice(len(logits), rng.integers(1, 8), replace=False)
+        bias = {int(i): float(rng.normal(0, 20)) for i in ids}
+        processor = SequenceBiasLogitsProcessor({(i,): value for i, value in bias.items()})
+        expected = theirs(processor, logits, prompt, generated)
+        np.testing.assert_array_equal(ours(logits, prompt, generated, logit_bias=bias), expected)
+
+
+def test_min_new_tokens_and_ignore_eos():
+    for rng, logits, prompt, generated in cases(5):
+        least = int(rng.integers(0, 30))
+        processor = MinNewTokensLengthLogitsProcessor(len(prompt), least, sorted(END_IDS))
+        expected = theirs(processor, logits, prompt, generated)
+        result = ours(logits, prompt, generated, min_new_tokens=least)
+        np.testing.assert_array_equal(result, expected)
+        never = theirs(SuppressTokensLogitsProcessor(sorted(END_IDS)), logits, prompt, generated)
+        np.testing.assert_array_equal(ours(logits, prompt, generated, ignore_eos=True), never)
+
+
+def test_presence_and_frequency():
+    """logit − presence·[count > 0] − frequency·count, over what was generated (OpenAI's API)."""
+    for rng, logits, prompt, generated in cases(6):
+        presence, frequency = rng.uniform(-2, 2, 2)
+        expected = logits.astype(np.float64)
+        for token_id in set(generated):
+            expected[token_id] -= presence + frequency * generated.count(token_id)
+        options = {"presence_penalty": presence, "frequency_penalty": frequency}
+        result = ours(logits, prompt, generated, **options)
+        np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-5)
+
+
+def test_presence_and_frequency_by_hand():
+    result = presence_and_frequency_penalty(np.zeros(4, np.float32), [1, 2, 2, 2], 0.5, 0.25)
+    assert result.tolist() == [0, -0.75, -1.25, 0]
+
+
+def test_all_in_order():
+    for rng, logits, prompt, generated in cases(7):
+        words = random_words(rng, len(logits), prompt, generated)
+        bias = {int(rng.integers(len(logits))): 4.0}
+        processors = LogitsProcessorList(
+            [
+                SequenceBiasLogitsProcessor({(i,): value for i, value in bias.items()}),
+                RepetitionPenaltyLogitsProcessor(1.7),
+                NoRepeatNGramLogitsProcessor(3),
+                NoBadWordsLogitsProcessor(words),
+                MinNewTokensLengthLogitsProcessor(len(prompt), 10, sorted(END_IDS)),
+            ]
+        )
+        expected = theirs(processors, logits, prompt, generated)
+        options = {"logit_bias": bias, "repetition_penalty": 1.7, "no_repeat_ngram_size": 3}
+        options |= {"bad_words": words, "min_new_tokens": 10}
+        np.testing.assert_array_equal(ours(logits, prompt, generated, **options), expected)
+
+
+def test_nothing_asked_for_costs_nothing():
+    logits = np.ones(4, np.float32)
+    assert penalized(logits, GenerationOptions(), [1], [2], END_IDS) is logits
+
+
+def test_a_constraint_comes_last():
+    class OnlyTwo:
+        complete = False
+
+        def allowed(self):
+            return np.arange(5) == 2
+
+    options = GenerationOptions(logit_bias={2: -100.0, 4: 50.0})
+    result = penalized(np.zeros(5, np.float32), options, [1], [], END_IDS, OnlyTwo())
+    assert result.tolist() == [-np.inf, -np.inf, -100, -np.inf, -np.inf]
+    with pytest.raises(InvalidArgumentError, match="after 0 tokens every token is ruled out"):
+        penalized(
+            np.zeros(5, np.float32), GenerationOptions(bad_words=[[2]]), [1], [], (), OnlyTwo()
+        )

@@ -1,0 +1,267 @@
+"""Batches: whenever a sequence joins, and whatever runs beside it, it gets what it gets alone."""
+
+import numpy as np
+import pytest
+
+from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
+from gpt2np.generation import RunningSequence, Scheduler, decode_step, start_sequence
+from gpt2np.generation.penalties import penalized
+from gpt2np.generation.prompt import share_prompt
+from gpt2np.generation.sampler import next_probabilities
+from gpt2np.generation.speculate import Speculation
+from gpt2np.model.blas import small_kernels
+
+NEAR_TIE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return GPT2.from_folder(tiny[0])
+
+
+def random_options(rng, longest=24):
+    """Some of everything that changes ids."""
+    options = {"max_new_tokens": int(rng.integers(1, longest)), "seed": int(rng.integers(1000))}
+    options["temperature"] = float(rng.choice([0, 0, 0.7, 1.0, 1.5]))
+    for name, values in {
+        "top_k": [0, 5, 40],
+        "top_p": [1.0, 0.9, 0.5],
+        "min_p": [0.0, 0.02],
+        "typical_p": [1.0, 0.8],
+        "repetition_penalty": [1.0, 1.3],
+        "frequency_penalty": [0.0, 0.5],
+        "no_repeat_ngram_size": [0, 0, 3],
+        "window": [0, 0, 20],
+        "prompt_lookup": [False, True],
+    }.items():
+        options[name] = rng.choice(values).item()
+    return GenerationOptions(**options)
+
+
+def start(model, prompt, options, end_ids):
+    sequence = start_sequence(model, prompt, options, end_ids)
+    if options.prompt_lookup:
+        sequence.speculation = Speculation(model, None)
+    return sequence
+
+
+def alone(model, prompt, options, end_ids):
+    """The ids one by one, without guesses; and how near each choice was to another."""
+    sequence = start_sequence(model, prompt, options, end_ids)
+    gaps, choose = [], sequence.choose
+
+    def watched(logits):
+        gaps.append(gap(sequence, logits))
+        return choose(logits)
+
+    sequence.choose = watched
+    while sequence.finish_reason is None:
+        decode_step(model, [sequence])
+    return sequence, gaps
+
+
+def gap(sequence, logits):
+    """Greedy: between the two highest logits; sampled: from the draw to where another id begins."""
+    state = (sequence.prompt, sequence.ids, sequence.end_ids)
+    logits = penalized(logits, sequence.options, *state)
+    if sequence.options.temperature == 0:
+        second, first = np.partition(logits, -2)[-2:]
+        return first - second
+    edges = np.cumsum(next_probabilities(logits, sequence.options))
+    return np.abs(edges / edges[-1] - sequence.rng.coming(0)).min()
+
+
+def run_batch(model, rng, jobs, end_ids):
+    """Sequences join a few at a time, at random steps; returns them in their own order."""
+    scheduler = Scheduler(model, max_running=int(rng.integers(1, 9)))
+    sequences = [start(model, prompt, options, end_ids) for prompt, options in jobs]
+    waiting, ended = list(rng.permutation(len(jobs))), []
+    while waiting or scheduler.busy:
+        for _ in range(min(len(waiting), int(rng.integers(0, 4)))):
+            scheduler.add(sequences[waiting.pop()])
+        ended += scheduler.step()
+        assert len(scheduler.running) <= 8
+    assert sorted(map(id, ended)) == sorted(map(id, sequences))
+    return sequences
+
+
+def check_batches(model, rng, batches, vocab_size, longest):
+    rows = near = flipped = 0
+    for _ in range(batches):
+        end_ids = set(rng.choice(vocab_size, 3).tolist())
+        jobs = [
+            (
+                rng.integers(0, vocab_size, rng.integers(1, 25)).tolist(),
+                random_options(rng, longest),
+            )
+            for _ in range(rng.integers(2, 8))
+        ]
+        for together, job in zip(run_batch(model, rng, jobs, end_ids), jobs, strict=True):
+            single, gaps = alone(model, *job, end_ids)
+            rows += 1
+            near += sum(distance < NEAR_TIE for distance in gaps)
+            if together.ids != single.ids:
+                pairs = enumerate(zip(together.ids, single.ids, strict=False))
+                place = next(i for i, (a, b) in pairs if a != b)
+                assert not small_kernels() and gaps[place] < NEAR_TIE
+                flipped += 1
+            else:
+                assert together.finish_reason == single.finish_reason
+    return f"{batches} batches, {rows} rows: {rows - flipped} equal; {near} near-ties met"
+
+
+def test_two_hundred_random_batches(model, show):
+    line = check_batches(model, np.random.default_rng(31), 200, 211, 24)
+    show("each row of a batch against its own single run", f"random model: {line}")
+
+
+def test_bundled_model(bundled, show):
+    line = check_batches(GPT2.from_folder(bundled), np.random.default_rng(32), 8, 4096, 20)
+    show("each row of a batch against its own single run", f"bundled model: {line}")
+
+
+@pytest.mark.slow
+def test_two_hundred_batches_of_the_bundled_model(bundled, show):
+    line = check_batches(GPT2.from_folder(bundled), np.random.default_rng(33), 200, 4096, 60)
+    show("each row of a batch against its own single run", f"bundled model: {line}")
+
+
+class TestScheduler:
+    def options(self, **given):
+        return GenerationOptions(**{"max_new_tokens": 5, "seed": 0} | given)
+
+    def test_first_come_first_served(self, model):
+        scheduler = Scheduler(model, max_running=2)
+        sequences = [start_sequence(model, [1, i], self.options(), ()) for i in range(5)]
+        assert not scheduler.busy and scheduler.free == 2
+        for sequence in sequences:
+            scheduler.add(sequence)
+        assert scheduler.free == 0 and scheduler.step() == []
+        assert scheduler.running == sequences[:2] and list(scheduler.waiting) == sequences[2:]
+        ended = []
+        while scheduler.busy:
+            ended += scheduler.step()
+        assert ended == sequences and scheduler.step() == []
+
+    def test_memory_is_bounded(self, model):
+        one = 2 * 3 * 24 * 4 * 25  # layers, channels, bytes, tokens
+        scheduler = Scheduler(model, cache_bytes=3 * one)
+        for _ in range(7):
+            scheduler.add(start_sequence(model, [3] * 20, self.options(), ()))
+        scheduler.step()
+        assert len(scheduler.running) == 3
+        small = Scheduler(model, cache_bytes=1)  # one always runs
+        small.add(start_sequence(model, [3] * 20, self.options(), ()))
+        small.step()
+        assert len(small.running) == 1
+
+    def test_caches_are_let_go(self, model):
+        scheduler = Scheduler(model)
+        sequences = [start_sequence(model, [1, i], self.options(), ()) for i in range(3)]
+        for sequence in sequences:
+            scheduler.add(sequence)
+        while scheduler.busy:
+            scheduler.step()
+        assert all(sequence.cache.length == 0 for sequence in sequences)
+
+    def test_cancelled_ones_leave(self, model):
+        scheduler = Scheduler(model)
+        first, second = (start_sequence(model, [1, i], self.options(), ()) for i in range(2))
+        scheduler.add(first)
+        scheduler.add(second)
+        scheduler.step()
+        first.end("cancelled")
+        assert scheduler.step() == [first] and len(first.ids) == 1 and len(second.ids) == 2
+
+    def test_one_that_fails_does_not_hurt_the_others(self, model):
+        scheduler = Scheduler(model)
+        banned = self.options(bad_words=[[i] for i in range(211)])
+        bad = start_sequence(model, [1], banned, ())
+        good = start_sequence(model, [1], self.options(), ())
+        scheduler.add(bad)
+        scheduler.add(good)
+        assert scheduler.step() == [bad]
+        assert isinstance(bad.error, InvalidArgumentError) and bad.finish_reason == "cancelled"
+        while scheduler.busy:
+            scheduler.step()
+        assert len(good.ids) == 5 and good.error is None
+
+
+class TestSharedPrompt:
+    def samples(self, model, n, **given):
+        options = GenerationOptions(max_new_tokens=12, **given)
+        sequences = []
+        for seed in range(n):
+            sequence = start_sequence(model, [9, 8, 7, 6, 5] * 4, options, ())
+            sequences.append(sequence)
+            sequence.rng = type(sequence.rng)(seed)
+        share_prompt(sequences)
+        return sequences
+
+    def test_the_prompt_is_computed_once(self, model, monkeypatch):
+        tokens, forward = [], model.forward
+
+        def counted(sequences, *args, **kwargs):
+            tokens.append(sum(map(len, sequences)))
+            return forward(sequences, *args, **kwargs)
+
+        monkeypatch.setattr(model, "forward", counted)
+        decode_step(model, self.samples(model, 6))
+        assert sum(tokens) == 19 + 6  # its last token is where the samples part
+
+    @pytest.mark.parametrize("further", [{}, {"prompt_logprobs": 2}, {"window": 7}])
+    def test_each_is_what_it_is_alone(self, model, further):
+        sequences = self.samples(model, 4, **further)
+        while running := [s for s in sequences if s.finish_reason is None]:
+            decode_step(model, running)
+        for seed, sequence in enumerate(sequences):
+            single = self.samples(model, 1, **further)[0]
+            single.rng = type(single.rng)(seed)
+            while single.finish_reason is None:
+                decode_step(model, [single])
+            assert single.ids == sequence.ids
+        assert len({tuple(sequence.ids) for sequence in sequences}) == 4
+
+    def test_caches_are_independent(self, model):
+        first, second = self.samples(model, 2)
+        decode_step(model, [first, second])
+        keys = second.cache._keys.copy()
+        decode_step(model, [first])
+        np.testing.assert_array_equal(second.cache._keys, keys)
+
+
+class TestWindow:
+    @pytest.mark.parametrize("window", [1, 7, 47, 48])
+    def test_equals_a_fresh_forward_of_that_window(self, model, window):
+        options = GenerationOptions(max_new_tokens=120, temperature=0, window=window)
+        sequence = start_sequence(model, [4, 5, 6], options, ())
+        seen, take = [], RunningSequence.choose
+
+        def watched(logits):
+            first = sequence.start
+            seen.append(([*sequence.prompt, *sequence.ids][first:], logits))
+            return take(sequence, logits)
+
+        sequence.choose = watched
+        while sequence.finish_reason is None:
+            decode_step(model, [sequence])
+        assert len(sequence.ids) == 120 and sequence.finish_reason == "length"
+        assert len(seen) == 120 and max(len(ids) for ids, _ in seen) == 48
+        for (before, _), (after, _) in zip(seen, seen[1:], strict=False):
+            assert len(after) == (len(before) + 1 if len(before) < 48 else window)
+        for ids, logits in seen:
+            np.testing.assert_allclose(model.forward([ids])[-1], logits, atol=1e-4)
+
+    def test_of_a_prompt_longer_than_the_context(self, model):
+        prompt = np.random.default_rng(3).integers(0, 211, 5000).tolist()
+        options = GenerationOptions(max_new_tokens=10, temperature=0, window=30)
+        sequence = start_sequence(model, prompt, options, ())
+        fresh = start_sequence(model, prompt[-30:], options, ())
+        for each in (sequence, fresh):
+            while each.finish_reason is None:
+                decode_step(model, [each])
+        assert sequence.ids == fresh.ids
+
+    def test_larger_than_the_context(self, model):
+        with pytest.raises(InvalidArgumentError, match=r"window is 49, more than .* of 48"):
+            start_sequence(model, [1], GenerationOptions(window=49), ())

@@ -1,0 +1,78 @@
+"""Files of prompts: what is on each line, or what is wrong with it."""
+
+import json
+
+import pytest
+
+from gpt2np import InvalidArgumentError
+from gpt2np.prompts.lines import PromptLine, check_prompts, read_lines
+
+
+def lines(tmp_path, content, name="x.jsonl"):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return list(read_lines(tmp_path / name))
+
+
+def test_a_text_on_each_line(tmp_path):
+    found = lines(tmp_path, b'\xef\xbb\xbfa b \r\n\n \t\n"c"\n\xc3\xa4\xe2\x80\xa8x', "x.txt")
+    assert found == [
+        PromptLine(1, "a b "),
+        PromptLine(2),
+        PromptLine(3),
+        PromptLine(4, '"c"'),
+        PromptLine(5, "ä\u2028x"),  # no line ends there
+    ]
+
+
+def test_json_on_each_line(tmp_path):
+    found = lines(tmp_path, '"a\\nb"\n{"prompt": [5, 6], "seed": 3, "id": [1]}\n\n{"prompt": ""}')
+    assert found == [
+        PromptLine(1, "a\nb"),
+        PromptLine(2, [5, 6], {"seed": 3}, [1]),
+        PromptLine(3),
+        PromptLine(4, ""),
+    ]
+
+
+def test_from_a_line_on(tmp_path):
+    lines(tmp_path, "a\nb\nc\n", "x.txt")
+    assert list(read_lines(tmp_path / "x.txt", after=2)) == [PromptLine(3, "c")]
+    assert check_prompts(tmp_path / "x.txt") == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (b"abc", "not JSON"),
+        (b'{"prompt": "a"', "not JSON"),
+        (b"7", 'neither a text nor an object with a "prompt"'),
+        (b'{"text": "a"}', 'an object with a "prompt"'),
+        (b'{"prompt": 7}', "the prompt is 7, no text and no ids"),
+        (b'{"prompt": "a", "temprature": 1}', "there is no option 'temprature'"),
+        (b'{"prompt": "a", "prompt": "b"}', "the key 'prompt' comes twice"),
+        (b'"\xff"', "not UTF-8 text: byte 0xff"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_broken_lines(tmp_path, line, told):
+    before, broken, after = lines(tmp_path, b'"a"\n' + line + b'\n"b"\n')
+    assert (before.prompt, after.prompt) == ("a", "b")
+    assert broken.number == 2 and broken.prompt is None and told in broken.problem
+
+
+@pytest.mark.parametrize("name", ["x", "x.csv", "x.json"])
+def test_names_that_do_not_tell_the_format(tmp_path, name):
+    (tmp_path / name).write_text("a")
+    with pytest.raises(InvalidArgumentError, match=r"it must be \.txt or \.jsonl"):
+        check_prompts(tmp_path / name)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="there is no file"):
+        check_prompts(tmp_path / "x.txt")
+
+
+def test_json_is_read_as_python_does(tmp_path):
+    texts = ["a", "漢\u2028", "\ud83e\udd8a 🦊", '"\\']
+    found = lines(tmp_path, "\n".join(map(json.dumps, texts)))
+    assert [line.prompt for line in found] == ["a", "漢\u2028", "🦊 🦊", '"\\']
