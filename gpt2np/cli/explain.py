@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_prompt_arguments(parser)
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="the page to write")
-    add("--model", metavar="MODEL", help="a Hugging Face id, a folder, or 'bundled'")
+    model = "a Hugging Face id, a folder, or 'bundled'; default: as for generate"
+    add("--model", metavar="MODEL", help=model)
     window = "the page is about these tokens of the prompt, counted from 0, without STOP"
     add("--window", type=_window, metavar="START:STOP", help=window)
     add("--layer", type=int, metavar="L", help="the block to open (default: in the middle)")

@@ -294,7 +294,7 @@ def test_without_the_script(open_page, page):
     )
 
 
-@pytest.mark.parametrize("prompt", [MARKUP, SIGNS])
+@pytest.mark.parametrize("prompt", [MARKUP, SIGNS], ids=["markup", "signs"])
 def test_a_hostile_prompt_shows_itself_and_does_nothing(open_page, bundled, prompt):
     page = explain(load(bundled), prompt, steps=1, float64=False)
     tab = open_page(page, width=360)

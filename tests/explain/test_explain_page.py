@@ -140,7 +140,7 @@ def test_nothing_is_loaded_from_anywhere(bundled_page):
     assert not re.search(r"https?://|@import|url\(|fetch\(|XMLHttp", bundled_page.html)
 
 
-@pytest.mark.parametrize("prompt", [MARKUP, SIGNS])
+@pytest.mark.parametrize("prompt", [MARKUP, SIGNS], ids=["markup", "signs"])
 def test_a_hostile_prompt_is_text_and_nothing_else(bundled, prompt):
     page = explain(load(bundled), prompt, steps=1, float64=False)
     reader = PageReader(page.html)
