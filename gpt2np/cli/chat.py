@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import add_generation_arguments, options_from
+from gpt2np.cli.model_and_prompt import add_model_arguments
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, decoded, without_newline
 from gpt2np.errors import GPT2NPError
@@ -32,16 +33,9 @@ _PROMPT, _CONTINUED = ">>> ", "... "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add(
-        "--model",
-        metavar="MODEL",
-        help="a Hugging Face id, a folder, or 'bundled'; default: $GPT2NP_MODEL, else "
-        "openai-community/gpt2 or, if that can't be had, the bundled model",
-    )
+    add_model_arguments(parser)
     add("--system", metavar="TEXT", help="what a model with a chat template is told beforehand")
     add("--chat-template", type=Path, metavar="FILE", help="a Jinja file instead of the model's")
-    add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
     add_generation_arguments(parser, several=False)
 
 

@@ -12,12 +12,12 @@ import argparse
 import json
 import signal
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.model_and_prompt import add_model_arguments, load_model
 from gpt2np.cli.streams import notice
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.threads import set_threads
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add_own(task.add_argument)
-        _add_common(task.add_argument)
+        _add_common(task)
 
 
 def _add_perplexity(add: Callable[..., object]) -> None:
@@ -131,8 +131,9 @@ def _add_choices(add: Callable[..., object]) -> None:
     add("--limit", type=int, metavar="N", help="only the first N questions")
 
 
-def _add_common(add: Callable[..., object]) -> None:
-    add("--model", metavar="MODEL", help="a Hugging Face id, a folder, or 'bundled'")
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add_model_arguments(parser)
+    add = parser.add_argument
     add(
         "--errors",
         choices=("strict", "replace"),
@@ -140,8 +141,6 @@ def _add_common(add: Callable[..., object]) -> None:
         help="what is not UTF-8 is an error, or read as U+FFFD (default: strict)",
     )
     add("--json", action="store_true", help="print one JSON object")
-    add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -150,7 +149,9 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--limit is {args.limit}; it must be at least 1")
     set_threads(args.threads)
     measure = _TASKS[args.task](args)  # what is wrong with the files is told before a model loads
-    lm = _load(args)
+    lm, told = load_model(args)
+    for line in told:
+        notice(line)
     from gpt2np.evaluation.report import as_json, as_text
 
     start = time.perf_counter()
@@ -188,20 +189,6 @@ def _watched(measure: "Measure", lm: "LanguageModel", unit: str) -> "Result | No
             done = f"{bar.n:,} of {bar.total or 0:,} {unit}"
     notice(f"interrupted after {done}" + (f": {so_far}" if so_far else ""))
     return None
-
-
-def _load(args: argparse.Namespace) -> "LanguageModel":
-    from gpt2np.engine import LanguageModel
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lm = LanguageModel.load(args.model, args.dtype)
-    why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
-    notice(f"model: {lm.name}{why}")
-    for told in (str(warning.message) for warning in caught):
-        if not lm.notice or lm.notice not in told:  # that one has been announced
-            notice(told)
-    return lm
 
 
 def _perplexity(args: argparse.Namespace) -> "Measure":

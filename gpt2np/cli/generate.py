@@ -15,28 +15,31 @@ import argparse
 import json
 import signal
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import add_generation_arguments, options_from
 from gpt2np.cli.many_prompts import run_prompts
+from gpt2np.cli.model_and_prompt import (
+    add_model_arguments,
+    add_prompt_arguments,
+    given_prompt,
+    load_model,
+)
 from gpt2np.cli.streams import notice
-from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.engine import Completion, LanguageModel, TextStream
+    from gpt2np.engine import Completion, TextStream
     from gpt2np.generation.logprobs import TokenLogprob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("prompt", nargs="?", metavar="PROMPT", help="the text to continue; - for standard input")
-    add("--file", type=Path, metavar="FILE", help="read the prompt from a file (UTF-8)")
+    add_prompt_arguments(parser)
     add(
         "--prompts",
         type=Path,
@@ -46,13 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--out", type=Path, metavar="FILE.jsonl", help="where the continuations of --prompts go")
     add("--force", action="store_true", help="replace the file of --out if it exists")
-    add(
-        "--model",
-        metavar="MODEL",
-        help="a Hugging Face id (gpt2, distilgpt2, openai-community/gpt2-medium, ..., with "
-        "@REVISION for a branch, tag or commit), a folder, or 'bundled'; default: $GPT2NP_MODEL, "
-        "else openai-community/gpt2 or, if that can't be had, the bundled model",
-    )
+    add_model_arguments(parser)
     add(
         "--draft",
         metavar="MODEL",
@@ -68,8 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="in the JSON, log probabilities of each token and the K likeliest in its place",
     )
     add("--prompt-logprobs", type=int, metavar="K", help="the same for the prompt's tokens")
-    add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
     add_generation_arguments(parser)
     parser.epilog = (
         "Where the model's generation_config.json names a number of new tokens, a\n"
@@ -80,29 +75,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Generate and print; returns the exit code."""
     if args.prompts is not None:
-        set_threads(args.threads)
+        set_threads(args.threads)  # before anything imports NumPy
         return run_prompts(args, options_from(args), _as_line)
     if args.out is not None:
         raise InvalidArgumentError("--out is for --prompts; one text goes to stdout")
-    prompt, options = _prompt(args), options_from(args)
+    prompt, options = given_prompt(args), options_from(args)
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json, to be printed in")
     if args.draft is not None and args.prompt_lookup:
         raise InvalidArgumentError("--draft and --prompt-lookup contradict each other; give one")
-    set_threads(args.threads)
-    from gpt2np.engine import LanguageModel
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lm = LanguageModel.load(args.model, args.dtype, args.draft)
-    told = [str(warning.message) for warning in caught]
+    lm, told = load_model(args)
     if lm.options(**options).num_beams > 1:
         found, exit_code = lm.generate(prompt, **options), 0
-        _announce(lm, told, [])
+        _announce(told, [])
         _print_all(found, args, prompt)
     else:
         streams = lm.streams(prompt, **options)
-        _announce(lm, told, [stream.completion.seed for stream in streams])
+        _announce(told, [stream.completion.seed for stream in streams])
         found, exit_code = _written(streams, args, prompt)
     texts, context = [found, *found.alternatives], lm.model.config.n_positions
     notice(_summary(texts, context, bool(args.window)))
@@ -187,14 +176,12 @@ def _print_stream(stream: "TextStream", echo: str) -> None:
     print(flush=True)
 
 
-def _announce(lm: "LanguageModel", warned: Sequence[str], seeds: Sequence[int]) -> None:
-    why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
-    notice(f"model: {lm.name}{why}")
+def _announce(told: Sequence[str], seeds: Sequence[int]) -> None:
+    notice(told[0])
     if seeds:
         notice(f"seeds: {seeds[0]} to {seeds[-1]}" if seeds[1:] else f"seed: {seeds[0]}")
-    for told in warned:
-        if not lm.notice or lm.notice not in told:  # that one has been announced
-            notice(told)
+    for line in told[1:]:
+        notice(line)
 
 
 def _summary(completions: Sequence["Completion"], context: int, window: bool) -> str:
@@ -208,15 +195,3 @@ def _summary(completions: Sequence["Completion"], context: int, window: bool) ->
         f"{tokens} tokens, {tokens / seconds if seconds else 0:.1f} tokens/s, "
         f"finish reason: {reasons}{why}"
     )
-
-
-def _prompt(args: argparse.Namespace) -> str:
-    if args.file is not None:
-        if args.prompt is not None:
-            raise InvalidArgumentError("give either PROMPT or --file, not both")
-        return without_newline(file_content(args.file))
-    if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()):
-        return standard_input("prompt")
-    if args.prompt is None:
-        raise InvalidArgumentError("no prompt; give PROMPT, --file FILE, or - for standard input")
-    return argument(args.prompt, "PROMPT")

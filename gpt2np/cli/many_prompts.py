@@ -3,9 +3,9 @@
 import argparse
 import signal
 import sys
-import warnings
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.model_and_prompt import load_model
 from gpt2np.cli.streams import notice
 from gpt2np.errors import InvalidArgumentError
 
@@ -58,19 +58,13 @@ def _check(args: argparse.Namespace) -> None:
 
 def _load(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     """The model, and a text that changes with its files."""
-    from gpt2np.engine import LanguageModel
     from gpt2np.hub import find_model
     from gpt2np.hub.files import weights_in
     from gpt2np.tokenizer.dataset.checkpoints import digests
 
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lm = LanguageModel.load(args.model, args.dtype, args.draft)
-    why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
-    notice(f"model: {lm.name}{why}")
-    for told in map(str, (warning.message for warning in caught)):
-        if not lm.notice or lm.notice not in told:
-            notice(told)
+    lm, told = load_model(args)
+    for line in told:
+        notice(line)
     folder = find_model("bundled" if lm.notice else args.model).folder
     return lm, digests("", [folder / name for name in weights_in(folder)])[-1]
 

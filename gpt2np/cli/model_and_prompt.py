@@ -1,4 +1,4 @@
-"""What the commands that look into a pass have in common: a model, and a prompt for it."""
+"""What commands have in common that need a model, or a prompt for it."""
 
 import argparse
 import sys
@@ -28,8 +28,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--model",
         metavar="MODEL",
-        help="a Hugging Face id (also with @REVISION), a folder, or 'bundled'; default: "
-        "$GPT2NP_MODEL, else openai-community/gpt2 or, if that can't be had, the bundled model",
+        help="a Hugging Face id (gpt2, distilgpt2, openai-community/gpt2-medium, ..., with "
+        "@REVISION for a branch, tag or commit), a folder, or 'bundled'; default: $GPT2NP_MODEL, "
+        "else openai-community/gpt2 or, if that can't be had, the bundled model",
     )
     add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
     add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
@@ -53,13 +54,16 @@ def given_prompt(args: argparse.Namespace) -> str:
 
 
 def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
-    """The model that the options name, and lines that say which it is and what is to be known."""
+    """The model that the options name, and lines that say which it is and what is to be known.
+
+    Options: those of `add_model_arguments`, and `draft`, if the command has it.
+    """
     set_threads(args.threads)
     from gpt2np.engine import LanguageModel
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        lm = LanguageModel.load(args.model, args.dtype)
+        lm = LanguageModel.load(args.model, args.dtype, getattr(args, "draft", None))
     why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
     told = (str(warning.message) for warning in caught)
     # The model's notice is a warning, too, and has been given in the first line.
