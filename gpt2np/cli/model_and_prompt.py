@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare PROMPT and --file."""
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="- for standard input")
+    parser.add_argument(
+        "prompt", nargs="?", metavar="PROMPT", help="the text; - for standard input"
+    )
     parser.add_argument(
         "--file", type=Path, metavar="FILE", help="read the prompt from a file (UTF-8)"
     )

@@ -50,7 +50,7 @@ def attention_panel(run: Run, numbers: Numbers) -> str:
     for letter in "qkv":
         numbers.add(f"{layer}.{letter}", run.arrays[f"{layer}.{letter}"], carry=True)
     q, k = run.arrays[f"{layer}.q"][focus.head], run.arrays[f"{layer}.k"][focus.head]
-    scale = run.model._scale(focus.layer)
+    scale = run.model.attention_scale(focus.layer)
     parts = score_terms(q[focus.position], k[focus.key], scale)
     parts |= softmax_row(q[focus.position], k[: focus.position + 1], scale)
     pattern = run.arrays[f"{layer}.pattern"][focus.head, focus.position, : focus.position + 1]

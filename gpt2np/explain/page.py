@@ -233,7 +233,7 @@ def _script_data(run: Run, numbers: Numbers) -> dict[str, Any]:
         "ids": run.ids,
         "texts": {str(number): token_text(run.bytes_of(number)) for number in sorted(shown)},
         "block": f"blocks.{focus.layer}.attn",
-        "scale": run.model._scale(focus.layer),
+        "scale": run.model.attention_scale(focus.layer),
         "focus": {
             "layer": focus.layer,
             "head": focus.head,

@@ -17,6 +17,7 @@ from gpt2np.generation import (
     top_k_filter,
     top_p_filter,
 )
+from gpt2np.generation.filters import min_p_filter
 from gpt2np.model.functions import softmax
 
 Array = NDArray[Any]
@@ -60,7 +61,14 @@ def sampling_panel(run: Run, numbers: Numbers) -> str:
             "top-k: the k highest   ·   top-p: the fewest likeliest that reach p   ·   "
             "min-p: those with p ≥ min-p · p_max"
         ),
-        source(next_probabilities, apply_temperature, top_k_filter, top_p_filter, softmax),
+        source(
+            next_probabilities,
+            apply_temperature,
+            top_k_filter,
+            top_p_filter,
+            min_p_filter,
+            softmax,
+        ),
         _masses(numbers),
         _controls(),
         _bars(run, numbers, shown),

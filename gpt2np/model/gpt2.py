@@ -223,7 +223,7 @@ class GPT2:
         ]
 
         def mix(group: Group) -> None:
-            query = q[:, group.tokens] * self._scale(layer)
+            query = q[:, group.tokens] * self.attention_scale(layer)
             if group.times > 1:
                 query = np.repeat(query, group.times, axis=1)
             pattern = attention_pattern(query, held, group)
@@ -238,7 +238,8 @@ class GPT2:
     def _head_size(self) -> int:
         return self.config.n_embd // self.config.n_head
 
-    def _scale(self, layer: int) -> float:
+    def attention_scale(self, layer: int) -> float:
+        """What scores are multiplied by: 1 / √D, and 1 / (layer + 1) where the config asks."""
         scale = 1.0
         if self.config.scale_attn_weights:
             scale /= math.sqrt(self._head_size)

@@ -152,7 +152,7 @@ def _block_numbers(run, points):
     attn, mlp = f"blocks.{focus.layer}.attn", f"blocks.{focus.layer}.mlp"
     q = np.float64(points[f"{attn}.q"][focus.head, focus.position])
     k = np.float64(points[f"{attn}.k"][focus.head, : focus.position + 1])
-    scores = k @ q * model._scale(focus.layer)
+    scores = k @ q * model.attention_scale(focus.layer)
     output = np.float64(w[f"h.{focus.layer}.mlp.c_proj.weight"])
     act = np.float64(points[f"{mlp}.act"][focus.position])
     lengths = np.abs(act) * np.linalg.norm(output, axis=1)

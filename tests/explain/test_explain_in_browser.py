@@ -9,7 +9,7 @@ from test_explain_page import MARKUP, PROMPT, SIGNS, gpt2_small
 
 from gpt2np import GenerationOptions, load
 from gpt2np.explain import explain
-from gpt2np.generation import apply_temperature, filters, next_probabilities
+from gpt2np.generation import apply_temperature, next_probabilities
 from gpt2np.model.functions import softmax
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -78,16 +78,8 @@ def open_page(browser, tmp_path):
 
 def sampled(logits, temperature, top_k, top_p, min_p):
     """What the library's sampler gives: probabilities (V)."""
-    options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
-    if not min_p:
-        return next_probabilities(logits, options)
-    with np.errstate(divide="ignore"):
-        kept = np.log(next_probabilities(logits, options)).astype(logits.dtype)
-    if hasattr(filters, "min_p_filter"):
-        kept = filters.min_p_filter(kept, min_p)
-    else:
-        kept = np.where(softmax(kept) < min_p * softmax(kept).max(), -np.inf, kept)
-    return softmax(kept.astype(np.float64))
+    options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    return next_probabilities(logits, options)
 
 
 def set_sliders(tab, values):
@@ -185,7 +177,7 @@ def test_another_score_term_by_term(open_page, page):
     np.testing.assert_array_equal(np.array(rows, np.float32)[:, 2], terms)
     np.testing.assert_array_equal(np.array(rows, np.float32)[:, 3], np.cumsum(terms))
     score = float(tab.eval_on_selector("#score-sum data:last-of-type", "d => d.value"))
-    scale = page.run.model._scale(layer)
+    scale = page.run.model.attention_scale(layer)
     assert score == pytest.approx(np.float64(q) @ np.float64(k[key]) * scale, rel=1e-5, abs=1e-5)
     shown = tab.eval_on_selector_all(
         "#score-row tbody tr", "rows => rows.map(r => +r.lastElementChild.firstChild.value)"
