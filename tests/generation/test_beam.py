@@ -23,6 +23,15 @@ SEARCHES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def one_torch_thread():
+    """Its threads wait for each other in a loop, far longer than these small products take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def compare(model, reference, prompt, end_ids, search, new_tokens, seen):
     """Whether all hypotheses have the ids, and the scores, of transformers'."""
     beams, length_penalty, early_stopping, further = search
