@@ -12,6 +12,8 @@ GenerationOptions     how to continue a text
 Tokenizer             text ↔ ids
 GPT2, GPT2Config      ids → logits; the probe's points are listed in gpt2np.model.gpt2
 KVCache               what a sequence has seen
+trace                 a prompt's inner arrays; more in gpt2np.inspection
+Trace                 name → array
 GPT2NPError           what is raised on purpose, with children that gpt2np.errors shows
 
 They are imported when they are first used, so that `import gpt2np` costs nothing.
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from gpt2np.errors import ModelNotFoundError as ModelNotFoundError
     from gpt2np.errors import TokenizerError as TokenizerError
     from gpt2np.generation import GenerationOptions as GenerationOptions
+    from gpt2np.inspection import Trace as Trace
+    from gpt2np.inspection import trace as trace
     from gpt2np.model import GPT2 as GPT2
     from gpt2np.model import GPT2Config as GPT2Config
     from gpt2np.model import KVCache as KVCache
@@ -53,6 +57,8 @@ _HOME_OF = {
     "ModelNotFoundError": "errors",
     "TokenizerError": "errors",
     "GenerationOptions": "generation",
+    "Trace": "inspection",
+    "trace": "inspection",
     "GPT2": "model",
     "GPT2Config": "model",
     "KVCache": "model",

@@ -1,0 +1,95 @@
+"""The logit lens (nostalgebraist 2020): what a residual would predict if the model ended there.
+
+Shape letters: K residuals, T tokens, C channels, V vocabulary, n likeliest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.inspection.trace import Trace
+from gpt2np.model import GPT2
+from gpt2np.model.checkpoint import EMBEDDING, HEAD
+from gpt2np.model.functions import layer_norm, softmax
+
+Array = NDArray[Any]
+
+RESIDUALS = ("embed", "blocks.*.resid")
+"""What comes into the first block and out of each: the rows of a usual logit lens."""
+
+_ROWS = 256  # of logits at a time, so that they take bounded memory
+
+
+def logit_lens(model: GPT2, residual: Array) -> Array:
+    """Any residual (…, C) through ln_f and the unembedding → logits (…, V).
+
+    Of the last block's residual these are the model's logits, to rounding.
+    """
+    return _logits(model, residual, unembedding(model))
+
+
+def _logits(model: GPT2, residual: Array, matrix: Array) -> Array:
+    ln_f = model.weights["ln_f.weight"], model.weights["ln_f.bias"]
+    logits: Array = layer_norm(residual, *ln_f, model.config.layer_norm_epsilon) @ matrix
+    return logits
+
+
+def unembedding(model: GPT2) -> Array:
+    """The matrix (C, V) from the last layer norm to logits: the head, or the tied embedding.
+
+    Each call copies it, if the model has it in panels.
+    """
+    return model.weights[HEAD if HEAD in model.weights else EMBEDDING].T
+
+
+@dataclass(frozen=True)
+class LensTable:
+    """The likeliest next tokens after every token, at every residual.
+
+    Attributes:
+        points: (K) names of the residuals, from bottom to top.
+        ids: (K, T, n), the likeliest first.
+        probabilities: (K, T, n), of the whole vocabulary.
+    """
+
+    points: tuple[str, ...]
+    ids: NDArray[np.int64]
+    probabilities: Array
+
+
+def lens_table(
+    model: GPT2, trace: Trace, n: int = 1, points: str | Sequence[str] = RESIDUALS
+) -> LensTable:
+    """The n likeliest next tokens by the logit lens, of the residuals that a trace holds.
+
+    Raises:
+        InvalidArgumentError: the trace doesn't hold these points, or n is no number of tokens.
+    """
+    if not 1 <= n <= model.config.vocab_size:
+        raise InvalidArgumentError(f"n is {n}; it must be from 1 to {model.config.vocab_size}")
+    names = trace.held(points)
+    residuals = np.concatenate([trace[name] for name in names])  # (K·T, C)
+    matrix = unembedding(model)
+    ids = np.empty((len(residuals), n), np.int64)
+    probabilities = np.empty(ids.shape, residuals.dtype)
+    for start in range(0, len(residuals), _ROWS):
+        rows = slice(start, start + _ROWS)
+        p = softmax(_logits(model, residuals[rows], matrix))
+        ids[rows] = likeliest(p, n)
+        probabilities[rows] = np.take_along_axis(p, ids[rows], -1)
+    shape = len(names), len(trace.ids), n
+    return LensTable(tuple(names), ids.reshape(shape), probabilities.reshape(shape))
+
+
+def likeliest(scores: Array, n: int) -> NDArray[np.int64]:
+    """The n highest of each row of scores (…, V), the highest first, of equals the lowest id."""
+    found = np.argpartition(-scores, n - 1, axis=-1)[..., :n]
+    found.sort(-1)
+    order = np.argsort(-np.take_along_axis(scores, found, -1), axis=-1, kind="stable")
+    return np.take_along_axis(found, order, -1)

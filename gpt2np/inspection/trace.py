@@ -1,0 +1,160 @@
+"""One pass over a prompt with its inner arrays kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.engine import LanguageModel, Prompt
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.inspection.intervene import Intervention, chain
+from gpt2np.inspection.points import chosen_points, matches
+from gpt2np.model import GPT2, GPT2Config
+from gpt2np.model.step import Probe
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Trace(Mapping[str, Array]):
+    """Name → array, of one pass over one sequence, without a cache before it.
+
+    `trace["blocks.3.attn.pattern"]` and `trace["blocks.3.attn.hook_pattern"]` are the same array.
+    What is iterated over are the former names, in the order of the pass.
+
+    Attributes:
+        ids: (T,), the sequence.
+        config: the model's.
+        arrays: the points that were asked for, see `gpt2np.inspection.points.POINTS`.
+    """
+
+    ids: NDArray[np.int64]
+    config: GPT2Config
+    arrays: Mapping[str, Array]
+
+    def __getitem__(self, name: str) -> Array:
+        """The array of a point. KeyError if there is none, or if it was not asked for."""
+        if name in self.arrays:
+            return self.arrays[name]
+        for kept in self.arrays:
+            if matches(kept, name) and "*" not in name:
+                return self.arrays[kept]
+        raise KeyError(f"{name} is not in this trace; gpt2np.trace(…, points=…) chooses")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {len(self.ids)} tokens: {len(self)} arrays, {self.nbytes:,} bytes>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def held(self, points: str | Sequence[str]) -> list[str]:
+        """The chosen points, all of which must be here.
+
+        Raises:
+            InvalidArgumentError: there is no such point, or it was not asked for.
+        """
+        names = chosen_points(points, self.config.n_layer)
+        for name in names:
+            if name not in self.arrays:
+                raise InvalidArgumentError(f"the trace doesn't hold {name}; ask for it in points")
+        return names
+
+    def save(self, path: str | Path) -> None:
+        """Write an .npz file: the ids as "ids", and every array under its name.
+
+        Raises:
+            OSError: it can't be written; a file that was there is as it was.
+        """
+        path = Path(path)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("wb") as file:  # a file, as NumPy would add .npz to a name
+                arrays: dict[str, Any] = {"ids": self.ids, **self.arrays}
+                np.savez(file, **arrays)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+class _Enough(Exception):
+    """All points that were asked for have been seen."""
+
+
+def trace(
+    model: GPT2 | LanguageModel,
+    prompt: Prompt,
+    points: str | Sequence[str] = "*",
+    *,
+    interventions: Probe | Sequence[Probe] = (),
+) -> Trace:
+    """Run a prompt, and keep the arrays of the chosen points, of all its tokens.
+
+    The pass ends when it has seen them all. What they take can be asked before:
+    `points_nbytes(model.config, tokens, points, model.dtype)`.
+
+    Args:
+        model: a GPT2, or a LanguageModel, to which a text can be given.
+        prompt: ids, or a text.
+        points: names of points, also TransformerLens's, and with `*` for any part of a name.
+        interventions: what changes arrays on the way, in turn; the trace has what came of it.
+
+    Raises:
+        InvalidArgumentError: there is no such point; impossible ids; a text without a tokenizer.
+        ContextLengthError: the prompt has more tokens than the model's context.
+    """
+    gpt2 = model.model if isinstance(model, LanguageModel) else model
+    wanted = chosen_points(points, gpt2.config.n_layer)
+    probes = [interventions] if callable(interventions) else list(interventions)
+    for probe in probes:
+        if isinstance(probe, Intervention):
+            chosen_points(probe.points, gpt2.config.n_layer)
+    ids = prompt_ids(model, prompt)
+    arrays = _arrays(gpt2, ids, wanted, chain(*probes))
+    return Trace(np.array(ids, np.int64), gpt2.config, arrays)
+
+
+def _arrays(
+    model: GPT2, ids: Sequence[int], wanted: Sequence[str], change: Probe
+) -> dict[str, Array]:
+    kept: dict[str, Array] = {}
+
+    def keep(name: str, array: Array) -> Array:
+        array = change(name, array)
+        if name in wanted:
+            kept[name] = np.array(array)
+        if name == wanted[-1]:
+            raise _Enough
+        return array
+
+    with suppress(_Enough):
+        model.forward([ids], probe=keep)
+    return kept
+
+
+def prompt_ids(model: GPT2 | LanguageModel, prompt: Prompt) -> Sequence[int]:
+    """The prompt's ids, as the engine takes it: a text is plain text, an empty one begins a text.
+
+    Raises:
+        InvalidArgumentError: a text for a model without a tokenizer.
+    """
+    if not isinstance(prompt, str):
+        return prompt
+    if not isinstance(model, LanguageModel):
+        raise InvalidArgumentError("a GPT2 has no tokenizer: give ids, or a LanguageModel")
+    ids = model.tokenizer.encode(prompt, disallowed_special=())
+    return ids if ids or model.begin_id is None else [model.begin_id]
