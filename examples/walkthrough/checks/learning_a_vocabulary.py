@@ -24,10 +24,16 @@ def tokens_after(answer: Callable[[TrainedVocabulary, int, str], int]) -> str | 
     if answer(_trained(), 143, story(2)) != tokenizer.count(story(2)):
         return f"After all 143 merges the third story is {tokenizer.count(story(2))} tokens."
     found, right = answer(_trained(), 20, "the little fox"), 10
-    return None if found == right else f"After 20 merges 'the little fox' is {right}, not {found}."
+    return (
+        None
+        if found == right
+        else f"After 20 merges 'the little fox' is {right}, not {found}."
+    )
 
 
-def merges_needed(answer: Callable[[TrainedVocabulary, str, float], int | None]) -> str | None:
+def merges_needed(
+    answer: Callable[[TrainedVocabulary, str, float], int | None],
+) -> str | None:
     for goal, right in {1.0: 0, 1.5: 38, 1.9: 131}.items():
         found = answer(_trained(), story(2), goal)
         if found is None:
@@ -43,8 +49,14 @@ def stepping_stones(answer: Callable[[TrainedVocabulary, str], set[str]]) -> str
     if (found := answer(_trained(), story(0))) is None:
         return "Encode the text; which of the tokens from number 257 on are not among its ids?"
     used = set(Tokenizer(_trained().vocabulary).encode(story(0)))
-    right = {token for number, token in enumerate(_trained().tokens) if number not in used}
+    right = {
+        token for number, token in enumerate(_trained().tokens) if number not in used
+    }
     right -= set(_trained().tokens[:257])
     if extra := set(found) - right:
         return f"{sorted(extra)[0]!r} is not one: a merge must make it, and the text not use it."
-    return f"{sorted(right - set(found))[0]!r} is one, too." if right - set(found) else None
+    return (
+        f"{sorted(right - set(found))[0]!r} is one, too."
+        if right - set(found)
+        else None
+    )

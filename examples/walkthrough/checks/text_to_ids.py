@@ -17,9 +17,17 @@ def characters_per_token(answer: Callable[[Tokenizer, str], float]) -> str | Non
     return None
 
 
-def first_merge(answer: Callable[[Tokenizer, str], tuple[str, str] | None]) -> str | None:
+def first_merge(
+    answer: Callable[[Tokenizer, str], tuple[str, str] | None],
+) -> str | None:
     tokenizer = bundled().tokenizer
-    right = {" created": ("r", "e"), " was": ("Ġ", "w"), "soul": ("o", "u"), "GPT": None, "z": None}
+    right = {
+        " created": ("r", "e"),
+        " was": ("Ġ", "w"),
+        "soul": ("o", "u"),
+        "GPT": None,
+        "z": None,
+    }
     for piece, pair in right.items():
         found = answer(tokenizer, piece)
         if found is None and pair is not None:
@@ -54,6 +62,9 @@ def prompt_for(answer: Callable[[Tokenizer, str], list[int]]) -> str | None:
         found = answer(tokenizer, text)
         if found is None:
             return "Return a list: tokenizer.end_of_text, and after it the ids of the text."
-        if list(found) != [tokenizer.end_of_text, *tokenizer.encode(text, disallowed_special=())]:
+        if list(found) != [
+            tokenizer.end_of_text,
+            *tokenizer.encode(text, disallowed_special=()),
+        ]:
             return f"{text!r}: one special token in front; all that the user typed is plain text."
     return None

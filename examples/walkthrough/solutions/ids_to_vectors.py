@@ -19,7 +19,10 @@ def nearest(table: Array, number: int, count: int) -> list[int]:
 
 def inputs_from(model: GPT2, ids: Sequence[int], start: int) -> Array:
     places = range(start, start + len(ids))
-    return model.weights["wte.weight"][list(ids)] + model.weights["wpe.weight"][list(places)]
+    return (
+        model.weights["wte.weight"][list(ids)]
+        + model.weights["wpe.weight"][list(places)]
+    )
 
 
 def odd_one_out(model: GPT2, tokenizer: Tokenizer, words: Sequence[str]) -> str:

@@ -22,4 +22,8 @@ def merges_needed(trained: TrainedVocabulary, text: str, goal: float) -> int | N
 
 def stepping_stones(trained: TrainedVocabulary, text: str) -> set[str]:
     ids = set(Tokenizer(trained.vocabulary).encode(text))
-    return {trained.tokens[number] for number in range(257, len(trained.tokens)) if number not in ids}
+    return {
+        trained.tokens[number]
+        for number in range(257, len(trained.tokens))
+        if number not in ids
+    }

@@ -15,7 +15,9 @@ def first_merge(tokenizer: Tokenizer, piece: str) -> tuple[str, str] | None:
 
 
 def joins(tokenizer: Tokenizer, left: str, right: str) -> bool:
-    return tokenizer.encode(left + right) == tokenizer.encode(left) + tokenizer.encode(right)
+    return tokenizer.encode(left + right) == tokenizer.encode(left) + tokenizer.encode(
+        right
+    )
 
 
 def prompt_for(tokenizer: Tokenizer, text: str) -> list[int]:
