@@ -8,11 +8,27 @@ from collections.abc import Callable
 from inspect import getmembers, isfunction
 from typing import Any
 
-from checks import attention, ids_to_vectors, learning_a_vocabulary, text_to_ids
+from checks import (
+    attention,
+    ids_to_vectors,
+    learning_a_vocabulary,
+    logits_to_text,
+    text_to_ids,
+    the_block,
+    why_it_is_fast,
+)
 
 Answer = Callable[..., Any]
 
-NOTEBOOKS = (text_to_ids, learning_a_vocabulary, ids_to_vectors, attention)
+NOTEBOOKS = (
+    text_to_ids,
+    learning_a_vocabulary,
+    ids_to_vectors,
+    attention,
+    the_block,
+    logits_to_text,
+    why_it_is_fast,
+)
 CHECKERS: dict[str, Callable[[Answer], str | None]] = {
     name: checker
     for module in NOTEBOOKS
