@@ -31,6 +31,8 @@ from gpt2np.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from gpt2np.scoring import TextScore
+
 Prompt = str | Sequence[int]
 
 
@@ -191,6 +193,31 @@ class LanguageModel:
         The options are those of `generate`.
         """
         return TextStream(self, prompt, self._chosen(options))
+
+    def score(
+        self,
+        text: Prompt,
+        *,
+        context: int | None = None,
+        stride: int | None = None,
+        from_end_of_text: bool = False,
+    ) -> TextScore:
+        """How probable each id of a text, or of ids, is after those before it.
+
+        A text is plain text, as in `generate`. What is longer than `context` ids is read in windows
+        that begin `stride` ids after each other, see `gpt2np.scoring.score_text`. The first id has
+        no probability, NaN, except with `from_end_of_text`, which puts an end-of-text before it.
+
+        Raises:
+            InvalidArgumentError: an impossible id, context or stride; no end-of-text where needed.
+        """
+        from gpt2np.scoring import score_text
+
+        if from_end_of_text and self.begin_id is None:
+            raise InvalidArgumentError(f"{self.name} has no end-of-text to put before the text")
+        ids = self.tokenizer.encode(text, disallowed_special=()) if isinstance(text, str) else text
+        before = self.begin_id if from_end_of_text else None
+        return score_text(self.model, ids, context, stride, before)
 
     def _chosen(self, options: Options) -> GenerationOptions:
         """The options with the defaults where none are given, and with a seed."""

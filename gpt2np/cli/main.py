@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from gpt2np import __version__
 from gpt2np.cli import bench, convert, download, encode, generate, info, tokenize, train_tokenizer
+from gpt2np.cli import eval as eval_command
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.threads import let_idle_threads_sleep
@@ -24,6 +25,7 @@ COMMANDS = {
     "info": info,
     "convert": convert,
     "bench": bench,
+    "eval": eval_command,
 }
 
 
