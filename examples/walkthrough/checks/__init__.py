@@ -10,6 +10,7 @@ from typing import Any
 
 from checks import (
     attention,
+    does_it_know_anything,
     ids_to_vectors,
     learning_a_vocabulary,
     logits_to_text,
@@ -28,6 +29,7 @@ NOTEBOOKS = (
     the_block,
     logits_to_text,
     why_it_is_fast,
+    does_it_know_anything,
 )
 CHECKERS: dict[str, Callable[[Answer], str | None]] = {
     name: checker

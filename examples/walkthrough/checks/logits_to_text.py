@@ -38,8 +38,15 @@ def ban(answer: Callable[[Array, Sequence[int]], Array]) -> str | None:
     if logits.tolist() != [1, 2, 3, 4]:
         return "Work on a copy: the array that you were given has changed."
     if found is None:
-        return "Copy the logits, set those of the ids to -math.inf, and return the copy."
-    if np.shape(found) != (4,) or np.asarray(found).tolist() != [1, -math.inf, 3, -math.inf]:
+        return (
+            "Copy the logits, set those of the ids to -math.inf, and return the copy."
+        )
+    if np.shape(found) != (4,) or np.asarray(found).tolist() != [
+        1,
+        -math.inf,
+        3,
+        -math.inf,
+    ]:
         return f"Of the logits 1, 2, 3, 4 without the ids 1 and 3 came {np.asarray(found).tolist()}."
     return None
 
@@ -53,7 +60,8 @@ def temperature_for(answer: Callable[[Array, float], float]) -> str | None:
             if not 0.005 < found < 200:
                 return f"Temperatures lie between 0.01 and 100, not at {found}."
             low, high = (
-                softmax(apply_temperature(logits, t)).max() for t in (1.01 * found, found / 1.01)
+                softmax(apply_temperature(logits, t)).max()
+                for t in (1.01 * found, found / 1.01)
             )
             if not low <= share <= high:
                 reached = softmax(apply_temperature(logits, found)).max()
@@ -66,7 +74,11 @@ def bits(answer: Callable[[Array, int, GenerationOptions], float]) -> str | None
     narrow = GenerationOptions(temperature=0.7, top_k=3)
     for logits in _logits():
         order = np.argsort(-logits)
-        for number, options in ((order[0], plain), (order[1], narrow), (order[5], narrow)):
+        for number, options in (
+            (order[0], plain),
+            (order[1], narrow),
+            (order[5], narrow),
+        ):
             found = answer(logits, int(number), options)
             if found is None:
                 return "next_probabilities(logits, options) has the probabilities."

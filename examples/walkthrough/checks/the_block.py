@@ -48,7 +48,9 @@ def strongest_neuron(answer: Callable[[Trace, int], tuple[int, int]]) -> str | N
         found = answer(inside, layer)
         act = inside[f"blocks.{layer}.mlp.act"]
         if found is None:
-            return "np.unravel_index turns the place that argmax returns into two numbers."
+            return (
+                "np.unravel_index turns the place that argmax returns into two numbers."
+            )
         right = divmod(int(act.argmax()), act.shape[1])
         if tuple(found) != right:
             return f"In block {layer} it is token {right[0]}, neuron {right[1]}; not {tuple(found)}."
@@ -60,7 +62,9 @@ def without_block(answer: Callable[[GPT2, Sequence[int], int], Array]) -> str | 
     for layer in (1, 5):
         found = answer(model, ids, layer)
         if found is None:
-            return "A probe that makes both halves' outputs 0 leaves the stream as it was."
+            return (
+                "A probe that makes both halves' outputs 0 leaves the stream as it was."
+            )
         gone = zero((f"blocks.{layer}.attn.out", f"blocks.{layer}.mlp.out"))
         right = model.forward([ids], probe=gone)
         if np.shape(found) != right.shape:

@@ -30,7 +30,9 @@ def tokens_per_second(answer: Callable[[GPT2Config, float, int], float]) -> str 
         for itemsize in (4, 2):
             found = answer(config, 2e10, itemsize)
             if found is None:
-                return "Divide the bandwidth by the bytes of weights that a token needs."
+                return (
+                    "Divide the bandwidth by the bytes of weights that a token needs."
+                )
             right = 2e10 / weight_bytes_per_token(config, itemsize)
             if abs(found / right - 1) > 0.001:
                 return f"At 20 GB/s and {itemsize} bytes a weight it is {right:.1f}, not {found:.1f}."
@@ -46,7 +48,9 @@ class _Counting:
         self.calls: list[int] = []
         self._model = model
 
-    def forward(self, sequences: Sequence[ArrayLike], *args: Any, **options: Any) -> NDArray[Any]:
+    def forward(
+        self, sequences: Sequence[ArrayLike], *args: Any, **options: Any
+    ) -> NDArray[Any]:
         self.calls.append(sum(len(list(ids)) for ids in sequences))  # type: ignore[arg-type]
         return self._model.forward(sequences, *args, **options)
 
