@@ -22,7 +22,7 @@ def score_of(answer: Callable[[Array, Array, int, int], float]) -> str | None:
         for i, j in ((2, 0), (1, 1), (0, 2)):
             found, right = answer(q, k, i, j), q[i] @ k[j] / math.sqrt(size)
             if found is None:
-                return "Multiply row i of q with row j of k, and divide by the root of their length."
+                return "Multiply row i of q with row j of k; divide by the root of their length."
             if j > i and not np.isneginf(found):
                 return (
                     f"Token {i} must not see token {j}, which comes later: -math.inf."
@@ -46,7 +46,7 @@ def looks_back(answer: Callable[[Array], Array]) -> str | None:
     if np.shape(found) != (3,):
         return f"For 3 heads return 3 numbers; the shape was {np.shape(found)}."
     if not np.allclose(found, right):
-        return f"A head that always looks at the first of 3 tokens looks 1 back on average; {found}."
+        return f"Looking always at the first of 3 tokens is 1 back on average, not {found[1]:.2f}."
     return None
 
 
@@ -75,7 +75,7 @@ def without_head(
     for layer, head in ((1, 1), (5, 0)):
         found = answer(model, ids, layer, head)
         if found is None:
-            return "Use model.forward([ids], probe=…) with zero_head(layer, head) or your own probe."
+            return "Use model.forward([ids], probe=…) with zero_head or your own probe."
         right = model.forward([ids], probe=zero_head(layer, head))
         if np.shape(found) != right.shape:
             return f"Logits of all tokens have the shape {right.shape}, not {np.shape(found)}."

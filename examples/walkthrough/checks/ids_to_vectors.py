@@ -21,7 +21,7 @@ def nearest(answer: Callable[[Array, int, int], Sequence[int]]) -> str | None:
         if number in list(found):
             return "A row is nearest to itself; leave it out."
         if list(found) != right:
-            return f"For rows {table.tolist()} nearest to row {number} are {right}, not {list(found)}."
+            return f"Of {table.tolist()}, nearest to row {number} are {right}."
     return None
 
 

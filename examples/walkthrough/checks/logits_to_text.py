@@ -47,7 +47,9 @@ def ban(answer: Callable[[Array, Sequence[int]], Array]) -> str | None:
         3,
         -math.inf,
     ]:
-        return f"Of the logits 1, 2, 3, 4 without the ids 1 and 3 came {np.asarray(found).tolist()}."
+        return (
+            f"The logits 1, 2, 3, 4 without the ids 1 and 3 became {np.asarray(found)}."
+        )
     return None
 
 

@@ -13,7 +13,7 @@ def characters_per_token(answer: Callable[[Tokenizer, str], float]) -> str | Non
         if found is None:
             return "Return the number of characters divided by the number of ids."
         if abs(found - right) > 1e-6:
-            return f"For {text[:10]!r}… it is {right:.4f}, not {found:.4f}. Count characters, not bytes."
+            return f"For {text[:8]!r}… it is {right:.3f}, not {found:.3f}. Characters, not bytes?"
     return None
 
 

@@ -53,7 +53,9 @@ def strongest_neuron(answer: Callable[[Trace, int], tuple[int, int]]) -> str | N
             )
         right = divmod(int(act.argmax()), act.shape[1])
         if tuple(found) != right:
-            return f"In block {layer} it is token {right[0]}, neuron {right[1]}; not {tuple(found)}."
+            return (
+                f"In block {layer} it is (token, neuron) {right}, not {tuple(found)}."
+            )
     return None
 
 

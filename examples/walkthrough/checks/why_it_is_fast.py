@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from checks.examples import bundled, story_ids
@@ -18,7 +19,7 @@ def cache_bytes(answer: Callable[[GPT2Config, int], int]) -> str | None:
         for tokens in (1, 100):
             found, right = answer(config, tokens), cache_nbytes(config, tokens)
             if found is None:
-                return "Each token has a key and a value of n_embd numbers in each of n_layer blocks."
+                return "A token has a key and a value of n_embd numbers in each of n_layer blocks."
             if found != right:
                 shape = f"{config.n_layer} blocks, {config.n_embd} channels"
                 return f"For {tokens} tokens, {shape}: {right:,} bytes, not {found:,}."
@@ -35,7 +36,7 @@ def tokens_per_second(answer: Callable[[GPT2Config, float, int], float]) -> str 
                 )
             right = 2e10 / weight_bytes_per_token(config, itemsize)
             if abs(found / right - 1) > 0.001:
-                return f"At 20 GB/s and {itemsize} bytes a weight it is {right:.1f}, not {found:.1f}."
+                return f"At 20 GB/s, {itemsize} bytes a weight, it is {right:.1f}, not {found:.1f}."
     return None
 
 
@@ -51,7 +52,7 @@ class _Counting:
     def forward(
         self, sequences: Sequence[ArrayLike], *args: Any, **options: Any
     ) -> NDArray[Any]:
-        self.calls.append(sum(len(list(ids)) for ids in sequences))  # type: ignore[arg-type]
+        self.calls.append(sum(np.size(ids) for ids in sequences))
         return self._model.forward(sequences, *args, **options)
 
 
