@@ -166,7 +166,7 @@ MISTAKES = {  # that a reader may make
     "bits_per_character": lambda lm, text: -lm.score(text).total / math.log(2) / len(text),
     "most_surprising": lambda lm, text: int(np.nanargmax(lm.score(text).log_probabilities)),
     "likelier": lambda lm, prompt, one, other: one,
-    "dearest_head": lambda loss, layer, heads: 0,
+    "costliest_head": lambda loss, layer, heads: 0,
 }
 
 

@@ -61,7 +61,7 @@ def likelier(answer: Callable[[LanguageModel, str, str, str], str]) -> str | Non
     return None
 
 
-def dearest_head(answer: Callable[[Loss, int, int], int]) -> str | None:
+def costliest_head(answer: Callable[[Loss, int, int], int]) -> str | None:
     ids, model = story_ids(120), bundled().model
 
     def loss(probe: Probe | None = None) -> float:

@@ -27,5 +27,7 @@ def likelier(lm: LanguageModel, prompt: str, one: str, other: str) -> str:
     return max(one, other, key=log_probability)
 
 
-def dearest_head(loss: Callable[[Probe | None], float], layer: int, heads: int) -> int:
+def costliest_head(
+    loss: Callable[[Probe | None], float], layer: int, heads: int
+) -> int:
     return int(np.argmax([loss(zero_head(layer, head)) for head in range(heads)]))
