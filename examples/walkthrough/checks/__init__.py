@@ -1,0 +1,53 @@
+"""Whether the exercises of the walkthrough are solved.
+
+An exercise is a function to be written. Its checker, a function of the same name in the module of
+its notebook, tries the answer on examples and returns a hint, or None if the answer is right.
+"""
+
+from collections.abc import Callable
+from inspect import getmembers, isfunction
+from typing import Any
+
+from checks import (
+    attention,
+    does_it_know_anything,
+    ids_to_vectors,
+    learning_a_vocabulary,
+    logits_to_text,
+    text_to_ids,
+    the_block,
+    why_it_is_fast,
+)
+
+Answer = Callable[..., Any]
+
+NOTEBOOKS = (
+    text_to_ids,
+    learning_a_vocabulary,
+    ids_to_vectors,
+    attention,
+    the_block,
+    logits_to_text,
+    why_it_is_fast,
+    does_it_know_anything,
+)
+CHECKERS: dict[str, Callable[[Answer], str | None]] = {
+    name: checker
+    for module in NOTEBOOKS
+    for name, checker in getmembers(module, isfunction)
+    if checker.__module__ == module.__name__ and not name.startswith("_")
+}
+
+
+def check(answer: Answer) -> None:
+    """Print whether an exercise is solved and, if not, a hint."""
+    hint = hint_for(answer)
+    print(f"{answer.__name__}: " + ("solved." if hint is None else f"not yet. {hint}"))
+
+
+def hint_for(answer: Answer) -> str | None:
+    """What is wrong with an answer, in one line; None if it is right."""
+    try:
+        return CHECKERS[answer.__name__](answer)
+    except Exception as error:  # whatever a reader's function may raise
+        return f"It raised {type(error).__name__}: {error}".splitlines()[0]

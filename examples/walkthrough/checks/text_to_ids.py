@@ -1,0 +1,70 @@
+"""Checkers of the exercises in 1_text_to_ids.ipynb."""
+
+from collections.abc import Callable
+
+from checks.examples import bundled, story
+from gpt2np import Tokenizer
+
+
+def characters_per_token(answer: Callable[[Tokenizer, str], float]) -> str | None:
+    tokenizer = bundled().tokenizer
+    for text in ("hello", "ééé", story()):
+        found, right = answer(tokenizer, text), len(text) / len(tokenizer.encode(text))
+        if found is None:
+            return "Return the number of characters divided by the number of ids."
+        if abs(found - right) > 1e-6:
+            return f"For {text[:8]!r}… it is {right:.3f}, not {found:.3f}. Characters, not bytes?"
+    return None
+
+
+def first_merge(
+    answer: Callable[[Tokenizer, str], tuple[str, str] | None],
+) -> str | None:
+    tokenizer = bundled().tokenizer
+    right = {
+        " created": ("r", "e"),
+        " was": ("Ġ", "w"),
+        "soul": ("o", "u"),
+        "GPT": None,
+        "z": None,
+    }
+    for piece, pair in right.items():
+        found = answer(tokenizer, piece)
+        if found is None and pair is not None:
+            return "tokenizer.explain(piece)[0].steps[0] has the tokens and which pair is chosen."
+        if found != pair:
+            return f"For {piece!r} it is {pair}, not {found}. The chosen pair is the first merge."
+    return None
+
+
+def joins(answer: Callable[[Tokenizer, str, str], bool]) -> str | None:
+    tokenizer = bundled().tokenizer
+    right = {
+        ("the", " fox"): True,
+        ("the ", "fox"): False,
+        ("fo", "x"): False,
+        ("he", "llo"): True,
+        ("wa", "s"): False,
+        ("It", "'s"): True,
+    }
+    for (left, end), value in right.items():
+        found = answer(tokenizer, left, end)
+        if found is None:
+            return "Compare the ids of left + right with those of left followed by those of right."
+        if bool(found) != value:
+            return f"For {left!r} and {end!r} it is {value}."
+    return None
+
+
+def prompt_for(answer: Callable[[Tokenizer, str], list[int]]) -> str | None:
+    tokenizer = bundled().tokenizer
+    for text in ("A fox", "", "<|endoftext|>", "a<|endoftext|>b"):
+        found = answer(tokenizer, text)
+        if found is None:
+            return "Return a list: tokenizer.end_of_text, and after it the ids of the text."
+        if list(found) != [
+            tokenizer.end_of_text,
+            *tokenizer.encode(text, disallowed_special=()),
+        ]:
+            return f"{text!r}: one special token in front; all that the user typed is plain text."
+    return None

@@ -1,0 +1,1 @@
+"""Solutions of the walkthrough's exercises, a module for each notebook."""

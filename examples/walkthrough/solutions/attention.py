@@ -1,0 +1,36 @@
+"""Solutions of the exercises in 4_attention.ipynb."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np import GPT2, trace
+from gpt2np.inspection import zero_head
+
+Array = NDArray[Any]
+
+
+def score_of(q: Array, k: Array, i: int, j: int) -> float:
+    return -math.inf if j > i else float(q[i] @ k[j] / math.sqrt(q.shape[1]))
+
+
+def looks_back(pattern: Array) -> Array:
+    places = np.arange(pattern.shape[1])
+    distance: Array = (pattern * (places[:, None] - places)).sum(-1).mean(-1)
+    return distance
+
+
+def previous_token_head(model: GPT2, ids: Sequence[int]) -> tuple[int, int]:
+    patterns = trace(model, ids, "blocks.*.attn.pattern").values()
+    weights = np.array(
+        [np.diagonal(pattern, -1, 1, 2).mean(-1) for pattern in patterns]
+    )
+    layer, head = np.unravel_index(weights.argmax(), weights.shape)
+    return int(layer), int(head)
+
+
+def without_head(model: GPT2, ids: Sequence[int], layer: int, head: int) -> Array:
+    return model.forward([ids], probe=zero_head(layer, head))

@@ -1,0 +1,33 @@
+"""Solutions of the exercises in 8_does_it_know_anything.ipynb."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from gpt2np import LanguageModel
+from gpt2np.inspection import zero_head
+from gpt2np.model import Probe
+
+
+def bits_per_character(lm: LanguageModel, text: str) -> float:
+    return -lm.score(text, from_end_of_text=True).total / math.log(2) / len(text)
+
+
+def most_surprising(lm: LanguageModel, text: str) -> int:
+    return int(lm.score(text, from_end_of_text=True).log_probabilities.argmin())
+
+
+def likelier(lm: LanguageModel, prompt: str, one: str, other: str) -> str:
+    def log_probability(ending: str) -> float:
+        ids = lm.tokenizer.encode(ending)
+        score = lm.score([*lm.tokenizer.encode(prompt), *ids])
+        return float(score.log_probabilities[-len(ids) :].sum())
+
+    return max(one, other, key=log_probability)
+
+
+def costliest_head(
+    loss: Callable[[Probe | None], float], layer: int, heads: int
+) -> int:
+    return int(np.argmax([loss(zero_head(layer, head)) for head in range(heads)]))

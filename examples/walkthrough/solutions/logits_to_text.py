@@ -1,0 +1,41 @@
+"""Solutions of the exercises in 6_logits_to_text.ipynb."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np import GenerationOptions
+from gpt2np.generation import apply_temperature, next_probabilities, top_p_filter
+from gpt2np.model.functions import softmax
+
+Array = NDArray[Any]
+
+
+def discarded_mass(logits: Array, p: float) -> float:
+    removed = np.isneginf(top_p_filter(logits, p))
+    return float(softmax(logits)[removed].sum())
+
+
+def ban(logits: Array, ids: Sequence[int]) -> Array:
+    changed = logits.copy()
+    changed[list(ids)] = -math.inf
+    return changed
+
+
+def temperature_for(logits: Array, share: float) -> float:
+    low, high = 0.01, 100.0
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        if softmax(apply_temperature(logits, middle)).max() > share:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def bits(logits: Array, number: int, options: GenerationOptions) -> float:
+    probability = next_probabilities(logits, options)[number]
+    return -math.log2(probability) if probability > 0 else math.inf

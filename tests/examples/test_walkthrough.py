@@ -1,0 +1,187 @@
+"""The walkthrough: its notebooks run and say what they said, and its exercises can be solved."""
+
+import base64
+import inspect
+import math
+import re
+import time
+from importlib import import_module
+
+import nbformat
+import numpy as np
+import pytest
+from checks import CHECKERS, NOTEBOOKS, check, hint_for
+from conftest import CHECKOUT
+from nbclient import NotebookClient
+
+from gpt2np.generation import next_probabilities
+from gpt2np.inspection import zero
+
+WALKTHROUGH = CHECKOUT / "examples" / "walkthrough"
+PATHS = sorted(WALKTHROUGH.glob("*.ipynb"))
+LONGEST = 60  # seconds
+NOT_COMPARED = "not-compared"  # the tag of cells that measure time
+REFRESH = "jupyter execute --inplace examples/walkthrough/*.ipynb writes the outputs anew"
+
+
+def cells(path, kind):
+    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == kind]
+
+
+def printed(cell):
+    """The text that a cell has printed or returned."""
+    return "".join(
+        output.text if output.output_type == "stream" else output.data["text/plain"]
+        for output in cell.outputs
+        if output.output_type != "display_data" and output.get("name") != "stderr"
+    )
+
+
+def pictures(cell):
+    return [o.data["image/png"] for o in cell.outputs if "image/png" in o.get("data", {})]
+
+
+def exercises(path):
+    """Name of each exercise → the source of its cell."""
+    sources = [cell.source for cell in cells(path, "code")]
+    return {name: s for s in sources for name in re.findall(r"^check\((\w+)\)$", s, re.MULTILINE)}
+
+
+ALL_EXERCISES = {name: source for path in PATHS for name, source in exercises(path).items()}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_fresh_run_says_the_same(path, show):
+    fresh = nbformat.read(path, 4)
+    start = time.perf_counter()
+    where = {"metadata": {"path": str(WALKTHROUGH)}}
+    NotebookClient(fresh, timeout=LONGEST, resources=where).execute()
+    seconds = time.perf_counter() - start
+    show("walkthrough", f"{path.stem}: {seconds:.1f} s")
+    assert seconds < LONGEST
+    new_cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
+    for stored, new in zip(cells(path, "code"), new_cells, strict=True):
+        assert len(pictures(stored)) == len(pictures(new))
+        if NOT_COMPARED not in stored.metadata.get("tags", []):
+            assert printed(stored) == printed(new), REFRESH
+
+
+def test_there_are_eight():
+    assert [path.stem[:2] for path in PATHS] == [f"{n}_" for n in range(1, 9)]
+    assert [path.stem[2:] for path in PATHS] == [m.__name__.split(".")[-1] for m in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_stored_as_it_should_be(path):
+    code = cells(path, "code")
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), REFRESH
+    for cell in code:
+        assert not [
+            o for o in cell.outputs if o.output_type == "error" or o.get("name") == "stderr"
+        ]
+        for picture in pictures(cell):
+            assert len(base64.b64decode(picture)) <= 60_000
+    assert path.stat().st_size < 400_000
+    assert str(CHECKOUT) not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_links_lead_to_what_they_name(path):
+    text = "\n".join(cell.source for cell in cells(path, "markdown"))
+    links = re.findall(r"\[([^\]]+)\]\(([^)#:]+)\)", text)
+    assert len([target for _, target in links if "gpt2np/" in target]) >= 2
+    for name, target in links:
+        file = WALKTHROUGH / target
+        assert file.exists(), target
+        if name.startswith("`") and file.suffix == ".py":
+            word = name.strip("`").split(".")[-1]
+            assert re.search(rf"\b{word}\b", file.read_text(encoding="utf-8")), (name, target)
+
+
+def test_every_exercise_has_a_checker_and_a_solution():
+    assert ALL_EXERCISES.keys() == CHECKERS.keys()
+    assert all(2 <= len(exercises(path)) <= 4 for path in PATHS)
+
+
+@pytest.mark.parametrize("name", ALL_EXERCISES)
+def test_the_stub_fails_and_the_solution_passes(name, capsys):
+    namespace = {"check": check}
+    exec(ALL_EXERCISES[name], namespace)
+    assert re.fullmatch(rf"{name}: not yet\. [^\n]+\n", capsys.readouterr().out)
+    module = CHECKERS[name].__module__.split(".")[-1]
+    solution = getattr(import_module(f"solutions.{module}"), name)
+    stub = inspect.signature(namespace[name])
+    assert list(stub.parameters) == list(inspect.signature(solution).parameters)
+    check(solution)
+    assert capsys.readouterr().out == f"{name}: solved.\n"
+
+
+def greedy_without_cache(model, ids, count):
+    ids = list(ids)
+    for _ in range(count):
+        ids.append(int(model.forward([ids])[-1].argmax()))
+    return ids[-count:]
+
+
+def ban_in_place(logits, ids):
+    logits[ids] = -math.inf
+    return logits
+
+
+MISTAKES = {  # that a reader may make
+    "characters_per_token": lambda tokenizer, text: len(text.encode()) / tokenizer.count(text),
+    "first_merge": lambda tokenizer, piece: tokenizer.explain(piece)[0].steps[0].tokens[:2],
+    "joins": lambda tokenizer, left, right: True,
+    "prompt_for": lambda tokenizer, text: [
+        tokenizer.end_of_text,
+        *tokenizer.encode(text, allowed_special="all"),
+    ],
+    "tokens_after": lambda trained, count, text: len(text.encode()),
+    "merges_needed": lambda trained, text, goal: 0,
+    "stepping_stones": lambda trained, text: set(trained.tokens[257:]),
+    "nearest": lambda table, number, count: np.argsort(-(table @ table[number]))[:count],
+    "inputs_from": lambda model, ids, start: (
+        model.weights["wte.weight"][ids] + model.weights["wpe.weight"][: len(ids)]
+    ),
+    "odd_one_out": lambda model, tokenizer, words: words[-1],
+    "score_of": lambda q, k, i, j: q[i] @ k[j] if j <= i else -math.inf,
+    "looks_back": lambda pattern: pattern.sum(-1).mean(-1),
+    "previous_token_head": lambda model, ids: (0, 0),
+    "without_head": lambda model, ids, layer, head: model.forward([ids]),
+    "added_by": lambda trace, layer: trace[f"blocks.{layer}.mlp.out"],
+    "appears_at": lambda model, trace: f"blocks.{model.config.n_layer - 1}.resid",
+    "strongest_neuron": lambda trace, layer: divmod(
+        int(trace[f"blocks.{layer}.mlp.pre"].argmin()), 1024
+    ),
+    "without_block": lambda model, ids, layer: model.forward(
+        [ids], probe=zero(f"blocks.{layer}.mlp.out")
+    ),
+    "discarded_mass": lambda logits, p: 1 - p,
+    "ban": ban_in_place,
+    "temperature_for": lambda logits, share: 1.0,
+    "bits": lambda logits, number, options: -np.log(next_probabilities(logits, options)[number]),
+    "cache_bytes": lambda config, tokens: config.n_layer * config.n_embd * tokens * 4,
+    "tokens_per_second": lambda config, bandwidth, itemsize: bandwidth / 4,
+    "greedy": greedy_without_cache,
+    "bits_per_character": lambda lm, text: -lm.score(text).total / math.log(2) / len(text),
+    "most_surprising": lambda lm, text: int(np.nanargmax(lm.score(text).log_probabilities)),
+    "likelier": lambda lm, prompt, one, other: one,
+    "costliest_head": lambda loss, layer, heads: 0,
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", CHECKERS)
+def test_a_likely_mistake_is_found(name):
+    wrong = MISTAKES[name]
+    wrong.__name__ = name
+    hint = hint_for(wrong)
+    assert hint is not None and "\n" not in hint
+    assert not hint.startswith("It raised")
+
+
+def test_an_exception_becomes_a_hint():
+    def joins(tokenizer, left, right):
+        return 1 / 0
+
+    assert hint_for(joins) == "It raised ZeroDivisionError: division by zero"
