@@ -65,6 +65,8 @@ _HOME_OF = {
     "Tokenizer": "tokenizer",
 }
 
+_ROOMS = ("model", "tokenizer", "generation", "inspection", "evaluation", "explain")
+
 __all__ = [*_HOME_OF, "load"]
 
 
@@ -77,4 +79,6 @@ def __getattr__(name: str) -> object:
         return import_module("gpt2np.engine").LanguageModel.load
     if name in _HOME_OF:
         return getattr(import_module(f"gpt2np.{_HOME_OF[name]}"), name)
+    if name in _ROOMS:
+        return import_module(f"gpt2np.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

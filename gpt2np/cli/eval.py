@@ -174,20 +174,21 @@ def _watched(measure: "Measure", lm: "LanguageModel", unit: str) -> "Result | No
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is a bar to end
     with tqdm(unit=f" {unit}", leave=False, disable=None) as bar:
-        so_far = ""
+        so_far = "the first of them"
 
         def tell(done: int, total: int, values: Mapping[str, float]) -> None:
             nonlocal so_far
-            so_far = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+            told = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+            so_far = f"{done:,} of {total:,} {unit}: {told}"
             bar.total = total
-            bar.set_postfix_str(so_far, refresh=False)
+            bar.set_postfix_str(told, refresh=False)
             bar.update(done - bar.n)
 
         try:
             return measure(lm, tell)
         except KeyboardInterrupt:
-            done = f"{bar.n:,} of {bar.total or 0:,} {unit}"
-    notice(f"interrupted after {done}" + (f": {so_far}" if so_far else ""))
+            pass
+    notice(f"interrupted after {so_far}")
     return None
 
 

@@ -57,12 +57,13 @@ def run(arguments: Sequence[str]) -> int:
         parser.print_help()
         return 0
     if rest:
-        advice = {"generate": "; put a prompt of several words in quotes"}
-        together = "; what is not an option must stand together"
-        hint = "" if rest[0].startswith("-") else advice.get(args.command, together)
+        quotes = args.command in ("generate", "trace", "explain")
+        together = "what is not an option must stand together"
+        hint = " Put a text of several words in quotes" if quotes else f" {together.capitalize()}"
         parser.exit(
             2,
-            f"gpt2np {args.command}: error: what is {rest[0]!r}?{hint} "
+            f"gpt2np {args.command}: error: what is {rest[0]!r}?"
+            f"{'' if rest[0].startswith('-') else hint} "
             f"(try gpt2np {args.command} --help)\n",
         )
     try:

@@ -88,6 +88,10 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("--out is empty or the folder you are in; name another")
     if args.out.exists() and not args.out.is_dir():
         raise InvalidArgumentError(f"--out {args.out} is a file; give a folder")
+    if args.out.is_dir() and any(args.out.glob("*.safetensors*")):
+        raise InvalidArgumentError(
+            f"--out {args.out} holds a model, which needs its own vocabulary; name another"
+        )
     files = find_files(args.files)
     _check_writable(args.out)
     corpus = _corpus_options(args, options)

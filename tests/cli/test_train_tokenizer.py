@@ -174,6 +174,13 @@ class TestInput:
         assert message in result.stderr and result.stderr.count("\n") == 1
         assert not (corpus.parent / "out").exists()
 
+    def test_a_models_vocabulary_stays(self, corpus, tmp_path):
+        (tmp_path / "model.safetensors").touch()
+        (tmp_path / "vocab.json").write_text("{}")
+        result = run(corpus, "--vocab-size", 300, "--out", tmp_path)
+        assert result.returncode == 2 and "holds a model" in result.stderr
+        assert (tmp_path / "vocab.json").read_text() == "{}"
+
     def test_no_file(self, tmp_path):
         result = run(tmp_path / "no.txt", "--vocab-size", 300, "--out", tmp_path / "out")
         assert result.returncode == 2
@@ -223,7 +230,7 @@ class TestWrongUse:
             (["--out", ""], "--out is empty or the folder you are in"),
             (["--out", "corpus.txt/x"], "/corpus.txt is no folder"),
             (["--out", "o", "--pattern", ""], "the pattern is empty"),
-            (["--out", "o", ""], "what is ''?; what is not an option must stand together"),
+            (["--out", "o", ""], "what is ''? What is not an option must stand together"),
         ],
     )
     def test_is_told_before_the_work_begins(self, corpus, arguments, message):
