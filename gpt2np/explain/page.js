@@ -67,9 +67,12 @@
     out.dataset.value = String(value);
   }
 
+  const readers = new Map();
+
   for (const image of findAll("[data-strip]")) {
     const place = { row: 0, column: 0 };
     const read = () => readStrip(image, place.row, place.column);
+    readers.set(image, read);
     const point = (event) => {
       const box = image.getBoundingClientRect();
       const [rows, columns] = stripArray(image.dataset.strip).shape;
@@ -92,20 +95,40 @@
     });
   }
 
+  /** The size that 99.5 % of the numbers don't exceed, as NumPy's quantile finds it. */
+  function fullColour(data) {
+    const sorted = Float32Array.from(data, Math.abs).sort();
+    const place = 0.995 * (sorted.length - 1);
+    const [low, high] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
+    return low + (high - low) * (place % 1) || 1;
+  }
+
   /** The same picture as gpt2np/explain/picture.py makes: opacity for size, a colour for the sign. */
-  function draw(image, { shape, data }) {
+  function draw(image, { shape, data }, limit) {
     const canvas = document.createElement("canvas");
     [canvas.height, canvas.width] = shape;
     const context = canvas.getContext("2d");
     const pixels = context.createImageData(canvas.width, canvas.height);
-    const sorted = Float32Array.from(data, Math.abs).sort();
-    const limit = sorted[Math.floor(0.995 * (sorted.length - 1))] || 1;
     data.forEach((value, at) => {
-      const opacity = 255 * Math.min(1, Math.abs(value) / limit);
+      const level = Math.round(127 * Math.min(1, Math.abs(value) / limit));
+      const opacity = Math.round((255 * level) / 127);
       pixels.data.set([...(value < 0 ? [214, 103, 11] : [31, 104, 199]), opacity], 4 * at);
     });
     context.putImageData(pixels, 0, 0);
     image.src = canvas.toDataURL();
+  }
+
+  /** A strip of the head that was chosen: its picture, and all that is said about it. */
+  function redraw(image) {
+    const content = stripArray(image.dataset.strip);
+    const limit = fullColour(content.data);
+    draw(image, content, limit);
+    const named = (words) => words.replace(/head \d+/, `head ${chosen.head}`);
+    image.alt = named(image.alt);
+    const caption = find("figcaption", image.parentElement);
+    caption.firstChild.textContent = named(caption.firstChild.textContent);
+    find(".limit", caption).textContent = short(limit);
+    if (find(".readout", image.parentElement).dataset.value) readers.get(image)();
   }
 
   // One score, term by term, of the head, query and key that the reader chooses.
@@ -172,12 +195,7 @@
       return [numbered(at), number(s, short(s)), number(raised[at], short(raised[at])),
         number(raised[at] / total, chance(raised[at] / total)), number(weight, chance(weight))];
     }));
-    for (const letter of "qkv") {
-      const image = find(`[data-strip="${page.block}.${letter}"]`);
-      draw(image, stripArray(image.dataset.strip));
-      const caption = find("figcaption", image.parentElement).firstChild;
-      caption.textContent = caption.textContent.replace(/head \d+/, `head ${head}`);
-    }
+    for (const letter of "qkv") redraw(find(`[data-strip="${page.block}.${letter}"]`));
   }
 
   const choice = find("#score-choice");

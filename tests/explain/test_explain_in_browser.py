@@ -9,6 +9,7 @@ from test_explain_page import MARKUP, PROMPT, SIGNS, gpt2_small
 
 from gpt2np import GenerationOptions, load
 from gpt2np.explain import explain
+from gpt2np.explain.numbers import rounded
 from gpt2np.generation import apply_temperature, next_probabilities
 from gpt2np.model.functions import softmax
 
@@ -186,6 +187,48 @@ def test_another_score_term_by_term(open_page, page):
     np.testing.assert_array_equal(np.array(shown, np.float32), pattern)
     tab.select_option('#score-choice [name="query"]', "1")  # token 1 doesn't see token 3
     assert tab.input_value('#score-choice [name="key"]') == "1"
+
+
+def opacities(strip):
+    """The opacity of every pixel of a strip's picture, 0 … 255."""
+    return np.array(
+        strip.evaluate(
+            """async image => {
+                await image.decode();
+                const canvas = document.createElement("canvas");
+                [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+                const context = canvas.getContext("2d");
+                context.drawImage(image, 0, 0);
+                const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+                const rows = Array.from({length: canvas.height}, () => []);
+                for (let at = 3; at < data.length; at += 4)
+                    rows[Math.floor(at / 4 / canvas.width)].push(data[at]);
+                return rows;
+            }"""
+        )
+    )
+
+
+@pytest.mark.parametrize("letter", "qkv")
+def test_another_heads_strips_are_its_own(open_page, page, letter):
+    """Picture, description, full colour and the number that was read are all the chosen head's."""
+    tab = open_page(page)
+    focus = page.run.focus
+    arrays = page.run.arrays[f"blocks.{focus.layer}.attn.{letter}"]
+    strip = tab.locator(f'[data-strip="blocks.{focus.layer}.attn.{letter}"]')
+    figure = tab.locator("figure.strip", has=strip)
+    strip.focus()
+    tab.keyboard.press("ArrowRight")
+    for head in [h for h in range(len(arrays)) if h != focus.head] + [focus.head]:
+        tab.select_option('#score-choice [name="head"]', str(head))
+        limit = np.quantile(np.abs(arrays[head]), 0.995)
+        assert figure.locator(".limit").inner_text() == rounded(limit)
+        assert f" of head {head};" in strip.get_attribute("alt")
+        assert f" of head {head}" in figure.locator("figcaption").inner_text()
+        shown = figure.locator(".readout").get_attribute("data-value")
+        assert np.float32(shown) == arrays[head][0, 1]
+        levels = np.rint(127 * np.clip(np.abs(arrays[head]) / limit, 0, 1))
+        np.testing.assert_array_equal(opacities(strip), np.rint(255 * levels / 127))
 
 
 @pytest.mark.parametrize(
