@@ -88,5 +88,6 @@ def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:
     for layer in range(run.config.n_layer + 1):
         reference = exact[f"blocks.{layer - 1}.resid" if layer else "embed"]
         difference = np.linalg.norm(run.residual(layer) - reference, axis=1)
-        errors.append((difference / np.linalg.norm(reference, axis=1)).max())
+        length = np.maximum(np.linalg.norm(reference, axis=1), np.finfo(np.float64).tiny)
+        errors.append((difference / length).max())
     return np.array(errors)

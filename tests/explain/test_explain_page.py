@@ -12,6 +12,7 @@ from page_reader import PageReader, as_number, close_numbers, exact_numbers, hal
 
 from gpt2np import CheckpointError, ContextLengthError, InvalidArgumentError, LanguageModel, load
 from gpt2np.explain import PARTS, explain
+from gpt2np.explain.chart import Line, line_chart
 from gpt2np.explain.html import literal, token_text
 from gpt2np.explain.numbers import Numbers, rounded, script_json
 from gpt2np.explain.picture import picture_url
@@ -245,6 +246,24 @@ def test_damaged_weights(bundled):
     lm.model.weights["ln_f.bias"] = np.full(256, np.inf)
     with pytest.raises(CheckpointError, match="the model's logits are not numbers"):
         explain(lm, "fox")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_model_of_zeros_has_a_page(bundled):
+    """No length is above zero, and no difference: the logarithmic charts have nothing to draw."""
+    lm = load(bundled)
+    for name, array in lm.model.weights.items():
+        lm.model.weights[name] = np.zeros_like(array)
+    page = explain(lm, "The little fox", steps=1)
+    assert not page.numbers.arrays["residual.norm"].any()
+    assert not page.numbers.arrays["precision.residual"].any()
+    assert "nan" not in page.html.partition("<main>")[2].partition("<script")[0].lower()
+
+
+def test_a_logarithmic_chart_of_zeros_has_a_scale():
+    chart = line_chart([Line("none", [0.0, 0.0])], ["0", "1"], "zeros", logarithmic=True)
+    assert ">0.1</text>" in chart and ">1</text>" in chart
+    assert "<circle" not in chart and "<circle" in line_chart([Line("one", [1])], ["0"], "one")
 
 
 def test_it_tells_what_it_does(bundled):
