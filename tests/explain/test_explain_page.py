@@ -229,6 +229,13 @@ def test_what_is_too_long_says_how_to_choose(bundled, small_folder):
         ({"layer": 6}, "there is no layer 6; choose from 0 to 5"),
         ({"head": -1}, "there is no head -1; choose from 0 to 3"),
         ({"position": 3}, "there is no position 3; choose from 0 to 2"),
+        ({"position": 0.5}, "there is no position 0.5; choose from 0 to 2"),
+        ({"layer": True}, "there is no layer True; choose from 0 to 5"),
+        ({"steps": 0}, "steps is 0; it must be a whole number, at least 1"),
+        ({"steps": -1}, "steps is -1; it must be a whole number, at least 1"),
+        ({"steps": 1.5}, "steps is 1.5; it must be a whole number, at least 1"),
+        ({"window": slice(0, 3, 2)}, r"the window is slice\(0, 3, 2\); it must be slice"),
+        ({"window": slice(0, 2.5)}, r"the window is slice\(0, 2.5, None\); it must be slice"),
     ],
 )
 def test_what_there_is_not(bundled, options, message):
