@@ -99,10 +99,11 @@ def _table(run: Run, numbers: Numbers, steps: list[str]) -> str:
         for at in range(len(steps)):
             share = float(probability[at, n, 0])
             kind = "cell answer" if rank[at, n] == 1 else "cell"
+            first = at == n == 0  # the arrow keys go from there
             cells.append(
-                f'<span class="{kind}" style="--p:{share:.3f}" data-layer="{at}" '
-                f'data-token="{n}">{token(run.bytes_of(int(ids[at, n, 0])))}'
-                f"{numbers.show('lens.probability', at, n, 0, as_='f2')}</span>"
+                f'<button type="button" class="{kind}" style="--p:{share:.3f}" data-layer="{at}" '
+                f'data-token="{n}" tabindex="{0 if first else -1}">{token(run.bytes_of(int(ids[at, n, 0])))}'
+                f"{numbers.show('lens.probability', at, n, 0, as_='f2')}</button>"
             )
         rows.append(cells)
     caption = (

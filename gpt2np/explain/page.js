@@ -245,10 +245,17 @@
     table.append(body);
     const wide = element("div", [table], "wide");
     wide.tabIndex = 0;
-    const range = element("input");
-    Object.assign(range, { type: "range", min: 0, max: count - 1, step: 1, value: chosen.position });
+    const range = (value) => {
+      const made = element("input");
+      return Object.assign(made, { type: "range", min: 0, max: count - 1, step: 1, value });
+    };
+    const [looking, looked] = [range(chosen.position), range(0)];
     const says = element("p", "", "facts readout-head");
-    const label = element("label", ["Rows are the tokens that look. Choose one: ", range], "hint");
+    says.setAttribute("aria-live", "polite");
+    const choices = element("p", [
+      element("label", ["Rows are the tokens that look. Choose one: ", looking]),
+      element("label", ["Columns are the tokens looked at. Choose one: ", looked]),
+    ], "hint");
     const read = (query, key) => {
       const listed = looksAt(layer, head, query).flatMap(([at, weight], place) => [
         place ? ", " : "", ...numbered(at), ` ${chance(weight)}`,
@@ -256,16 +263,25 @@
       const single = key === undefined ? [] : ["at ", ...numbered(key), ` with ${digits(weightOf(layer, head, query, key))}; most: `];
       says.replaceChildren("Token ", ...numbered(query), " looks ", ...(single.length ? single : ["at "]), ...listed);
       findAll("tr", body).forEach((row, at) => row.classList.toggle("looked", at === query));
+      for (const input of [looking, looked]) {
+        input.setAttribute("aria-valuetext", `${input.value} ${page.tokens[input.value]}`);
+      }
     };
-    range.addEventListener("input", () => read(Number(range.value)));
+    looking.addEventListener("input", () => read(Number(looking.value)));
+    looked.addEventListener("input", () => {
+      looked.value = Math.min(looked.value, looking.value); // what comes later is hidden
+      read(Number(looking.value), Number(looked.value));
+    });
     const point = (event) => {
       const { query, key } = event.target.dataset;
-      if (key !== undefined) read(Number(query), Number(key));
+      if (key === undefined) return;
+      [looking.value, looked.value] = [query, key];
+      read(Number(query), Number(key));
     };
     body.addEventListener("pointerover", point);
     body.addEventListener("click", point);
-    opened.replaceChildren(element("h4", `Block ${layer}, head ${head}`), label, says, wide);
-    read(Number(range.value));
+    opened.replaceChildren(element("h4", `Block ${layer}, head ${head}`), choices, says, wide);
+    read(Number(looking.value));
   }
 
   const heads = findAll(".head");
@@ -309,11 +325,13 @@
   }
 
   const cells = findAll(".cell");
-  for (const [at, cell] of cells.entries()) {
-    cell.tabIndex = at ? -1 : 0;
+  for (const cell of cells) {
     cell.addEventListener("pointerenter", () => showCell(cell));
-    cell.addEventListener("click", () => showCell(cell));
-    cell.addEventListener("focus", () => showCell(cell));
+    cell.addEventListener("click", () => cell.focus()); // not every browser does so by itself
+    cell.addEventListener("focus", () => {
+      for (const other of cells) other.tabIndex = other === cell ? 0 : -1;
+      showCell(cell);
+    });
     cell.addEventListener("keydown", (event) => {
       const step = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
       if (!step) return;
@@ -321,8 +339,6 @@
       const next = find(`.cell[data-layer="${layer}"][data-token="${row}"]`);
       if (!next) return;
       event.preventDefault();
-      cell.tabIndex = -1;
-      next.tabIndex = 0;
       next.focus();
     });
   }
