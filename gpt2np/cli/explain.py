@@ -14,7 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.model_and_prompt import add_prompt_arguments, given_prompt, load_model
+from gpt2np.cli.model_and_prompt import (
+    add_model_arguments,
+    add_prompt_arguments,
+    given_prompt,
+    load_model,
+)
 from gpt2np.cli.streams import notice
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
@@ -29,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_arguments(parser)
     output = "the page to write; one that is there already is replaced"
     add("-o", "--output", type=Path, required=True, metavar="FILE", help=output)
-    model = "a Hugging Face id, a folder, or 'bundled'; default: as for generate"
-    add("--model", metavar="MODEL", help=model)
+    add_model_arguments(parser, dtype=False)
     window = "the page is about these tokens of the prompt, counted from 0, without STOP"
     add("--window", type=_window, metavar="START:STOP", help=window)
     add("--layer", type=int, metavar="L", help="the block to open (default: in the middle)")
@@ -43,8 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="don't compute it once more in float64, which takes twice the model's memory",
     )
-    add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
-    parser.set_defaults(dtype="float32")
 
 
 def _window(text: str) -> slice:

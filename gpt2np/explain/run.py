@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpt2np.engine import LanguageModel
 from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
 from gpt2np.inspection import trace
+from gpt2np.inspection.overview import token_bytes
 from gpt2np.model import GPT2, GPT2Config
 
 Array = NDArray[Any]
@@ -78,7 +79,7 @@ class Run:
 
     def bytes_of(self, number: int) -> bytes:
         """A token's bytes; a row of the model that no token has is named by its number."""
-        return self.lm.tokenizer.vocabulary.token_bytes.get(number, f"[{number}]".encode())
+        return token_bytes([number], self.lm.tokenizer.vocabulary.token_bytes)[0]
 
     def residual(self, layer: int) -> Array:
         """The residual stream (N, C) that goes into block `layer`; that after the last is L."""

@@ -106,7 +106,14 @@ def test_a_page_that_is_there_is_replaced(tmp_path):
     page.write_text("old", encoding="utf-8")
     result = explain("fox", "-o", page, "-n", "1", "--no-float64")
     assert result.returncode == 0 and page.read_text(encoding="utf-8").startswith("<!DOCTYPE")
-    assert "is there already is replaced" in " ".join(explain("--help").stdout.decode().split())
+
+
+def test_help_says_what_is_replaced_and_which_model_is_taken():
+    words = " ".join(explain("--help").stdout.decode().split())
+    assert (
+        "-o FILE, --output FILE the page to write; one that is there already is replaced" in words
+    )
+    assert "default: $GPT2NP_MODEL, else" in words and "--dtype" not in words
 
 
 def test_a_full_disk_leaves_the_old_page(tmp_path):
