@@ -100,6 +100,14 @@ def test_every_named_function_is_in_the_named_file(bundled_page):
             body = found[0].body
 
 
+def test_functions_are_short():
+    """At most 40 lines, so that a panel can be read at a glance."""
+    for file in (CHECKOUT / "gpt2np" / "explain").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 40, (file.name, node.name)
+
+
 def test_the_panels_in_the_order_of_the_datas_way(bundled_page):
     html = bundled_page.html
     sections = re.findall(r'<section id="(\w+)"', html)
