@@ -9,12 +9,19 @@ no program but a browser. A page holds at most 64 tokens; of a longer prompt
 
 import argparse
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.model_and_prompt import add_prompt_arguments, given_prompt, load_model
+from gpt2np.cli.model_and_prompt import (
+    add_model_arguments,
+    add_prompt_arguments,
+    given_prompt,
+    load_model,
+)
 from gpt2np.cli.streams import notice
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.engine import LanguageModel
@@ -25,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
     add_prompt_arguments(parser)
-    add("-o", "--output", type=Path, required=True, metavar="FILE", help="the page to write")
-    model = "a Hugging Face id, a folder, or 'bundled'; default: as for generate"
-    add("--model", metavar="MODEL", help=model)
+    output = "the page to write; one that is there already is replaced"
+    add("-o", "--output", type=Path, required=True, metavar="FILE", help=output)
+    add_model_arguments(parser, dtype=False)
     window = "the page is about these tokens of the prompt, counted from 0, without STOP"
     add("--window", type=_window, metavar="START:STOP", help=window)
     add("--layer", type=int, metavar="L", help="the block to open (default: in the middle)")
@@ -40,8 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="don't compute it once more in float64, which takes twice the model's memory",
     )
-    add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
-    parser.set_defaults(dtype="float32")
 
 
 def _window(text: str) -> slice:
@@ -98,16 +103,27 @@ _BAR = "{desc:<18}{bar:20} {n_fmt} of {total_fmt}, {elapsed}"
 
 def _check_output(path: Path) -> None:
     """Refuse, before anything is computed, what can't be written to."""
+    from tempfile import TemporaryFile
+
     if path.exists() and not path.is_file():
         raise InvalidArgumentError(f"-o {path} is not a file; name a file to write")
     if not path.parent.is_dir():
         raise InvalidArgumentError(f"-o {path}: there is no folder {path.parent}")
+    with _told(path):
+        TemporaryFile(dir=path.parent).close()  # what asks only for the rights is wrong for root
 
 
 def _write(path: Path, html: str) -> None:
     from gpt2np.text_file import write_text
 
-    try:
+    with _told(path):
         write_text(path, html)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Raises GPT2NPError for an OSError."""
+    try:
+        yield
     except OSError as error:
-        raise InvalidArgumentError(f"can't write -o {path}: {error.strerror}") from error
+        raise GPT2NPError(f"can't write -o {path}: {error.strerror}") from error

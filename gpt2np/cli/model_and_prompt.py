@@ -24,8 +24,8 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare --model, --threads and --dtype."""
+def add_model_arguments(parser: argparse.ArgumentParser, *, dtype: bool = True) -> None:
+    """Declare --model, --threads and --dtype, without which the dtype is float32."""
     add = parser.add_argument
     add(
         "--model",
@@ -35,7 +35,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "else openai-community/gpt2 or, if that can't be had, the bundled model",
     )
     add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
+    parser.set_defaults(dtype="float32")
+    if dtype:
+        add("--dtype", choices=("float32", "float64"), help="default: float32")
 
 
 def given_prompt(args: argparse.Namespace) -> str:

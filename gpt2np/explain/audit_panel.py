@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from gpt2np.benchmark.timing import Effort, repeat
-from gpt2np.explain.html import details, formula, panel, source, table, text
+from gpt2np.explain.html import bar, details, formula, panel, source, table, text
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
 from gpt2np.explain.work import PARTS, part_flops, part_seconds
@@ -71,15 +71,11 @@ def _by_group(counts: dict[str, int], total: int) -> str:
         group = next(g for g in _GROUPS if g == name or f".{g}" in name or name.startswith(g))
         sums[_GROUPS[group]] += count
     rows = [
-        (group, f"{count:,}", f"{100 * count / total:.1f} %", _bar(count / total))
+        (group, f"{count:,}", f"{100 * count / total:.1f} %", bar(count / total))
         for group, count in sums.items()
     ]
     rows.append(("<b>all together</b>", f"<b>{sum(sums.values()):,}</b>", "100 %", ""))
     return table(("part", "numbers", "share", ""), rows, "Where the numbers are", kind="bars")
-
-
-def _bar(share: float) -> str:
-    return f'<span class="bar" style="--p:{share:.4f}"></span>'
 
 
 def time_panel(run: Run, numbers: Numbers) -> str:
@@ -117,7 +113,7 @@ def _time_rows(
             numbers.show("part.flops", at, as_="n") if part in flops else "–",
             f"{100 * flops[part] / all_flops:.1f} %" if part in flops else "–",
             f"{flops[part] / seconds[part] / 1e9:.1f}" if part in flops else "–",
-            _bar(seconds[part] / total),
+            bar(seconds[part] / total),
         )
         for at, (part, meaning) in enumerate(PARTS.items())
     ]

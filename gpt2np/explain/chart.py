@@ -77,6 +77,8 @@ def _drawn(number: int, points: Sequence[tuple[float, float]]) -> str:
 def _ticks(lines: Sequence[Line], logarithmic: bool) -> list[float]:
     """Round values for the grid, from below the lowest to above the highest."""
     values = [float(v) for line in lines for v in line.values if not logarithmic or v > 0]
+    if logarithmic and not values:
+        return [0.1, 1.0]  # there is nothing to draw, but a scale
     low, high = min(values, default=1.0), max([*values, 1e-12])
     if not logarithmic:
         step = next(s for s in _round_steps(high) if high / s <= 5)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.explain.html import formula, panel, source, table, token
-from gpt2np.explain.numbers import Numbers
+from gpt2np.explain.numbers import Numbers, rounded
 from gpt2np.explain.picture import picture
 from gpt2np.explain.run import Run
 from gpt2np.model.gpt2 import GPT2
@@ -74,13 +74,14 @@ def strip(name: str, title: str, array: Array, row_names: str = "tokens") -> str
     vector.
     """
     limit = float(np.quantile(np.abs(array), 0.995)) or 1.0
+    full = f'full colour at ±<span class="limit">{rounded(limit)}</span>'
     alt = f"{title}; {array.shape[0]} rows of {array.shape[1]} numbers"
     attributes = (
         f'data-strip="{name}" data-rows="{row_names}" tabindex="0" style="--rows: {len(array)}"'
     )
     return (
         f'<figure class="strip"><figcaption>{title} <span class="hint">'
-        f"{array.shape[0]} × {array.shape[1]}; full colour at ±{limit:.3g}</span></figcaption>"
+        f"{array.shape[0]} × {array.shape[1]}; {full}</span></figcaption>"
         f'{picture(array, limit, alt, attributes)}<output class="readout"></output></figure>'
     )
 

@@ -67,6 +67,12 @@ def _cells(row: Sequence[str], row_heads: bool) -> Iterable[str]:
         yield f'<th scope="row">{cell}</th>' if row_heads and at == 0 else f"<td>{cell}</td>"
 
 
+def bar(share: float, attributes: str = "", most: float = 1.0) -> str:
+    """A share of 1 as the length of a bar; the longest possible one is `most`."""
+    lengths = f"--p:{share:.4f}" + (f";--max:{most:.4f}" if most != 1 else "")
+    return f'<span class="bar"{attributes} style="{lengths}"></span>'
+
+
 def details(summary: str, body: str, *, opened: bool = False) -> str:
     """What a reader may open; `summary` is markup. On paper it is always open."""
     return f"<details{' open' if opened else ''}><summary>{summary}</summary>\n{body}</details>"

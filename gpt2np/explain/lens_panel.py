@@ -91,20 +91,13 @@ def _sentence(run: Run, numbers: Numbers, answer: int) -> str:
 
 
 def _table(run: Run, numbers: Numbers, steps: list[str]) -> str:
-    ids, rank = numbers.arrays["lens.ids"], numbers.arrays["lens.rank"]
-    probability = numbers.arrays["lens.probability"]
-    rows = []
-    for n, number in enumerate(run.ids):
-        cells = [f"{n} {token(run.bytes_of(number))}"]
-        for at in range(len(steps)):
-            share = float(probability[at, n, 0])
-            kind = "cell answer" if rank[at, n] == 1 else "cell"
-            cells.append(
-                f'<span class="{kind}" style="--p:{share:.3f}" data-layer="{at}" '
-                f'data-token="{n}">{token(run.bytes_of(int(ids[at, n, 0])))}'
-                f"{numbers.show('lens.probability', at, n, 0, as_='f2')}</span>"
-            )
-        rows.append(cells)
+    rows = [
+        [
+            f"{n} {token(run.bytes_of(number))}",
+            *(_cell(run, numbers, at, n) for at in range(len(steps))),
+        ]
+        for n, number in enumerate(run.ids)
+    ]
     caption = (
         "The likeliest next token at each token of the prompt (rows), after each block; start is "
         "before them"
@@ -112,6 +105,18 @@ def _table(run: Run, numbers: Numbers, steps: list[str]) -> str:
     return (
         f'<div style="--steps: {len(steps)}">'
         f"{table(('token', *steps), rows, caption, kind='lens')}</div>"
+    )
+
+
+def _cell(run: Run, numbers: Numbers, at: int, n: int) -> str:
+    best = token(run.bytes_of(int(numbers.arrays["lens.ids"][at, n, 0])))
+    share = float(numbers.arrays["lens.probability"][at, n, 0])
+    kind = "cell answer" if numbers.arrays["lens.rank"][at, n] == 1 else "cell"
+    stop = 0 if at == n == 0 else -1  # of the tab key; the arrow keys go from there
+    return (
+        f'<button type="button" class="{kind}" style="--p:{share:.3f}" data-layer="{at}" '
+        f'data-token="{n}" tabindex="{stop}">{best}'
+        f"{numbers.show('lens.probability', at, n, 0, as_='f2')}</button>"
     )
 
 

@@ -67,9 +67,12 @@
     out.dataset.value = String(value);
   }
 
+  const readers = new Map();
+
   for (const image of findAll("[data-strip]")) {
     const place = { row: 0, column: 0 };
     const read = () => readStrip(image, place.row, place.column);
+    readers.set(image, read);
     const point = (event) => {
       const box = image.getBoundingClientRect();
       const [rows, columns] = stripArray(image.dataset.strip).shape;
@@ -92,20 +95,40 @@
     });
   }
 
+  /** The size that 99.5 % of the numbers don't exceed, as NumPy's quantile finds it. */
+  function fullColour(data) {
+    const sorted = Float32Array.from(data, Math.abs).sort();
+    const place = 0.995 * (sorted.length - 1);
+    const [low, high] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
+    return low + (high - low) * (place % 1) || 1;
+  }
+
   /** The same picture as gpt2np/explain/picture.py makes: opacity for size, a colour for the sign. */
-  function draw(image, { shape, data }) {
+  function draw(image, { shape, data }, limit) {
     const canvas = document.createElement("canvas");
     [canvas.height, canvas.width] = shape;
     const context = canvas.getContext("2d");
     const pixels = context.createImageData(canvas.width, canvas.height);
-    const sorted = Float32Array.from(data, Math.abs).sort();
-    const limit = sorted[Math.floor(0.995 * (sorted.length - 1))] || 1;
     data.forEach((value, at) => {
-      const opacity = 255 * Math.min(1, Math.abs(value) / limit);
+      const level = Math.round(127 * Math.min(1, Math.abs(value) / limit));
+      const opacity = Math.round((255 * level) / 127);
       pixels.data.set([...(value < 0 ? [214, 103, 11] : [31, 104, 199]), opacity], 4 * at);
     });
     context.putImageData(pixels, 0, 0);
     image.src = canvas.toDataURL();
+  }
+
+  /** A strip of the head that was chosen: its picture, and all that is said about it. */
+  function redraw(image) {
+    const content = stripArray(image.dataset.strip);
+    const limit = fullColour(content.data);
+    draw(image, content, limit);
+    const named = (words) => words.replace(/head \d+/, `head ${chosen.head}`);
+    image.alt = named(image.alt);
+    const caption = find("figcaption", image.parentElement);
+    caption.firstChild.textContent = named(caption.firstChild.textContent);
+    find(".limit", caption).textContent = short(limit);
+    if (find(".readout", image.parentElement).dataset.value) readers.get(image)();
   }
 
   // One score, term by term, of the head, query and key that the reader chooses.
@@ -172,12 +195,7 @@
       return [numbered(at), number(s, short(s)), number(raised[at], short(raised[at])),
         number(raised[at] / total, chance(raised[at] / total)), number(weight, chance(weight))];
     }));
-    for (const letter of "qkv") {
-      const image = find(`[data-strip="${page.block}.${letter}"]`);
-      draw(image, stripArray(image.dataset.strip));
-      const caption = find("figcaption", image.parentElement).firstChild;
-      caption.textContent = caption.textContent.replace(/head \d+/, `head ${head}`);
-    }
+    for (const letter of "qkv") redraw(find(`[data-strip="${page.block}.${letter}"]`));
   }
 
   const choice = find("#score-choice");
@@ -227,10 +245,17 @@
     table.append(body);
     const wide = element("div", [table], "wide");
     wide.tabIndex = 0;
-    const range = element("input");
-    Object.assign(range, { type: "range", min: 0, max: count - 1, step: 1, value: chosen.position });
+    const range = (value) => {
+      const made = element("input");
+      return Object.assign(made, { type: "range", min: 0, max: count - 1, step: 1, value });
+    };
+    const [looking, looked] = [range(chosen.position), range(0)];
     const says = element("p", "", "facts readout-head");
-    const label = element("label", ["Rows are the tokens that look. Choose one: ", range], "hint");
+    says.setAttribute("aria-live", "polite");
+    const choices = element("p", [
+      element("label", ["Rows are the tokens that look. Choose one: ", looking]),
+      element("label", ["Columns are the tokens looked at. Choose one: ", looked]),
+    ], "hint");
     const read = (query, key) => {
       const listed = looksAt(layer, head, query).flatMap(([at, weight], place) => [
         place ? ", " : "", ...numbered(at), ` ${chance(weight)}`,
@@ -238,16 +263,25 @@
       const single = key === undefined ? [] : ["at ", ...numbered(key), ` with ${digits(weightOf(layer, head, query, key))}; most: `];
       says.replaceChildren("Token ", ...numbered(query), " looks ", ...(single.length ? single : ["at "]), ...listed);
       findAll("tr", body).forEach((row, at) => row.classList.toggle("looked", at === query));
+      for (const input of [looking, looked]) {
+        input.setAttribute("aria-valuetext", `${input.value} ${page.tokens[input.value]}`);
+      }
     };
-    range.addEventListener("input", () => read(Number(range.value)));
+    looking.addEventListener("input", () => read(Number(looking.value)));
+    looked.addEventListener("input", () => {
+      looked.value = Math.min(looked.value, looking.value); // what comes later is hidden
+      read(Number(looking.value), Number(looked.value));
+    });
     const point = (event) => {
       const { query, key } = event.target.dataset;
-      if (key !== undefined) read(Number(query), Number(key));
+      if (key === undefined) return;
+      [looking.value, looked.value] = [query, key];
+      read(Number(query), Number(key));
     };
     body.addEventListener("pointerover", point);
     body.addEventListener("click", point);
-    opened.replaceChildren(element("h4", `Block ${layer}, head ${head}`), label, says, wide);
-    read(Number(range.value));
+    opened.replaceChildren(element("h4", `Block ${layer}, head ${head}`), choices, says, wide);
+    read(Number(looking.value));
   }
 
   const heads = findAll(".head");
@@ -291,11 +325,13 @@
   }
 
   const cells = findAll(".cell");
-  for (const [at, cell] of cells.entries()) {
-    cell.tabIndex = at ? -1 : 0;
+  for (const cell of cells) {
     cell.addEventListener("pointerenter", () => showCell(cell));
-    cell.addEventListener("click", () => showCell(cell));
-    cell.addEventListener("focus", () => showCell(cell));
+    cell.addEventListener("click", () => cell.focus()); // not every browser does so by itself
+    cell.addEventListener("focus", () => {
+      for (const other of cells) other.tabIndex = other === cell ? 0 : -1;
+      showCell(cell);
+    });
     cell.addEventListener("keydown", (event) => {
       const step = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
       if (!step) return;
@@ -303,8 +339,6 @@
       const next = find(`.cell[data-layer="${layer}"][data-token="${row}"]`);
       if (!next) return;
       event.preventDefault();
-      cell.tabIndex = -1;
-      next.tabIndex = 0;
       next.focus();
     });
   }

@@ -29,7 +29,7 @@ from gpt2np.explain.numbers import Numbers, script_json
 from gpt2np.explain.patterns_panel import patterns_panel
 from gpt2np.explain.precision_panel import exact_arrays, precision_panel
 from gpt2np.explain.residual_panel import residual_panel
-from gpt2np.explain.run import Run, run_prompt
+from gpt2np.explain.run import Run, is_whole, run_prompt
 from gpt2np.explain.sampling_panel import sampling_panel
 from gpt2np.explain.text_panel import shown_text, text_panel
 from gpt2np.generation import GenerationOptions, next_probabilities
@@ -76,17 +76,20 @@ def explain(
         prompt: the text; at most `gpt2np.explain.run.MOST_TOKENS` tokens, or a window of it.
         window: which of its tokens the page is about.
         layer, head, position: what is opened; chosen by what is there to see, where not given.
-        steps: how many tokens to continue it by.
+        steps: how many tokens to continue it by, at least 1.
         float64: whether to compute it once more in float64, which takes twice the memory.
         tell: called with the name of each part before it is worked on.
 
     Raises:
         ContextLengthError: too many tokens for a page or for the model.
-        InvalidArgumentError: a window, layer, head or position that there is not; another dtype.
+        InvalidArgumentError: a window, layer, head or position that there is not; no steps; another
+            dtype.
         CheckpointError: the logits are infinite or not numbers.
     """
     if lm.model.dtype != np.float32:
         raise InvalidArgumentError("the page shows float32; load the model with that dtype")
+    if not is_whole(steps) or steps < 1:
+        raise InvalidArgumentError(f"steps is {steps}; it must be a whole number, at least 1")
     tell("forward pass")
     run = run_prompt(lm, prompt, window=window, layer=layer, head=head, position=position)
     numbers = Numbers()

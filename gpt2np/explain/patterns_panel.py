@@ -42,7 +42,7 @@ def patterns_panel(run: Run, numbers: Numbers) -> str:
         "head.</p>",
         f'<div class="wide" role="group" aria-label="Attention patterns, a row for each block">'
         f'<div class="heads" style="--heads: {config.n_head}">{rows}</div></div>',
-        '<div id="opened-head" class="opened needs-script" aria-live="polite"></div>',
+        '<div id="opened-head" class="opened needs-script"></div>',
     ]
     return panel("patterns", "The patterns of all heads", says, "\n".join(body), level=3)
 

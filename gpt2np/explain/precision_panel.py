@@ -42,28 +42,18 @@ def precision_panel(run: Run, numbers: Numbers, exact: Mapping[str, Array] | Non
     logits, reference = run.arrays["logits"], exact["logits"]
     _add_differences(numbers, logits, reference)
     same = logits.argmax(1) == reference.argmax(1)
-    residuals = _relative_errors(run, exact)
-    numbers.add("precision.residual", residuals)
+    residuals = numbers.add("precision.residual", _relative_errors(run, exact))
     says = (
         "Everything above was computed in float32, numbers with about 7 decimal digits; sums of "
         "thousands of them lose some. Here the same ids went through the same weights once more "
         f"in float64, with 16 digits. The likeliest next token is the same at {int(same.sum())} of "
         f"{len(same)} places."
     )
-    rows = [
-        (name, numbers.show(array, 0, as_="2g"), numbers.show(array, 1, as_="2g"))
-        for name, array in (
-            ("logits", "precision.logits"),
-            ("probabilities", "precision.probability"),
-        )
-    ]
     steps = ["start", *map(str, range(run.config.n_layer))]
     body = [
         formula("difference = |float32 − float64|      relative: ÷ the vector’s length"),
         source(GPT2.forward, in_float64),
-        table(("", "largest", "mean"), rows, "Difference to float64, all tokens of the prompt"),
-        f'<p class="facts">The logits themselves go from {numbers.show("precision.range", 0)} to '
-        f"{numbers.show('precision.range', 1)}.</p>",
+        _differences(numbers),
         line_chart(
             [Line("largest of all tokens", residuals.tolist())],
             steps,
@@ -72,6 +62,20 @@ def precision_panel(run: Run, numbers: Numbers, exact: Mapping[str, Array] | Non
         ),
     ]
     return panel("precision", "Float honesty", says, "\n".join(body))
+
+
+def _differences(numbers: Numbers) -> str:
+    names = {"logits": "precision.logits", "probabilities": "precision.probability"}
+    rows = [
+        (name, numbers.show(array, 0, as_="2g"), numbers.show(array, 1, as_="2g"))
+        for name, array in names.items()
+    ]
+    caption = "Difference to float64, all tokens of the prompt"
+    low, high = (numbers.show("precision.range", at) for at in (0, 1))
+    return (
+        f"{table(('', 'largest', 'mean'), rows, caption)}"
+        f'<p class="facts">The logits themselves go from {low} to {high}.</p>'
+    )
 
 
 def _add_differences(numbers: Numbers, logits: Array, reference: Array) -> None:
@@ -88,5 +92,6 @@ def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:
     for layer in range(run.config.n_layer + 1):
         reference = exact[f"blocks.{layer - 1}.resid" if layer else "embed"]
         difference = np.linalg.norm(run.residual(layer) - reference, axis=1)
-        errors.append((difference / np.linalg.norm(reference, axis=1)).max())
+        length = np.maximum(np.linalg.norm(reference, axis=1), np.finfo(np.float64).tiny)
+        errors.append((difference / length).max())
     return np.array(errors)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gpt2np.engine import LanguageModel
 from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
 from gpt2np.inspection import trace
+from gpt2np.inspection.overview import token_bytes
 from gpt2np.model import GPT2, GPT2Config
 
 Array = NDArray[Any]
@@ -78,7 +79,7 @@ class Run:
 
     def bytes_of(self, number: int) -> bytes:
         """A token's bytes; a row of the model that no token has is named by its number."""
-        return self.lm.tokenizer.vocabulary.token_bytes.get(number, f"[{number}]".encode())
+        return token_bytes([number], self.lm.tokenizer.vocabulary.token_bytes)[0]
 
     def residual(self, layer: int) -> Array:
         """The residual stream (N, C) that goes into block `layer`; that after the last is L."""
@@ -120,8 +121,12 @@ def run_prompt(
 
 def _checked_window(ids: list[int], window: slice | None, config: GPT2Config) -> slice:
     n, most = len(ids), min(MOST_TOKENS, config.n_positions)
-    start = window.start or 0 if window else 0
-    stop = n if window is None or window.stop is None else window.stop
+    given = window or slice(None)
+    start, stop = given.start or 0, n if given.stop is None else given.stop
+    if not (is_whole(start) and is_whole(stop)) or given.step not in (None, 1):
+        raise InvalidArgumentError(
+            f"the window is {given}; it must be slice(START, STOP), two whole numbers"
+        )
     if not 0 <= start < stop <= n:
         raise InvalidArgumentError(
             f"the window {start}:{stop} is not within the prompt's {n} tokens; "
@@ -157,6 +162,11 @@ def _focus(
 def _checked(name: str, value: int | None, count: int, default: int) -> int:
     if value is None:
         return default
-    if not 0 <= value < count:
+    if not is_whole(value) or not 0 <= value < count:
         raise InvalidArgumentError(f"there is no {name} {value}; choose from 0 to {count - 1}")
-    return value
+    return int(value)
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is an integer, of Python or of NumPy, and so can count or name a place."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

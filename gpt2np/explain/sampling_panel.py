@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.explain.html import formula, panel, source, table, token
+from gpt2np.explain.html import bar, formula, panel, source, table, token
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
 from gpt2np.generation import (
@@ -37,16 +37,8 @@ _SLIDERS = (  # name, label, lowest, highest, step, value that changes nothing
 def sampling_panel(run: Run, numbers: Numbers) -> str:
     """The panel's markup."""
     logits = numbers.add("next.logits", run.arrays["logits"][run.focus.position], carry=True)
-    options = GenerationOptions(temperature=1.0, top_k=0, top_p=1.0)
-    probabilities = numbers.add("next.probability", next_probabilities(logits, options))
     order = np.argsort(-logits, kind="stable")
-    shown = order[:SHOWN]
-    cumulative = np.cumsum(probabilities[order])
-    numbers.add("next.rest", np.asarray(probabilities[order[SHOWN:]].sum()))
-    numbers.add(
-        "next.tokens_for_mass",
-        np.minimum(np.searchsorted(cumulative, _MASSES) + 1, len(logits)),
-    )
+    _add_distribution(numbers, logits, order)
     position = run.focus.position
     says = (
         f"The last row of the residual stream, through the last layer norm, times the unembedding: "
@@ -71,10 +63,19 @@ def sampling_panel(run: Run, numbers: Numbers) -> str:
         ),
         _masses(numbers),
         _controls(),
-        _bars(run, numbers, shown),
+        _bars(run, numbers, order[:SHOWN]),
         _settings(run, numbers, logits),
     ]
     return panel("sampling", "From vector to next token", says, "\n".join(body))
+
+
+def _add_distribution(numbers: Numbers, logits: Array, order: Array) -> None:
+    """logits (V), and their ids in `order`, the likeliest first."""
+    options = GenerationOptions(temperature=1.0, top_k=0, top_p=1.0)
+    probabilities = numbers.add("next.probability", next_probabilities(logits, options))
+    numbers.add("next.rest", np.asarray(probabilities[order[SHOWN:]].sum()))
+    needed = np.searchsorted(np.cumsum(probabilities[order]), _MASSES) + 1
+    numbers.add("next.tokens_for_mass", np.minimum(needed, len(logits)))
 
 
 def _masses(numbers: Numbers) -> str:
@@ -109,10 +110,7 @@ def _bars(run: Run, numbers: Numbers, shown: Array) -> str:
     rows, most = [], float(numbers.arrays["next.probability"].max())
     for place, number in enumerate(map(int, shown)):
         probability = float(numbers.arrays["next.probability"][number])
-        bar = (
-            f'<span class="bar" data-id="{number}" data-probability="{probability!r}" '
-            f'style="--p:{probability:.4f};--max:{most:.4f}"></span>'
-        )
+        data = f' data-id="{number}" data-probability="{probability!r}"'
         rows.append(
             (
                 f"{place + 1}",
@@ -120,7 +118,8 @@ def _bars(run: Run, numbers: Numbers, shown: Array) -> str:
                 str(number),
                 numbers.show("next.logits", number),
                 numbers.show("next.probability", number, as_="p"),
-                f'<span class="sampled needs-script" data-id="{number}"></span>{bar}',
+                f'<span class="sampled needs-script" data-id="{number}"></span>'
+                f"{bar(probability, data, most)}",
             )
         )
     others = len(numbers.arrays["next.logits"]) - len(shown)

@@ -22,8 +22,8 @@ def explain(*arguments, stdin=b"", model="bundled", cwd=None):
     )
 
 
-def error(result):
-    assert result.returncode == 2 and result.stdout == b""
+def error(result, code=2):
+    assert result.returncode == code and result.stdout == b""
     lines = result.stderr.decode().splitlines()
     line = next(line for line in lines if "error" in line)
     assert line.startswith("gpt2np explain: error: ") and "Traceback" not in lines
@@ -93,6 +93,29 @@ def test_a_device_is_never_replaced(tmp_path):
     assert not Path("/dev/full").is_file()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc here")
+def test_where_nothing_can_be_written_nothing_is_computed():
+    """In /proc not even root can make a file."""
+    result = explain("fox", "-o", "/proc/page.html")
+    assert error(result, code=1).startswith("can't write -o /proc/page.html: ")
+    assert len(result.stderr.splitlines()) == 1  # the model's name comes once it is loaded
+
+
+def test_a_page_that_is_there_is_replaced(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("old", encoding="utf-8")
+    result = explain("fox", "-o", page, "-n", "1", "--no-float64")
+    assert result.returncode == 0 and page.read_text(encoding="utf-8").startswith("<!DOCTYPE")
+
+
+def test_help_says_what_is_replaced_and_which_model_is_taken():
+    words = " ".join(explain("--help").stdout.decode().split())
+    assert (
+        "-o FILE, --output FILE the page to write; one that is there already is replaced" in words
+    )
+    assert "default: $GPT2NP_MODEL, else" in words and "--dtype" not in words
+
+
 def test_a_full_disk_leaves_the_old_page(tmp_path):
     """A limit on the size of files stands for a full disk."""
     resource = pytest.importorskip("resource", reason="no limits here")
@@ -104,5 +127,5 @@ def test_a_full_disk_leaves_the_old_page(tmp_path):
         timeout=120,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
     )
-    assert f"can't write -o {page}: File too large" in error(result)
+    assert f"can't write -o {page}: File too large" in error(result, code=1)
     assert page.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [page]

@@ -1,6 +1,7 @@
 """The page in headless Chromium, from file://, with the network off."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -9,6 +10,7 @@ from test_explain_page import MARKUP, PROMPT, SIGNS, gpt2_small
 
 from gpt2np import GenerationOptions, load
 from gpt2np.explain import explain
+from gpt2np.explain.numbers import rounded
 from gpt2np.generation import apply_temperature, next_probabilities
 from gpt2np.model.functions import softmax
 
@@ -161,6 +163,29 @@ def test_heads_by_keyboard(open_page, page):
     assert tab.inner_text("#opened-head h4") == f"Block {focus.layer - 1}, head {focus.head}"
 
 
+def test_single_weights_by_keyboard(open_page, page):
+    """Two sliders, one for the row and one for the column; only what they say is read out."""
+    tab = open_page(page)
+    focus = page.run.focus
+    pattern = page.run.arrays[f"blocks.{focus.layer}.attn.pattern"][focus.head]
+    assert tab.locator("#opened-head[aria-live], #opened-head :has(table)[aria-live]").count() == 0
+    says = tab.locator('#opened-head [aria-live="polite"]')
+    rows, columns = tab.locator('#opened-head input[type="range"]').all()
+    rows.focus()
+    tab.keyboard.press("Home")
+    for _ in range(4):
+        tab.keyboard.press("ArrowRight")
+    columns.focus()
+    tab.keyboard.press("ArrowRight")
+    assert says.inner_text().startswith("Token 4 ")
+    shown = float(re.search(r"with ([\d.e\u2212-]+);", says.inner_text())[1].replace("\u2212", "-"))
+    assert np.float32(shown) == pattern[4, 1]
+    tab.keyboard.press("End")  # token 4 sees no token after itself
+    assert columns.input_value() == "4"
+    tab.click('#opened-head td[data-query="6"][data-key="2"]')
+    assert (rows.input_value(), columns.input_value()) == ("6", "2")
+
+
 def test_another_score_term_by_term(open_page, page):
     tab = open_page(page)
     layer, head, query, key = page.run.focus.layer, 2, 7, 3
@@ -186,6 +211,48 @@ def test_another_score_term_by_term(open_page, page):
     np.testing.assert_array_equal(np.array(shown, np.float32), pattern)
     tab.select_option('#score-choice [name="query"]', "1")  # token 1 doesn't see token 3
     assert tab.input_value('#score-choice [name="key"]') == "1"
+
+
+def opacities(strip):
+    """The opacity of every pixel of a strip's picture, 0 … 255."""
+    return np.array(
+        strip.evaluate(
+            """async image => {
+                await image.decode();
+                const canvas = document.createElement("canvas");
+                [canvas.width, canvas.height] = [image.naturalWidth, image.naturalHeight];
+                const context = canvas.getContext("2d");
+                context.drawImage(image, 0, 0);
+                const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+                const rows = Array.from({length: canvas.height}, () => []);
+                for (let at = 3; at < data.length; at += 4)
+                    rows[Math.floor(at / 4 / canvas.width)].push(data[at]);
+                return rows;
+            }"""
+        )
+    )
+
+
+@pytest.mark.parametrize("letter", "qkv")
+def test_another_heads_strips_are_its_own(open_page, page, letter):
+    """Picture, description, full colour and the number that was read are all the chosen head's."""
+    tab = open_page(page)
+    focus = page.run.focus
+    arrays = page.run.arrays[f"blocks.{focus.layer}.attn.{letter}"]
+    strip = tab.locator(f'[data-strip="blocks.{focus.layer}.attn.{letter}"]')
+    figure = tab.locator("figure.strip", has=strip)
+    strip.focus()
+    tab.keyboard.press("ArrowRight")
+    for head in [h for h in range(len(arrays)) if h != focus.head] + [focus.head]:
+        tab.select_option('#score-choice [name="head"]', str(head))
+        limit = np.quantile(np.abs(arrays[head]), 0.995)
+        assert figure.locator(".limit").inner_text() == rounded(limit)
+        assert f" of head {head};" in strip.get_attribute("alt")
+        assert f" of head {head}" in figure.locator("figcaption").inner_text()
+        shown = figure.locator(".readout").get_attribute("data-value")
+        assert np.float32(shown) == arrays[head][0, 1]
+        levels = np.rint(127 * np.clip(np.abs(arrays[head]) / limit, 0, 1))
+        np.testing.assert_array_equal(opacities(strip), np.rint(255 * levels / 127))
 
 
 @pytest.mark.parametrize(
@@ -221,6 +288,18 @@ def test_a_cell_of_the_lens(open_page, page):
     assert f"has place {page.numbers.arrays['lens.rank'][2, 3]:,} here" in says
     tab.keyboard.press("ArrowRight")
     assert "after block 2: " in tab.inner_text("#lens-cell")
+
+
+def test_one_cell_of_the_lens_is_in_the_tab_order(open_page, page):
+    tab = open_page(page)
+    chosen = tab.locator('.cell[tabindex="0"]')
+    assert tab.locator(".cell").count() > 100
+    assert [chosen.count(), chosen.get_attribute("data-token")] == [1, "0"]
+    tab.click('.cell[data-layer="2"][data-token="3"]')
+    tab.keyboard.press("ArrowDown")
+    assert [chosen.count(), chosen.get_attribute("data-token")] == [1, "4"]
+    assert chosen.and_(tab.get_by_role("button")).count() == 1
+    assert tab.inner_text("#lens-cell").startswith("At token 4 ")
 
 
 def test_no_width_scrolls_sideways(open_page, page):

@@ -12,6 +12,7 @@ from page_reader import PageReader, as_number, close_numbers, exact_numbers, hal
 
 from gpt2np import CheckpointError, ContextLengthError, InvalidArgumentError, LanguageModel, load
 from gpt2np.explain import PARTS, explain
+from gpt2np.explain.chart import Line, line_chart
 from gpt2np.explain.html import literal, token_text
 from gpt2np.explain.numbers import Numbers, rounded, script_json
 from gpt2np.explain.picture import picture_url
@@ -97,6 +98,14 @@ def test_every_named_function_is_in_the_named_file(bundled_page):
             found = [node for node in body if isinstance(node, defined) and node.name == part]
             assert found, f"{name} is not in {file}"
             body = found[0].body
+
+
+def test_functions_are_short():
+    """At most 40 lines, so that a panel can be read at a glance."""
+    for file in (CHECKOUT / "gpt2np" / "explain").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 40, (file.name, node.name)
 
 
 def test_the_panels_in_the_order_of_the_datas_way(bundled_page):
@@ -228,6 +237,13 @@ def test_what_is_too_long_says_how_to_choose(bundled, small_folder):
         ({"layer": 6}, "there is no layer 6; choose from 0 to 5"),
         ({"head": -1}, "there is no head -1; choose from 0 to 3"),
         ({"position": 3}, "there is no position 3; choose from 0 to 2"),
+        ({"position": 0.5}, "there is no position 0.5; choose from 0 to 2"),
+        ({"layer": True}, "there is no layer True; choose from 0 to 5"),
+        ({"steps": 0}, "steps is 0; it must be a whole number, at least 1"),
+        ({"steps": -1}, "steps is -1; it must be a whole number, at least 1"),
+        ({"steps": 1.5}, "steps is 1.5; it must be a whole number, at least 1"),
+        ({"window": slice(0, 3, 2)}, r"the window is slice\(0, 3, 2\); it must be slice"),
+        ({"window": slice(0, 2.5)}, r"the window is slice\(0, 2.5, None\); it must be slice"),
     ],
 )
 def test_what_there_is_not(bundled, options, message):
@@ -245,6 +261,24 @@ def test_damaged_weights(bundled):
     lm.model.weights["ln_f.bias"] = np.full(256, np.inf)
     with pytest.raises(CheckpointError, match="the model's logits are not numbers"):
         explain(lm, "fox")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_model_of_zeros_has_a_page(bundled):
+    """No length is above zero, and no difference: the logarithmic charts have nothing to draw."""
+    lm = load(bundled)
+    for name, array in lm.model.weights.items():
+        lm.model.weights[name] = np.zeros_like(array)
+    page = explain(lm, "The little fox", steps=1)
+    assert not page.numbers.arrays["residual.norm"].any()
+    assert not page.numbers.arrays["precision.residual"].any()
+    assert "nan" not in page.html.partition("<main>")[2].partition("<script")[0].lower()
+
+
+def test_a_logarithmic_chart_of_zeros_has_a_scale():
+    chart = line_chart([Line("none", [0.0, 0.0])], ["0", "1"], "zeros", logarithmic=True)
+    assert ">0.1</text>" in chart and ">1</text>" in chart
+    assert "<circle" not in chart and "<circle" in line_chart([Line("one", [1])], ["0"], "one")
 
 
 def test_it_tells_what_it_does(bundled):
