@@ -206,7 +206,8 @@ class PromptJob:
         told = "" if problem is None else f"{self._prompts} line {line.number}: {problem}"
         if told:
             self._watcher.skipped(told)
-        self._ready[line.number] = output, f"{told}\n".encode() if told else b""
+        problems = f"{told}\n".encode(errors="backslashreplace") if told else b""
+        self._ready[line.number] = output, problems
 
     def _append_ready(self) -> None:
         """Append, in order, all lines before the first that is not ready."""

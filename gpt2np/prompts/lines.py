@@ -72,6 +72,9 @@ def _line(number: int, data: bytes, *, is_json: bool) -> PromptLine:
         return _parsed(number, text) if is_json else PromptLine(number, text)
     except UnicodeDecodeError as error:
         return PromptLine(number, problem=f"not UTF-8 text: byte 0x{data[error.start]:02x}")
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        return PromptLine(number, problem=f"{half!r} is half of a surrogate pair, no character")
     except RecursionError:
         return PromptLine(number, problem="not JSON that can be read: nested too deeply")
     except ValueError as error:
@@ -80,6 +83,7 @@ def _line(number: int, data: bytes, *, is_json: bool) -> PromptLine:
 
 def _parsed(number: int, text: str) -> PromptLine:
     content = json.loads(text, object_pairs_hook=without_duplicates)
+    json.dumps(content, ensure_ascii=False).encode()  # raises where it could not be written again
     if isinstance(content, str):
         return PromptLine(number, content)
     if not isinstance(content, dict) or "prompt" not in content:

@@ -51,6 +51,9 @@ def test_from_a_line_on(tmp_path):
         (b'{"prompt": "a", "temprature": 1}', "there is no option 'temprature'"),
         (b'{"prompt": "a", "prompt": "b"}', "the key 'prompt' comes twice"),
         (b'"\xff"', "not UTF-8 text: byte 0xff"),
+        (rb'"\ud800"', r"'\ud800' is half of a surrogate pair"),
+        (rb'{"prompt": "a", "id": ["\udfff"]}', r"'\udfff' is half of a surrogate pair"),
+        (rb'{"prompt": "a", "stop": "\ud800"}', r"'\ud800' is half of a surrogate pair"),
         (b"[" * 100_000, "nested too deeply"),
     ],
 )
