@@ -169,6 +169,23 @@ class TestInterruption:
         assert seed in other.stderr and "what is kept is of another job; begun anew" in other.stderr
         assert [line["prompt"] for line in written(tmp_path / "o.jsonl")] == ["another"]
 
+    def test_a_second_process_keeps_off(self, tmp_path):
+        short_prompts(tmp_path / "p.txt", 300)
+        arguments = self.arguments(tmp_path, "o.jsonl")
+        first = subprocess.Popen([*SAVING_ALL_THE_TIME, *arguments], stderr=subprocess.DEVNULL)
+        journal = tmp_path / "o.jsonl.partial" / "journal"
+        while not (journal.exists() and journal.stat().st_size):
+            assert first.poll() is None
+            time.sleep(0.01)
+        first.send_signal(signal.SIGSTOP)
+        second = generate(*arguments)
+        first.send_signal(signal.SIGCONT)
+        assert second.returncode == 1 and "Traceback" not in second.stderr
+        assert "error: another process is writing what " in second.stderr.splitlines()[-1]
+        assert first.wait(timeout=120) == 0
+        lines = [line["line"] for line in written(tmp_path / "o.jsonl")]
+        assert lines == [*range(1, 301)] and not journal.parent.exists()
+
     @pytest.mark.slow
     def test_killed_over_many_and_longer_texts(self, tmp_path, monkeypatch):
         monkeypatch.setattr(type(self), "COUNT", 20_000)
