@@ -89,6 +89,8 @@ def _parsed(number: int, text: str) -> PromptLine:
     if not isinstance(content, dict) or "prompt" not in content:
         return PromptLine(number, problem='neither a text nor an object with a "prompt"')
     options = {name: value for name, value in content.items() if name not in ("prompt", "id")}
+    if options.get("seed", 0) is None:  # it has none of its own
+        del options["seed"]
     if unknown := sorted(options.keys() - _OPTIONS):
         return PromptLine(number, problem=f"there is no option {shown(unknown[0])}")
     prompt, label = content["prompt"], content.get("id")

@@ -25,12 +25,13 @@ def test_a_text_on_each_line(tmp_path):
 
 
 def test_json_on_each_line(tmp_path):
-    found = lines(tmp_path, '"a\\nb"\n{"prompt": [5, 6], "seed": 3, "id": [1]}\n\n{"prompt": ""}')
+    third = '{"prompt": "", "seed": null, "regex": null}'
+    found = lines(tmp_path, '"a\\nb"\n{"prompt": [5, 6], "seed": 3, "id": [1]}\n\n' + third)
     assert found == [
         PromptLine(1, "a\nb"),
         PromptLine(2, [5, 6], {"seed": 3}, [1]),
         PromptLine(3),
-        PromptLine(4, ""),
+        PromptLine(4, "", {"regex": None}),  # without a seed of its own it has the job's
     ]
 
 
