@@ -28,6 +28,7 @@ from gpt2np.text_stream import Completion, TextStream, together
 from gpt2np.tokenizer.dataset.checkpoints import JOURNAL, Checkpoint, GrowingFiles, digests
 
 _CHECKPOINT_SECONDS = 1.0
+_MOST_READY = 1000  # texts in memory that wait for a longer one before them
 _SEED = "seed"
 
 Describe = Callable[[Completion], dict[str, Any]]
@@ -113,6 +114,7 @@ class PromptJob:
         self._describe, self._options = describe, dict(options)
         self._watcher = watcher or Watcher()
         task = [__version__, lm.name, identity, str(lm.model.dtype), sorted(options.items())]
+        task += [repr(lm.defaults), sorted(lm.end_ids)]
         self._task = json.dumps(task, default=repr)
         self._scheduler = Scheduler(lm.model)
         self._waiting: dict[int, tuple[PromptLine, list[TextStream]]] = {}  # id of a sequence → …
@@ -154,7 +156,7 @@ class PromptJob:
         lines = read_lines(self._prompts, after=self._at.done)
         going = True
         while going or self._scheduler.busy:
-            while going and self._scheduler.free:
+            while going and self._scheduler.free and len(self._ready) < _MOST_READY:
                 line = next(lines, None)
                 going = line is not None
                 if line is not None:
