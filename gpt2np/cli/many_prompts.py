@@ -64,14 +64,16 @@ def _check(args: argparse.Namespace) -> None:
 def _load(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     """The model, and a text that changes with its files."""
     from gpt2np.hub import find_model
-    from gpt2np.hub.files import MODEL_FILES
+    from gpt2np.hub.files import COMPANIONS, weights_in
     from gpt2np.tokenizer.dataset.checkpoints import digests
 
     lm, told = load_model(args)
     for line in told:
         notice(line)
     folder = find_model("bundled" if lm.notice else args.model).folder
-    return lm, digests("", [folder / name for name in MODEL_FILES.present_in(folder)])[-1]
+    patterns = ("config.json", *weights_in(folder), *COMPANIONS)
+    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    return lm, digests("", sorted(files))[-1]
 
 
 def _run(
