@@ -139,9 +139,7 @@ def _help(session: ChatSession, rest: str) -> str:
 
 
 COMMANDS = {
-    "set": Command(
-        "NAME VALUE", "an option, as in /set top_k 5, or none; alone, show all", _set
-    ),
+    "set": Command("NAME VALUE", "an option, as in /set top_k 5, or none; alone, show all", _set),
     "show": Command("", "the model and how much has been said", _show),
     "system": Command("TEXT", "what the model is told beforehand; alone, nothing", _system),
     "retry": Command("", "another answer to the last text", RETRY),

@@ -114,7 +114,7 @@ class PromptJob:
         self._describe, self._options = describe, dict(options)
         self._watcher = watcher or Watcher()
         task = [__version__, lm.name, identity, str(lm.model.dtype), sorted(options.items())]
-        task += [repr(lm.defaults), sorted(lm.end_ids)]
+        task += [repr(lm.defaults), str(sorted(lm.end_ids))]
         self._task = json.dumps(task, default=repr)
         self._scheduler = Scheduler(lm.model)
         self._waiting: dict[int, tuple[PromptLine, list[TextStream]]] = {}  # id of a sequence → …
