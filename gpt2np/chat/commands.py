@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,13 +46,15 @@ def _set(session: ChatSession, rest: str) -> str:
         raise InvalidArgumentError(f"/set {name} needs a value, as in /set temperature 0.7")
     value = _value(text.strip())
     if name == "seed":
-        replace(session.lm.defaults, seed=value)  # raises if it is none
+        session.chosen({"seed": value})  # raises if it is none
         session.seed = session.seed if value is None else value
         return f"seed: {session.seed}"
     changed = {**session.options, name: value}
-    replace(session.lm.defaults, **changed)
+    if value is None:
+        del changed[name]
+    chosen = session.chosen(changed)
     session.options = changed
-    return f"{name}: {value}"
+    return f"{name}: {getattr(chosen, name) if value is None else value}"
 
 
 def _value(text: str) -> Any:
@@ -66,7 +68,7 @@ def _value(text: str) -> Any:
 
 
 def _show_options(session: ChatSession) -> str:
-    options = replace(session.lm.defaults, **session.options)
+    options = session.chosen(session.options)
     names = [each.name for each in fields(options) if each.name not in (*NO_OPTIONS, "seed")]
     shown = [f"{name}: {getattr(options, name)}" for name in names]
     return "\n".join([*shown, f"seed: {session.seed} (of the next answer)"])
@@ -112,7 +114,9 @@ def _save(session: ChatSession, rest: str) -> str:
 
 def _load(session: ChatSession, rest: str) -> str:
     path = _path(rest, "/load")
-    session.conversation = read_conversation(path)
+    conversation = read_conversation(path)
+    session.check(conversation)
+    session.conversation = conversation
     session.files.add(path)
     return f"{len(session.conversation.messages())} messages from {path}"
 
@@ -135,7 +139,7 @@ def _help(session: ChatSession, rest: str) -> str:
 
 
 COMMANDS = {
-    "set": Command("NAME VALUE", "an option, as in /set temperature 0.7; alone, show all", _set),
+    "set": Command("NAME VALUE", "an option, as in /set top_k 5, or none; alone, show all", _set),
     "show": Command("", "the model and how much has been said", _show),
     "system": Command("TEXT", "what the model is told beforehand; alone, nothing", _system),
     "retry": Command("", "another answer to the last text", RETRY),

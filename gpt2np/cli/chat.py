@@ -137,6 +137,8 @@ def _write(session: "ChatSession", stream: "TextStream") -> None:
     if stream.sequence.start:
         window = stream.sequence.options.window
         notice(f"(the context is full: only the last {window} tokens counted)")
+    if session.cut_at is not None:
+        notice(f"(the answer spells {session.cut_at}; what stands before it counts)")
     if session.template and stream.completion.finish_reason == "length":
         notice("(the answer ended by its length; /set max_new_tokens N allows more)")
 

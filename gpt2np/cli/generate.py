@@ -74,6 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate and print; returns the exit code."""
+    if args.draft is not None and args.prompt_lookup:
+        raise InvalidArgumentError("--draft and --prompt-lookup contradict each other; give one")
     if args.prompts is not None:
         set_threads(args.threads)  # before anything imports NumPy
         return run_prompts(args, options_from(args), _as_line)
@@ -82,8 +84,6 @@ def run(args: argparse.Namespace) -> int:
     prompt, options = given_prompt(args), options_from(args)
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json, to be printed in")
-    if args.draft is not None and args.prompt_lookup:
-        raise InvalidArgumentError("--draft and --prompt-lookup contradict each other; give one")
     lm, told = load_model(args)
     if lm.options(**options).num_beams > 1:
         found, exit_code = lm.generate(prompt, **options), 0

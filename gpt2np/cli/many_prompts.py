@@ -50,6 +50,11 @@ def _check(args: argparse.Namespace) -> None:
         raise InvalidArgumentError(f"--out {args.out} must end in .jsonl")
     if not args.out.parent.is_dir():
         raise InvalidArgumentError(f"the folder {args.out.parent} does not exist; make it first")
+    if args.out.is_dir():
+        raise InvalidArgumentError(f"--out {args.out} is a folder; choose another name")
+    if args.json or args.no_echo:
+        given = "--json" if args.json else "--no-echo"
+        raise InvalidArgumentError(f"{given} has no place with --prompts: --out is JSON Lines")
     if args.out.exists() and not args.force:
         raise InvalidArgumentError(f"{args.out} exists already; give --force to replace it")
     if args.out.exists() and args.prompts.exists() and args.out.samefile(args.prompts):
@@ -59,14 +64,16 @@ def _check(args: argparse.Namespace) -> None:
 def _load(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     """The model, and a text that changes with its files."""
     from gpt2np.hub import find_model
-    from gpt2np.hub.files import weights_in
+    from gpt2np.hub.files import COMPANIONS, weights_in
     from gpt2np.tokenizer.dataset.checkpoints import digests
 
     lm, told = load_model(args)
     for line in told:
         notice(line)
     folder = find_model("bundled" if lm.notice else args.model).folder
-    return lm, digests("", [folder / name for name in weights_in(folder)])[-1]
+    patterns = ("config.json", *weights_in(folder), *COMPANIONS)
+    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    return lm, digests("", sorted(files))[-1]
 
 
 def _run(

@@ -28,6 +28,7 @@ from gpt2np.text_stream import Completion, TextStream, together
 from gpt2np.tokenizer.dataset.checkpoints import JOURNAL, Checkpoint, GrowingFiles, digests
 
 _CHECKPOINT_SECONDS = 1.0
+_MOST_READY = 1000  # texts in memory that wait for a longer one before them
 _SEED = "seed"
 
 Describe = Callable[[Completion], dict[str, Any]]
@@ -113,6 +114,7 @@ class PromptJob:
         self._describe, self._options = describe, dict(options)
         self._watcher = watcher or Watcher()
         task = [__version__, lm.name, identity, str(lm.model.dtype), sorted(options.items())]
+        task += [repr(lm.defaults), str(sorted(lm.end_ids))]
         self._task = json.dumps(task, default=repr)
         self._scheduler = Scheduler(lm.model)
         self._waiting: dict[int, tuple[PromptLine, list[TextStream]]] = {}  # id of a sequence → …
@@ -154,7 +156,7 @@ class PromptJob:
         lines = read_lines(self._prompts, after=self._at.done)
         going = True
         while going or self._scheduler.busy:
-            while going and self._scheduler.free:
+            while going and self._scheduler.free and len(self._ready) < _MOST_READY:
                 line = next(lines, None)
                 going = line is not None
                 if line is not None:
@@ -206,7 +208,8 @@ class PromptJob:
         told = "" if problem is None else f"{self._prompts} line {line.number}: {problem}"
         if told:
             self._watcher.skipped(told)
-        self._ready[line.number] = output, f"{told}\n".encode() if told else b""
+        problems = f"{told}\n".encode(errors="backslashreplace") if told else b""
+        self._ready[line.number] = output, problems
 
     def _append_ready(self) -> None:
         """Append, in order, all lines before the first that is not ready."""

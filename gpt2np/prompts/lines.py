@@ -72,6 +72,9 @@ def _line(number: int, data: bytes, *, is_json: bool) -> PromptLine:
         return _parsed(number, text) if is_json else PromptLine(number, text)
     except UnicodeDecodeError as error:
         return PromptLine(number, problem=f"not UTF-8 text: byte 0x{data[error.start]:02x}")
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        return PromptLine(number, problem=f"{half!r} is half of a surrogate pair, no character")
     except RecursionError:
         return PromptLine(number, problem="not JSON that can be read: nested too deeply")
     except ValueError as error:
@@ -80,11 +83,14 @@ def _line(number: int, data: bytes, *, is_json: bool) -> PromptLine:
 
 def _parsed(number: int, text: str) -> PromptLine:
     content = json.loads(text, object_pairs_hook=without_duplicates)
+    json.dumps(content, ensure_ascii=False).encode()  # raises where it could not be written again
     if isinstance(content, str):
         return PromptLine(number, content)
     if not isinstance(content, dict) or "prompt" not in content:
         return PromptLine(number, problem='neither a text nor an object with a "prompt"')
     options = {name: value for name, value in content.items() if name not in ("prompt", "id")}
+    if options.get("seed", 0) is None:  # it has none of its own
+        del options["seed"]
     if unknown := sorted(options.keys() - _OPTIONS):
         return PromptLine(number, problem=f"there is no option {shown(unknown[0])}")
     prompt, label = content["prompt"], content.get("id")

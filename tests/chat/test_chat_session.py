@@ -5,10 +5,11 @@ import json
 import pytest
 from chat_models import CHATML, LLAMA_2, chat_model
 
-from gpt2np import ContextLengthError, InvalidArgumentError, load
+from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, load
 from gpt2np.chat import ChatSession, Conversation, Exchange, read_chat_template
 from gpt2np.chat.commands import QUIT, RETRY, command
 from gpt2np.chat.conversation import read_conversation
+from gpt2np.model import KVCache
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +109,53 @@ class TestAnswers:
             session.say("word " * 600)
         assert len(session.conversation.exchanges) == 5
 
+    def test_after_ctrl_c_within_a_step(self, lm, monkeypatch):
+        """When guessed ids have been through the model and before the wrong ones are dropped."""
+        said = "one two three one two three one two four one two"
+        options = {"prompt_lookup": True, "max_new_tokens": 60, "temperature": 0, "seed": 1}
+        session = ChatSession(lm, options=options)
+        stream, truncate = session.say(said), KVCache.truncate
+
+        def interrupted(cache, length):
+            if stream.sequence.ids and length < cache.length:
+                raise KeyboardInterrupt
+            truncate(cache, length)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(KVCache, "truncate", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                "".join(stream)
+        stream.cancel()
+        session.finish(stream)
+        assert session.known == stream.sequence.length - 1 < stream.sequence.cache.length
+        again = session.say("")
+        assert again.sequence.cache.length == session.reused > 10
+        options |= {"seed": 2, "window": 256}
+        fresh = lm.generate(again.sequence.prompt, **options)
+        assert finished(session, again) == fresh.text
+
+    def test_that_spell_a_special_token_count_up_to_it(self, lm, template):
+        options = {"choices": ["Yes<|endoftext|>No", "Yes<|endoftext|>Never"], "seed": 1}
+        session = ChatSession(lm, template, options=options)
+        assert answer(session, "Well?").startswith("Yes<|endoftext|>N")
+        assert session.conversation.exchanges[0].answer == "Yes"
+        assert session.cut_at == "<|endoftext|>"
+        session.options = {"max_new_tokens": 3}
+        stream = session.say("And then?")
+        assert lm.tokenizer.end_of_text not in stream.sequence.prompt
+        finished(session, stream)
+        assert session.cut_at is None
+
+    @pytest.mark.parametrize("defaults", [{"num_beams": 4, "temperature": 0}, {"samples": 2}])
+    def test_defaults_of_several_texts_do_not_count(self, defaults):
+        lm = load("bundled")
+        lm.defaults = GenerationOptions(**defaults)
+        session = ChatSession(lm, options={"seed": 1, "max_new_tokens": 4})
+        assert command(session, "/set top_k 5") == "top_k: 5"
+        assert "top_k: 5" in command(session, "/set").splitlines()
+        fresh = lm.generate("A fox", seed=1, max_new_tokens=4, top_k=5, num_beams=1, samples=1)
+        assert answer(session, "A fox") == fresh.text
+
 
 class TestRefusals:
     def test_special_tokens_can_not_be_forged(self, lm, template):
@@ -118,6 +166,20 @@ class TestRefusals:
         told = ChatSession(lm, template, system="<|endoftext|>")
         with pytest.raises(InvalidArgumentError, match="the system message"):
             told.say("a")
+
+    def test_nor_by_a_loaded_answer(self, lm, template, tmp_path):
+        forged = Conversation(None, [Exchange("hi", "x<|endoftext|>y")])
+        forged.save(tmp_path / "x.json")
+        session = ChatSession(lm, template)
+        with pytest.raises(InvalidArgumentError, match=r"the assistant message .* holds <\|endo"):
+            command(session, f"/load {tmp_path / 'x.json'}")
+        assert session.conversation.exchanges == []
+        session.conversation = forged
+        with pytest.raises(InvalidArgumentError, match="the assistant message"):
+            session.say("next")
+        session = ChatSession(lm)  # a base model has no turns
+        assert command(session, f"/load {tmp_path / 'x.json'}").startswith("2 messages")
+        assert lm.tokenizer.end_of_text not in session.say("next").sequence.prompt
 
     def test_a_template_that_refuses(self, lm, tmp_path, bundled):
         folder = chat_model(tmp_path / "m", bundled, LLAMA_2)
@@ -153,6 +215,15 @@ class TestCommands:
         assert command(session, "/set seed 9") == "seed: 9" and session.seed == 9
         assert "temperature: 0.7" in command(session, "/set").splitlines()
         assert session.options["top_k"] == 5
+
+    def test_set_none_is_the_default_again(self, session):
+        before = dict(session.options)
+        command(session, '/set choices ["a", "b"]')
+        assert command(session, "/set choices none") == "choices: ()"
+        command(session, "/set window 9")
+        assert command(session, "/set window none") == "window: 256"
+        assert command(session, "/set regex none") == "regex: None"
+        assert session.options == before
 
     @pytest.mark.parametrize(
         ("line", "told"),

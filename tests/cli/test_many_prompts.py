@@ -1,9 +1,11 @@
 """`generate --prompts` as a user runs it; killed, and run again."""
 
+import argparse
 import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import struct
 import subprocess
@@ -14,6 +16,7 @@ import pytest
 from conftest import CHECKOUT
 
 from gpt2np import load
+from gpt2np.cli.many_prompts import _load
 
 COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
 SAVING_ALL_THE_TIME = [  # the same command, but for how often it writes a checkpoint
@@ -111,6 +114,19 @@ def test_progress_at_a_terminal(tmp_path):
     assert any("tokens/s]" in bar for bar in bars)
 
 
+def test_every_file_of_the_model_counts(bundled, tmp_path):
+    names = [file.name for file in bundled.iterdir() if file.suffix != ".md"]
+    for name in names:
+        shutil.copy(bundled / name, tmp_path)
+    args = argparse.Namespace(model=str(tmp_path), threads=None, dtype="float32", draft=None)
+    before = _load(args)[1]
+    assert _load(args)[1] == before
+    for name in names:
+        os.utime(tmp_path / name, (1, 1))
+        assert _load(args)[1] != before, name
+        before = _load(args)[1]
+
+
 class TestInterruption:
     COUNT = 2000
 
@@ -169,6 +185,23 @@ class TestInterruption:
         assert seed in other.stderr and "what is kept is of another job; begun anew" in other.stderr
         assert [line["prompt"] for line in written(tmp_path / "o.jsonl")] == ["another"]
 
+    def test_a_second_process_keeps_off(self, tmp_path):
+        short_prompts(tmp_path / "p.txt", 300)
+        arguments = self.arguments(tmp_path, "o.jsonl")
+        first = subprocess.Popen([*SAVING_ALL_THE_TIME, *arguments], stderr=subprocess.DEVNULL)
+        journal = tmp_path / "o.jsonl.partial" / "journal"
+        while not (journal.exists() and journal.stat().st_size):
+            assert first.poll() is None
+            time.sleep(0.01)
+        first.send_signal(signal.SIGSTOP)
+        second = generate(*arguments)
+        first.send_signal(signal.SIGCONT)
+        assert second.returncode == 1 and "Traceback" not in second.stderr
+        assert "error: another process is writing what " in second.stderr.splitlines()[-1]
+        assert first.wait(timeout=120) == 0
+        lines = [line["line"] for line in written(tmp_path / "o.jsonl")]
+        assert lines == [*range(1, 301)] and not journal.parent.exists()
+
     @pytest.mark.slow
     def test_killed_over_many_and_longer_texts(self, tmp_path, monkeypatch):
         monkeypatch.setattr(type(self), "COUNT", 20_000)
@@ -189,6 +222,16 @@ class TestInterruption:
         (["--prompts", "p.csv", "--out", "o.jsonl"], "it must be .txt or .jsonl"),
         (["--prompts", "empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
         (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "top_p is 7"),
+        (["--prompts", "p.txt", "--out", "folder.jsonl", "--force"], "is a folder; choose another"),
+        (
+            ["--prompts", "p.txt", "--out", "o.jsonl", "--json"],
+            "--json has no place with --prompts",
+        ),
+        (["--prompts", "p.txt", "--out", "o.jsonl", "--no-echo"], "--no-echo has no place with"),
+        (
+            ["--prompts", "p.txt", "--out", "o.jsonl", "--draft", "bundled", "--prompt-lookup"],
+            "--draft and --prompt-lookup contradict each other",
+        ),
     ],
 )
 def test_bad_input(tmp_path, monkeypatch, arguments, told):
@@ -203,11 +246,13 @@ def test_bad_input(tmp_path, monkeypatch, arguments, told):
         "empty.txt": "",
     }.items():
         (tmp_path / name).write_text(content)
+    (tmp_path / "folder.jsonl").mkdir()
     result = generate(*arguments)
     assert result.returncode == 2 and told in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "empty.txt",
+        "folder.jsonl",
         "p.csv",
         "p.txt",
         "there.jsonl",

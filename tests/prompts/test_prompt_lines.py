@@ -25,12 +25,13 @@ def test_a_text_on_each_line(tmp_path):
 
 
 def test_json_on_each_line(tmp_path):
-    found = lines(tmp_path, '"a\\nb"\n{"prompt": [5, 6], "seed": 3, "id": [1]}\n\n{"prompt": ""}')
+    third = '{"prompt": "", "seed": null, "regex": null}'
+    found = lines(tmp_path, '"a\\nb"\n{"prompt": [5, 6], "seed": 3, "id": [1]}\n\n' + third)
     assert found == [
         PromptLine(1, "a\nb"),
         PromptLine(2, [5, 6], {"seed": 3}, [1]),
         PromptLine(3),
-        PromptLine(4, ""),
+        PromptLine(4, "", {"regex": None}),  # without a seed of its own it has the job's
     ]
 
 
@@ -51,6 +52,9 @@ def test_from_a_line_on(tmp_path):
         (b'{"prompt": "a", "temprature": 1}', "there is no option 'temprature'"),
         (b'{"prompt": "a", "prompt": "b"}', "the key 'prompt' comes twice"),
         (b'"\xff"', "not UTF-8 text: byte 0xff"),
+        (rb'"\ud800"', r"'\ud800' is half of a surrogate pair"),
+        (rb'{"prompt": "a", "id": ["\udfff"]}', r"'\udfff' is half of a surrogate pair"),
+        (rb'{"prompt": "a", "stop": "\ud800"}', r"'\ud800' is half of a surrogate pair"),
         (b"[" * 100_000, "nested too deeply"),
     ],
 )

@@ -11,16 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import IO
 
+from gpt2np.errors import GPT2NPError
+from gpt2np.file_lock import lock_file, remove_locked
 from gpt2np.text_file import write_text
 
 JOURNAL = "journal"
+_LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class GrowingFiles:
     """Files in a folder of their own, that grow together, and their journal.
 
     Use it in a `with` statement. The folder stays if the work is interrupted, unless there is no
-    checkpoint in it; when the work is done, `remove` it.
+    checkpoint in it; when the work is done, `remove` it. Only one process at a time may work in it.
 
     Attributes:
         folder: the folder.
@@ -79,6 +81,7 @@ class GrowingFiles:
     folder: Path
     names: Sequence[str]
     _open: list[IO[bytes]] = field(default_factory=list, init=False)
+    _lock: IO[bytes] | None = field(default=None, init=False)
 
     @property
     def paths(self) -> list[Path]:
@@ -91,8 +94,17 @@ class GrowingFiles:
         return tuple(file.tell() for file in self._open)
 
     def resume(self, digests: Sequence[str]) -> Checkpoint:
-        """Open the files as they were at the last checkpoint that fits `digests`, or empty."""
-        self.folder.mkdir(exist_ok=True)
+        """Open the files as they were at the last checkpoint that fits `digests`, or empty.
+
+        Raises:
+            GPT2NPError: another process is at work in the folder.
+        """
+        self._lock = lock_file(self.folder / _LOCK)
+        if self._lock is None:
+            raise GPT2NPError(
+                f"another process is writing what {self.folder} holds; wait until it has ended, or "
+                "choose another file"
+            )
         self._open = [path.open("ab") for path in self.paths]
         nothing = Checkpoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names), digests[0])
         valid = [point for point in self._journal() if self._is_valid(point, digests)]
@@ -127,17 +139,24 @@ class GrowingFiles:
             file.close()
 
     def remove(self) -> None:
-        """Remove the folder."""
+        """Remove the folder and the files in it."""
         self.close()
-        shutil.rmtree(self.folder)
+        if self._lock is not None:
+            for path in self.folder.iterdir():
+                if path.name != _LOCK:
+                    path.unlink()
+            remove_locked(self.folder / _LOCK, self._lock)
+            self._lock = None
 
     def __enter__(self) -> GrowingFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        if self.folder.exists() and not self._journal():
+        if self._lock is not None and not self._journal():
             self.remove()
+        elif self._lock is not None:
+            self._lock.close()
 
     @property
     def _journal_path(self) -> Path:
