@@ -69,6 +69,9 @@ PAIRS = [
     ("The king\n", "and the queen"),
     ("A fox. " * 300, "The end"),
     ("Ein Fuchs – “größer", " als ich”"),
+    ("Once upon a ti", "me there was a fox"),  # a token spans the border
+    ("The wom", "an said, and th"),
+    ("He said “N", "o” – and again “no”"),
 ]
 
 
