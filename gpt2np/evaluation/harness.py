@@ -89,6 +89,8 @@ class HarnessModel(LM):
         return self._collected("generate_until", requests, answers, disable_tqdm)
 
     def _continuations(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:
+        """The texts; the request at i draws by the seed i, whatever is asked for beside it."""
+        seed = 0
         for wanted, group in groupby(asked, key=lambda pair: pair[1]):
             options = options_of(wanted)
             room = self.lm.model.config.n_positions - options["max_new_tokens"]
@@ -102,6 +104,8 @@ class HarnessModel(LM):
             prompts = [encode(self.lm, text) or [end_of_text(self.lm)] for text in contexts]
             for first in range(0, len(prompts), _TOGETHER):
                 some = [ids[-room:] for ids in prompts[first : first + _TOGETHER]]
+                options["seed"] = seed  # from which generate_batch counts on
+                seed += len(some)
                 yield from (done.text for done in self.lm.generate_batch(some, **options))
 
     def _collected(

@@ -96,6 +96,16 @@ def test_greedy_texts_up_to_what_ends_them(own, peer):
     assert greedy_texts(own, prompts, 30) == greedy_texts(peer, prompts, 30)
 
 
+def test_equal_requests_are_sampled_anew(own):
+    drawn = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 12}
+    asked = [("Once upon a time", drawn)] * 9
+    asked += [("Once upon a time", drawn | {"until": ["never"]}), ("Once upon a time", drawn)]
+    requests = requests_of("generate_until", *asked)
+    texts = own.generate_until(requests, disable_tqdm=True)
+    assert len(set(texts)) == 11  # over parts of eight, and over changes of the options
+    assert own.generate_until(requests, disable_tqdm=True) == texts
+
+
 def test_the_answers_go_to_the_harness_cache(own, monkeypatch):
     kept = []
     monkeypatch.setattr(own.cache_hook, "add_partial", lambda *entry: kept.append(entry))
