@@ -1,4 +1,4 @@
-"""How a context and its continuation become ids; test_harness.py has the harness's own beside it."""
+"""How a context and its continuation become ids; for the harness's own see test_harness.py."""
 
 import pytest
 
