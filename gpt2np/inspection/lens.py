@@ -107,7 +107,10 @@ def lens_table(
 
 def likeliest(scores: Array, n: int) -> NDArray[np.int64]:
     """The n highest of each row of scores (…, V), the highest first, of equals the lowest id."""
-    found = np.argpartition(-scores, n - 1, axis=-1)[..., :n]
-    found.sort(-1)
+    least = np.partition(scores, -n, axis=-1)[..., -n, None]
+    above, equal = scores > least, scores == least
+    room = n - above.sum(-1, keepdims=True)
+    chosen = above | (equal & (equal.cumsum(-1) <= room))
+    found = chosen.nonzero()[-1].reshape(*scores.shape[:-1], n)
     order = np.argsort(-np.take_along_axis(scores, found, -1), axis=-1, kind="stable")
     return np.take_along_axis(found, order, -1)
