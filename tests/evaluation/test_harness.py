@@ -106,6 +106,19 @@ def test_equal_requests_are_sampled_anew(own):
     assert own.generate_until(requests, disable_tqdm=True) == texts
 
 
+def test_sampling_is_from_as_many_as_in_transformers(own, peer, monkeypatch):
+    from transformers import GenerationConfig
+
+    monkeypatch.setattr(peer.model, "generation_config", GenerationConfig())
+    prompt, drawn = "Once upon a time", {"temperature": 100.0, "max_gen_toks": 1}
+    requests = requests_of("generate_until", *[(prompt, drawn)] * 80)
+    ranked = own.lm.generate(prompt, max_new_tokens=1, logprobs=100).logprobs[0].top
+    ranks = {own.lm.tokenizer.decode([one]): rank for rank, (one, _) in enumerate(ranked)}
+    for model in (peer, own):
+        texts = model.generate_until(requests, disable_tqdm=True)
+        assert 40 <= max(ranks.get(text, 100) for text in texts) < 50
+
+
 def test_the_answers_go_to_the_harness_cache(own, monkeypatch):
     kept = []
     monkeypatch.setattr(own.cache_hook, "add_partial", lambda *entry: kept.append(entry))
@@ -128,7 +141,8 @@ class TestOptions:
             ({}, {"max_new_tokens": 256, "temperature": 0.0, "stop": []}),
             ({"until": "\n", "max_gen_toks": 5}, {"max_new_tokens": 5, "stop": ["\n"]}),
             ({"until": ["a", ""], "max_tokens": 7}, {"max_new_tokens": 7, "stop": ["a"]}),
-            ({"temperature": 0.5}, {"temperature": 0.5, "top_k": 0, "top_p": 1.0}),
+            ({"temperature": 0.5}, {"temperature": 0.5, "top_k": 50, "top_p": 1.0}),
+            ({"temperature": 0.5, "top_k": None}, {"top_k": 0}),
             ({"temperature": 0.5, "do_sample": False}, {"temperature": 0.0}),
             ({"do_sample": True, "top_k": 3, "top_p": 0.9}, {"temperature": 1.0, "top_k": 3}),
         ],
