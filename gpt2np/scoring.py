@@ -1,4 +1,6 @@
-"""How probable given texts are: log probabilities of ids, exact, in memory that has a bound.
+"""How probable given texts are: log probabilities of ids, exact.
+
+Of a text only its ids, and a number or two for each, are held as a whole.
 
 A text that is longer than the model's context is read in windows, each with positions and keys of
 its own, as if nothing else had been computed. A window goes through the model in parts, with a KV
@@ -114,6 +116,12 @@ def strided_spans(length: int, context: int, stride: int) -> Iterator[Span]:
             return
 
 
+def strided_count(length: int, context: int, stride: int) -> int:
+    """How many tokens count in all of `strided_spans`."""
+    firsts = -(-length // context) if stride == context else min(length, 1)
+    return length - firsts
+
+
 def score_text(
     model: GPT2,
     ids: ArrayLike,
@@ -140,9 +148,10 @@ def score_text(
     text = np.asarray(ids, np.int64)
     put = 0 if before is None else 1
     text = text if before is None else np.insert(text, 0, before)
-    spans = list(strided_spans(len(text), context, stride))
+    size = len(text), context, stride
+    scores = score_windows(model, windows_of(text, strided_spans(*size)))
     known, best = np.full(len(text), np.nan), np.full(len(text), -1)
-    for span, scored in zip(spans, score_windows(model, windows_of(text, spans)), strict=True):
+    for span, scored in zip(strided_spans(*size), scores, strict=True):
         known[span.first : span.stop] = scored.log_probabilities
         best[span.first : span.stop] = scored.best
     return TextScore(text[put:], known[put:], best[put:])

@@ -64,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     prompt = given_prompt(args)
     lm, told = load_model(args)
+    import numpy as np
+
     from gpt2np.inspection.points import chosen_points
     from gpt2np.inspection.trace import prompt_ids
 
@@ -72,10 +74,12 @@ def run(args: argparse.Namespace) -> int:
     for line in told:
         notice(line)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that nothing is left half-written
-    trace = _traced(lm, ids, points)
-    if args.npz:
-        _save(trace.only(points), args.npz)
-    print(_shown(lm, prompt, trace, points, args), flush=True)
+    with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is told in one line
+        trace = _traced(lm, ids, points)
+        if args.npz:
+            _save(trace.only(points), args.npz)
+        shown = _shown(lm, prompt, trace, points, args)
+    print(shown, flush=True)
     return 0
 
 

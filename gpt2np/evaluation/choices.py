@@ -131,13 +131,13 @@ def _checked(question: Question, where: str) -> Question:
 
 
 def _plain(record: dict[str, Any]) -> Question:
-    return Question(record["context"], _texts(record["choices"]), int(record["answer"]))
+    return Question(record["context"], _texts(record["choices"]), _number(record["answer"]))
 
 
 def _hellaswag(record: dict[str, Any]) -> Question:
     context = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}"
     endings = tuple(_without_markup(ending) for ending in _texts(record["endings"]))
-    return Question(_without_markup(context), endings, int(record["label"]))
+    return Question(_without_markup(context), endings, _number(record["label"]))
 
 
 def _without_markup(text: str) -> str:
@@ -160,7 +160,16 @@ def _arc(record: dict[str, Any]) -> Question:
 
 def _piqa(record: dict[str, Any]) -> Question:
     context = f"Question: {record['goal']}\nAnswer:"
-    return Question(context, (record["sol1"], record["sol2"]), int(record["label"]))
+    return Question(context, (record["sol1"], record["sol2"]), _number(record["label"]))
+
+
+def _number(value: Any) -> int:
+    """A whole number, or one in decimal digits; TypeError for anything that is merely like one."""
+    if isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value):
+        return int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected a whole number, found {shown(value)}")
+    return value
 
 
 def _texts(values: Any) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ Answer = TypeVar("Answer")
 
 _TOGETHER = 8  # texts that are generated at the same time
 _MAX_NEW_TOKENS = 256  # the harness's own default
+_TOP_K = 50  # transformers' default
 _NAMES_OF_MAX_NEW_TOKENS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
@@ -89,6 +90,8 @@ class HarnessModel(LM):
         return self._collected("generate_until", requests, answers, disable_tqdm)
 
     def _continuations(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:
+        """The texts; the request at i draws by the seed i, whatever is asked for beside it."""
+        seed = 0
         for wanted, group in groupby(asked, key=lambda pair: pair[1]):
             options = options_of(wanted)
             room = self.lm.model.config.n_positions - options["max_new_tokens"]
@@ -102,6 +105,8 @@ class HarnessModel(LM):
             prompts = [encode(self.lm, text) or [end_of_text(self.lm)] for text in contexts]
             for first in range(0, len(prompts), _TOGETHER):
                 some = [ids[-room:] for ids in prompts[first : first + _TOGETHER]]
+                options["seed"] = seed  # from which generate_batch counts on
+                seed += len(some)
                 yield from (done.text for done in self.lm.generate_batch(some, **options))
 
     def _collected(
@@ -125,8 +130,10 @@ def _model(pretrained: LanguageModel | str | None, dtype: str) -> LanguageModel:
 def options_of(wanted: dict[str, Any]) -> Options:
     """The harness's options for a generation as those of `LanguageModel.generate`.
 
-    As in the harness: greedy unless "do_sample" or a temperature says otherwise, and nothing but
-    "top_k" and "top_p" narrows the choice then.
+    As in the harness's `hf` model: greedy unless "do_sample" or a temperature says otherwise;
+    sampling is from the 50 likeliest, transformers' default, unless "top_k" says otherwise (None
+    or 0: from all). Unlike it, this heeds no generation_config.json, and "do_sample" alone, which
+    transformers refuses, is temperature 1.
 
     Raises:
         InvalidArgumentError: names an option that there is not.
@@ -139,7 +146,7 @@ def options_of(wanted: dict[str, Any]) -> Options:
     options: Options = {
         "max_new_tokens": int(next((n for n in lengths if n is not None), _MAX_NEW_TOKENS)),
         "temperature": 0.0 if do_sample is False else temperature or float(do_sample or 0),
-        "top_k": left.pop("top_k", None) or 0,
+        "top_k": left.pop("top_k", _TOP_K) or 0,
         "top_p": left.pop("top_p", None) or 1.0,
         "seed": 0,
         "stop": [until] if isinstance(until, str) else [text for text in until if text],

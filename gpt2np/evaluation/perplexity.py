@@ -8,7 +8,7 @@ counts where nothing comes before it. Documents don't see each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -17,7 +17,15 @@ from gpt2np.engine import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.progress import Progress, unwatched
 from gpt2np.evaluation.requests import end_of_text
-from gpt2np.scoring import Ids, checked_window, score_windows, strided_spans, windows_of
+from gpt2np.scoring import (
+    Ids,
+    Span,
+    checked_window,
+    score_windows,
+    strided_count,
+    strided_spans,
+    windows_of,
+)
 
 
 def exp(nats: float) -> float:
@@ -132,27 +140,42 @@ def perplexity(
     before = [end_of_text(lm)] if from_end_of_text else []
     texts = [_encoded(lm, text, before) for text in documents]
     amounts = _amounts(documents, sum(len(ids) - len(before) for ids in texts))
-    spans = [(ids, s) for ids in texts for s in strided_spans(len(ids), context, stride)]
-    if not spans:
+    total = sum(strided_count(len(ids), context, stride) for ids in texts)
+    if not total:
         raise InvalidArgumentError(_nothing(amounts))
-    windows = (window for ids, span in spans for window in windows_of(ids, [span]))
-    done, total = 0, sum(span.stop - span.first for _, span in spans)
-    sums, guide, weights = 0.0, 0.0, 0
-    for (_, span), scored in zip(spans, score_windows(lm.model, windows), strict=True):
-        count, nats = span.stop - span.first, float(scored.log_probabilities.sum())
-        done, sums = done + count, sums + nats
-        weight = count if span.start == 0 or stride == context else count - 1
-        guide, weights = guide - nats / count * weight, weights + weight
-        progress(done, total, {"perplexity": exp(-sums / done)})
-    guide_mean = guide / weights if weights else math.nan
+    nats, guide_mean = _sums(lm, texts, context, stride, progress)
     return Perplexity(
         **asdict(amounts),
         context=context,
         stride=stride,
         counted=total,
-        log_probability=sums,
+        log_probability=nats,
         guide_mean=guide_mean,
     )
+
+
+def _sums(
+    lm: LanguageModel, texts: Sequence[Ids], context: int, stride: int, progress: Progress
+) -> tuple[float, float]:
+    """The log probability of all tokens that count, and the guide's mean, see `Perplexity`."""
+    windows = (
+        window for ids, span in _spans(texts, context, stride) for window in windows_of(ids, [span])
+    )
+    total = sum(strided_count(len(ids), context, stride) for ids in texts)
+    done, sums, guide, weights = 0, 0.0, 0.0, 0
+    scores = score_windows(lm.model, windows)
+    for (_, span), scored in zip(_spans(texts, context, stride), scores, strict=True):
+        count, nats = span.stop - span.first, float(scored.log_probabilities.sum())
+        done, sums = done + count, sums + nats
+        weight = count if span.start == 0 or stride == context else count - 1
+        guide, weights = guide - nats / count * weight, weights + weight
+        progress(done, total, {"perplexity": exp(-sums / done)})
+    return sums, guide / weights if weights else math.nan
+
+
+def _spans(texts: Sequence[Ids], context: int, stride: int) -> Iterator[tuple[Ids, Span]]:
+    """The windows of all texts, one after the other: with a small stride they are many."""
+    return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))
 
 
 def _encoded(lm: LanguageModel, text: str, before: list[int]) -> Ids:

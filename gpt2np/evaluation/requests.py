@@ -1,8 +1,9 @@
 """What lm-evaluation-harness asks a model for, answered as its own GPT-2 by transformers does.
 
-As of its version 0.4: a context's last white space belongs to what follows it; both are encoded
-together; an empty context is an end-of-text; what is too long loses its beginning. `<|endoftext|>`
-in a text is the special token, as transformers' tokenizer takes it.
+As of its version 0.4: a context's last white space belongs to what follows it; the context is
+encoded alone, and as many of both texts' tokens are left out; an empty context is an end-of-text;
+what is too long loses its beginning. `<|endoftext|>` in a text is the special token, as
+transformers' tokenizer takes it.
 """
 
 from __future__ import annotations
@@ -31,24 +32,26 @@ def end_of_text(lm: LanguageModel) -> int:
 def continuation_window(lm: LanguageModel, context: str, continuation: str) -> Window:
     """The ids of both texts, of which those of the continuation count.
 
+    Where a token of both texts together spans the border, the ids are none of a text: the
+    context's own, and what is left of both texts' after so many (lm_eval's `_encode_pair`).
+
     Raises:
         InvalidArgumentError: the continuation has no tokens of its own.
         ContextLengthError: it has more tokens than the model's context.
     """
-    ids = encode(lm, context + continuation)
-    first = len(encode(lm, context.rstrip()))
-    if first == 0:
-        begin = end_of_text(lm)
-        ids = ids if ids[:1] == [begin] else [begin, *ids]
-        first = 1
-    count, most = len(ids) - first, lm.model.config.n_positions
+    before, whole = encode(lm, context.rstrip()), encode(lm, context + continuation)
+    if not before:
+        before = [end_of_text(lm)]
+        whole = whole if whole[:1] == before else before + whole
+    rest = whole[len(before) :]
+    count, most = len(rest), lm.model.config.n_positions
     if count < 1:
         raise InvalidArgumentError(f"there is nothing to predict in {continuation!r}")
     if count > most:
         raise ContextLengthError(
             f"{continuation[:40]!r}… has {count} tokens, more than the model's context of {most}"
         )
-    ids = ids[-(most + 1) :]
+    ids = [*before, *rest][-(most + 1) :]
     return Window(np.array(ids), len(ids) - count)
 
 

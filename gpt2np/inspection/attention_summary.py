@@ -71,12 +71,17 @@ def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int
     By default they are 50 random ones, or as many as fit twice, drawn by `seed`.
 
     Raises:
-        InvalidArgumentError: fewer than two ids.
+        InvalidArgumentError: fewer than two ids, or a context of fewer than four.
         ContextLengthError: twice the ids are more than the model's context.
     """
     if ids is None:
         rng = np.random.default_rng(seed)
         n = min(50, model.config.n_positions // 2)
+        if n < 2:
+            raise InvalidArgumentError(
+                f"the model's context of {model.config.n_positions} has no room for two ids twice; "
+                "induction can't be seen in it"
+            )
         ids = rng.integers(0, model.config.vocab_size, n).tolist()
     if len(ids) < 2:
         raise InvalidArgumentError("induction needs at least two ids, which then come twice")

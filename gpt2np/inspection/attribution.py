@@ -77,8 +77,11 @@ def attribution(
         InvalidArgumentError: the trace doesn't hold these points; impossible tokens or position.
     """
     asked = np.atleast_1d(np.asarray(tokens))
-    if asked.dtype.kind not in "iu" or asked.min() < 0 or asked.max() >= model.config.vocab_size:
-        raise InvalidArgumentError(f"tokens must be ids below {model.config.vocab_size}")
+    is_list = asked.ndim == 1 and asked.size and asked.dtype.kind in "iu"
+    if not is_list or asked.min() < 0 or asked.max() >= model.config.vocab_size:
+        raise InvalidArgumentError(
+            f"tokens must be ids below {model.config.vocab_size}: one, or a list of at least one"
+        )
     if not -len(trace.ids) <= position < len(trace.ids):
         raise InvalidArgumentError(f"position is {position}; there are {len(trace.ids)} tokens")
     position %= len(trace.ids)

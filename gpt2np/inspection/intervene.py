@@ -10,14 +10,18 @@ to `GPT2.forward`, alone or with others in a `chain`.
     other = trace(lm, "The dog ran")
     patched = trace(lm, "The fox ran", "logits", interventions=patch_from(other, "blocks.2.resid"))
 
-Positions count the tokens of one sequence from 0, from the end if negative; for a pattern they are
-those that look (its rows). Without positions or heads all are meant.
+Positions count the tokens that an array holds from 0, from the end if negative; for a pattern they
+are those that look (its rows). Without positions or heads all are meant. In a trace they are the
+tokens of its one sequence, and so they are in `GPT2.forward` with one sequence, without `rows` and
+without a cache; in its other passes some arrays hold the tokens of several sequences, or new or
+chosen ones only (`help(gpt2np.model.gpt2)`).
 
 The terms are those of Wang et al. 2022 (zero and mean ablation), and Meng et al. 2022 (patching).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,8 +30,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.inspection.points import matches, point_of, possible_points
-from gpt2np.model.step import Probe
+from gpt2np.inspection.points import chosen_points, matches, point_of, possible_points
+from gpt2np.model.step import Probe, probe_for
 
 if TYPE_CHECKING:
     from gpt2np.inspection.trace import Trace
@@ -58,6 +62,10 @@ class Intervention:
         for name in (name for point in self.points for name in possible_points(point)):
             if self.heads is not None and not point_of(name).by_head:
                 raise InvalidArgumentError(f"{name} has no heads; choose positions only")
+
+    def for_layers(self, n_layer: int) -> Intervention:
+        """The same for a model with so many blocks. InvalidArgumentError if it lacks the points."""
+        return dataclasses.replace(self, points=tuple(chosen_points(self.points, n_layer)))
 
     def __call__(self, name: str, array: Array) -> Array:
         """The array, or a changed copy of it."""
@@ -94,15 +102,26 @@ def _numbers(choice: Choice, n: int, what: str) -> NDArray[np.int64]:
     return numbers.astype(np.int64)
 
 
-def chain(*probes: Probe) -> Probe:
-    """One probe that is several, each given what the one before it returned."""
+@dataclass(frozen=True)
+class Chain:
+    """One probe that is several, see `chain`."""
 
-    def all_in_turn(name: str, array: Array) -> Array:
-        for probe in probes:
+    probes: tuple[Probe, ...]
+
+    def for_layers(self, n_layer: int) -> Chain:
+        """The same for a model with so many blocks. InvalidArgumentError if it lacks a point."""
+        return Chain(tuple(probe_for(probe, n_layer) for probe in self.probes))
+
+    def __call__(self, name: str, array: Array) -> Array:
+        """What the last of them makes of the array."""
+        for probe in self.probes:
             array = probe(name, array)
         return array
 
-    return all_in_turn
+
+def chain(*probes: Probe) -> Chain:
+    """One probe that is several, each given what the one before it returned."""
+    return Chain(probes)
 
 
 def replace(

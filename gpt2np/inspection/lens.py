@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.inspection.trace import Trace
 from gpt2np.model import GPT2
 from gpt2np.model.checkpoint import EMBEDDING, HEAD
@@ -86,6 +86,7 @@ def lens_table(
 
     Raises:
         InvalidArgumentError: the trace doesn't hold these points, or n is no number of tokens.
+        CheckpointError: a prediction is infinite or not a number.
     """
     if not 1 <= n <= model.config.vocab_size:
         raise InvalidArgumentError(f"n is {n}; it must be from 1 to {model.config.vocab_size}")
@@ -97,7 +98,7 @@ def lens_table(
     probabilities = np.empty(ids.shape, residuals.dtype)
     for start in range(0, len(residuals), _ROWS):
         rows = slice(start, start + _ROWS)
-        p = softmax(_logits(model, residuals[rows], matrix))
+        p = probabilities_of(_logits(model, residuals[rows], matrix))
         ids[rows] = likeliest(p, n)
         probabilities[rows] = np.take_along_axis(p, ids[rows], -1)
         progress(len(p))
@@ -105,9 +106,21 @@ def lens_table(
     return LensTable(tuple(names), positions, ids.reshape(shape), probabilities.reshape(shape))
 
 
+def probabilities_of(logits: Array) -> Array:
+    """Softmax of logits (…, V). CheckpointError if they are infinite or not numbers."""
+    if not np.isfinite(logits).all():
+        raise CheckpointError(
+            "the model's logits are not numbers; its weights or config are damaged"
+        )
+    return softmax(logits)
+
+
 def likeliest(scores: Array, n: int) -> NDArray[np.int64]:
     """The n highest of each row of scores (…, V), the highest first, of equals the lowest id."""
-    found = np.argpartition(-scores, n - 1, axis=-1)[..., :n]
-    found.sort(-1)
+    least = np.partition(scores, -n, axis=-1)[..., -n, None]
+    above, equal = scores > least, scores == least
+    room = n - above.sum(-1, keepdims=True)
+    chosen = above | (equal & (equal.cumsum(-1) <= room))
+    found = chosen.nonzero()[-1].reshape(*scores.shape[:-1], n)
     order = np.argsort(-np.take_along_axis(scores, found, -1), axis=-1, kind="stable")
     return np.take_along_axis(found, order, -1)

@@ -17,10 +17,9 @@ from gpt2np.inspection.attention_summary import (
     AttentionSummary,
     attention_summary,
 )
-from gpt2np.inspection.lens import RESIDUALS, LensTable, lens_table, likeliest
+from gpt2np.inspection.lens import RESIDUALS, LensTable, lens_table, likeliest, probabilities_of
 from gpt2np.inspection.trace import Trace
 from gpt2np.model import GPT2
-from gpt2np.model.functions import softmax
 
 Array = NDArray[Any]
 
@@ -84,10 +83,11 @@ def overview(
 
     Raises:
         InvalidArgumentError: it doesn't, or n is no number of tokens.
+        CheckpointError: the logits, or those of the lens, are infinite or not numbers.
     """
     names = trace.held(PATTERNS)
     lens = lens_table(model, trace, n, last=last, progress=progress)
-    p = softmax(trace["logits"][-1])
+    p = probabilities_of(trace["logits"][-1])
     found = likeliest(p, n)
     return Overview(
         trace.ids.tolist(),

@@ -3,9 +3,11 @@
 `POINTS` is the list, in the order of the pass. A name may also be given as TransformerLens has it
 (`blocks.3.hook_resid_post`), and with `*` for any part of it (`blocks.*.attn.pattern`).
 
-Two names of TransformerLens are missing, because here they are no step of their own: `hook_embed`
-and `hook_pos_embed`, rows of `wte.weight` and `wpe.weight`, are added up in `embed`. Arrays have no
-batch axis, and heads come first: (H, T, D) where TransformerLens has (batch, T, H, D).
+Of TransformerLens's names those are missing that here are no step of their own: `hook_embed` and
+`hook_pos_embed`, rows of `wte.weight` and `wpe.weight`, which `embed` adds up; `hook_attn_scores`,
+before the softmax; and each layer norm's deviation, `hook_scale` of `ln1`, `ln2` and `ln_final`.
+Arrays have no batch axis, and heads come first: (H, T, D) where TransformerLens has
+(batch, T, H, D).
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -101,15 +102,22 @@ def _block_of(name: str) -> int | None:
     return int(number[1]) if number else None
 
 
-def names_of(name: str) -> list[str]:
-    """A point's name, and after it the other names that it goes by."""
+def names_of(name: str, n_layer: int | None = None) -> list[str]:
+    """A point's name, and after it the others that it goes by in a model with so many blocks.
+
+    What comes out of the last block goes into no other one. Where it is not known which block is
+    the last (None), none is.
+    """
     i = _block_of(name) or 0
-    return [name, *(alias.format(i=i, next=i + 1) for alias in point_of(name).aliases)]
+    is_last = i + 1 == n_layer
+    aliases = [a for a in point_of(name).aliases if not (is_last and "{next}" in a)]
+    return [name, *(alias.format(i=i, next=i + 1) for alias in aliases)]
 
 
-def matches(name: str, pattern: str) -> bool:
-    """Whether a point goes by a name, which may have `*` for any part of it."""
-    return any(fnmatchcase(other, pattern) for other in names_of(name))
+def matches(name: str, pattern: str, n_layer: int | None = None) -> bool:
+    """Whether a point goes by a name, which may have `*` for any part of it; see `names_of`."""
+    expression = ".*".join(map(re.escape, re.split(r"\*+", pattern)))
+    return any(re.fullmatch(expression, other) for other in names_of(name, n_layer))
 
 
 def chosen_points(patterns: str | Sequence[str], n_layer: int) -> list[str]:
@@ -121,14 +129,14 @@ def chosen_points(patterns: str | Sequence[str], n_layer: int) -> list[str]:
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     names = point_names(n_layer)
     for pattern in patterns:
-        if not any(matches(name, pattern) for name in names):
+        if not any(matches(name, pattern, n_layer) for name in names):
             block = _block_of(pattern)
             if block is not None and block >= n_layer:
                 raise InvalidArgumentError(
                     f"there is no point {shown(pattern)}: the model's blocks are 0 … {n_layer - 1}"
                 )
             raise InvalidArgumentError(_unknown(pattern, names))
-    return [name for name in names if any(matches(name, pattern) for pattern in patterns)]
+    return [name for name in names if any(matches(name, p, n_layer) for p in patterns)]
 
 
 def possible_points(pattern: str) -> list[str]:
@@ -137,10 +145,10 @@ def possible_points(pattern: str) -> list[str]:
     Raises:
         InvalidArgumentError: no model has any; names the one that comes closest.
     """
-    block = _block_of(pattern) or 0
-    names = _names(
-        range(max(0, block - 1), block + 1)
-    )  # what goes into a block is of the one below
+    # Of 1*2 block 12 is one; and what goes into a block is of the one below.
+    runs = re.findall("[0-9]+", pattern) + re.findall("[0-9]+", pattern.replace("*", ""))
+    numbers = {0, *(int(run) for run in runs if len(run) < 10)}
+    names = _names(sorted(numbers | {number - 1 for number in numbers if number}))
     found = [name for name in names if matches(name, pattern)]
     if not found:
         raise InvalidArgumentError(_unknown(pattern, names))

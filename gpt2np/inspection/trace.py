@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.engine import LanguageModel, Prompt
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
-from gpt2np.inspection.intervene import Intervention, chain
+from gpt2np.inspection.intervene import chain
 from gpt2np.inspection.points import chosen_points, names_of
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.step import Probe
@@ -44,7 +44,7 @@ class Trace(Mapping[str, Array]):
         if name in self.arrays:
             return self.arrays[name]
         for kept in self.arrays:
-            if name in names_of(kept):
+            if name in names_of(kept, self.config.n_layer):
                 return self.arrays[kept]
         raise KeyError(f"{name} is not in this trace; gpt2np.trace(…, points=…) chooses")
 
@@ -118,22 +118,21 @@ def trace(
         interventions: what changes arrays on the way, in turn; the trace has what came of it.
 
     Raises:
-        InvalidArgumentError: there is no such point; impossible ids; a text without a tokenizer.
+        InvalidArgumentError: there is no such point, also of an intervention; impossible ids; a
+            text without a tokenizer.
         ContextLengthError: the prompt has more tokens than the model's context.
     """
     gpt2 = model.model if isinstance(model, LanguageModel) else model
     wanted = chosen_points(points, gpt2.config.n_layer)
-    probes = [interventions] if callable(interventions) else list(interventions)
-    for probe in probes:
-        if isinstance(probe, Intervention):
-            chosen_points(probe.points, gpt2.config.n_layer)
+    probes = [interventions] if callable(interventions) else interventions
+    change = chain(*probes).for_layers(gpt2.config.n_layer)
     if not isinstance(prompt, str):
         ids = prompt
     elif isinstance(model, LanguageModel):
         ids = prompt_ids(model, prompt)
     else:
         raise InvalidArgumentError("a GPT2 has no tokenizer: give ids, or a LanguageModel")
-    arrays = _arrays(gpt2, ids, wanted, chain(*probes))
+    arrays = _arrays(gpt2, ids, wanted, change)
     return Trace(np.array(ids, np.int64), gpt2.config, arrays)
 
 

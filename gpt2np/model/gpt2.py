@@ -147,7 +147,7 @@ class GPT2:
         caches = [self.new_cache() for _ in new] if caches is None else caches
         caches = checked_caches(caches, new, self.config, self.dtype)
         chosen = checked_rows(rows, sum(map(len, new)))  # (R,)
-        probe = checked_probe(probe) if probe else None
+        probe = checked_probe(probe, self.config.n_layer) if probe else None
         passes = steps(new, caches, chosen, probe)
         with one_thread_each(), undone_on_failure(caches):
             if probe or sum(map(len, new)) <= MOST_TOKENS:

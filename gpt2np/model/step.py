@@ -23,7 +23,8 @@ from gpt2np.model.product import least_rows
 Array = NDArray[Any]
 Probe = Callable[[str, Array], Array]
 """Called as probe(name, array) at every named point; what it returns, an array of the same shape,
-takes the array's place."""
+takes the array's place. If it has a method `for_layers(n_layer)`, this is asked before the pass for
+the probe of a model with so many blocks."""
 
 _FEWEST = 8  # tokens that it pays to give a thread in attention
 MOST_TOKENS = 512  # of one pass, so that a prompt of any length takes bounded memory
@@ -170,8 +171,15 @@ def checked_rows(rows: ArrayLike | None, n: int) -> NDArray[np.int64]:
     return chosen
 
 
-def checked_probe(probe: Probe) -> Probe:
-    """`probe`, with what it returns held to the array's shape and dtype."""
+def probe_for(probe: Probe, n_layer: int) -> Probe:
+    """What `probe` is in a model with so many blocks: itself, or what its `for_layers` says."""
+    for_layers: Callable[[int], Probe] | None = getattr(probe, "for_layers", None)
+    return for_layers(n_layer) if for_layers else probe
+
+
+def checked_probe(probe: Probe, n_layer: int) -> Probe:
+    """`probe` in such a model, with what it returns held to the array's shape and dtype."""
+    probe = probe_for(probe, n_layer)
 
     def checked(name: str, array: Array) -> Array:
         result = probe(name, array)

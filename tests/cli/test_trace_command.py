@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from gpt2np import LanguageModel
 from gpt2np.cli import main
@@ -330,3 +331,26 @@ class TestBadInput:
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
         text = output("--help", env={"PYTHONPATH": path})
         assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "arguments"),
+    [
+        ("ln_f.weight", np.nan, []),
+        ("ln_f.weight", np.nan, ["--json"]),
+        ("h.2.attn.c_attn.weight", np.inf, ["--json"]),
+    ],
+)
+def test_a_model_whose_logits_are_no_numbers(bundled, tmp_path, name, value, arguments):
+    for file in bundled.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    weights = load_file(bundled / "model.safetensors")
+    key = next(key for key in weights if key.endswith(name))
+    weights[key].flat[3] = value
+    (tmp_path / "model.safetensors").unlink()
+    save_file(weights, tmp_path / "model.safetensors")
+    result = run("abc", "--model", str(tmp_path), *arguments)
+    message = "gpt2np trace: error: the model's logits are not numbers"
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert message in result.stderr.decode().splitlines()[-1]
+    assert "Traceback" not in result.stderr.decode() and "Warning" not in result.stderr.decode()

@@ -57,6 +57,12 @@ class TestReadQuestion:
             (PLAIN | {"answer": 3}, "the answer is number 3 of 3 choices"),
             (PLAIN | {"answer": -1}, "the answer is number -1 of 3 choices"),
             (PLAIN | {"answer": "x"}, "a field is missing or not what it should be"),
+            (PLAIN | {"answer": float("inf")}, "expected a whole number, found inf"),  # 1e400
+            (PLAIN | {"answer": 1.9}, "expected a whole number, found 1.9"),
+            (PLAIN | {"answer": True}, "expected a whole number, found True"),
+            (HELLASWAG | {"label": " 1"}, "expected a whole number, found ' 1'"),
+            (PIQA | {"label": False}, "expected a whole number, found False"),
+            (PIQA | {"label": "9" * 5000}, "expected a whole number"),
             (PLAIN | {"choices": "abc"}, "expected a list, found 'abc'"),
             (PLAIN | {"choices": [1, 2, 3]}, "each choice must be a text"),
             (PLAIN | {"choices": []}, "the answer is number 2 of 0 choices"),

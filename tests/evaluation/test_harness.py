@@ -69,6 +69,9 @@ PAIRS = [
     ("The king\n", "and the queen"),
     ("A fox. " * 300, "The end"),
     ("Ein Fuchs – “größer", " als ich”"),
+    ("Once upon a ti", "me there was a fox"),  # a token spans the border
+    ("The wom", "an said, and th"),
+    ("He said “N", "o” – and again “no”"),
 ]
 
 
@@ -93,6 +96,29 @@ def test_greedy_texts_up_to_what_ends_them(own, peer):
     assert greedy_texts(own, prompts, 30) == greedy_texts(peer, prompts, 30)
 
 
+def test_equal_requests_are_sampled_anew(own):
+    drawn = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 12}
+    asked = [("Once upon a time", drawn)] * 9
+    asked += [("Once upon a time", drawn | {"until": ["never"]}), ("Once upon a time", drawn)]
+    requests = requests_of("generate_until", *asked)
+    texts = own.generate_until(requests, disable_tqdm=True)
+    assert len(set(texts)) == 11  # over parts of eight, and over changes of the options
+    assert own.generate_until(requests, disable_tqdm=True) == texts
+
+
+def test_sampling_is_from_as_many_as_in_transformers(own, peer, monkeypatch):
+    from transformers import GenerationConfig
+
+    monkeypatch.setattr(peer.model, "generation_config", GenerationConfig())
+    prompt, drawn = "Once upon a time", {"temperature": 100.0, "max_gen_toks": 1}
+    requests = requests_of("generate_until", *[(prompt, drawn)] * 80)
+    ranked = own.lm.generate(prompt, max_new_tokens=1, logprobs=100).logprobs[0].top
+    ranks = {own.lm.tokenizer.decode([one]): rank for rank, (one, _) in enumerate(ranked)}
+    for model in (peer, own):
+        texts = model.generate_until(requests, disable_tqdm=True)
+        assert 40 <= max(ranks.get(text, 100) for text in texts) < 50
+
+
 def test_the_answers_go_to_the_harness_cache(own, monkeypatch):
     kept = []
     monkeypatch.setattr(own.cache_hook, "add_partial", lambda *entry: kept.append(entry))
@@ -115,7 +141,8 @@ class TestOptions:
             ({}, {"max_new_tokens": 256, "temperature": 0.0, "stop": []}),
             ({"until": "\n", "max_gen_toks": 5}, {"max_new_tokens": 5, "stop": ["\n"]}),
             ({"until": ["a", ""], "max_tokens": 7}, {"max_new_tokens": 7, "stop": ["a"]}),
-            ({"temperature": 0.5}, {"temperature": 0.5, "top_k": 0, "top_p": 1.0}),
+            ({"temperature": 0.5}, {"temperature": 0.5, "top_k": 50, "top_p": 1.0}),
+            ({"temperature": 0.5, "top_k": None}, {"top_k": 0}),
             ({"temperature": 0.5, "do_sample": False}, {"temperature": 0.0}),
             ({"do_sample": True, "top_k": 3, "top_p": 0.9}, {"temperature": 1.0, "top_k": 3}),
         ],

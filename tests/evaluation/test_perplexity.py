@@ -9,6 +9,7 @@ from conftest import load_reference
 from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.perplexity import perplexity
+from gpt2np.scoring import strided_count, strided_spans
 
 TEXT = (
     "Once upon a time there was a little fox who lived in a hollow tree. Every morning he went "
@@ -133,6 +134,29 @@ class TestNumbers:
         assert [done for done, *_ in told] == sorted({done for done, *_ in told})
         assert {total for _, total, _ in told} == {result.counted}
         assert told[-1] == (result.counted, result.counted, {"perplexity": result.perplexity})
+
+
+def test_windows_are_made_as_they_are_needed(lm, monkeypatch):
+    made, seen = [], []
+
+    def counted(*size):
+        for span in strided_spans(*size):
+            made.append(span)
+            yield span
+
+    monkeypatch.setattr("gpt2np.evaluation.perplexity.strided_spans", counted)
+    text = TEXT[:600]
+    perplexity(lm, [text], context=64, stride=1, progress=lambda *_: seen.append(len(made)))
+    assert seen[0] <= 2 * (512 // 64 + 1) < len(made) // 4
+
+
+@pytest.mark.parametrize("length", range(30))
+def test_the_tokens_that_count_are_counted_without_the_windows(length):
+    for context in (2, 3, 7):
+        for stride in range(1, context + 1):
+            spans = strided_spans(length, context, stride)
+            expected = sum(span.stop - span.first for span in spans)
+            assert strided_count(length, context, stride) == expected
 
 
 class TestNothingToMeasure:

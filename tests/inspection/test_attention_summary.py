@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import save_reference
 
 from gpt2np import GPT2, ContextLengthError, GPT2Config, InvalidArgumentError
 from gpt2np.inspection import Trace, attention_summary, induction_scores, trace
@@ -86,3 +87,9 @@ def test_too_few_or_too_many_ids(tiny):
         induction_scores(model, [1])
     with pytest.raises(ContextLengthError, match="50 tokens"):
         induction_scores(model, range(25))
+
+
+def test_a_context_without_room(tmp_path):
+    save_reference(tmp_path, n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=3)
+    with pytest.raises(InvalidArgumentError, match="context of 3 has no room for two ids twice"):
+        induction_scores(GPT2.from_folder(tmp_path))

@@ -108,6 +108,8 @@ def test_a_silenced_head_adds_nothing_and_the_rest_adds_up(model, traced):
         ({"tokens": 211}, "tokens must be ids below 211"),
         ({"tokens": [-1]}, "tokens must be ids below 211"),
         ({"tokens": []}, "tokens must be ids below 211"),
+        ({"tokens": np.array([], int)}, "tokens must be ids below 211: one, or a list of at least"),
+        ({"tokens": [[1, 2]]}, "tokens must be ids below 211: one, or a list of at least"),
         ({"tokens": 1.5}, "tokens must be ids below 211"),
         ({"tokens": 1, "position": 30}, "position is 30; there are 30 tokens"),
     ],

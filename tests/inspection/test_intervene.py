@@ -194,6 +194,32 @@ class TestEdits:
         logits = model.forward([prompts[0]], probe=silent)
         np.testing.assert_array_equal(logits, changed(model, prompts, silent)["logits"])
 
+    def test_what_goes_into_blocks_is_not_what_comes_out_of_the_last(self, model, prompts, a):
+        ablation = zero("blocks.*.hook_resid_pre", positions=3)
+        ablated = changed(model, prompts, ablation)
+        assert not ablated["blocks.1.resid"][3].any() and ablated["blocks.2.resid"][3].any()
+        forward = model.forward([prompts[0]], probe=ablation)
+        np.testing.assert_array_equal(forward, ablated["logits"])
+
+    @pytest.mark.parametrize(
+        ("pattern", "points"),
+        [
+            ("blocks.1*.attn.z", {"blocks.1.attn.z"}),
+            ("blocks.*2.attn.z", {"blocks.2.attn.z"}),
+            ("b*1.attn.z", {"blocks.1.attn.z"}),
+            ("blocks.2*hook_resid_pre", {"blocks.1.resid"}),
+        ],
+    )
+    def test_patterns_mean_what_they_mean_to_trace(self, model, prompts, a, pattern, points):
+        assert set(trace(model, prompts[0], pattern)) == points
+        one = changed(model, prompts, zero(pattern))
+        same = changed(model, prompts, zero(list(points)))
+        np.testing.assert_array_equal(one["logits"], same["logits"])
+        assert (one["logits"] != a["logits"]).any()
+
+    def test_a_pattern_of_deeper_models(self):
+        assert not zero("blocks.1*2.attn.z")("blocks.12.attn.z", np.ones((3, 5, 8))).any()
+
     def test_the_array_that_comes_in_is_not_written_to(self):
         array = np.ones((4, 24), np.float32)
         array.flags.writeable = False
@@ -207,6 +233,7 @@ class TestBadInput:
         [
             (lambda: zero("blocks.0.attn.pattrn"), "did you mean 'blocks.0.attn.pattern'"),
             (lambda: zero("blocks.7.attn.pattrn"), "did you mean 'blocks.7.attn.pattern'"),
+            (lambda: zero("blocks.[12].attn.z"), "there is no point 'blocks.[12].attn.z'"),
             (lambda: zero_head(-1, 0), "there is no point 'blocks.-1.attn.z'"),
             (lambda: zero(f"blocks.{'9' * 5000}.attn.z"), "there is no point 'blocks.999"),
             (lambda: zero("blocks.9.hook_resid_pre", heads=0), "blocks.8.resid has no heads"),
@@ -224,6 +251,8 @@ class TestBadInput:
         [
             (zero_head(3, 0), "blocks are 0 … 2"),
             (zero_head(10**9 - 1, 0), "blocks are 0 … 2"),
+            (chain(zero_head(3, 0)), "blocks are 0 … 2"),
+            (chain(zero("embed"), chain(zero_head(99, 0))), "blocks are 0 … 2"),
             (zero_head(1, 3), "no head of blocks.1.attn.z 3; they are 0 … 2"),
             (zero("embed", positions=20), "no position of embed 20; they are 0 … 19"),
             (zero("embed", positions=-21), "no position of embed -21"),
@@ -236,3 +265,6 @@ class TestBadInput:
         with pytest.raises(InvalidArgumentError) as caught:
             changed(model, prompts, intervention)
         assert message in str(caught.value) and "\n" not in str(caught.value)
+        with pytest.raises(InvalidArgumentError) as caught:
+            model.forward([prompts[0]], probe=intervention)
+        assert message in str(caught.value)

@@ -84,3 +84,15 @@ def test_likeliest_takes_the_lowest_id_of_equals():
     scores = np.array([[0.0, 5, 1, 5, 5], [4, 3, 2, 1, 0]])
     assert likeliest(scores, 4).tolist() == [[1, 3, 4, 2], [0, 1, 2, 3]]
     assert likeliest(scores[0], 5).tolist() == [1, 3, 4, 2, 0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 40, 999, 1000])
+def test_likeliest_is_the_beginning_of_a_stable_sorting(n):
+    scores = np.random.default_rng(3).integers(0, 30, (4, 1000)).astype(np.float32)
+    scores[1] = 0
+    scores[2] = -1
+    scores[2, [5, 900]] = 1
+    expected = np.argsort(-scores, axis=-1, kind="stable")[:, :n]
+    np.testing.assert_array_equal(likeliest(scores, n), expected)
+    np.testing.assert_array_equal(likeliest(scores.reshape(2, 2, 1000), n)[1, 0], expected[2])
+    assert likeliest(scores, n)[2, 0] == scores[2].argmax() == 5

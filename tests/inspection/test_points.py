@@ -47,8 +47,8 @@ def test_the_readme_lists_every_point_with_its_shape():
 
 
 def test_no_two_points_share_a_name():
-    names = [other for name in point_names(3) for other in names_of(name)]
-    assert len(set(names)) == len(names) == 2 + 3 * (13 + 14) + 2 + 1
+    names = [other for name in point_names(3) for other in names_of(name, 3)]
+    assert len(set(names)) == len(names) == 2 + 3 * (13 + 14) - 1 + 2 + 1
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_no_two_points_share_a_name():
         ("blocks.1.attn.q", ["blocks.1.attn.q"]),
         ("blocks.*.attn.pattern", [f"blocks.{i}.attn.pattern" for i in range(3)]),
         ("blocks.*.attn.hook_pattern", [f"blocks.{i}.attn.pattern" for i in range(3)]),
-        ("blocks.*.hook_resid_pre", ["embed", *(f"blocks.{i}.resid" for i in range(3))]),
+        ("blocks.*.hook_resid_pre", ["embed", "blocks.0.resid", "blocks.1.resid"]),
         ("blocks.0.hook_resid_pre", ["embed"]),
         ("blocks.2.hook_resid_pre", ["blocks.1.resid"]),
         ("ln_final.hook_normalized", ["ln_f"]),
@@ -78,6 +78,9 @@ def test_patterns_choose(pattern, expected):
         ("block.2.mlp.out", "did you mean 'blocks.2.mlp.out'?"),
         ("logit", "did you mean 'logits'?"),
         ("blocks.3.resid", "the model's blocks are 0 … 2"),
+        ("blocks.3.hook_resid_pre", "the model's blocks are 0 … 2"),  # out of the last block
+        ("blocks.[12].attn.z", "did you mean 'blocks.2.attn.z'?"),
+        ("blocks.?.attn.z", "did you mean 'blocks."),
         ("transformer.h.0", "gpt2np trace --list-points"),
         ("", "gpt2np trace --list-points"),
     ],
