@@ -233,16 +233,14 @@ class TestDraftModel:
         for prompt, expected in zip(prompts, plain, strict=True):
             assert same(padded.generate(prompt, **options), expected)
 
-    @pytest.mark.parametrize("context", [1, 2, 3, 8, 15, 16, 20, 28])
+    @pytest.mark.parametrize("context", [1, 8, 16, 20])
     def test_a_short_context(self, lm, context, monkeypatch):
         """However many ids are thought to pay, a draft guesses what it has room for."""
         options = {"temperature": 0, "max_new_tokens": 40}
         plain = lm.generate("The king said that the queen was there", **options)
         lm.use_draft(cut(lm, 6, context))
         for wanted, pays in ((15, True), (1, False)):
-            monkeypatch.setattr(
-                Speculation, "length", lambda s, n, w=wanted, p=pays: hoped(s, w, p)
-            )
+            monkeypatch.setattr(Speculation, "length", hoped(wanted, pays))
             found = lm.generate("The king said that the queen was there", **options)
             assert same(found, plain)
         lm.draft = None
