@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -86,8 +87,10 @@ class RunningSequence:
 
     @property
     def mean_logprob(self) -> float:
-        """Of the ids generated, if `logprobs` or `best_of` asked for them."""
-        return sum(each.logprob for each in self.logprobs) / max(1, len(self.logprobs))
+        """Of the ids generated, if `logprobs` or `best_of` asked for them; -inf where none are."""
+        if not self.logprobs:
+            return -math.inf
+        return sum(each.logprob for each in self.logprobs) / len(self.logprobs)
 
     @property
     def pending(self) -> list[int]:
