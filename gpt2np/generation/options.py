@@ -134,7 +134,7 @@ class GenerationOptions:
         self._set_bias()
         self._set_ids()
         self._check_regexes()
-        for contradiction, told in self._contradictions():
+        for contradiction, told in (*self._against_beams(), *self._contradictions()):
             if contradiction:
                 raise InvalidArgumentError(told)
 
@@ -190,12 +190,11 @@ class GenerationOptions:
             for pattern in self.stop_regex:
                 compiled(pattern)
 
-    def _contradictions(self) -> list[tuple[bool, str]]:
-        beams, greedy = self.num_beams, self.temperature == 0
-        many = "best_of" if self.best_of else "samples"
+    def _against_beams(self) -> list[tuple[bool, str]]:
+        beams = self.num_beams
         return [
             (
-                beams > 1 and not greedy,
+                beams > 1 and self.temperature > 0,
                 f"num_beams is {beams} and temperature {self.temperature}: beam search doesn't "
                 f"sample; set temperature to 0, or num_beams to 1",
             ),
@@ -214,8 +213,13 @@ class GenerationOptions:
                 f"num_beams is {beams}: beam search knows neither window nor prompt_lookup; leave "
                 f"them out, or set num_beams to 1",
             ),
+        ]
+
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        many = "best_of" if self.best_of else "samples"
+        return [
             (
-                beams == 1 and greedy and self.drawn > 1,
+                self.num_beams == 1 and self.temperature == 0 and self.drawn > 1,
                 f"{many} is {self.drawn} and temperature 0: greedy continuations are all the same; "
                 f"set a temperature above 0, or num_beams",
             ),
