@@ -28,6 +28,7 @@ def searched(
     found = beam_search(lm.model, prompt_ids, options, lm.end_ids, constraint)
     best = [_until_stop(lm, hypothesis, options) for hypothesis in found[: options.samples]]
     seconds = time.perf_counter() - started
+    of_prompt = _prompt_logprobs(lm, prompt_ids, options.prompt_logprobs)
     first, *others = (
         Completion(
             prompt=prompt,
@@ -39,7 +40,7 @@ def searched(
             model=lm.name,
             seconds=seconds,
             logprobs=_logprobs(lm, prompt_ids, hypothesis.ids, options.logprobs),
-            prompt_logprobs=_prompt_logprobs(lm, prompt_ids, options.prompt_logprobs),
+            prompt_logprobs=of_prompt,
         )
         for text, hypothesis in best
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.errors import BatchError, CheckpointError, InvalidArgumentError
 from gpt2np.generation import (
     GENERATION_CONFIG_FILE,
     GenerationOptions,
@@ -159,6 +159,11 @@ class LanguageModel:
         the prompts and the samples drawn for each: prompt i, sample j has `seed + i × samples + j`,
         so that it can be had alone. Sixteen texts run at a time, fewer of large models; others
         follow when they end. Beams are searched prompt by prompt.
+
+        Raises:
+            BatchError: a text can't go on, as every token is ruled out. It names the prompt, and
+                has the completions of all.
+            InvalidArgumentError: see `generate`.
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
@@ -168,8 +173,17 @@ class LanguageModel:
                 parts.append(self._beams(prompt, chosen))
             else:
                 parts.append(self._streams(prompt, chosen))
-        run_together([stream for part in parts if isinstance(part, list) for stream in part])
-        return [part if isinstance(part, Completion) else together(part) for part in parts]
+        drawn = [part if isinstance(part, list) else [] for part in parts]
+        try:
+            run_together([stream for streams in drawn for stream in streams])
+        except InvalidArgumentError as error:
+            if len(prompts) == 1:
+                raise
+            failed = [any(stream.sequence.error for stream in streams) for streams in drawn]
+            raise BatchError(
+                f"prompt {1 + failed.index(True)} of {len(prompts)}: {error}", _completions(parts)
+            ) from error
+        return _completions(parts)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:
         """Continue one prompt piece by piece: iterate over the result for the text as it grows.
@@ -318,6 +332,10 @@ class LanguageModel:
         if chosen.seed is None:
             chosen = replace(chosen, seed=int(np.random.SeedSequence().generate_state(1)[0]))
         return chosen
+
+
+def _completions(parts: list[Completion | list[TextStream]]) -> list[Completion]:
+    return [part if isinstance(part, Completion) else together(part) for part in parts]
 
 
 def _are_ids(prompt: Sequence[int]) -> bool:

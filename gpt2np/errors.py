@@ -6,11 +6,18 @@
     ├── TokenizerError         a vocabulary's files are damaged, or do not fit each other
     ├── ContextLengthError     more tokens than the model has positions
     └── InvalidArgumentError   a value out of its range (also a ValueError)
+        └── BatchError         one text of several can't go on; it has what came of all
 
 A message names the thing, what was expected, and what to do next, in one line.
 """
 
+from __future__ import annotations
+
 from reprlib import Repr
+
+TYPE_CHECKING = False  # importing typing takes longer than all of this module
+if TYPE_CHECKING:
+    from gpt2np.text_stream import Completion
 
 _LONGEST = 2000  # characters of a message; a file can name a tensor with a million
 
@@ -57,3 +64,15 @@ class ContextLengthError(GPT2NPError):
 
 class InvalidArgumentError(GPT2NPError, ValueError):
     """An argument has a value that it can't have."""
+
+
+class BatchError(InvalidArgumentError):
+    """A text of a batch can't go on.
+
+    Attributes:
+        completions: what came of each prompt, in order; that of the text is "cancelled".
+    """
+
+    def __init__(self, message: str, completions: list[Completion]) -> None:
+        super().__init__(message)
+        self.completions = completions

@@ -193,7 +193,8 @@ def run_together(streams: Sequence[TextStream]) -> None:
     """Run streams of one model to their ends, as many at once as a Scheduler lets.
 
     Raises:
-        InvalidArgumentError: one of them can't go on, as every token is ruled out.
+        InvalidArgumentError: one of them can't go on, as every token is ruled out. The others have
+            come to their ends before it is told.
     """
     if not streams:
         return
@@ -201,15 +202,17 @@ def run_together(streams: Sequence[TextStream]) -> None:
     for stream in streams:
         scheduler.add(stream.sequence)
     while scheduler.busy:
-        for ended in scheduler.step():
-            if ended.error:
-                raise ended.error
+        scheduler.step()
+    for stream in streams:
+        if stream.sequence.error:
+            raise stream.sequence.error
 
 
 def together(streams: Sequence[TextStream]) -> Completion:
     """The first of a prompt's continuations, or the best if `best_of` were drawn, with the others.
 
-    The best are those with the highest mean log probability; of equals the first.
+    The best are those with the highest mean log probability; of equals the first. Those that were
+    cancelled before their first id come last.
     """
     options = streams[0].sequence.options
     if options.best_of is not None:

@@ -16,7 +16,9 @@ from gpt2np import (
     LanguageModel,
     Tokenizer,
 )
-from gpt2np.generation import decode_step
+from gpt2np.errors import BatchError
+from gpt2np.generation import Scheduler, decode_step
+from gpt2np.text_stream import together
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
 BUNDLED = CHECKOUT / "weights"
@@ -194,9 +196,9 @@ class TestBatch:
     def test_each_prompt_gets_what_it_gets_alone(self, lm, temperature):
         options = {"max_new_tokens": 60, "temperature": temperature}
         batch = lm.generate_batch(PROMPTS, seed=10, **options)
-        for i, (prompt, together) in enumerate(zip(PROMPTS, batch, strict=True)):
+        for i, (prompt, found) in enumerate(zip(PROMPTS, batch, strict=True)):
             alone = lm.generate(prompt, seed=10 + i, **options)
-            assert comparable(together) == comparable(alone)
+            assert comparable(found) == comparable(alone)
 
     def test_sequences_end_at_their_own_time(self, lm):
         batch = lm.generate_batch([[5] * 510, [5] * 3], max_new_tokens=40, temperature=0)
@@ -236,10 +238,36 @@ class TestOptionsOfEach:
 
     def test_a_prompt_that_fails_is_told(self, lm):
         words = [[i] for i in range(4096)]
-        with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
-            lm.generate_batch(["a", "b"], [{}, {"bad_words": words}], max_new_tokens=3)
+        with pytest.raises(InvalidArgumentError, match=r"^after 0 tokens every token is ruled out"):
+            lm.generate("a", bad_words=words)
         with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
             list(lm.stream("a", bad_words=words))
+
+    def test_a_prompt_that_fails_hurts_no_other(self, lm):
+        """The failed one is named, and what came of the others is there."""
+        banned = {"bad_words": [[i] for i in range(4096)]}
+        prompts, options = ["a", "b", "c"], {"max_new_tokens": 6, "seed": 3}
+        with pytest.raises(BatchError, match=r"^prompt 2 of 3: .* every token is ruled") as caught:
+            lm.generate_batch(prompts, [{}, banned, {}], **options)
+        found = caught.value.completions
+        assert [each.finish_reason for each in found] == ["length", "cancelled", "length"]
+        assert found[1].ids == []
+        plain = lm.generate_batch(prompts, **options)
+        assert [each.ids for each in found[::2]] == [each.ids for each in plain[::2]]
+
+    def test_best_of_what_was_cancelled(self, lm):
+        """Those that had not begun are not the best."""
+        streams = lm.streams("The king", best_of=20, samples=18, seed=1, max_new_tokens=30)
+        scheduler = Scheduler(lm.model)
+        for stream in streams:
+            scheduler.add(stream.sequence)
+        for _ in range(5):
+            scheduler.step()
+        for stream in streams:
+            stream.cancel()
+        found = together(streams)
+        texts = [found.text, *(each.text for each in found.alternatives)]
+        assert all(texts[:16]) and texts[16:] == ["", ""]
 
     def test_as_many_options_as_prompts(self, lm):
         with pytest.raises(InvalidArgumentError, match="2 prompts with 1 sets of options"):

@@ -110,10 +110,20 @@ def _add_search(group: Any) -> None:
         "--samples",
         type=int,
         metavar="N",
-        help="N texts: of the seeds SEED, SEED + 1, ..., or of the best beams",
+        help="N texts, at most 1000: of the seeds SEED, SEED + 1, ..., or of the best beams",
     )
-    add("--best-of", type=int, metavar="N", help="draw N, print the likeliest by mean log prob.")
-    add("--num-beams", type=int, metavar="N", help="search with N beams instead of drawing")
+    add(
+        "--best-of",
+        type=int,
+        metavar="N",
+        help="draw N, at most 1000, and print the likeliest by mean log prob.",
+    )
+    add(
+        "--num-beams",
+        type=int,
+        metavar="N",
+        help="search with N beams, at most 64, instead of drawing",
+    )
     add("--length-penalty", type=float, metavar="X", help="above 0: longer beams (default: 1.0)")
     add(
         "--early-stopping",

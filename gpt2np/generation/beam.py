@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.finite_logits import finite_logits
 from gpt2np.generation.logprobs import log_softmax
-from gpt2np.generation.loop import finite_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.penalties import penalized
 from gpt2np.generation.sequence import FinishReason, start_sequence

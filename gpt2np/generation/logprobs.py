@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.generation.loop import finite_logits
+from gpt2np.generation.finite_logits import finite_logits
 from gpt2np.model import GPT2, KVCache
 
 Array = NDArray[Any]

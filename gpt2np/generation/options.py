@@ -1,5 +1,6 @@
 """What a user may choose about a generation."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -62,24 +63,29 @@ class GenerationOptions:
         frequency_penalty: the same, once for each time, -2 … 2. Both are those of OpenAI's API and
             don't look at the prompt.
         no_repeat_ngram_size: no run of so many tokens comes twice, prompt included; 0: any may.
-        logit_bias: added to the logits of some ids, as in {50256: -5.0}, -10,000 … 10,000.
+        logit_bias: added to the logits of some ids, as in {50256: -5.0}, -10,000 … 10,000; ids may
+            be texts, as keys in JSON are.
         bad_words: never generated: texts, as they stand and after a space, or lists of ids.
         min_new_tokens: no end of text before so many.
         ignore_eos: no end of text at all.
         seed: of the random stream; None chooses one.
         samples: so many continuations; sample j, from 0, is what `seed + j` gives alone.
-        best_of: draw so many, return the `samples` with the highest mean log probability.
-        num_beams: search with so many beams instead of sampling; 1 for none.
+            At most 1000.
+        best_of: draw so many, at most 1000, and return the `samples` with the highest mean log
+            probability.
+        num_beams: search with so many beams, at most 64, instead of sampling; 1 for none.
         length_penalty: a beam's score is its log probability divided by its length to this power.
         early_stopping: whether beam search ends when `num_beams` are done (True), when no running
             beam is better at its present length (False), or could become so ("never").
         stop: a text that ends the generation, or several; none of them appears in the result.
         stop_ids: ids that end the generation; their text does not appear in the result.
         stop_regex: a regular expression whose match ends the generation, or several; the result
-            ends where the match begins.
+            ends where the match begins. If the next character may undo it, as with `cat\\b`, it
+            counts when that has come.
         window: when the context is full, go on with only the last so many tokens; 0 ends there.
         prompt_lookup: guess runs of tokens from what the text said before; the result is the same.
-        logprobs: give the log probability of every token and of so many of the likeliest beside it.
+        logprobs: give the log probability of every token and of so many of the likeliest beside it,
+            0 … 1000.
         prompt_logprobs: the same for the prompt's tokens.
         choices: the continuation is one of these texts.
         regex: the continuation matches this regular expression.
@@ -128,7 +134,7 @@ class GenerationOptions:
         self._set_bias()
         self._set_ids()
         self._check_regexes()
-        for contradiction, told in self._contradictions():
+        for contradiction, told in (*self._against_beams(), *self._contradictions()):
             if contradiction:
                 raise InvalidArgumentError(told)
 
@@ -152,10 +158,15 @@ class GenerationOptions:
         given = self.logit_bias
         pairs = tuple(given.items()) if isinstance(given, Mapping) else given
         fits = isinstance(pairs, tuple) and all(
-            len(pair) == 2 and _is_id(pair[0]) and _is_number(pair[1]) and abs(pair[1]) <= 10_000
+            _is_list(pair)
+            and len(pair) == 2
+            and (_is_id(pair[0]) or _is_id_in_json(pair[0]))
+            and _is_number(pair[1])
+            and abs(pair[1]) <= 10_000
             for pair in pairs
         )
-        _require(fits, "logit_bias", given, "ids with numbers from -10000 to 10000, as in {7: -5}")
+        expected = 'ids with numbers from -10000 to 10000, as in {7: -5}, in JSON {"7": -5}'
+        _require(fits, "logit_bias", given, expected)
         object.__setattr__(self, "logit_bias", tuple((int(i), float(b)) for i, b in pairs))
 
     def _set_ids(self) -> None:
@@ -179,12 +190,11 @@ class GenerationOptions:
             for pattern in self.stop_regex:
                 compiled(pattern)
 
-    def _contradictions(self) -> list[tuple[bool, str]]:
-        beams, greedy = self.num_beams, self.temperature == 0
-        many = "best_of" if self.best_of else "samples"
+    def _against_beams(self) -> list[tuple[bool, str]]:
+        beams = self.num_beams
         return [
             (
-                beams > 1 and not greedy,
+                beams > 1 and self.temperature > 0,
                 f"num_beams is {beams} and temperature {self.temperature}: beam search doesn't "
                 f"sample; set temperature to 0, or num_beams to 1",
             ),
@@ -203,8 +213,13 @@ class GenerationOptions:
                 f"num_beams is {beams}: beam search knows neither window nor prompt_lookup; leave "
                 f"them out, or set num_beams to 1",
             ),
+        ]
+
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        many = "best_of" if self.best_of else "samples"
+        return [
             (
-                beams == 1 and greedy and self.drawn > 1,
+                self.num_beams == 1 and self.temperature == 0 and self.drawn > 1,
                 f"{many} is {self.drawn} and temperature 0: greedy continuations are all the same; "
                 f"set a temperature above 0, or num_beams",
             ),
@@ -232,6 +247,11 @@ def _is_id(value: Any) -> bool:
     return _is_whole(value) and value >= 0
 
 
+def _is_id_in_json(value: Any) -> bool:
+    """Whether it is an id as a key in JSON."""
+    return isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20
+
+
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
@@ -242,8 +262,8 @@ def _is_number(value: Any) -> bool:
     return right_kind and bool(abs(value) < 1e300)
 
 
-def _whole(at_least: int) -> Callable[[Any], bool]:
-    return lambda value: _is_whole(value) and value >= at_least
+def _whole(at_least: int, at_most: float = math.inf) -> Callable[[Any], bool]:
+    return lambda value: _is_whole(value) and at_least <= value <= at_most
 
 
 def _number(low: float, high: float) -> Callable[[Any], bool]:
@@ -276,15 +296,15 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "min_new_tokens": (_whole(0), "a whole number, at least 0"),
     "ignore_eos": (_is_bool, "True or False"),
     "seed": (_or_none(_whole(0)), "a whole number, at least 0"),
-    "samples": (_whole(1), "a whole number, at least 1"),
-    "best_of": (_or_none(_whole(1)), "a whole number, at least 1"),
-    "num_beams": (_whole(1), "a whole number, at least 1"),
+    "samples": (_whole(1, 1000), "a whole number from 1 to 1000"),
+    "best_of": (_or_none(_whole(1, 1000)), "a whole number from 1 to 1000"),
+    "num_beams": (_whole(1, 64), "a whole number from 1 to 64"),
     "length_penalty": (_number(-100, 100), "from -100 to 100"),
     "early_stopping": (lambda value: _is_bool(value) or value == "never", "True, False or 'never'"),
     "window": (_whole(0), "a whole number, at least 1, or 0 to end with the context"),
     "prompt_lookup": (_is_bool, "True or False"),
-    "logprobs": (_or_none(_whole(0)), "a whole number, at least 0"),
-    "prompt_logprobs": (_or_none(_whole(0)), "a whole number, at least 0"),
+    "logprobs": (_or_none(_whole(0, 1000)), "a whole number from 0 to 1000"),
+    "prompt_logprobs": (_or_none(_whole(0, 1000)), "a whole number from 0 to 1000"),
     "regex": (_or_none(lambda value: isinstance(value, str) and value != ""), "a text, not empty"),
 }
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from gpt2np.generation.finite_logits import finite_logits
 from gpt2np.generation.logprobs import TokenLogprob, text_logprobs
-from gpt2np.generation.loop import finite_logits
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.model import GPT2, KVCache
 
@@ -21,6 +21,16 @@ class SharedPrompt:
         self._top = top
         self._cache: KVCache | None = None
         self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether it holds keys and values."""
+        return self._cache is not None
+
+    @property
+    def length(self) -> int:
+        """The number of the prompt's ids."""
+        return len(self._ids)
 
     def give(self, model: GPT2, sequence: RunningSequence) -> None:
         """Put the prompt's keys, values and, if asked for, log probabilities in a sequence."""

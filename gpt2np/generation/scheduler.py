@@ -3,6 +3,7 @@
 from collections import deque
 
 from gpt2np.generation.loop import decode_step
+from gpt2np.generation.prompt import SharedPrompt
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.model import GPT2
 from gpt2np.model.cache import cache_nbytes
@@ -25,7 +26,10 @@ class Scheduler:
     """
 
     def __init__(self, model: GPT2, max_running: int = 16, cache_bytes: int = 1 << 30) -> None:
-        """At most `max_running` at once, with at most `cache_bytes` of keys and values; or one."""
+        """At most `max_running` at once, with at most `cache_bytes` of keys and values; or one.
+
+        Those of draft models and of prompts that several share are counted.
+        """
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
         self._model = model
@@ -63,16 +67,29 @@ class Scheduler:
         return ended
 
     def _admit(self) -> None:
-        held = sum(map(self._bytes, self.running))
+        shared = {s.shared for s in (*self.running, *self.waiting) if s.shared and s.shared.begun}
+        held = sum(map(self._bytes, self.running)) + sum(map(self._shared_bytes, shared))
         while self.waiting:
-            held += self._bytes(self.waiting[0])
+            candidate = self.waiting[0]
+            held += self._bytes(candidate)
+            if candidate.shared and candidate.shared not in shared:
+                shared.add(candidate.shared)
+                held += self._shared_bytes(candidate.shared)
             fits = len(self.running) < self._max_running and held <= self._cache_bytes
             if self.running and not fits:
                 return
             self.running.append(self.waiting.popleft())
 
     def _bytes(self, sequence: RunningSequence) -> int:
-        """What its keys and values may come to."""
-        config = self._model.config
+        """What its keys and values may come to, and those of its draft."""
         length = len(sequence.prompt) + sequence.options.max_new_tokens
-        return cache_nbytes(config, min(length, config.n_positions), self._model.dtype)
+        draft = sequence.speculation.draft if sequence.speculation else None
+        return _most_bytes(self._model, length) + (_most_bytes(draft.model, length) if draft else 0)
+
+    def _shared_bytes(self, shared: SharedPrompt) -> int:
+        return _most_bytes(self._model, shared.length)
+
+
+def _most_bytes(model: GPT2, length: int) -> int:
+    """Bytes of the keys and values of so many tokens, as far as the context reaches."""
+    return cache_nbytes(model.config, min(length, model.config.n_positions), model.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from numpy.typing import NDArray
 
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
+from gpt2np.generation.logprobs import TokenLogprob, token_logprob
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.penalties import penalized
 from gpt2np.generation.sampler import RandomStream, next_id
@@ -17,7 +19,6 @@ from gpt2np.model.step import checked_sequences
 
 if TYPE_CHECKING:
     from gpt2np.generation.constraint import Constraint
-    from gpt2np.generation.logprobs import TokenLogprob
     from gpt2np.generation.prompt import SharedPrompt
     from gpt2np.generation.speculate import Speculation
 
@@ -86,8 +87,10 @@ class RunningSequence:
 
     @property
     def mean_logprob(self) -> float:
-        """Of the ids generated, if `logprobs` or `best_of` asked for them."""
-        return sum(each.logprob for each in self.logprobs) / max(1, len(self.logprobs))
+        """Of the ids generated, if `logprobs` or `best_of` asked for them; -inf where none are."""
+        if not self.logprobs:
+            return -math.inf
+        return sum(each.logprob for each in self.logprobs) / len(self.logprobs)
 
     @property
     def pending(self) -> list[int]:
@@ -142,8 +145,6 @@ class RunningSequence:
         options = self.options
         self.ids.append(token_id)
         if options.logprobs is not None or options.best_of is not None:
-            from gpt2np.generation.logprobs import token_logprob
-
             self.logprobs.append(token_logprob(logits, token_id, options.logprobs or 0))
         if self.constraint:
             self.constraint = self.constraint.advance(token_id)

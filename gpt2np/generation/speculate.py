@@ -97,7 +97,9 @@ def guesses(running: Sequence[RunningSequence]) -> list[list[int]]:
         wanted = min(speculation.length(len(running)), sequence.room)
         if speculation.draft is None:
             guessed += speculation.lookup.guess(sequence.prompt, sequence.ids, wanted)
-        elif wanted > 0:
+            continue
+        wanted = min(wanted, speculation.draft.most)
+        if wanted > 0:
             speculation.draft.prepare(sequence, wanted, whole=speculation.pays)
             drafting.append((sequence, speculation.draft, wanted, guessed))
     while drafting:
@@ -145,6 +147,11 @@ class Draft:
         self._begin = 0  # the first id, counted from the prompt's first, that the model sees
         self._whole = False  # whether it sees all that it can
 
+    @property
+    def most(self) -> int:
+        """How many ids it can guess at a time: half of its context is for what they follow."""
+        return self.model.config.n_positions // 2
+
     def prepare(self, sequence: RunningSequence, wanted: int, whole: bool) -> None:
         """Forget guesses that were wrong, and make room for so many.
 
@@ -157,7 +164,7 @@ class Draft:
             self._see(sequence.length - (positions - wanted))
             self._whole = True
         elif not whole and missed > _PROBE:
-            self._see(sequence.length - _PROBE)
+            self._see(sequence.length - min(_PROBE, positions - wanted))
             self._whole = False
         if sequence.length - self._begin + wanted > positions:
             self._see(sequence.length - positions // 2)
@@ -209,13 +216,13 @@ def _draft_id(
 
     The same number leads to the same id where the two models' distributions are alike.
     """
-    logits = logits[: sequence.vocab_size]
+    logits = _with_rows(logits, sequence.vocab_size)
     if not np.isfinite(logits.max()):
         return None
     constraint = sequence.constraint
-    for token_id in guessed if constraint else ():
-        constraint = constraint.advance(token_id) if constraint else None
     try:
+        for token_id in guessed if constraint else ():
+            constraint = constraint.advance(token_id) if constraint else None
         logits = penalized(
             logits,
             sequence.options,
@@ -227,3 +234,14 @@ def _draft_id(
     except InvalidArgumentError:
         return None
     return next_id(logits, sequence.options, sequence.rng.after(len(guessed)))
+
+
+def _with_rows(logits: NDArray[Any], vocab_size: int) -> NDArray[Any]:
+    """A draft's logits as (V,): without the rows that the model lacks, -inf for those it has more.
+
+    A bias, a penalty or a constraint may name any of the model's ids.
+    """
+    if len(logits) >= vocab_size:
+        return logits[:vocab_size]
+    missing = np.full(vocab_size - len(logits), -np.inf, logits.dtype)
+    return np.concatenate([logits, missing])

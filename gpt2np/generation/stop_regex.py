@@ -1,17 +1,23 @@
 """Regular expressions that end a stream of text."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import regex
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, shown
+
+_FOLLOWING = ("x", " ", "\n")  # between them, every anchor holds after one and not after another
+_SECONDS = 2.0  # for one search, which takes microseconds but for patterns of exponential time
 
 
 class StopPatterns:
     """Passes text on until a pattern matches; holds back what may be the start of a match.
 
     The same as `StopStrings`, for regular expressions of the `regex` library. A pattern sees the
-    whole text, so `^`, `\\b` and lookbehind mean what they mean there.
+    whole text, so `^` and lookbehind mean what they mean there. Where the next character may undo a
+    match, as with `cat\\b` after "cat" or with `$`, it counts when that has come, or at the end. A
+    negative lookahead sees only what has come.
 
     Attributes:
         found: the text that matched, None so far.
@@ -25,24 +31,68 @@ class StopPatterns:
         self.found: str | None = None
 
     def push(self, piece: str) -> str:
-        """The text that is now known to be wanted: from what was held back, and from `piece`."""
+        """The text that is now known to be wanted: from what was held back, and from `piece`.
+
+        Raises:
+            InvalidArgumentError: a search takes too long; all that follows is passed on.
+        """
         self._text += piece
-        matches = [match for pattern in self._patterns if (match := self._search(pattern))]
-        if matches:
-            first = min(matches, key=lambda match: match.start())
-            self.found = first.group()
-            return self._pass_until(first.start())
-        begun = [self._search(pattern, partial=True) for pattern in self._patterns]
-        return self._pass_until(min([m.start() for m in begun if m] + [len(self._text)]))
+        matches = self._matches()
+        certain = [match for match in matches if self._is_certain(match)]
+        if certain:
+            return self._stop(certain)
+        starts = [match.start() for match in [*matches, *self._begun()]]
+        return self._pass_until(min([*starts, len(self._text)]))
 
     def finish(self) -> str:
-        """What was held back, now that nothing more comes."""
+        """What was held back, now that nothing more comes, up to a match that is certain now.
+
+        Raises:
+            InvalidArgumentError: a search takes too long.
+        """
+        if matches := self._matches():
+            return self._stop(matches)
         return self._pass_until(len(self._text))
 
+    def _begun(self) -> list[regex.Match[str]]:
+        """What may become a match: with more characters, or with an anchor behind the last one."""
+        found = [self._search(pattern, self._text, partial=True) for pattern in self._patterns]
+        for following in _FOLLOWING:
+            text = self._text + following
+            found += [self._search(pattern, text) for pattern in self._patterns]
+        return [match for match in found if match]
+
+    def _matches(self) -> list[regex.Match[str]]:
+        found = [self._search(pattern, self._text) for pattern in self._patterns]
+        return [match for match in found if match]
+
+    def _stop(self, matches: Sequence[regex.Match[str]]) -> str:
+        first = min(matches, key=lambda match: match.start())
+        self.found = first.group()
+        return self._pass_until(first.start())
+
+    def _is_certain(self, match: regex.Match[str]) -> bool:
+        """Whether there is a match in the same place whatever character comes next."""
+        texts = (self._text + following for following in _FOLLOWING)
+        return all(self._ask(match.re.match, text, match.start()) for text in texts)
+
     def _search(
-        self, pattern: regex.Pattern[str], partial: bool = False
+        self, pattern: regex.Pattern[str], text: str, partial: bool = False
     ) -> regex.Match[str] | None:
-        return pattern.search(self._text, self._passed, partial=partial)
+        return self._ask(pattern.search, text, self._passed, partial=partial)
+
+    def _ask(
+        self, search: Callable[..., regex.Match[str] | None], *args: Any, **kwargs: Any
+    ) -> regex.Match[str] | None:
+        try:
+            return search(*args, **kwargs, timeout=_SECONDS)
+        except TimeoutError as error:
+            patterns, self._patterns = self._patterns, []
+            asked = ", ".join(repr(pattern.pattern) for pattern in patterns)
+            raise InvalidArgumentError(
+                f"a search for stop_regex took more than {_SECONDS} s in a text of "
+                f"{len(self._text):,} characters: {asked}; repeat nothing that repeats, as (a+)+"
+            ) from error
 
     def _pass_until(self, end: int) -> str:
         start, self._passed = self._passed, end
@@ -54,13 +104,17 @@ def compiled(pattern: str) -> regex.Pattern[str]:
 
     Raises:
         InvalidArgumentError: it is no regular expression, or it matches the empty text, which would
-            end every generation before it starts.
+            end every generation before it starts, or it is too large.
     """
     try:
         result = regex.compile(pattern)
     except regex.error as error:
         raise InvalidArgumentError(
             f"stop_regex {pattern!r} is not a regular expression: {error}"
+        ) from error
+    except (RecursionError, OverflowError, MemoryError) as error:
+        raise InvalidArgumentError(
+            f"stop_regex {shown(pattern)} is too large: nested too deep, or repeated too often"
         ) from error
     if result.match(""):
         raise InvalidArgumentError(

@@ -5,7 +5,14 @@ import pytest
 import torch
 from conftest import load_reference
 
-from gpt2np import GPT2, ContextLengthError, GenerationOptions, InvalidArgumentError, LanguageModel
+from gpt2np import (
+    GPT2,
+    ContextLengthError,
+    GenerationOptions,
+    InvalidArgumentError,
+    LanguageModel,
+    beam_texts,
+)
 from gpt2np.generation.beam import beam_search
 
 # (beams, length penalty, early stopping, further options)
@@ -198,6 +205,16 @@ class TestTexts:
         assert [each.id for each in found.prompt_logprobs[1:]] == found.prompt_ids[1:]
         again = lm.generate([*found.prompt_ids, *found.ids], max_new_tokens=1, prompt_logprobs=1)
         assert again.prompt_logprobs[-9:] == found.logprobs
+
+    def test_the_prompt_is_scored_once(self, lm, monkeypatch):
+        scored, score = [], beam_texts.text_logprobs
+        monkeypatch.setattr(
+            beam_texts, "text_logprobs", lambda *a: scored.append(a[1]) or score(*a)
+        )
+        found = lm.generate(
+            "Once upon", num_beams=4, samples=4, max_new_tokens=3, prompt_logprobs=0
+        )
+        assert len(found.alternatives) == 3 and scored == [found.prompt_ids]
 
     def test_a_batch_with_and_without_beams(self, lm):
         prompts, each = ["Once upon a time", "The king"], [{"num_beams": 3}, {"temperature": 0}]

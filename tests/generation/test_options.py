@@ -1,6 +1,7 @@
 """Every option out of its range, and every contradiction, is named in one line."""
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -22,14 +23,17 @@ WRONG = {
     "presence_penalty": (*NUMBERS, -2.1, 2.1),
     "frequency_penalty": (*NUMBERS, -2.1, 2.1),
     "no_repeat_ngram_size": (*WHOLE, None),
-    "logit_bias": ("x", None, 5, {"a": 1}, {-1: 1}, {1: "x"}, {1: math.nan}, {1: 10_001}, [(1, 2)]),
+    "logit_bias": (
+        *("x", None, 5, {"a": 1}, {-1: 1}, {1: "x"}, {1: math.nan}, {1: 10_001}, [(1, 2)]),
+        *((5,), ((5,),), {"-1": 1}, {"1.0": 1}, {"": 1}, {"²": 1}, {"9" * 5000: 1}),
+    ),
     "bad_words": ("x", None, 5, [""], [[]], [[-1]], [[1.5]], [None], [["a"]]),
     "min_new_tokens": (*WHOLE, None),
     "ignore_eos": (None, 1, "yes"),
     "seed": WHOLE,
-    "samples": (*WHOLE, None, 0),
-    "best_of": (*WHOLE, 0),
-    "num_beams": (*WHOLE, None, 0),
+    "samples": (*WHOLE, None, 0, 1001, 10**9),
+    "best_of": (*WHOLE, 0, 1001, 10**9),
+    "num_beams": (*WHOLE, None, 0, 65, 10**6),
     "length_penalty": (*NUMBERS, 101),
     "early_stopping": (None, "always", 2, "True"),
     "stop": (None, 5, "", [""], [5], {"a"}),
@@ -37,8 +41,8 @@ WRONG = {
     "stop_regex": (None, 5, "", [""], [5]),
     "window": (*WHOLE, None),
     "prompt_lookup": (None, 1, "yes"),
-    "logprobs": WHOLE,
-    "prompt_logprobs": WHOLE,
+    "logprobs": (*WHOLE, 1001),
+    "prompt_logprobs": (*WHOLE, 1001),
     "choices": ("ab", None, 5, [""], [5]),
     "regex": ("", 5, ["a"]),
 }
@@ -93,3 +97,14 @@ def test_what_is_given_in_one_form_or_another():
     assert options.bad_words == ("c", (1, 2)) and options.logit_bias == ((5, 1.0),)
     assert dataclasses.replace(options, seed=1).logit_bias == options.logit_bias
     hash(options)
+
+
+def test_logit_bias_out_of_json():
+    given = json.loads('{"50256": -5, "7": 1.5}')
+    assert GenerationOptions(logit_bias=given).logit_bias == ((50256, -5.0), (7, 1.5))
+
+
+def test_the_most_that_may_be_asked_for():
+    most = GenerationOptions(samples=1000, best_of=1000, logprobs=1000, prompt_logprobs=1000)
+    assert most.drawn == 1000
+    assert GenerationOptions(num_beams=64, temperature=0).num_beams == 64

@@ -1,5 +1,7 @@
 """Batches: whenever a sequence joins, and whatever runs beside it, it gets what it gets alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ def model(tiny):
     return GPT2.from_folder(tiny[0])
 
 
-def random_options(rng, longest=24):
+def random_options(rng, vocab_size, longest=24):
     """Some of everything that changes ids."""
     options = {"max_new_tokens": int(rng.integers(1, longest)), "seed": int(rng.integers(1000))}
     options["temperature"] = float(rng.choice([0, 0, 0.7, 1.0, 1.5]))
@@ -35,19 +37,65 @@ def random_options(rng, longest=24):
         "prompt_lookup": [False, True],
     }.items():
         options[name] = rng.choice(values).item()
+    ids = rng.integers(0, vocab_size, 6).tolist()
+    for name, values in {
+        "presence_penalty": [0.0, 0.0, 0.7],
+        "logit_bias": [{}, {}, {ids[0]: 3.0, ids[1]: -5.0, vocab_size - 1: 2.0}],
+        "bad_words": [(), (), [[ids[2]], [ids[3], ids[4]]]],
+        "stop_ids": [(), (), [ids[5]]],
+        "min_new_tokens": [0, 0, options["max_new_tokens"] // 2],
+        "logprobs": [None, None, 2],
+    }.items():
+        options[name] = values[int(rng.integers(len(values)))]
     return GenerationOptions(**options)
 
 
-def start(model, prompt, options, end_ids):
+class StopPair:
+    """A listener that stops a sequence where five divides the sum of its last two ids."""
+
+    def __init__(self):
+        self.ids = []
+
+    def push(self, token_id):
+        self.ids.append(token_id)
+        return len(self.ids) > 4 and sum(self.ids[-2:]) % 5 == 0
+
+    def finish(self):
+        return False
+
+
+class EveryThird:
+    """A constraint: an id has another remainder by three than that before it."""
+
+    complete = False
+
+    def __init__(self, vocab_size, last=0):
+        self.vocab_size, self.last = vocab_size, last
+
+    def allowed(self):
+        return np.arange(self.vocab_size) % 3 != self.last % 3
+
+    def advance(self, token_id):
+        return EveryThird(self.vocab_size, token_id)
+
+
+def start(model, prompt, options, end_ids, draft=None):
     sequence = start_sequence(model, prompt, options, end_ids)
+    if options.seed % 3 == 0:
+        sequence.constraint = EveryThird(sequence.vocab_size)
+    if options.seed % 4 == 0:
+        sequence.listener = StopPair()
     if options.prompt_lookup:
         sequence.speculation = Speculation(model, None)
+    elif draft:
+        sequence.speculation = Speculation(model, draft)
     return sequence
 
 
 def alone(model, prompt, options, end_ids):
     """The ids one by one, without guesses; and how near each choice was to another."""
-    sequence = start_sequence(model, prompt, options, end_ids)
+    sequence = start(model, prompt, options, end_ids)
+    sequence.speculation = None
     gaps, choose = [], sequence.choose
 
     def watched(logits):
@@ -62,7 +110,7 @@ def alone(model, prompt, options, end_ids):
 
 def gap(sequence, logits):
     """Greedy: between the two highest logits; sampled: from the draw to where another id begins."""
-    state = (sequence.prompt, sequence.ids, sequence.end_ids)
+    state = (sequence.prompt, sequence.ids, sequence.end_ids, sequence.constraint)
     logits = penalized(logits, sequence.options, *state)
     if sequence.options.temperature == 0:
         second, first = np.partition(logits, -2)[-2:]
@@ -71,10 +119,17 @@ def gap(sequence, logits):
     return np.abs(edges / edges[-1] - sequence.rng.coming(0)).min()
 
 
-def run_batch(model, rng, jobs, end_ids):
-    """Sequences join a few at a time, at random steps; returns them in their own order."""
+def run_batch(model, rng, jobs, end_ids, draft):
+    """Sequences join a few at a time, at random steps; returns them in their own order.
+
+    Half of them have a draft, which has fewer rows than the model. Those of one prompt share it.
+    """
     scheduler = Scheduler(model, max_running=int(rng.integers(1, 9)))
-    sequences = [start(model, prompt, options, end_ids) for prompt, options in jobs]
+    drafts = [draft if rng.random() < 0.5 else None for _ in jobs]
+    sequences = [start(model, *job, end_ids, d) for job, d in zip(jobs, drafts, strict=True)]
+    for one, other in zip(sequences[::2], sequences[1::2], strict=False):
+        if one.prompt == other.prompt and one.options.window == other.options.window:
+            share_prompt([one, other])
     waiting, ended = list(rng.permutation(len(jobs))), []
     while waiting or scheduler.busy:
         for _ in range(min(len(waiting), int(rng.integers(0, 4)))):
@@ -85,18 +140,31 @@ def run_batch(model, rng, jobs, end_ids):
     return sequences
 
 
+def smaller(model, rows):
+    """A draft: the first block of a model, with fewer rows."""
+    weights = {n: a for n, a in model.weights.items() if n[:2] != "h." or n[:4] == "h.0."}
+    weights["wte.weight"] = weights["wte.weight"][:rows]
+    return GPT2(replace(model.config, n_layer=1, vocab_size=rows), weights)
+
+
+def random_jobs(rng, vocab_size, longest):
+    """Prompts, some of them twice in a row, with options."""
+    jobs = []
+    for _ in range(rng.integers(2, 8)):
+        again = jobs and rng.random() < 0.3
+        prompt = rng.integers(0, vocab_size, rng.integers(1, 25)).tolist()
+        options = random_options(rng, vocab_size, longest)
+        jobs.append((jobs[-1][0] if again else prompt, options))
+    return jobs
+
+
 def check_batches(model, rng, batches, vocab_size, longest):
     rows = near = flipped = 0
+    draft = smaller(model, vocab_size - 11)
     for _ in range(batches):
         end_ids = set(rng.choice(vocab_size, 3).tolist())
-        jobs = [
-            (
-                rng.integers(0, vocab_size, rng.integers(1, 25)).tolist(),
-                random_options(rng, longest),
-            )
-            for _ in range(rng.integers(2, 8))
-        ]
-        for together, job in zip(run_batch(model, rng, jobs, end_ids), jobs, strict=True):
+        jobs = random_jobs(rng, vocab_size, longest)
+        for together, job in zip(run_batch(model, rng, jobs, end_ids, draft), jobs, strict=True):
             single, gaps = alone(model, *job, end_ids)
             rows += 1
             near += sum(distance < NEAR_TIE for distance in gaps)
@@ -154,6 +222,36 @@ class TestScheduler:
         small.add(start_sequence(model, [3] * 20, self.options(), ()))
         small.step()
         assert len(small.running) == 1
+
+    def test_memory_of_drafts_counts(self, model):
+        one = 2 * 3 * 24 * 4 * 25
+        scheduler = Scheduler(model, cache_bytes=3 * one)
+        for _ in range(7):
+            sequence = start_sequence(model, [3] * 20, self.options(), ())
+            sequence.speculation = Speculation(model, model)
+            scheduler.add(sequence)
+        scheduler.step()
+        assert len(scheduler.running) == 1
+        scheduler.running[0].end("cancelled")
+        scheduler._cache_bytes = 4 * one
+        scheduler.step()
+        scheduler.step()
+        assert len(scheduler.running) == 2
+
+    def test_memory_of_a_shared_prompt_counts_once(self, model):
+        token = 2 * 3 * 24 * 4
+        scheduler = Scheduler(model, cache_bytes=4 * 25 * token + 19 * token)
+        sequences = [start_sequence(model, [3] * 20, self.options(), ()) for _ in range(7)]
+        share_prompt(sequences)
+        for sequence in sequences:
+            scheduler.add(sequence)
+        scheduler.step()
+        assert len(scheduler.running) == 3  # a fourth would fit without the prompt's 20 tokens
+        scheduler.step()
+        assert len(scheduler.running) == 3
+        scheduler._cache_bytes += token
+        scheduler.step()
+        assert len(scheduler.running) == 4
 
     def test_caches_are_let_go(self, model):
         scheduler = Scheduler(model)

@@ -1,5 +1,7 @@
 """Guessing ahead changes nothing but the speed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -208,10 +210,91 @@ class TestDraftModel:
             assert same(found, plain)
         lm.draft = None
 
+    @pytest.mark.parametrize(
+        "further",
+        [
+            {},
+            {"regex": "[a-z ]+"},
+            {"choices": [" a king", " a queen"]},
+            {"logit_bias": {4100: -5}},
+            {"logit_bias": {4100: 20}},
+            {"repetition_penalty": 1.2},
+            {"bad_words": [[4150], [11]]},
+        ],
+    )
+    def test_fewer_rows_than_the_model(self, lm, early_exit, further):
+        """The rows that only the model has may be named, in the prompt as well."""
+        padded = with_rows(lm, 4160)
+        options = {"seed": 1, "max_new_tokens": 16, **further}
+        prompts = [lm.tokenizer.encode("one two one two one two one"), [5, 4120, 6, 4120, 6] * 3]
+        plain = [padded.generate(prompt, **options) for prompt in prompts]
+        padded.use_draft(early_exit)
+        assert early_exit.model.config.vocab_size < padded.model.config.vocab_size
+        for prompt, expected in zip(prompts, plain, strict=True):
+            assert same(padded.generate(prompt, **options), expected)
+
+    @pytest.mark.parametrize("context", [1, 8, 16, 20])
+    def test_a_short_context(self, lm, context, monkeypatch):
+        """However many ids are thought to pay, a draft guesses what it has room for."""
+        options = {"temperature": 0, "max_new_tokens": 40}
+        plain = lm.generate("The king said that the queen was there", **options)
+        lm.use_draft(cut(lm, 6, context))
+        for wanted, pays in ((15, True), (1, False)):
+            monkeypatch.setattr(Speculation, "length", hoped(wanted, pays))
+            found = lm.generate("The king said that the queen was there", **options)
+            assert same(found, plain)
+        lm.draft = None
+
+    def test_a_guess_beyond_a_constraint_is_no_guess(self, lm, early_exit):
+        """A wrong guess may lead a constraint where the text never comes; only the guess ends."""
+
+        class Fragile:
+            complete = False
+
+            def __init__(self, length=0):
+                self.length = length
+
+            def allowed(self):
+                return np.ones(lm.model.config.vocab_size, bool)
+
+            def advance(self, token_id):
+                if self.length == len(plain.ids):
+                    raise InvalidArgumentError("more than it can hold")
+                return Fragile(self.length + 1)
+
+        options = {"temperature": 0, "max_new_tokens": 8}
+        plain = lm.generate("one two one two one two", **options)
+        lm.use_draft(early_exit)
+        stream = lm.stream("one two one two one two", temperature=0, max_new_tokens=40)
+        lm.draft = None
+        stream.sequence.constraint = Fragile()
+        while len(stream.sequence.ids) < 8 and stream.running:
+            next(stream, None)
+        assert stream.sequence.ids[:8] == plain.ids
+
     def test_loaded_beside_the_model(self, bundled, lm):
         with_draft = LanguageModel.load(bundled, draft=bundled)
         options = {"seed": 3, "max_new_tokens": 20}
         assert same(with_draft.generate("The", **options), lm.generate("The", **options))
+
+
+def hoped(wanted, pays):
+    def length(speculation, sequences):
+        speculation.pays = pays
+        return wanted
+
+    return length
+
+
+def with_rows(lm, rows):
+    """The same model with rows that no token has, as padded checkpoints have them."""
+    config = replace(lm.model.config, vocab_size=rows)
+    table = lm.model.weights["wte.weight"]
+    padded = np.zeros((rows, config.n_embd), np.float32)
+    padded[: len(table)] = table
+    weights = {**lm.model.weights, "wte.weight": padded}
+    model = GPT2(config, weights)
+    return LanguageModel(model, lm.tokenizer, name="padded", end_ids=lm.end_ids)
 
 
 def random_model(**shape):

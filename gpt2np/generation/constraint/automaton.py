@@ -6,6 +6,8 @@ bytes. Within a character, a set also says how far each of its members is in tha
 bytes. What can't lead to a match is left out, so that every state but DEAD can.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 from threading import Lock
@@ -36,6 +38,10 @@ MOST_BYTE_STATES = 20_000
 _MATCH = 0
 _MATCHED: Reading = (END, _MATCH)
 _UNKNOWN = -1
+
+
+class TooManyStatesError(InvalidArgumentError):
+    """An automaton holds as many states as it may."""
 
 
 class CharacterAutomaton:
@@ -132,14 +138,32 @@ class ByteAutomaton:
         start: the state before the first byte, DEAD if no text matches.
     """
 
-    def __init__(self, tree: Tree) -> None:
-        self._characters = CharacterAutomaton(tree)
+    def __init__(self, characters: CharacterAutomaton) -> None:
+        self._characters = characters
         self._readings: list[frozenset[Reading]] = []
         self._numbers: dict[frozenset[Reading], int] = {}
         self._targets = np.zeros((16, 256), np.int32)  # state, byte → state
         self._lock = Lock()
         self._number(frozenset())  # DEAD
         self.start = self._number(self._characters.readings(self._characters.start))
+
+    @classmethod
+    def of(cls, tree: Tree) -> ByteAutomaton:
+        """That of the texts that match a tree."""
+        return cls(CharacterAutomaton(tree))
+
+    def emptied(self) -> ByteAutomaton:
+        """One for the same texts, with room for new states; numbers of states differ."""
+        return ByteAutomaton(self._characters)
+
+    def readings(self, state: int) -> frozenset[Reading]:
+        """What makes up a state, in every automaton for the same texts."""
+        return self._readings[state]
+
+    def state(self, readings: frozenset[Reading]) -> int:
+        """The number of a state."""
+        with self._lock:
+            return self._number(readings)
 
     def matches(self, state: int) -> bool:
         """Whether the bytes so far are a whole text that matches."""
@@ -159,7 +183,7 @@ class ByteAutomaton:
         """The state after each of n states and one byte: (n,) and (n,) → (n,).
 
         Raises:
-            InvalidArgumentError: the pattern needs too many states.
+            TooManyStatesError: there is no room for the state.
         """
         with self._lock:
             rows = self._targets[states, data]
@@ -187,7 +211,7 @@ class ByteAutomaton:
             return self._numbers[readings]
         number = len(self._readings)
         if number == MOST_BYTE_STATES:
-            raise InvalidArgumentError(
+            raise TooManyStatesError(
                 f"the pattern or the choices need more than {MOST_BYTE_STATES:,} states; make "
                 "them simpler"
             )

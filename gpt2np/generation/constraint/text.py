@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.errors import InvalidArgumentError, shown
-from gpt2np.generation.constraint.automaton import DEAD, ByteAutomaton
+from gpt2np.generation.constraint.automaton import DEAD, ByteAutomaton, Reading, TooManyStatesError
 from gpt2np.generation.constraint.protocol import Constraint
 from gpt2np.generation.constraint.syntax import literals, parse
 from gpt2np.generation.constraint.vocabulary_trie import VocabularyTrie, vocabulary_trie
 from gpt2np.generation.options import GenerationOptions
+
+_T = TypeVar("_T")
 
 _MASKS = 64  # remembered of one constraint; each has V bytes
 
@@ -51,18 +54,25 @@ def text_constraint(
 
 @dataclass(frozen=True, eq=False)
 class TextConstraint:
-    """The state of a text of which some ids are there."""
+    """The state of a text of which some ids are there.
+
+    It has the automaton's readings, not their number, so that it outlives the automaton.
+    """
 
     form: _Form
-    state: int
+    state: frozenset[Reading]
 
     @property
     def complete(self) -> bool:
         """Whether the text matches and nothing can follow."""
-        return self.form.automaton.is_complete(self.state)
+        return self.form.is_complete(self.state)
 
     def allowed(self) -> NDArray[np.bool_]:
-        """(V,): the ids that may come next; an end id, where the text may end here. Read-only."""
+        """(V,): the ids that may come next; an end id, where the text may end here. Read-only.
+
+        Raises:
+            InvalidArgumentError: to know them takes more states than an automaton may have.
+        """
         return self.form.mask(self.state)
 
     def advance(self, token_id: int) -> TextConstraint:
@@ -70,12 +80,15 @@ class TextConstraint:
         if token_id in self.form.end_ids:
             return self
         data = self.form.tokens.get(token_id, b"")
-        after = self.form.automaton.after(self.state, data) if data else DEAD
-        return TextConstraint(self.form, after)
+        return TextConstraint(self.form, self.form.after(self.state, data))
 
 
 class _Form:
-    """What all states of texts of one form share."""
+    """What all states of texts of one form share.
+
+    An automaton that is full makes way for an empty one: what a text leads to doesn't depend on the
+    texts before it, and memory is bounded.
+    """
 
     def __init__(
         self,
@@ -84,17 +97,45 @@ class _Form:
         tokens: Mapping[int, bytes],
         end_ids: frozenset[int],
     ) -> None:
-        self.automaton = automaton
         self.tokens = tokens
         self.end_ids = end_ids
         self.mask = lru_cache(_MASKS)(self._mask)
+        self._automaton = automaton
         self._trie = trie
 
-    def _mask(self, state: int) -> NDArray[np.bool_]:
-        mask = self._trie.allowed(self.automaton, state)
-        mask[[end for end in self.end_ids if end < len(mask)]] = self.automaton.matches(state)
+    def is_complete(self, readings: frozenset[Reading]) -> bool:
+        return self._with_room(readings, lambda automaton, state: automaton.is_complete(state))
+
+    def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
+        """The state after the bytes of a token; DEAD's after none."""
+        if not data:
+            return self._automaton.readings(DEAD)
+        return self._with_room(
+            readings, lambda automaton, state: automaton.readings(automaton.after(state, data))
+        )
+
+    def _mask(self, readings: frozenset[Reading]) -> NDArray[np.bool_]:
+        mask, matches = self._with_room(
+            readings,
+            lambda automaton, state: (
+                self._trie.allowed(automaton, state),
+                automaton.matches(state),
+            ),
+        )
+        mask[[end for end in self.end_ids if end < len(mask)]] = matches
         mask.setflags(write=False)
         return mask
+
+    def _with_room(
+        self, readings: frozenset[Reading], asked: Callable[[ByteAutomaton, int], _T]
+    ) -> _T:
+        """What is asked of an automaton and its number of a state."""
+        automaton = self._automaton
+        try:
+            return asked(automaton, automaton.state(readings))
+        except TooManyStatesError:
+            self._automaton = automaton = automaton.emptied()
+        return asked(automaton, automaton.state(readings))
 
 
 @dataclass(frozen=True)
@@ -124,11 +165,11 @@ class _Source:
 
 @lru_cache(maxsize=8)
 def _start(choices: tuple[str, ...], pattern: str | None, source: _Source) -> TextConstraint:
-    automaton = ByteAutomaton(literals(choices) if pattern is None else parse(pattern))
+    automaton = ByteAutomaton.of(literals(choices) if pattern is None else parse(pattern))
     if automaton.start == DEAD:
         raise InvalidArgumentError(f"no text matches the pattern {shown(pattern)}")
     form = _Form(automaton, _trie(source), source.text_tokens, source.end_ids)
-    return TextConstraint(form, automaton.start)
+    return TextConstraint(form, automaton.readings(automaton.start))
 
 
 @lru_cache(maxsize=4)

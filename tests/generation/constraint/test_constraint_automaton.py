@@ -77,7 +77,7 @@ def bytes_near_texts(draw):
 @example("(?:(?:a*)*)*", [b"", b"aaa", b"b"])
 @example("(?:a?){3}a{3}", [b"aaa", b"aa", b"aaaaaa", b"aaaaaaa"])
 def test_the_same_bytes_match_and_can_lead_to_a_match_as_with_regex(pattern, strings):
-    automaton = ByteAutomaton(parse(pattern))
+    automaton = ByteAutomaton.of(parse(pattern))
     for data in strings:
         state = automaton.after(automaton.start, data)
         assert (state != DEAD) == can_lead_to_match(pattern, data), (pattern, data)
@@ -103,7 +103,7 @@ def walked(automaton, rng, longest):
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(PATTERNS, st.integers(0, 9))
 def test_what_it_lets_through_matches_or_can_lead_to_a_match(pattern, seed):
-    automaton = ByteAutomaton(parse(pattern))
+    automaton = ByteAutomaton.of(parse(pattern))
     if automaton.start == DEAD:
         return
     state, data = walked(automaton, random.Random(seed), 20)
@@ -115,7 +115,7 @@ def test_what_it_lets_through_matches_or_can_lead_to_a_match(pattern, seed):
 
 @pytest.mark.parametrize("escape", [r"\w", r"\W", r"\d", r"\s", r"\p{Lu}", r"\P{Han}", "."])
 def test_every_character_of_unicode(escape):
-    automaton = ByteAutomaton(parse(escape))
+    automaton = ByteAutomaton.of(parse(escape))
     pattern = regex.compile(escape)
     states: dict[bytes, int] = {b"": automaton.start}
 
@@ -131,7 +131,7 @@ def test_every_character_of_unicode(escape):
 
 
 def test_literals():
-    automaton = ByteAutomaton(literals(["yes", "no", "n.", "né"]))
+    automaton = ByteAutomaton.of(literals(["yes", "no", "n.", "né"]))
     matching = [b"yes", b"no", b"n.", "né".encode()]
     for data in [*matching, b"", b"n", b"nx", b"yess", b"n\xc3"]:
         state = automaton.after(automaton.start, data)
@@ -141,7 +141,7 @@ def test_literals():
 
 
 def test_complete_is_when_nothing_can_follow():
-    automaton = ByteAutomaton(parse("ab?"))
+    automaton = ByteAutomaton.of(parse("ab?"))
     a = automaton.after(automaton.start, b"a")
     ab = automaton.after(a, b"b")
     assert automaton.matches(a) and not automaton.is_complete(a)
@@ -150,11 +150,11 @@ def test_complete_is_when_nothing_can_follow():
 
 @pytest.mark.parametrize("pattern", [r"[^\s\S]", r"a[^\s\S]+b", r"\ud800", r"(?:[^\w\W]|[^\d\D])x"])
 def test_a_pattern_that_no_text_matches(pattern):
-    assert ByteAutomaton(parse(pattern)).start == DEAD
+    assert ByteAutomaton.of(parse(pattern)).start == DEAD
 
 
 def test_no_way_into_what_can_not_match():
-    automaton = ByteAutomaton(parse(r"a(?:b|c[^\s\S]|d)"))
+    automaton = ByteAutomaton.of(parse(r"a(?:b|c[^\s\S]|d)"))
     a = automaton.after(automaton.start, b"a")
     assert [b for b in range(256) if automaton.after(a, bytes([b])) != DEAD] == [*b"bd"]
 
@@ -162,16 +162,16 @@ def test_no_way_into_what_can_not_match():
 @pytest.mark.parametrize("pattern", ["(?:(?:a{300}){300}){300}", "a{999999999}", "a{0,999999}"])
 def test_too_large(pattern):
     with pytest.raises(InvalidArgumentError, match="too large"):
-        ByteAutomaton(parse(pattern))
+        ByteAutomaton.of(parse(pattern))
 
 
 def test_nothing_repeated_without_end_is_nothing():
-    automaton = ByteAutomaton(parse("(?:(?:(?:){999999999}){999999999})*"))
+    automaton = ByteAutomaton.of(parse("(?:(?:(?:){999999999}){999999999})*"))
     assert automaton.matches(automaton.start)
 
 
 def test_too_many_states():
-    automaton = ByteAutomaton(parse("(?:a|b)*a(?:a|b){20}"))
+    automaton = ByteAutomaton.of(parse("(?:a|b)*a(?:a|b){20}"))
     rng, state = random.Random(1), automaton.start
     with pytest.raises(InvalidArgumentError, match=r"more than 20,000 states"):
         for _ in range(100_000):

@@ -11,7 +11,7 @@ from oracle import can_lead_to_match
 from gpt2np import Tokenizer
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation import GenerationOptions
-from gpt2np.generation.constraint import text_constraint
+from gpt2np.generation.constraint import automaton, text_constraint
 
 END = 50256
 
@@ -107,6 +107,35 @@ def test_choices(tokens):
     assert no.allowed()[END] and not no.complete
     assert after(start, tokens, " nothing").complete
     assert after(start, tokens, " yes").allowed().nonzero()[0].tolist() == [END]
+
+
+def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
+    """All texts together have more states than an automaton may; each of them is what it is alone.
+
+    To each of the 2⁷ ends of a text belongs a state of its own.
+    """
+    monkeypatch.setattr(automaton, "MOST_BYTE_STATES", 60)
+    few = {number: data for number, data in tokens.items() if len(data) < 3}
+    start, known = constraint(few, regex="[ab]*a[ab]{7}c"), []
+    rng = random.Random(4)
+    texts = ["".join(rng.choices("ab", k=12)) for _ in range(60)]
+    for text in texts:
+        state = after(start, few, text)
+        known.append((state, state.allowed().copy()))
+    monkeypatch.setattr(automaton, "MOST_BYTE_STATES", 20_000)
+    alone = constraint(dict(few), regex="[ab]*a[ab]{7}c")
+    for text, (state, mask) in zip(texts, known, strict=True):
+        assert (mask == after(alone, few, text).allowed()).all()
+        assert mask[66] == (text[-8] == "a")  # c
+        assert (state.allowed() == mask).all() and state.advance(66).complete == mask[66]
+
+
+def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
+    start = constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")
+    monkeypatch.setattr(automaton, "MOST_BYTE_STATES", 50)
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="need more than 50 states"):
+            start.allowed()
 
 
 def test_states_are_shared_and_stay_as_they_are(tokens):

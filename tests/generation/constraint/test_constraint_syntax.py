@@ -58,7 +58,7 @@ TEXTS = [*"ab]^-.{}()|*+?$\\1\b\n\té漢", "", "aa", "ab", "aab", "aaa", "aaaa",
     ],
 )
 def test_understood_as_by_regex(pattern):
-    automaton = ByteAutomaton(parse(pattern))
+    automaton = ByteAutomaton.of(parse(pattern))
     for text in TEXTS:
         found = automaton.matches(automaton.after(automaton.start, text.encode()))
         assert found == (regex.fullmatch(pattern, text) is not None), text
@@ -119,7 +119,7 @@ def test_refused_in_one_line(pattern, told):
 @given(st.text("ab(){}[]|*+?.^$\\-,:<>P=!012dwsxpé\n", max_size=12))
 def test_any_text_is_a_pattern_or_refused(pattern):
     try:
-        automaton = ByteAutomaton(parse(pattern))
+        automaton = ByteAutomaton.of(parse(pattern))
     except InvalidArgumentError:
         return
     regex.compile(pattern)  # what is understood here is a pattern there, too

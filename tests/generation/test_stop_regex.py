@@ -1,0 +1,72 @@
+"""Stop expressions: the same result however the text is cut, and no search without end."""
+
+import time
+
+import pytest
+
+from gpt2np import InvalidArgumentError, LanguageModel
+from gpt2np.generation import stop_regex
+from gpt2np.generation.stop_regex import StopPatterns, compiled
+
+
+def run(pattern, pieces):
+    """The text that was passed on, what was found, and after how many pieces; None: at the end."""
+    patterns, passed = StopPatterns([], [pattern]), ""
+    for number, piece in enumerate(pieces, 1):
+        passed += patterns.push(piece)
+        if patterns.found is not None:
+            return passed, patterns.found, number
+    return passed + patterns.finish(), patterns.found, None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pieces", "expected"),
+    [
+        (r"cat\b", ["a cat", "egory"], ("a category", None, None)),
+        (r"cat\b", ["a cat", " sat"], ("a ", "cat", 2)),
+        (r"cat\b", ["a cat"], ("a ", "cat", None)),
+        (r"cat\B", ["a cat", "egory"], ("a ", "cat", 2)),
+        ("end$", ["the end", " of"], ("the end of", None, None)),
+        ("end$", ["the end\n", "of"], ("the end\nof", None, None)),
+        ("end$", ["the end\n"], ("the ", "end", None)),
+        ("(?m)end$", ["the end", "\nof"], ("the ", "end", 2)),
+        (r"\bend", ["the end", "s"], ("the ", "end", 1)),  # nothing can undo it
+        ("foo(?=bar)", ["foo", "ba", "r"], ("", "foo", 3)),
+        (r"[.!?]", ["Yes.", " No"], ("Yes", ".", 1)),
+        (r"\d+", ["1", "2"], ("", "1", 1)),
+    ],
+)
+def test_by_hand(pattern, pieces, expected):
+    assert run(pattern, pieces) == expected
+
+
+@pytest.mark.parametrize("pattern", [r"cat\b", r"\bcat\B", "cat$", "(?m)cat$", r"t\b.?c", r"\w+\Z"])
+@pytest.mark.parametrize("text", ["a category", "cat\ncat", "the cat\n", "cats, cat", "a cat c"])
+def test_results_do_not_depend_on_the_pieces(pattern, text):
+    whole = run(pattern, [text])[0]
+    for cut in range(1, len(text)):
+        assert run(pattern, [text[:cut], text[cut:]])[0] == whole
+    assert run(pattern, list(text))[0] == whole
+
+
+@pytest.mark.parametrize("pattern", ["(" * 3000 + "a" + ")" * 3000, "a{99999999999999999999999}"])
+def test_too_large(pattern):
+    with pytest.raises(InvalidArgumentError, match=r"stop_regex .* (too large|not a regular)"):
+        compiled(pattern)
+
+
+def test_a_search_without_end(monkeypatch):
+    monkeypatch.setattr(stop_regex, "_SECONDS", 0.05)
+    patterns, started = StopPatterns([], ["(a|aa)+$b"]), time.perf_counter()
+    with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .*: '\(a\|aa\)\+\$b'"):
+        patterns.push("a" * 48)
+    assert time.perf_counter() - started < 5
+    assert patterns.finish() == "a" * 48 and patterns.found is None
+
+
+def test_a_search_without_end_in_a_generation(bundled, monkeypatch):
+    monkeypatch.setattr(stop_regex, "_SECONDS", 0.05)
+    lm = LanguageModel.load(bundled)
+    bias = {lm.tokenizer.encode("a")[0]: 1000.0}
+    with pytest.raises(InvalidArgumentError, match="a search for stop_regex took more than"):
+        lm.generate("a", stop_regex="(a|aa)+$b", logit_bias=bias, max_new_tokens=80, seed=1)
