@@ -94,9 +94,10 @@ def attempt(folder: str, whole: bool) -> dict:
 
 if __name__ == "__main__":
     bundled = Path(__file__).parents[2] / "weights"
+    # What a folder is the first to need is not its doing, nor that bytecode is read for it.
     for module in pkgutil.walk_packages(gpt2np.__path__, "gpt2np."):
-        if not module.name.endswith("__main__"):  # what a folder is the first to need is not its
-            importlib.import_module(module.name)  # doing, nor that bytecode is read for it
+        if not module.name.endswith(("__main__", "evaluation.harness")):  # that needs lm_eval
+            importlib.import_module(module.name)
     with contextlib.suppress(GPT2NPError):
         LanguageModel.load(bundled)
     signal.signal(signal.SIGALRM, give_up)

@@ -186,11 +186,19 @@ FORBIDDEN = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "j
 
 
 def test_no_module_of_the_package_can_run_what_a_file_holds():
-    """No pickles, and no eval; NumPy and multiprocessing import pickle for their own purposes."""
+    """No pickles, and no eval; NumPy and multiprocessing import pickle for their own purposes.
+
+    One module compares with transformers: it imports torch, and hands it arrays, but no file.
+    """
     modules = list(PACKAGE.rglob("*.py"))
     assert len(modules) > 40
     for module in modules:
-        assert not list(dangers(ast.parse(module.read_text(encoding="utf-8")))), module
+        text = module.read_text(encoding="utf-8")
+        found = list(dangers(ast.parse(text)))
+        if module == PACKAGE / "inspection" / "compare.py":
+            assert set(found) == {"torch"}
+            found = [word for word in ("torch.load", "from_pretrained", "hub") if word in text]
+        assert not found, module
 
 
 @pytest.mark.parametrize(
