@@ -107,8 +107,8 @@ class _Shared:
     def __init__(self, work: Callable[[Any], None], pieces: Sequence[Any]) -> None:
         self.work = work
         self.left = deque(pieces)
-        self.helping: list[None] = []  # an entry for each piece that a helper has taken
-        self.done: SimpleQueue[BaseException | None] = SimpleQueue()  # and its outcome
+        self.helping: list[None] = []  # an entry for each piece that a helper is at work on
+        self.done: SimpleQueue[BaseException | None] = SimpleQueue()  # outcomes of the helpers'
 
     def do(self) -> list[BaseException | None]:
         """Work on pieces until none is left; their outcomes."""
@@ -128,6 +128,7 @@ class _Shared:
                 self.helping.pop()
                 return
             self.done.put(self.outcome(piece))
+            self.helping.pop()
 
     def outcome(self, piece: Any) -> BaseException | None:
         try:
@@ -145,7 +146,6 @@ class _Shared:
         while self.helping:
             with suppress(Empty):
                 self.done.get(timeout=0.05)
-                self.helping.pop()
 
 
 _Tickets = SimpleQueue[tuple[Context, Callable[[], None]]]

@@ -112,6 +112,21 @@ class TestInParallel:
             in_parallel(work, range(2), 2)
         assert len(ended) == 1
 
+    def test_ctrl_c_after_a_helper_s_first_outcome(self, monkeypatch):
+        main = threading.get_ident()
+
+        class Outcomes(threads.SimpleQueue):
+            def get(self, block=True, timeout=None):
+                outcome = super().get(block, timeout)
+                if threading.get_ident() == main and timeout is None:
+                    raise KeyboardInterrupt
+                return outcome
+
+        monkeypatch.setattr(threads, "SimpleQueue", Outcomes)
+        threads._helpers()
+        with pytest.raises(KeyboardInterrupt):
+            in_parallel(lambda _: time.sleep(0.3 * (threading.get_ident() == main)), range(5), 2)
+
     def test_many_callers_at_once(self):
         results = {}
 
