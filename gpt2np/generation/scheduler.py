@@ -58,7 +58,9 @@ class Scheduler:
         self._admit()
         going = [sequence for sequence in self.running if sequence.finish_reason is None]
         if going:
-            decode_step(self._model, going)
+            # Neighbours in a store of keys and values, of which one may have come later, compute
+            # as one only where they follow each other.
+            decode_step(self._model, sorted(going, key=lambda sequence: sequence.cache.slot))
         ended = [sequence for sequence in self.running if sequence.finish_reason]
         self.running = [sequence for sequence in self.running if not sequence.finish_reason]
         for sequence in ended:

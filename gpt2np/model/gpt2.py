@@ -160,7 +160,7 @@ class GPT2:
     def _pass(self, step: Step) -> Array:
         """From bottom to top: N ids → logits (R, V)."""
         w = self.weights.for_pass(short=len(step.ids) <= FEW_ROWS)
-        x = w.embedded(step.ids) + self.weights["wpe.weight"][step.places]
+        x = w.embedded(step.ids) + self.weights["wpe.weight"][step.positions]
         x = step.at("embed", x)  # (N, C)
         for layer, block in enumerate(w.blocks):
             x = self._block(layer, block, x, step)  # (N, C), at last (R, C)
@@ -217,17 +217,19 @@ class GPT2:
         for tokens in step.tokens if step.probe else ():
             for letter, array in zip("qkv", qkv, strict=True):
                 step.show(f"blocks.{layer}.attn.{letter}", array[:, tokens, : self._head_size])
-        held = [
-            cache.extend(layer, heads, k[:, tokens], v[:, tokens])
-            for cache, tokens in zip(step.caches, step.tokens, strict=True)
-        ]
+        for places in step.places:
+            places.put(layer, heads, k, v)
 
         def mix(group: Group) -> None:
             query = q[:, group.tokens] * self.attention_scale(layer)
             if group.times > 1:
                 query = np.repeat(query, group.times, axis=1)
+            held = [
+                step.caches[block.sequence].held(layer, heads, block.seen, block.count)
+                for block in group.blocks
+            ]
             pattern = attention_pattern(query, held, group)
-            step.show(f"blocks.{layer}.attn.pattern", pattern[:, :: group.times])
+            step.show(f"blocks.{layer}.attn.pattern", pattern[:, :: group.times, : group.seen])
             z[:, group.tokens] = mixed_values(pattern, held, group)
             step.show(f"blocks.{layer}.attn.z", z[:, group.tokens, : self._head_size])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.model.attention import QUERIES, Group, query_groups
 from gpt2np.model.blas import python_threads
-from gpt2np.model.cache import KVCache
+from gpt2np.model.cache import KVCache, Places, make_room, places
 from gpt2np.model.config import GPT2Config
 from gpt2np.model.product import least_rows
 
@@ -35,11 +36,12 @@ class Step:
     """The new tokens of a pass.
 
     Attributes:
-        ids: (N,). A single one, its place and its rows may stand there twice, as two rows are the
+        ids: (N,). A single one, its position and rows may stand there twice, as two rows are the
             fewest of a small product.
-        places: their positions in their sequences, (N,).
+        positions: of each in its sequence, (N,).
         tokens: which of the N are each sequence's.
         caches: one a sequence, with room for the new tokens.
+        places: where their keys and values are kept.
         groups: the blocks of queries that attention takes at once.
         rows: (R,), those of the N tokens that logits are asked for.
         asked: which of the rows that the caller asked for these are.
@@ -47,9 +49,10 @@ class Step:
     """
 
     ids: NDArray[np.int64]
-    places: NDArray[np.int64]
+    positions: NDArray[np.int64]
     tokens: list[slice]
     caches: list[KVCache]
+    places: list[Places]
     groups: list[Group]
     rows: NDArray[np.int64]
     asked: NDArray[np.bool_]
@@ -75,6 +78,7 @@ def steps(
 
     Each must be done before the next is asked for. With a probe all is done in one.
     """
+    make_room(caches, list(map(len, sequences)))
     total = sum(map(len, sequences))
     most = total if probe else MOST_TOKENS
     for first in range(0, total, most):
@@ -97,18 +101,20 @@ def _step(
     lengths, caches = [len(ids) for ids, _ in parts], [cache for _, cache in parts]
     stops = np.cumsum(lengths).tolist()
     before = [cache.length for cache in caches]
-    for n, cache in zip(lengths, caches, strict=True):
-        cache.reserve(cache.length + n)
     ids = np.concatenate([ids for ids, _ in parts])
-    places = np.concatenate([np.arange(n) + b for n, b in zip(lengths, before, strict=True)])
+    positions = np.concatenate([np.arange(n) + b for n, b in zip(lengths, before, strict=True)])
     share = max(_FEWEST, -(-len(ids) // python_threads()))  # of the tokens, for each thread
     most = len(ids) if probe else min(share, QUERIES)
-    groups = query_groups(lengths, before, caches[0].dtype, most, whole=probe is not None)
+    beside = [False, *(b.lies_behind(a) for a, b in pairwise(caches))]
+    groups = query_groups(
+        lengths, before, caches[0].dtype, most, beside=beside, whole=probe is not None
+    )
     tokens = [slice(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
     if len(ids) < least_rows() and probe is None:
-        ids, places, rows = (np.repeat(array, 2) for array in (ids, places, rows))
+        ids, positions, rows = (np.repeat(array, 2) for array in (ids, positions, rows))
         groups = [replace(group, times=1, tokens=slice(0, 2)) for group in groups]
-    return Step(ids, places, tokens, caches, groups, rows, asked, probe)
+    kept = places(caches, tokens)
+    return Step(ids, positions, tokens, caches, kept, groups, rows, asked, probe)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Attention of packed sequences against torch, and the groups that it is computed in."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpt2np.model import GPT2Config, KVCache
 from gpt2np.model.attention import attention_pattern, mixed_values, query_groups
+from gpt2np.model.cache import make_room, places
 
 HEADS, SIZE = 3, 16
 CONFIG = GPT2Config(
@@ -15,23 +18,41 @@ CONFIG = GPT2Config(
 )
 
 
+def keep(caches, keys, values):
+    """Put new ones (H, n, D) of each sequence behind those that its cache has."""
+    counts = [key.shape[1] for key in keys]
+    make_room(caches, counts)
+    ends = np.cumsum(counts).tolist()
+    tokens = [slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
+    for some in places(caches, tokens):
+        some.put(0, slice(None), np.concatenate(keys, 1), np.concatenate(values, 1))
+
+
+def held_by(caches, group):
+    return [
+        caches[block.sequence].held(0, slice(None), block.seen, block.count)
+        for block in group.blocks
+    ]
+
+
 def attend(q, k, v, lengths, before, whole=False):
     """Packed queries (H, N, D); keys and values (H, T, D) of each sequence, cached ones first."""
     caches = [KVCache(CONFIG, q.dtype) for _ in lengths]
-    for cache, n, cached, key, value in zip(caches, lengths, before, k, v, strict=True):
-        cache.reserve(cached + n)
-        cache.extend(0, slice(None), key[:, :cached], value[:, :cached])
-        cache.advance(cached)
-    held = [
-        cache.extend(0, slice(None), key[:, cached:], value[:, cached:])
-        for cache, cached, key, value in zip(caches, before, k, v, strict=True)
-    ]
+    for cache, cached, key, value in zip(caches, before, k, v, strict=True):
+        if cached:
+            keep([cache], [key[:, :cached]], [value[:, :cached]])
+            cache.advance(cached)
+    new = [[x[:, n:] for n, x in zip(before, arrays, strict=True)] for arrays in (k, v)]
+    keep(caches, *new)
+    beside = [False, *(b.lies_behind(a) for a, b in pairwise(caches))]
     z = np.full_like(q, np.nan)
     patterns = []
-    for group in query_groups(lengths, before, q.dtype, whole=whole):
+    for group in query_groups(lengths, before, q.dtype, beside=beside, whole=whole):
         query = np.repeat(q[:, group.tokens], group.times, axis=1)
+        held = held_by(caches, group)
         pattern = attention_pattern(query, held, group)
-        patterns.append(pattern[:, :: group.times])
+        assert not pattern[..., group.seen :].any()
+        patterns.append(pattern[:, :: group.times, : group.seen])
         z[:, group.tokens] = mixed_values(pattern, held, group)
     return z, patterns
 
@@ -90,21 +111,22 @@ def test_short_blocks_share_a_group(lengths, before, tokens):
 
 
 def test_what_a_cache_held_before_it_was_cut_back_is_not_seen():
-    """Not even where another sequence of the group is longer, and what was held is not a number."""
+    """Not even beside a longer sequence, and where what was held is not a number."""
     rng = np.random.default_rng(1)
     keys = rng.normal(size=(HEADS, 90, SIZE)).astype(np.float32)
     query = rng.normal(size=(HEADS, 2, SIZE)).astype(np.float32)
-    spoiled, long, fresh = (KVCache(CONFIG) for _ in range(3))
-    for cache in (spoiled, long, fresh):
-        cache.reserve(90)
-    spoiled.extend(0, slice(None), keys * np.nan, keys * np.nan)
-    for cache in (spoiled, fresh):
-        held = cache.extend(0, slice(None), keys[:, :3], keys[:, :3])
-        [group] = query_groups([1, 1], [2, 89], np.float32)
-        both = [held, long.extend(0, slice(None), keys, keys)]
-        pattern = attention_pattern(np.repeat(query, group.times, axis=1), both, group)
-        z = mixed_values(pattern, both, group)
-        if cache is spoiled:
-            seen = z
-    assert np.isfinite(seen).all()
-    np.testing.assert_array_equal(seen, z)
+    results = []
+    for before in (keys, keys * np.nan):
+        short, long = (KVCache(CONFIG) for _ in range(2))
+        keep([short, long], [before, keys], [before, keys])
+        for cache in (short, long):
+            cache.advance(90)
+        short.truncate(70)
+        short.truncate(0)
+        keep([short], [keys[:, :3]], [keys[:, :3]])
+        [group] = query_groups([1, 1], [2, 89], np.float32, beside=[False, True])
+        held = held_by([short, long], group)
+        pattern = attention_pattern(np.repeat(query, group.times, axis=1), held, group)
+        results.append(mixed_values(pattern, held, group))
+    assert [block.count for block in group.blocks] == [2] and np.isfinite(results).all()
+    np.testing.assert_array_equal(*results)
