@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_and_prompt import load_model
 from gpt2np.cli.streams import notice
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.engine import LanguageModel
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def run_prompts(args: argparse.Namespace, options: dict[str, Any], describe: "Describe") -> int:
-    """Continue the prompts of --prompts; returns the exit code, 1 if lines were skipped."""
+    """Continue the prompts of --prompts; returns the exit code, 1 if lines were skipped or none
+    could be used."""
     _check(args)
     from gpt2np.prompts.job import job_seed, partial_folder
     from gpt2np.prompts.lines import check_prompts
@@ -32,6 +33,8 @@ def run_prompts(args: argparse.Namespace, options: dict[str, Any], describe: "De
         if kept.exists():
             notice(f"interrupted; the same command goes on from what is kept in {kept}")
         return 130
+    if not outcome.written:
+        raise GPT2NPError(f"{args.prompts} holds no usable prompt; {args.out} is not written")
     skipped = f", {_counted(outcome.skipped, 'line')} skipped" if outcome.skipped else ""
     notice(f"{_counted(outcome.written, 'text')} in {args.out}{skipped}")
     return 1 if outcome.skipped else 0

@@ -124,6 +124,8 @@ class PromptJob:
     def run(self) -> Outcome:
         """Continue what has not been, and put the file in its place.
 
+        If no line can be used, there is no new file, and what stands in its place stays.
+
         Raises:
             CheckpointError: the model's logits are no numbers.
             OSError: the files can't be written.
@@ -148,7 +150,8 @@ class PromptJob:
                     growing.save(self._at)
             growing.close()
             written, skipped = (_count_lines(path) for path in growing.paths)
-            growing.paths[0].replace(self._out)
+            if written:
+                growing.paths[0].replace(self._out)
             growing.remove()
         return Outcome(written, skipped, self._tokens)
 

@@ -96,6 +96,21 @@ def test_a_broken_line_is_told_and_left_out(tmp_path):
     assert result.stderr.endswith("2 texts in " + str(tmp_path / "o.jsonl") + ", 6 lines skipped\n")
 
 
+@pytest.mark.parametrize("content", ["oops\n[5\n", "\n \n\n"])
+def test_without_a_usable_line_nothing_is_written(tmp_path, content):
+    (tmp_path / "p.jsonl").write_text(content)
+    out = tmp_path / "o.jsonl"
+    for _ in range(2):  # the second time without --force, too
+        result = generate("--prompts", tmp_path / "p.jsonl", "--out", out)
+        assert result.returncode == 1 and "Traceback" not in result.stderr
+        told = f"{tmp_path / 'p.jsonl'} holds no usable prompt; {out} is not written\n"
+        assert result.stderr.endswith(f"gpt2np generate: error: {told}")
+        assert [path.name for path in tmp_path.iterdir()] == ["p.jsonl"]
+    out.write_text("kept")
+    assert generate("--prompts", tmp_path / "p.jsonl", "--out", out, "--force").returncode == 1
+    assert out.read_text() == "kept"
+
+
 def test_progress_at_a_terminal(tmp_path):
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     short_prompts(tmp_path / "p.txt", 100)
