@@ -8,7 +8,8 @@ ends beside it, and at a file's beginning and end, belong to none.
 OUT tells the format. x.bin: the ids, raw, uint16 (uint32 where the vocabulary
 is larger), each document followed by that of <|endoftext|>, as nanoGPT reads
 them; x.npy: the same as a NumPy array; x.npz: arrays of ids, as GPT-2's
-training reads them. An interrupted run goes on when the command is repeated.
+training reads them. An interrupted run goes on when the command is repeated;
+with another model, --field or --skip-errors it begins anew, and says so.
 """
 
 import argparse
@@ -79,7 +80,7 @@ def _encode(
 ) -> "Dataset":
     from tqdm import tqdm
 
-    from gpt2np.tokenizer.dataset.encode import Watcher, encode_dataset
+    from gpt2np.tokenizer.dataset.encode import Watcher, encode_dataset, partial_folder
 
     total = sum(file.stat().st_size for file in files)
     with tqdm(
@@ -94,5 +95,9 @@ def _encode(
             resumed=resume,
             progress=lambda done: bar.update(done - bar.n),
             skipped=lambda error: bar.write(f"skipped: {error}", file=sys.stderr),
+            restarted=lambda: bar.write(
+                f"what {partial_folder(out)} holds is of other files or options; begun anew",
+                file=sys.stderr,
+            ),
         )
         return encode_dataset(files, out, tokenizer, options, watcher)

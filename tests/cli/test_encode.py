@@ -128,6 +128,19 @@ class TestInterruption:
         if suffix == ".bin":
             assert np.array_equal(np.fromfile(out, np.uint16), expected)
 
+    def test_with_another_model_it_is_told_that_it_begins_anew(
+        self, stories, corpus, tmp_path, gpt2_vocabulary
+    ):
+        out = tmp_path / "x.bin"
+        process = self.start(stories, out, gpt2_vocabulary)
+        process.kill()
+        process.communicate()
+        result = encode(corpus, out)
+        told = f"what {out}.partial holds is of other files or options; begun anew"
+        assert result.returncode == 0 and told in result.stderr.splitlines()
+        assert "begun anew" not in encode(corpus, tmp_path / "y.bin").stderr
+        assert out.read_bytes() == (tmp_path / "y.bin").read_bytes()
+
     def test_ctrl_c(self, stories, tmp_path, gpt2_vocabulary):
         out = tmp_path / "x.bin"
         process = self.start(stories, out, gpt2_vocabulary)

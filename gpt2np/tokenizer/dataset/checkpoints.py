@@ -21,7 +21,7 @@ from gpt2np.errors import GPT2NPError
 from gpt2np.file_lock import lock_file, remove_locked
 from gpt2np.text_file import write_text
 
-JOURNAL = "journal"
+_JOURNAL = "journal"
 _LOCK = "lock"
 
 
@@ -76,10 +76,12 @@ class GrowingFiles:
     Attributes:
         folder: the folder.
         names: the files' names.
+        begun_anew: whether `resume` found checkpoints, of which none counts any more.
     """
 
     folder: Path
     names: Sequence[str]
+    begun_anew: bool = field(default=False, init=False)
     _open: list[IO[bytes]] = field(default_factory=list, init=False)
     _lock: IO[bytes] | None = field(default=None, init=False)
 
@@ -107,7 +109,9 @@ class GrowingFiles:
             )
         self._open = [path.open("ab") for path in self.paths]
         nothing = Checkpoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names), digests[0])
-        valid = [point for point in self._journal() if self._is_valid(point, digests)]
+        points = self._journal()
+        valid = [point for point in points if self._is_valid(point, digests)]
+        self.begun_anew = bool(points) and not valid
         last = valid[-1] if valid else nothing
         self.cut(last.lengths)
         return last
@@ -160,7 +164,7 @@ class GrowingFiles:
 
     @property
     def _journal_path(self) -> Path:
-        return self.folder / JOURNAL
+        return self.folder / _JOURNAL
 
     def _journal(self) -> list[Checkpoint]:
         if not self._journal_path.exists():

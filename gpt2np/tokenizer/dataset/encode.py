@@ -84,11 +84,13 @@ class Watcher:
         progress: is called with the number of bytes of the files that have been done.
         resumed: is called with that number, once, when an interrupted run is gone on with.
         skipped: is called with what is wrong with each file that is left out.
+        restarted: is called if an earlier run's files or options were others, and it is let go.
     """
 
     resumed: Callable[[int], object] = lambda done: None
     progress: Callable[[int], object] = lambda done: None
     skipped: Callable[[UnreadableFileError], object] = lambda error: None
+    restarted: Callable[[], object] = lambda: None
 
 
 def check_output(out: Path) -> None:
@@ -200,6 +202,8 @@ class _Writer:
         )
         if self.at.done:
             self.watcher.resumed(self.at.done)
+        elif self.growing.begun_anew:
+            self.watcher.restarted()
         encoder = BatchEncoder(tokenizer)
         for batch, encoded in map_in_order(encoder, batches, options.processes):
             self._add(batch, encoded)
