@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--combine",
         type=int,
-        default=50_000,
         metavar="N",
         help="in an .npz, join documents, with <|endoftext|> between them, until an array holds "
         "N characters (default: 50000)",
@@ -56,8 +55,11 @@ def run(args: argparse.Namespace) -> int:
         partial_folder,
     )
 
-    options = DatasetOptions(args.field, args.combine, args.skip_errors, args.processes)
     check_output(args.out)
+    if args.combine is not None and args.out.suffix != ".npz":
+        raise InvalidArgumentError(f"--combine is for an .npz, which {args.out} is not")
+    combine = DatasetOptions.combine if args.combine is None else args.combine
+    options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
     if args.out.exists() and not args.force:
         raise InvalidArgumentError(f"{args.out} exists already; give --force to replace it")
     files = find_inputs(args.inputs, args.out)

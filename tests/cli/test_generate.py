@@ -153,6 +153,19 @@ class TestOptions:
         )
         assert result.stdout.decode() == f"{best.text}\n---\n{best.alternatives[0].text}\n"
 
+    def test_what_the_model_proposes_contradicts_nothing(self, bundled, tmp_path):
+        """Neither a seed beside the file's beams, nor what is for beams with them."""
+        for file in bundled.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        (tmp_path / "generation_config.json").write_text('{"num_beams": 2, "top_k": 9}')
+        arguments = ["Once", "-n", "4", "--model", str(tmp_path)]
+        beams = generate(*arguments)
+        for more in (["--seed", "1"], ["--length-penalty", "1"], ["--greedy"], ["--top-k", "5"]):
+            result = generate(*arguments, *more)
+            assert (result.returncode, result.stdout) == (0, beams.stdout)
+        (tmp_path / "generation_config.json").write_text('{"length_penalty": 2, "top_p": 0.5}')
+        assert generate(*arguments, "--greedy", "--seed", "1").returncode == 0
+
     def test_all_that_changes_the_text(self, bundled):
         """Each option reaches the library under its name."""
         options = {
@@ -268,6 +281,14 @@ class TestBadInput:
             (["--threads", "0"], ["--threads is 0"]),
             (["--stop", ""], ["stop"]),
             (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
+            (["--greedy", "--top-p", "0.9"], ["--greedy and --top-p contradict each other"]),
+            (["--num-beams", "2", "--top-k", "4"], ["--num-beams and --top-k contradict"]),
+            (["--num-beams", "2", "--seed", "1"], ["--num-beams and --seed contradict"]),
+            (["--num-beams", "2", "--draft", "bundled"], ["--num-beams and --draft contradict"]),
+            (["--length-penalty", "2"], ["--length-penalty is for beam search", "--num-beams"]),
+            (["--early-stopping", "false"], ["--early-stopping is for beam search"]),
+            (["--num-beams", "1", "--length-penalty", "0"], ["--length-penalty is for beam"]),
+            (["--force"], ["--force is for --out"]),
             (["--num-beams", "2", "--temperature", "1"], ["num_beams is 2 and temperature 1.0"]),
             (["--greedy", "--samples", "2"], ["samples is 2 and temperature 0"]),
             (["--min-p", "2"], ["min_p is 2.0"]),
