@@ -59,7 +59,10 @@ def run(args: argparse.Namespace) -> int:
     if args.combine is not None and args.out.suffix != ".npz":
         raise InvalidArgumentError(f"--combine is for an .npz, which {args.out} is not")
     combine = DatasetOptions.combine if args.combine is None else args.combine
-    options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
+    try:
+        options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"--{error}") from error
     if args.out.exists() and not args.force:
         raise InvalidArgumentError(f"{args.out} exists already; give --force to replace it")
     files = find_inputs(args.inputs, args.out)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import (
     add_generation_arguments,
+    options_as_typed,
     options_from,
     refuse_without_effect,
 )
@@ -36,7 +37,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.engine import Completion, TextStream
+    from gpt2np.engine import Completion, LanguageModel, TextStream
     from gpt2np.generation.logprobs import TokenLogprob
 
 
@@ -91,6 +92,17 @@ def run(args: argparse.Namespace) -> int:
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json, to be printed in")
     lm, told = load_model(args)
+    with options_as_typed():
+        return _continue(lm, told, prompt, options, args)
+
+
+def _continue(
+    lm: "LanguageModel",
+    told: Sequence[str],
+    prompt: str,
+    options: Any,
+    args: argparse.Namespace,
+) -> int:
     searched = lm.options(**options).num_beams > 1
     refuse_without_effect(args, searched=searched)
     if searched:

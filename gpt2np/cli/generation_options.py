@@ -1,11 +1,14 @@
 """The arguments that say how to continue a text, for every command that does."""
 
 import argparse
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 from gpt2np.cli.text_input import argument
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
@@ -139,6 +142,7 @@ _NAMES = (
     *("no_repeat_ngram_size", "samples", "best_of", "num_beams", "length_penalty"),
     *("prompt_lookup", "logprobs", "prompt_logprobs"),
 )
+_TYPED = {"bad_words": "--bad-word", "stop_ids": "--stop-id"}  # all others are as their names
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # of what is drawn from
 
 
@@ -192,8 +196,31 @@ def _refuse_beside(option: str, args: argparse.Namespace, names: Iterable[str]) 
             )
 
 
+@contextmanager
+def options_as_typed() -> Iterator[None]:
+    """Let errors of the library call options as the command line does."""
+    try:
+        yield
+    except (InvalidArgumentError, ContextLengthError) as error:
+        raise type(error)(_retyped(str(error))) from error
+
+
+def _retyped(message: str) -> str:
+    """The message with options as they are typed; but not what is quoted, nor plain words."""
+    from gpt2np.generation import GenerationOptions
+
+    names = [each.name for each in fields(GenerationOptions)]
+    whole = "|".join(name for name in names if "_" in name)
+    words = "|".join(name for name in names if "_" not in name)
+    found = re.compile(
+        r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|"""
+        rf"\b(?P<name>{whole}|(?:{words})(?= is | and |: |, | nor | to | above | -?\d|$))\b"
+    )
+    return found.sub(lambda m: _as_typed(m["name"]) if m["name"] else m[0], message)
+
+
 def _as_typed(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return _TYPED.get(name, f"--{name.replace('_', '-')}")
 
 
 def _texts(given: list[str] | None, name: str) -> list[str] | None:

@@ -5,6 +5,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.generation_options import options_as_typed
 from gpt2np.cli.model_and_prompt import load_model
 from gpt2np.cli.streams import notice
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
@@ -110,5 +111,6 @@ def _run(
             progress=progress,
             skipped=lambda problem: bar.write(f"skipped: {problem}", file=sys.stderr),
         )
-        job = PromptJob(lm, args.prompts, args.out, describe, options, watcher, identity)
+        with options_as_typed():
+            job = PromptJob(lm, args.prompts, args.out, describe, options, watcher, identity)
         return job.run()

@@ -216,9 +216,9 @@ class TestBadInput:
 
     def test_options(self, corpus, tmp_path):
         out = tmp_path / "x.bin"
-        self.check(encode(corpus, tmp_path / "x.npz", "--combine", "0"), 2, "combine is 0")
+        self.check(encode(corpus, tmp_path / "x.npz", "--combine", "0"), 2, "--combine is 0")
         self.check(encode(corpus, out, "--combine", "9"), 2, "--combine is for an .npz", "x.bin")
-        self.check(encode(corpus, out, "--processes", "-1"), 2, "processes is -1")
+        self.check(encode(corpus, out, "--processes", "-1"), 2, "--processes is -1")
         self.check(encode(corpus, out, model=corpus), 1, "holds no vocabulary")
         self.check(encode(corpus, out, "more"), 2, "more: the name's end tells the format")
         self.check(encode(corpus, out, "--more"), 2, "what is '--more'?")

@@ -236,7 +236,7 @@ class TestInterruption:
         (["--prompts", "no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
         (["--prompts", "p.csv", "--out", "o.jsonl"], "it must be .txt or .jsonl"),
         (["--prompts", "empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
-        (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "top_p is 7"),
+        (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
         (["--prompts", "p.txt", "--out", "folder.jsonl", "--force"], "is a folder; choose another"),
         (
             ["--prompts", "p.txt", "--out", "o.jsonl", "--json"],
