@@ -418,8 +418,8 @@ class TestInterruption:
         assert process.wait(timeout=60) == 0
         assert "Traceback" not in stderr and "Broken" not in stderr
 
-    def shell(self, redirection):
-        command = f'"$0" -m gpt2np generate The -n 3 --seed 1 --model bundled {redirection}'
+    def shell(self, redirection, command="generate The -n 3 --seed 1 --model bundled"):
+        command = f'"$0" -m gpt2np {command} {redirection}'
         return subprocess.run(
             ["sh", "-c", command, sys.executable], capture_output=True, timeout=60
         )
@@ -431,12 +431,34 @@ class TestInterruption:
         assert b"error: [Errno 28] No space left" in result.stderr
 
     @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
-    @pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "2>/dev/full"])
+    @pytest.mark.parametrize("redirection", ["<&-", "2>&-", "2>/dev/full"])
     def test_closed_streams(self, redirection):
         result = self.shell(redirection)
         assert result.returncode == 0 and b"Traceback" not in result.stderr
-        assert b"model:" not in result.stdout
-        assert bool(result.stdout) == (redirection != ">&-")
+        assert b"model:" not in result.stdout and result.stdout
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+    @pytest.mark.parametrize(
+        "command",
+        ["--help", "", "--version", "generate --help", "info bundled", "trace --list-points"],
+    )
+    @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "| true"])
+    def test_a_result_that_can_not_be_written(self, command, redirection):
+        result = self.shell(redirection, command)
+        if redirection == "| true":  # the reader has gone, which is no error
+            assert (result.returncode, result.stderr) == (0, b"")
+            return
+        (line,) = result.stderr.decode().splitlines()
+        name = command.split()[0] if command[:1].isalpha() else ""
+        why = "standard output is closed" if redirection == ">&-" else "[Errno 28] No space left"
+        assert line.startswith(f"gpt2np{' ' if name else ''}{name}: error: {why}")
+        assert result.returncode == 1
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+    def test_a_closed_stdout_loses_no_result_silently(self):
+        result = self.shell(">&-")
+        assert result.returncode == 1 and b"Traceback" not in result.stderr
+        assert result.stderr.endswith(b"gpt2np generate: error: standard output is closed\n")
 
 
 @pytest.mark.parametrize(
