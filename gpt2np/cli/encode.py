@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.kept_work import tell_interrupted, writing
 from gpt2np.cli.streams import notice
 from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
@@ -70,12 +71,10 @@ def run(args: argparse.Namespace) -> int:
     notice(which)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
     try:
-        dataset = _encode(files, args.out, tokenizer, options)
+        with writing(args.out):
+            dataset = _encode(files, args.out, tokenizer, options)
     except KeyboardInterrupt:
-        kept = partial_folder(args.out)
-        if kept.exists():
-            notice(f"interrupted; the same command goes on from what is kept in {kept}")
-        return 130
+        return tell_interrupted(partial_folder(args.out))
     notice(f"{dataset.documents:,} documents, {dataset.ids:,} ids ({dataset.dtype}) in {args.out}")
     return 0
 

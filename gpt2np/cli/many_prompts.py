@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import options_as_typed
+from gpt2np.cli.kept_work import tell_interrupted, writing
 from gpt2np.cli.model_and_prompt import load_model
 from gpt2np.cli.streams import notice
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
@@ -28,12 +29,10 @@ def run_prompts(args: argparse.Namespace, options: dict[str, Any], describe: "De
     notice(f"seed: {options['seed']}")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
     try:
-        outcome = _run(args, lm, identity, options, describe, total)
+        with writing(args.out):
+            outcome = _run(args, lm, identity, options, describe, total)
     except KeyboardInterrupt:
-        kept = partial_folder(args.out)
-        if kept.exists():
-            notice(f"interrupted; the same command goes on from what is kept in {kept}")
-        return 130
+        return tell_interrupted(partial_folder(args.out))
     if not outcome.written:
         raise GPT2NPError(f"{args.prompts} holds no usable prompt; {args.out} is not written")
     skipped = f", {_counted(outcome.skipped, 'line')} skipped" if outcome.skipped else ""

@@ -111,6 +111,15 @@ def test_without_a_usable_line_nothing_is_written(tmp_path, content):
     assert out.read_text() == "kept"
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
+def test_where_no_file_can_be(tmp_path):
+    (tmp_path / "p.txt").write_text("a\n")
+    result = generate("--prompts", tmp_path / "p.txt", "--out", "/proc/o.jsonl", "-n", "1")
+    assert result.returncode == 1
+    told = "gpt2np generate: error: can't write /proc/o.jsonl: No such file or directory\n"
+    assert result.stderr.endswith(told)
+
+
 def test_progress_at_a_terminal(tmp_path):
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     short_prompts(tmp_path / "p.txt", 100)

@@ -99,8 +99,12 @@ class GrowingFiles:
         """Open the files as they were at the last checkpoint that fits `digests`, or empty.
 
         Raises:
-            GPT2NPError: another process is at work in the folder.
+            GPT2NPError: another process is at work in the folder, or it is none.
         """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise GPT2NPError(
+                f"{self.folder}, where unfinished work is kept, is not a folder; move it elsewhere"
+            )
         self._lock = lock_file(self.folder / _LOCK)
         if self._lock is None:
             raise GPT2NPError(

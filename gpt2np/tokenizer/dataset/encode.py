@@ -94,13 +94,15 @@ class Watcher:
 
 
 def check_output(out: Path) -> None:
-    """Raises InvalidArgumentError unless `out` ends in one of SUFFIXES and its folder exists."""
+    """Raises InvalidArgumentError unless `out` ends in one of SUFFIXES and can be a file."""
     if out.suffix not in SUFFIXES:
         raise InvalidArgumentError(
             f"{out}: the name's end tells the format; give one that ends in {', '.join(SUFFIXES)}"
         )
     if not out.parent.is_dir():
         raise InvalidArgumentError(f"the folder {out.parent} does not exist; make it first")
+    if out.is_dir():
+        raise InvalidArgumentError(f"{out} is a folder; choose another name")
 
 
 def find_inputs(paths: Iterable[str | Path], out: Path) -> list[Path]:
