@@ -104,7 +104,8 @@ def _add_form(group: Any) -> None:
     add(
         "--regex",
         metavar="PATTERN",
-        help="a text that matches as a whole; without anchors, look-around and back-references",
+        help="a text that matches as a whole, with or without ^ and $ around it; no other anchors, "
+        "no look-around, no back-references",
     )
 
 

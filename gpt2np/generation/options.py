@@ -88,7 +88,8 @@ class GenerationOptions:
             0 … 1000.
         prompt_logprobs: the same for the prompt's tokens.
         choices: the continuation is one of these texts.
-        regex: the continuation matches this regular expression.
+        regex: the continuation, as a whole, matches this regular expression; a `^` at its beginning
+            and a `$` at its end do nothing. See `gpt2np.generation.constraint.syntax`.
 
     Log probabilities are the model's own, before any penalty, filter or temperature.
 
