@@ -80,8 +80,8 @@ class GenerationOptions:
         stop: a text that ends the generation, or several; none of them appears in the result.
         stop_ids: ids that end the generation; their text does not appear in the result.
         stop_regex: a regular expression whose match ends the generation, or several; the result
-            ends where the match begins. If the next character may undo it, as with `cat\\b`, it
-            counts when that has come.
+            ends where the match begins. If what comes next may undo it, as with `cat\\b` or
+            `foo(?!bar)`, it counts when that has come.
         window: when the context is full, go on with only the last so many tokens; 0 ends there.
         prompt_lookup: guess runs of tokens from what the text said before; the result is the same.
         logprobs: give the log probability of every token and of so many of the likeliest beside it,
