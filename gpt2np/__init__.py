@@ -65,7 +65,7 @@ _HOME_OF = {
     "Tokenizer": "tokenizer",
 }
 
-_ROOMS = ("model", "tokenizer", "generation", "inspection", "evaluation", "explain")
+_ROOMS = ("hub", "model", "tokenizer", "generation", "inspection", "evaluation", "explain")
 
 __all__ = [*_HOME_OF, "load"]
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -448,6 +449,15 @@ def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
     (copy_of_bundled / "special_tokens_map.json").unlink()  # now a text may become it
     with pytest.raises(CheckpointError, match=r"has 4097 tokens, .* only 4096"):
         LanguageModel.load(copy_of_bundled)
+
+
+@pytest.mark.parametrize("wrong", [3, True, b"bundled", ["bundled"]])
+def test_what_is_no_models_name(wrong):
+    told = f"the model is {re.escape(repr(wrong))}; it must be a name or a path"
+    with pytest.raises(InvalidArgumentError, match=told):
+        gpt2np.load(wrong)
+    with pytest.raises(InvalidArgumentError, match=told):
+        gpt2np.load("bundled", draft=wrong)
 
 
 def test_every_public_name_exists_and_is_documented():

@@ -238,7 +238,8 @@ class TestNames:
             hub_id(f"a/b@{revision}")
 
     @pytest.mark.parametrize("name", ["a/b/c", "../x", "what is this?", "-x-/", "a/b/c@main"])
-    def test_impossible(self, name):
+    def test_impossible(self, name, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # where nothing is called so
         with pytest.raises(ModelNotFoundError, match="and it can't be the name of a model") as info:
             find_model(name)
         assert str(info.value).startswith(f"there is no folder {name}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.generation_options import add_generation_arguments, options_from
+from gpt2np.cli.generation_options import add_generation_arguments, options_as_typed, options_from
 from gpt2np.cli.model_and_prompt import add_model_arguments
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, decoded, without_newline
@@ -74,7 +74,8 @@ def _session(args: argparse.Namespace, options: Any) -> "ChatSession":
         text = read_template_file(args.chat_template)
         template = ChatTemplate(text, roles, str(args.chat_template))
     system = None if args.system is None else argument(args.system, "--system")
-    session = ChatSession(lm, template, system=system, options=options)
+    with options_as_typed():
+        session = ChatSession(lm, template, system=system, options=options)
     why = f" ({source.notice}; choose another with --model)" if source.notice else ""
     notice(f"model: {lm.name}{why}")
     for warning in caught:

@@ -8,7 +8,8 @@ ends beside it, and at a file's beginning and end, belong to none.
 OUT tells the format. x.bin: the ids, raw, uint16 (uint32 where the vocabulary
 is larger), each document followed by that of <|endoftext|>, as nanoGPT reads
 them; x.npy: the same as a NumPy array; x.npz: arrays of ids, as GPT-2's
-training reads them. An interrupted run goes on when the command is repeated.
+training reads them. An interrupted run goes on when the command is repeated;
+with another model, --field or --skip-errors it begins anew, and says so.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.kept_work import tell_interrupted, writing
 from gpt2np.cli.streams import notice
 from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
@@ -36,7 +38,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--combine",
         type=int,
-        default=50_000,
         metavar="N",
         help="in an .npz, join documents, with <|endoftext|> between them, until an array holds "
         "N characters (default: 50000)",
@@ -55,8 +56,14 @@ def run(args: argparse.Namespace) -> int:
         partial_folder,
     )
 
-    options = DatasetOptions(args.field, args.combine, args.skip_errors, args.processes)
     check_output(args.out)
+    if args.combine is not None and args.out.suffix != ".npz":
+        raise InvalidArgumentError(f"--combine is for an .npz, which {args.out} is not")
+    combine = DatasetOptions.combine if args.combine is None else args.combine
+    try:
+        options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"--{error}") from error
     if args.out.exists() and not args.force:
         raise InvalidArgumentError(f"{args.out} exists already; give --force to replace it")
     files = find_inputs(args.inputs, args.out)
@@ -64,12 +71,10 @@ def run(args: argparse.Namespace) -> int:
     notice(which)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
     try:
-        dataset = _encode(files, args.out, tokenizer, options)
+        with writing(args.out):
+            dataset = _encode(files, args.out, tokenizer, options)
     except KeyboardInterrupt:
-        kept = partial_folder(args.out)
-        if kept.exists():
-            notice(f"interrupted; the same command goes on from what is kept in {kept}")
-        return 130
+        return tell_interrupted(partial_folder(args.out))
     notice(f"{dataset.documents:,} documents, {dataset.ids:,} ids ({dataset.dtype}) in {args.out}")
     return 0
 
@@ -79,7 +84,7 @@ def _encode(
 ) -> "Dataset":
     from tqdm import tqdm
 
-    from gpt2np.tokenizer.dataset.encode import Watcher, encode_dataset
+    from gpt2np.tokenizer.dataset.encode import Watcher, encode_dataset, partial_folder
 
     total = sum(file.stat().st_size for file in files)
     with tqdm(
@@ -94,5 +99,9 @@ def _encode(
             resumed=resume,
             progress=lambda done: bar.update(done - bar.n),
             skipped=lambda error: bar.write(f"skipped: {error}", file=sys.stderr),
+            restarted=lambda: bar.write(
+                f"what {partial_folder(out)} holds is of other files or options; begun anew",
+                file=sys.stderr,
+            ),
         )
         return encode_dataset(files, out, tokenizer, options, watcher)

@@ -19,7 +19,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.generation_options import add_generation_arguments, options_from
+from gpt2np.cli.generation_options import (
+    add_generation_arguments,
+    options_as_typed,
+    options_from,
+    refuse_without_effect,
+)
 from gpt2np.cli.many_prompts import run_prompts
 from gpt2np.cli.model_and_prompt import (
     add_model_arguments,
@@ -32,7 +37,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.engine import Completion, TextStream
+    from gpt2np.engine import Completion, LanguageModel, TextStream
     from gpt2np.generation.logprobs import TokenLogprob
 
 
@@ -81,11 +86,26 @@ def run(args: argparse.Namespace) -> int:
         return run_prompts(args, options_from(args), _as_line)
     if args.out is not None:
         raise InvalidArgumentError("--out is for --prompts; one text goes to stdout")
+    if args.force:
+        raise InvalidArgumentError("--force is for --out FILE.jsonl")
     prompt, options = given_prompt(args), options_from(args)
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json, to be printed in")
     lm, told = load_model(args)
-    if lm.options(**options).num_beams > 1:
+    with options_as_typed():
+        return _continue(lm, told, prompt, options, args)
+
+
+def _continue(
+    lm: "LanguageModel",
+    told: Sequence[str],
+    prompt: str,
+    options: Any,
+    args: argparse.Namespace,
+) -> int:
+    searched = lm.options(**options).num_beams > 1
+    refuse_without_effect(args, searched=searched)
+    if searched:
         found, exit_code = lm.generate(prompt, **options), 0
         _announce(told, [])
         _print_all(found, args, prompt)

@@ -1,10 +1,14 @@
 """The arguments that say how to continue a text, for every command that does."""
 
 import argparse
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 from gpt2np.cli.text_input import argument
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
@@ -100,7 +104,8 @@ def _add_form(group: Any) -> None:
     add(
         "--regex",
         metavar="PATTERN",
-        help="a text that matches as a whole; without anchors, look-around and back-references",
+        help="a text that matches as a whole, with or without ^ and $ around it; no other anchors, "
+        "no look-around, no back-references",
     )
 
 
@@ -138,6 +143,8 @@ _NAMES = (
     *("no_repeat_ngram_size", "samples", "best_of", "num_beams", "length_penalty"),
     *("prompt_lookup", "logprobs", "prompt_logprobs"),
 )
+_TYPED = {"bad_words": "--bad-word", "stop_ids": "--stop-id"}  # all others are as their names
+_FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # of what is drawn from
 
 
 def options_from(args: argparse.Namespace) -> Any:
@@ -146,8 +153,9 @@ def options_from(args: argparse.Namespace) -> Any:
     Raises:
         InvalidArgumentError: they contradict each other, or are no numbers or texts.
     """
-    if args.greedy and args.temperature:
-        raise InvalidArgumentError("--greedy and --temperature contradict each other; give one")
+    if args.greedy:
+        other = ("temperature",) if args.temperature else ()  # 0 says the same
+        _refuse_beside("--greedy", args, (*other, *_FILTERS))
     options: dict[str, Any] = {name: getattr(args, name, None) for name in _NAMES}
     if args.greedy:
         options["temperature"] = 0.0
@@ -161,6 +169,59 @@ def options_from(args: argparse.Namespace) -> Any:
     options["bad_words"] = _texts(args.bad_word, "--bad-word")
     options["logit_bias"] = dict(map(_bias, args.logit_bias)) if args.logit_bias else None
     return {name: value for name, value in options.items() if value is not None}
+
+
+def refuse_without_effect(args: argparse.Namespace, *, searched: bool) -> None:
+    """Refuse what was given for beam search without one (`searched`), or for drawing beside it.
+
+    Only what was given counts, not what the model proposes. A seed beside --greedy is let pass: the
+    same seed gives the same text there, too.
+
+    Raises:
+        InvalidArgumentError: names the two options.
+    """
+    if args.num_beams is not None and args.num_beams > 1:
+        _refuse_beside("--num-beams", args, (*_FILTERS, "seed", "draft"))
+    for name in ("length_penalty", "early_stopping"):
+        if not searched and getattr(args, name) is not None:
+            raise InvalidArgumentError(
+                f"{_as_typed(name)} is for beam search; give --num-beams, too, or leave it out"
+            )
+
+
+def _refuse_beside(option: str, args: argparse.Namespace, names: Iterable[str]) -> None:
+    for name in names:
+        if getattr(args, name) is not None:
+            raise InvalidArgumentError(
+                f"{option} and {_as_typed(name)} contradict each other; give one"
+            )
+
+
+@contextmanager
+def options_as_typed() -> Iterator[None]:
+    """Let errors of the library call options as the command line does."""
+    try:
+        yield
+    except (InvalidArgumentError, ContextLengthError) as error:
+        raise type(error)(_retyped(str(error))) from error
+
+
+def _retyped(message: str) -> str:
+    """The message with options as they are typed; but not what is quoted, nor plain words."""
+    from gpt2np.generation import GenerationOptions
+
+    names = [each.name for each in fields(GenerationOptions)]
+    whole = "|".join(name for name in names if "_" in name)
+    words = "|".join(name for name in names if "_" not in name)
+    found = re.compile(
+        r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|"""
+        rf"\b(?P<name>{whole}|(?:{words})(?= is | and |: |, | nor | to | above | -?\d|$))\b"
+    )
+    return found.sub(lambda m: _as_typed(m["name"]) if m["name"] else m[0], message)
+
+
+def _as_typed(name: str) -> str:
+    return _TYPED.get(name, f"--{name.replace('_', '-')}")
 
 
 def _texts(given: list[str] | None, name: str) -> list[str] | None:

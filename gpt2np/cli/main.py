@@ -7,10 +7,11 @@ import argparse
 import errno
 import gc
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gpt2np import __version__
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
@@ -40,6 +41,13 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse's, but help that can't be written is an error, as every result is."""
+        if file is sys.stdout:
+            print(message, end="", flush=True)
+        else:
+            super()._print_message(message, file)
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command that `arguments` name; returns the exit code."""
@@ -49,6 +57,23 @@ def run(arguments: Sequence[str]) -> int:
     # A module is imported for whoever names its command, all of them for who asks which there are.
     named = arguments[0] in COMMANDS if arguments else False
     modules = {name: _module(name) for name in (arguments[:1] if named else COMMANDS)}
+    program = f"gpt2np {arguments[0]}" if named else "gpt2np"
+    try:
+        return _obey(arguments, modules)
+    except GPT2NPError as error:
+        notice(f"{program}: error: {error}")
+        return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
+    except OSError as error:
+        drop_stdout()
+        # Windows says EINVAL where others say EPIPE.
+        if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
+            return 0
+        told = "standard output is closed" if error.errno == errno.EBADF else error
+        notice(f"{program}: error: {told}")
+        return 1
+
+
+def _obey(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> int:
     parser = _parser(modules)
     args, rest = parser.parse_known_args(arguments)
     if args.command is None:
@@ -66,19 +91,9 @@ def run(arguments: Sequence[str]) -> int:
             f"{'' if rest[0].startswith('-') else hint} "
             f"(try gpt2np {args.command} --help)\n",
         )
-    try:
-        exit_code: int = modules[args.command].run(args)
-        return exit_code
-    except GPT2NPError as error:
-        notice(f"gpt2np {args.command}: error: {error}")
-        return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
-    except OSError as error:
-        drop_stdout()
-        # Windows says EINVAL where others say EPIPE.
-        if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
-            return 0
-        notice(f"gpt2np {args.command}: error: {error}")
-        return 1
+    exit_code: int = modules[args.command].run(args)
+    sys.stdout.flush()  # here, where it may fail: at Python's end it would fail without a word
+    return exit_code
 
 
 def _module(command: str) -> ModuleType:

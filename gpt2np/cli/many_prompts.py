@@ -5,9 +5,11 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.generation_options import options_as_typed
+from gpt2np.cli.kept_work import tell_interrupted, writing
 from gpt2np.cli.model_and_prompt import load_model
 from gpt2np.cli.streams import notice
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.engine import LanguageModel
@@ -15,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def run_prompts(args: argparse.Namespace, options: dict[str, Any], describe: "Describe") -> int:
-    """Continue the prompts of --prompts; returns the exit code, 1 if lines were skipped."""
+    """Continue the prompts of --prompts; returns the exit code, 1 if lines were skipped or none
+    could be used."""
     _check(args)
     from gpt2np.prompts.job import job_seed, partial_folder
     from gpt2np.prompts.lines import check_prompts
@@ -26,12 +29,12 @@ def run_prompts(args: argparse.Namespace, options: dict[str, Any], describe: "De
     notice(f"seed: {options['seed']}")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
     try:
-        outcome = _run(args, lm, identity, options, describe, total)
+        with writing(args.out):
+            outcome = _run(args, lm, identity, options, describe, total)
     except KeyboardInterrupt:
-        kept = partial_folder(args.out)
-        if kept.exists():
-            notice(f"interrupted; the same command goes on from what is kept in {kept}")
-        return 130
+        return tell_interrupted(partial_folder(args.out))
+    if not outcome.written:
+        raise GPT2NPError(f"{args.prompts} holds no usable prompt; {args.out} is not written")
     skipped = f", {_counted(outcome.skipped, 'line')} skipped" if outcome.skipped else ""
     notice(f"{_counted(outcome.written, 'text')} in {args.out}{skipped}")
     return 1 if outcome.skipped else 0
@@ -107,5 +110,6 @@ def _run(
             progress=progress,
             skipped=lambda problem: bar.write(f"skipped: {problem}", file=sys.stderr),
         )
-        job = PromptJob(lm, args.prompts, args.out, describe, options, watcher, identity)
+        with options_as_typed():
+            job = PromptJob(lm, args.prompts, args.out, describe, options, watcher, identity)
         return job.run()

@@ -6,11 +6,17 @@ import sys
 
 
 def prepare_streams() -> None:
-    """Make stdout and stderr UTF-8 on every platform; a stream that was closed leads nowhere."""
+    """Make stdout and stderr UTF-8 on every platform.
+
+    A stream that was closed leads nowhere, but for stdout: there, whatever is written fails, as the
+    result would be lost.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115, PTH123
+            opened = os.O_WRONLY if name == "stderr" else os.O_RDONLY
+            stream = open(os.open(os.devnull, opened), mode, encoding="utf-8")  # noqa: SIM115, PTH123
+            setattr(sys, name, stream)
         elif mode == "w" and hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="replace")
 

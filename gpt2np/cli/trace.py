@@ -129,9 +129,9 @@ def _save(trace: "Trace", file: Path) -> None:
 def _shown(
     lm: "LanguageModel", prompt: str, trace: "Trace", points: list[str], args: argparse.Namespace
 ) -> str:
+    from gpt2np.cli.overview_text import as_text, difference_table, numbers_table
     from gpt2np.inspection.compare import compare_with_transformers
     from gpt2np.inspection.overview import as_json, numbers_of
-    from gpt2np.inspection.overview_text import as_text, difference_table, numbers_table
 
     arrays = numbers_of(trace.only(points)) if args.points and not args.npz else []
     apart = compare_with_transformers(lm.model, trace.ids.tolist()) if args.compare else []
@@ -153,8 +153,8 @@ def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) 
     """With the logit lens after every token, or after those for which there is room."""
     from tqdm import tqdm
 
+    from gpt2np.cli.overview_text import lens_columns
     from gpt2np.inspection.overview import overview
-    from gpt2np.inspection.overview_text import lens_columns
 
     n = min(top, lm.model.config.vocab_size)
     last = len(trace.ids) if width is None else min(lens_columns(width), len(trace.ids))

@@ -80,15 +80,16 @@ class GenerationOptions:
         stop: a text that ends the generation, or several; none of them appears in the result.
         stop_ids: ids that end the generation; their text does not appear in the result.
         stop_regex: a regular expression whose match ends the generation, or several; the result
-            ends where the match begins. If the next character may undo it, as with `cat\\b`, it
-            counts when that has come.
+            ends where the match begins. If what comes next may undo it, as with `cat\\b` or
+            `foo(?!bar)`, it counts when that has come.
         window: when the context is full, go on with only the last so many tokens; 0 ends there.
         prompt_lookup: guess runs of tokens from what the text said before; the result is the same.
         logprobs: give the log probability of every token and of so many of the likeliest beside it,
             0 … 1000.
         prompt_logprobs: the same for the prompt's tokens.
         choices: the continuation is one of these texts.
-        regex: the continuation matches this regular expression.
+        regex: the continuation, as a whole, matches this regular expression; a `^` at its beginning
+            and a `$` at its end do nothing. See `gpt2np.generation.constraint.syntax`.
 
     Log probabilities are the model's own, before any penalty, filter or temperature.
 

@@ -1,6 +1,7 @@
 """Regular expressions that end a stream of text."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import regex
@@ -8,6 +9,8 @@ import regex
 from gpt2np.errors import InvalidArgumentError, shown
 
 _FOLLOWING = ("x", " ", "\n")  # between them, every anchor holds after one and not after another
+_BRACKETS = regex.compile(r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<mark>\((?:\?!)?|\))")
+_MOST_LOOKAHEADS = 20
 _SECONDS = 2.0  # for one search, which takes microseconds but for patterns of exponential time
 
 
@@ -16,8 +19,9 @@ class StopPatterns:
 
     The same as `StopStrings`, for regular expressions of the `regex` library. A pattern sees the
     whole text, so `^` and lookbehind mean what they mean there. Where the next character may undo a
-    match, as with `cat\\b` after "cat" or with `$`, it counts when that has come, or at the end. A
-    negative lookahead sees only what has come.
+    match, as with `cat\\b` after "cat" or with `$`, it counts when that has come, or at the end; so
+    does a negative lookahead, as in `foo(?!bar)`, when what has come can't become "bar". Atomic
+    groups, possessive repetitions and a negative lookahead within another see only what has come.
 
     Attributes:
         found: the text that matched, None so far.
@@ -26,6 +30,7 @@ class StopPatterns:
     def __init__(self, stops: Sequence[str], patterns: Sequence[str]) -> None:
         self._patterns = [compiled(regex.escape(stop)) for stop in stops]
         self._patterns += [compiled(pattern) for pattern in patterns]
+        self._undoing = {pattern: _undoing(pattern) for pattern in patterns}
         self._text = ""
         self._passed = 0  # characters that have been passed on
         self.found: str | None = None
@@ -72,9 +77,13 @@ class StopPatterns:
         return self._pass_until(first.start())
 
     def _is_certain(self, match: regex.Match[str]) -> bool:
-        """Whether there is a match in the same place whatever character comes next."""
+        """Whether there is a match in the same place whatever comes next."""
         texts = (self._text + following for following in _FOLLOWING)
-        return all(self._ask(match.re.match, text, match.start()) for text in texts)
+        if not all(self._ask(match.re.match, text, match.start()) for text in texts):
+            return False
+        undoing = self._undoing.get(match.re.pattern, [])
+        begun = (self._ask(p.match, self._text, match.start(), partial=True) for p in undoing)
+        return not any(found and found.partial for found in begun)
 
     def _search(
         self, pattern: regex.Pattern[str], text: str, partial: bool = False
@@ -99,6 +108,37 @@ class StopPatterns:
         return self._text[start:end]
 
 
+def _undoing(pattern: str) -> list[regex.Pattern[str]]:
+    """Patterns that have a partial match where a negative lookahead may yet undo one of `pattern`.
+
+    They are `pattern` with one of its negative lookaheads turned, and with all: `(?!X)` into
+    `(?=(?:X)(?!))`, which never holds, but needs more characters where an X has begun.
+    """
+    found = _negative_lookaheads(pattern)
+    chosen = [[each] for each in found] + ([found] if len(found) > 1 else [])
+    patterns = []
+    for lookaheads in chosen:
+        characters = list(pattern)
+        for begin, end in lookaheads:
+            characters[begin + len("(?")], characters[end] = "=(?:", ")(?!))"
+        with suppress(regex.error, RecursionError):  # of brackets that are none, as in a comment
+            patterns.append(regex.compile("".join(characters)))
+    return patterns
+
+
+def _negative_lookaheads(pattern: str) -> list[tuple[int, int]]:
+    """Where each begins, and where its bracket closes."""
+    found: list[tuple[int, int]] = []
+    opened: list[tuple[int, str]] = []
+    for bracket in _BRACKETS.finditer(pattern):
+        if bracket["mark"] == ")" and opened:
+            begin, mark = opened.pop()
+            found += [(begin, bracket.start())] if mark == "(?!" else []
+        elif bracket["mark"]:
+            opened.append((bracket.start(), bracket["mark"]))
+    return found
+
+
 def compiled(pattern: str) -> regex.Pattern[str]:
     """The pattern, ready to search with.
 
@@ -116,6 +156,11 @@ def compiled(pattern: str) -> regex.Pattern[str]:
         raise InvalidArgumentError(
             f"stop_regex {shown(pattern)} is too large: nested too deep, or repeated too often"
         ) from error
+    if pattern.count("(?!") > _MOST_LOOKAHEADS:
+        raise InvalidArgumentError(
+            f"stop_regex {shown(pattern)} is too large: more than {_MOST_LOOKAHEADS} negative "
+            f"lookaheads"
+        )
     if result.match(""):
         raise InvalidArgumentError(
             f"stop_regex {pattern!r} matches the empty text, so it would stop at once; let it "

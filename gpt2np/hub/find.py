@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt2np.errors import ModelNotFoundError
+from gpt2np.errors import InvalidArgumentError, ModelNotFoundError, shown
 from gpt2np.hub.cache import cached
 from gpt2np.hub.files import MODEL_FILES, VOCABULARY_FILES, FileList
 from gpt2np.hub.names import HubId, hub_id
@@ -47,6 +47,7 @@ def find_model(model: str | Path | None = None) -> ModelSource:
     error.
 
     Raises:
+        InvalidArgumentError: `model` is neither a text nor a path.
         ModelNotFoundError: there is no such model, or it can't be fetched.
         CheckpointError: the index of its weights is damaged.
     """
@@ -59,6 +60,7 @@ def find_vocabulary(model: str | Path | None = None) -> ModelSource:
     It may also be the path of a file, such as a `tokenizer.json` or a `.tiktoken` file.
 
     Raises:
+        InvalidArgumentError: `model` is neither a text nor a path.
         ModelNotFoundError: there is no such model, or its vocabulary can't be fetched.
     """
     name = _named(model)
@@ -71,7 +73,11 @@ def find_vocabulary(model: str | Path | None = None) -> ModelSource:
 
 
 def _named(model: str | Path | None) -> str | None:
-    return (os.environ.get(MODEL_VARIABLE) or None) if model is None else str(model)
+    if model is None:
+        return os.environ.get(MODEL_VARIABLE) or None
+    if not isinstance(model, (str, os.PathLike)):
+        raise InvalidArgumentError(f"the model is {shown(model)}; it must be a name or a path")
+    return os.fsdecode(model)
 
 
 def _find(name: str | None, files: FileList) -> ModelSource:

@@ -160,6 +160,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     Raises:
         CheckpointError: a file is missing or damaged, or the config asks for what isn't supported.
     """
+    if not folder.is_dir():
+        raise CheckpointError(f"there is no folder {folder}; a model's name is for gpt2np.load")
     config = GPT2Config.from_file(folder / CONFIG_FILE)
     stored = stored_tensors(folder)
     try:

@@ -98,6 +98,8 @@ class GPT2:
     def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> GPT2:
         """Load `config.json` and the weights beside it, to compute in float32 or float64.
 
+        For a model that is named, not by its folder, there is `gpt2np.load(name).model`.
+
         Raises:
             CheckpointError: the files are missing, damaged, or don't fit each other.
             InvalidArgumentError: another dtype.

@@ -25,7 +25,7 @@ from gpt2np.generation.sequence import RunningSequence
 from gpt2np.prompts.lines import PromptLine, check_prompts, read_lines
 from gpt2np.text_file import write_text
 from gpt2np.text_stream import Completion, TextStream, together
-from gpt2np.tokenizer.dataset.checkpoints import JOURNAL, Checkpoint, GrowingFiles, digests
+from gpt2np.tokenizer.dataset.checkpoints import Checkpoint, GrowingFiles, digests
 
 _CHECKPOINT_SECONDS = 1.0
 _MOST_READY = 1000  # texts in memory that wait for a longer one before them
@@ -124,13 +124,13 @@ class PromptJob:
     def run(self) -> Outcome:
         """Continue what has not been, and put the file in its place.
 
+        If no line can be used, there is no new file, and what stands in its place stays.
+
         Raises:
             CheckpointError: the model's logits are no numbers.
             OSError: the files can't be written.
         """
         folder = partial_folder(self._out)
-        journal = folder / JOURNAL
-        found = journal.exists() and journal.stat().st_size > 0
         with GrowingFiles(folder, ("lines", "skipped")) as growing:
             self._growing = growing
             self._digest = digests(self._task, [self._prompts])
@@ -138,7 +138,7 @@ class PromptJob:
             self._saved = time.monotonic()
             if self._at.done:
                 self._watcher.resumed(self._at.done)
-            elif found:
+            elif growing.begun_anew:
                 self._watcher.restarted()
             write_text(folder / _SEED, str(self._options["seed"]))
             try:
@@ -148,7 +148,8 @@ class PromptJob:
                     growing.save(self._at)
             growing.close()
             written, skipped = (_count_lines(path) for path in growing.paths)
-            growing.paths[0].replace(self._out)
+            if written:
+                growing.paths[0].replace(self._out)
             growing.remove()
         return Outcome(written, skipped, self._tokens)
 

@@ -29,7 +29,10 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if is_folder:
         return _read_folder(path)
     if not exists:
-        raise TokenizerError(f"there is no vocabulary at {path}")
+        raise TokenizerError(
+            f"there is no vocabulary at {path}; expected a folder or a file (for a model's name, "
+            f"gpt2np.hub.find_vocabulary({str(path)!r}).folder is that)"
+        )
     for vocab, merges in gpt2_files.FILE_NAMES:
         if path.name in (vocab, merges):
             return gpt2_files.read_gpt2_files(path.parent / vocab, path.parent / merges)

@@ -90,6 +90,9 @@ class Tokenizer:
         read, too, to the effect that they have in transformers 5: see
         `gpt2np.tokenizer.special_tokens`. A `tokenizer.json` that is named itself is read alone.
 
+        A model's name is no path; `gpt2np.hub.find_vocabulary("gpt2").folder` is where its
+        vocabulary is, found or fetched as for `gpt2np.load`.
+
         Raises:
             TokenizerError: the files are missing, damaged, or don't fit each other; or they ask
                 for something that gpt2np doesn't do.

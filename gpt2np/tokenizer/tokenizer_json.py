@@ -48,6 +48,11 @@ def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Voc
         TokenizerError: the file is damaged, or asks for something that gpt2np doesn't do.
     """
     content = read_json_object(path, TokenizerError, at_most=LARGE)
+    if not isinstance(content.get("model"), dict):
+        raise TokenizerError(
+            f'{path} is no tokenizer.json: it has no "model" with a vocabulary; name the folder '
+            f"with the vocabulary, or another file"
+        )
     try:
         return _vocabulary(content, path, special or SpecialTokens())
     except (KeyError, TypeError, AttributeError, ValueError) as error:

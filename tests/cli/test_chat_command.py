@@ -207,7 +207,7 @@ class TestFromAPipe:
         [
             (["--system", "x"], 2, "bundled has no chat template, so no system message"),
             (["--chat-template", "/nowhere"], 1, "can't read /nowhere: No such file"),
-            (["--temperature", "-1"], 2, "temperature is -1"),
+            (["--temperature", "-1"], 2, "--temperature is -1"),
             (["--top-p", "x"], 2, "--top-p: invalid float value"),
             (["--num-beams", "3"], 2, "what is '--num-beams'"),
         ],

@@ -128,6 +128,19 @@ class TestInterruption:
         if suffix == ".bin":
             assert np.array_equal(np.fromfile(out, np.uint16), expected)
 
+    def test_with_another_model_it_is_told_that_it_begins_anew(
+        self, stories, corpus, tmp_path, gpt2_vocabulary
+    ):
+        out = tmp_path / "x.bin"
+        process = self.start(stories, out, gpt2_vocabulary)
+        process.kill()
+        process.communicate()
+        result = encode(corpus, out)
+        told = f"what {out}.partial holds is of other files or options; begun anew"
+        assert result.returncode == 0 and told in result.stderr.splitlines()
+        assert "begun anew" not in encode(corpus, tmp_path / "y.bin").stderr
+        assert out.read_bytes() == (tmp_path / "y.bin").read_bytes()
+
     def test_ctrl_c(self, stories, tmp_path, gpt2_vocabulary):
         out = tmp_path / "x.bin"
         process = self.start(stories, out, gpt2_vocabulary)
@@ -203,8 +216,9 @@ class TestBadInput:
 
     def test_options(self, corpus, tmp_path):
         out = tmp_path / "x.bin"
-        self.check(encode(corpus, out, "--combine", "0"), 2, "combine is 0")
-        self.check(encode(corpus, out, "--processes", "-1"), 2, "processes is -1")
+        self.check(encode(corpus, tmp_path / "x.npz", "--combine", "0"), 2, "--combine is 0")
+        self.check(encode(corpus, out, "--combine", "9"), 2, "--combine is for an .npz", "x.bin")
+        self.check(encode(corpus, out, "--processes", "-1"), 2, "--processes is -1")
         self.check(encode(corpus, out, model=corpus), 1, "holds no vocabulary")
         self.check(encode(corpus, out, "more"), 2, "more: the name's end tells the format")
         self.check(encode(corpus, out, "--more"), 2, "what is '--more'?")
@@ -216,4 +230,16 @@ class TestBadInput:
         (partial / "parts").symlink_to("/dev/full")
         result = encode(corpus, tmp_path / "x.bin")
         assert result.returncode == 1 and "Traceback" not in result.stderr
-        assert "error: " in result.stderr and not (tmp_path / "x.bin").exists()
+        told = f"gpt2np encode: error: can't write {tmp_path / 'x.bin'}: "
+        assert result.stderr.splitlines()[-1].startswith(told)
+        assert not (tmp_path / "x.bin").exists()
+
+    @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
+    def test_where_no_file_can_be(self, corpus, tmp_path):
+        told = "error: can't write /proc/x.npz: No such file or directory"
+        self.check(encode(corpus, "/proc/x.npz"), 1, told)
+        (tmp_path / "x.bin.partial").write_text("kept")
+        self.check(encode(corpus, tmp_path / "x.bin"), 1, "x.bin.partial, where unfinished work is")
+        (tmp_path / "y.bin").mkdir()
+        self.check(encode(corpus, tmp_path / "y.bin", "--force"), 2, "y.bin is a folder; choose")
+        assert (tmp_path / "x.bin.partial").read_text() == "kept"

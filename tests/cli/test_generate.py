@@ -1,5 +1,7 @@
 """`python -m gpt2np generate` as a user runs it: in a subprocess."""
 
+import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -13,6 +15,7 @@ import pytest
 
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import main
+from gpt2np.cli.generation_options import options_as_typed
 from gpt2np.threads import THREAD_VARIABLES
 
 COMMAND = [sys.executable, "-m", "gpt2np"]
@@ -153,6 +156,19 @@ class TestOptions:
         )
         assert result.stdout.decode() == f"{best.text}\n---\n{best.alternatives[0].text}\n"
 
+    def test_what_the_model_proposes_contradicts_nothing(self, bundled, tmp_path):
+        """Neither a seed beside the file's beams, nor what is for beams with them."""
+        for file in bundled.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        (tmp_path / "generation_config.json").write_text('{"num_beams": 2, "top_k": 9}')
+        arguments = ["Once", "-n", "4", "--model", str(tmp_path)]
+        beams = generate(*arguments)
+        for more in (["--seed", "1"], ["--length-penalty", "1"], ["--greedy"], ["--top-k", "5"]):
+            result = generate(*arguments, *more)
+            assert (result.returncode, result.stdout) == (0, beams.stdout)
+        (tmp_path / "generation_config.json").write_text('{"length_penalty": 2, "top_p": 0.5}')
+        assert generate(*arguments, "--greedy", "--seed", "1").returncode == 0
+
     def test_all_that_changes_the_text(self, bundled):
         """Each option reaches the library under its name."""
         options = {
@@ -257,28 +273,39 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["--temperature", "-1"], ["temperature is -1.0"]),
-            (["--temperature", "nan"], ["temperature is nan"]),
+            (["--temperature", "-1"], ["--temperature is -1.0"]),
+            (["--temperature", "nan"], ["--temperature is nan"]),
             (["--temperature", "warm"], ["--temperature", "'warm'"]),
-            (["--top-p", "0"], ["top_p is 0.0"]),
-            (["--top-k", "-3"], ["top_k is -3"]),
-            (["-n", "0"], ["max_new_tokens is 0"]),
+            (["--top-p", "0"], ["--top-p is 0.0"]),
+            (["--top-k", "-3"], ["--top-k is -3"]),
+            (["-n", "0"], ["--max-new-tokens is 0"]),
             (["--seed", "x"], ["--seed", "'x'"]),
             (["--dtype", "int8"], ["--dtype", "int8", "float64"]),
             (["--threads", "0"], ["--threads is 0"]),
-            (["--stop", ""], ["stop"]),
+            (["--stop", ""], ["--stop is ['']"]),
             (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
-            (["--num-beams", "2", "--temperature", "1"], ["num_beams is 2 and temperature 1.0"]),
-            (["--greedy", "--samples", "2"], ["samples is 2 and temperature 0"]),
-            (["--min-p", "2"], ["min_p is 2.0"]),
-            (["--repetition-penalty", "0"], ["repetition_penalty is 0.0"]),
-            (["--min-new-tokens", "300"], ["min_new_tokens is 300", "max_new_tokens, 200"]),
+            (["--greedy", "--top-p", "0.9"], ["--greedy and --top-p contradict each other"]),
+            (["--num-beams", "2", "--top-k", "4"], ["--num-beams and --top-k contradict"]),
+            (["--num-beams", "2", "--seed", "1"], ["--num-beams and --seed contradict"]),
+            (["--num-beams", "2", "--draft", "bundled"], ["--num-beams and --draft contradict"]),
+            (["--length-penalty", "2"], ["--length-penalty is for beam search", "--num-beams"]),
+            (["--early-stopping", "false"], ["--early-stopping is for beam search"]),
+            (["--num-beams", "1", "--length-penalty", "0"], ["--length-penalty is for beam"]),
+            (["--force"], ["--force is for --out"]),
+            (
+                ["--num-beams", "2", "--temperature", "1"],
+                ["--num-beams is 2 and --temperature 1.0"],
+            ),
+            (["--greedy", "--samples", "2"], ["--samples is 2 and --temperature 0"]),
+            (["--min-p", "2"], ["--min-p is 2.0"]),
+            (["--repetition-penalty", "0"], ["--repetition-penalty is 0.0"]),
+            (["--min-new-tokens", "300"], ["--min-new-tokens is 300", "--max-new-tokens, 200"]),
             (["--logit-bias", "5"], ["--logit-bias is '5'", "50256=-5"]),
-            (["--logit-bias", "9999=1"], ["logit_bias: id 9999"]),
-            (["--bad-word", ""], ["bad_words is ['']"]),
-            (["--stop-regex", "("], ["stop_regex '(' is not a regular expression"]),
-            (["--stop-id", "4096"], ["stop_ids: id 4096"]),
-            (["--window", "513"], ["window is 513", "context of 512"]),
+            (["--logit-bias", "9999=1"], ["--logit-bias: id 9999"]),
+            (["--bad-word", ""], ["--bad-word is ['']"]),
+            (["--stop-regex", "("], ["--stop-regex '(' is not a regular expression"]),
+            (["--stop-id", "4096"], ["--stop-id: id 4096"]),
+            (["--window", "513"], ["--window is 513", "context of 512"]),
             (["--early-stopping", "soon"], ["--early-stopping", "soon"]),
             (["--logprobs", "2"], ["need --json"]),
             (["--draft", "bundled", "--prompt-lookup"], ["--draft and --prompt-lookup"]),
@@ -391,8 +418,8 @@ class TestInterruption:
         assert process.wait(timeout=60) == 0
         assert "Traceback" not in stderr and "Broken" not in stderr
 
-    def shell(self, redirection):
-        command = f'"$0" -m gpt2np generate The -n 3 --seed 1 --model bundled {redirection}'
+    def shell(self, redirection, command="generate The -n 3 --seed 1 --model bundled"):
+        command = f'"$0" -m gpt2np {command} {redirection}'
         return subprocess.run(
             ["sh", "-c", command, sys.executable], capture_output=True, timeout=60
         )
@@ -404,9 +431,67 @@ class TestInterruption:
         assert b"error: [Errno 28] No space left" in result.stderr
 
     @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
-    @pytest.mark.parametrize("redirection", ["<&-", ">&-", "2>&-", "2>/dev/full"])
+    @pytest.mark.parametrize("redirection", ["<&-", "2>&-", "2>/dev/full"])
     def test_closed_streams(self, redirection):
         result = self.shell(redirection)
         assert result.returncode == 0 and b"Traceback" not in result.stderr
-        assert b"model:" not in result.stdout
-        assert bool(result.stdout) == (redirection != ">&-")
+        assert b"model:" not in result.stdout and result.stdout
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+    @pytest.mark.parametrize(
+        "command",
+        ["--help", "", "--version", "generate --help", "info bundled", "trace --list-points"],
+    )
+    @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "| true"])
+    def test_a_result_that_can_not_be_written(self, command, redirection):
+        result = self.shell(redirection, command)
+        if redirection == "| true":  # the reader has gone, which is no error
+            assert (result.returncode, result.stderr) == (0, b"")
+            return
+        (line,) = result.stderr.decode().splitlines()
+        name = command.split()[0] if command[:1].isalpha() else ""
+        why = "standard output is closed" if redirection == ">&-" else "[Errno 28] No space left"
+        assert line.startswith(f"gpt2np{' ' if name else ''}{name}: error: {why}")
+        assert result.returncode == 1
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+    def test_a_closed_stdout_loses_no_result_silently(self):
+        result = self.shell(">&-")
+        assert result.returncode == 1 and b"Traceback" not in result.stderr
+        assert result.stderr.endswith(b"gpt2np generate: error: standard output is closed\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "typed"),
+    [
+        ("stop_ids: id 7", "--stop-id: id 7"),
+        ("samples is 3 and num_beams 2: only", "--samples is 3 and --num-beams 2: only"),
+        (
+            "beams doesn't sample; set temperature to 0",
+            "beams doesn't sample; set --temperature to 0",
+        ),
+        ("less than samples, 3", "less than --samples, 3"),
+        ("stop_regex 'a stop is top_p' is no", "--stop-regex 'a stop is top_p' is no"),
+        ('stop_regex "it\'s top_p" is no', '--stop-regex "it\'s top_p" is no'),
+        (r"stop is ['\'top_p\'', 'seed: ']; it", r"--stop is ['\'top_p\'', 'seed: ']; it"),
+        (
+            "draws no samples; so it would stop at once",
+            "draws no samples; so it would stop at once",
+        ),
+    ],
+)
+def test_options_in_messages_are_named_as_they_are_typed(message, typed):
+    with pytest.raises(InvalidArgumentError) as caught, options_as_typed():
+        raise InvalidArgumentError(message)
+    assert str(caught.value) == typed
+
+
+def test_every_option_has_the_name_that_its_errors_give(capsys):
+    with contextlib.suppress(SystemExit):
+        main.run(["generate", "--help"])
+    described = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    for each in dataclasses.fields(GenerationOptions):
+        with pytest.raises(InvalidArgumentError) as caught, options_as_typed():
+            GenerationOptions(**{each.name: {"a"}})
+        name = str(caught.value).partition(" is ")[0]
+        assert name in described and name.startswith(f"--{each.name.replace('_', '-')[:7]}"), name

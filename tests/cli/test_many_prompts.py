@@ -96,6 +96,30 @@ def test_a_broken_line_is_told_and_left_out(tmp_path):
     assert result.stderr.endswith("2 texts in " + str(tmp_path / "o.jsonl") + ", 6 lines skipped\n")
 
 
+@pytest.mark.parametrize("content", ["oops\n[5\n", "\n \n\n"])
+def test_without_a_usable_line_nothing_is_written(tmp_path, content):
+    (tmp_path / "p.jsonl").write_text(content)
+    out = tmp_path / "o.jsonl"
+    for _ in range(2):  # the second time without --force, too
+        result = generate("--prompts", tmp_path / "p.jsonl", "--out", out)
+        assert result.returncode == 1 and "Traceback" not in result.stderr
+        told = f"{tmp_path / 'p.jsonl'} holds no usable prompt; {out} is not written\n"
+        assert result.stderr.endswith(f"gpt2np generate: error: {told}")
+        assert [path.name for path in tmp_path.iterdir()] == ["p.jsonl"]
+    out.write_text("kept")
+    assert generate("--prompts", tmp_path / "p.jsonl", "--out", out, "--force").returncode == 1
+    assert out.read_text() == "kept"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
+def test_where_no_file_can_be(tmp_path):
+    (tmp_path / "p.txt").write_text("a\n")
+    result = generate("--prompts", tmp_path / "p.txt", "--out", "/proc/o.jsonl", "-n", "1")
+    assert result.returncode == 1
+    told = "gpt2np generate: error: can't write /proc/o.jsonl: No such file or directory\n"
+    assert result.stderr.endswith(told)
+
+
 def test_progress_at_a_terminal(tmp_path):
     pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
     short_prompts(tmp_path / "p.txt", 100)
@@ -221,7 +245,7 @@ class TestInterruption:
         (["--prompts", "no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
         (["--prompts", "p.csv", "--out", "o.jsonl"], "it must be .txt or .jsonl"),
         (["--prompts", "empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
-        (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "top_p is 7"),
+        (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
         (["--prompts", "p.txt", "--out", "folder.jsonl", "--force"], "is a folder; choose another"),
         (
             ["--prompts", "p.txt", "--out", "o.jsonl", "--json"],

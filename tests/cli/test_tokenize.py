@@ -222,6 +222,13 @@ class TestBadInput:
         (tmp_path / "tokenizer.json").write_text("{")
         self.check(tokenize("x", model=tmp_path / "tokenizer.json"), 1, "tokenizer.json")
 
+    @pytest.mark.parametrize("content", ['{"n_embd": 768}', '{"model": "gpt2"}', "{}"])
+    def test_json_that_is_no_tokenizer(self, tmp_path, content):
+        file = tmp_path / "config.json"
+        file.write_text(content)
+        told = f'{file} is no tokenizer.json: it has no "model" with a vocabulary; name the folder'
+        self.check(tokenize("x", model=file), 1, told)
+
     def test_a_character_that_a_vocabulary_lacks(self, tmp_path):
         model = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
         model.save(str(tmp_path / "tokenizer.json"))

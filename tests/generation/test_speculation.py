@@ -200,7 +200,7 @@ class TestDraftModel:
             lm.use_draft(draft)
         assert lm.draft is None
 
-    def test_more_or_fewer_rows_than_tokens(self, lm):
+    def test_as_many_or_more_rows_than_tokens(self, lm):
         """Padded embeddings are common; rows without a token are never guessed."""
         plain = lm.generate("The king and the king and the", seed=1, max_new_tokens=30)
         for size in (4096, 4200):

@@ -34,13 +34,37 @@ def run(pattern, pieces):
         ("foo(?=bar)", ["foo", "ba", "r"], ("", "foo", 3)),
         (r"[.!?]", ["Yes.", " No"], ("Yes", ".", 1)),
         (r"\d+", ["1", "2"], ("", "1", 1)),
+        ("foo(?!bar)", ["a foo", "ba", "r!"], ("a foobar!", None, None)),
+        ("foo(?!bar)", ["a foo", "ba", "z"], ("a ", "foo", 3)),
+        ("foo(?!bar)", ["a foo"], ("a ", "foo", None)),
+        ("foo(?!bar)", ["a foox"], ("a ", "foo", 1)),
+        ("foo(?!bar)", ["a foobar fo", "o", "t"], ("a foobar ", "foo", 3)),
+        (r"\n(?!\n)", ["a\n", "\n", "b"], ("a\n", "\n", 3)),
+        (r"[.](?!\s*and|[)])", ["a.", "  a", "n", "d b."], ("a.  and b", ".", None)),
+        ("a{1,3}(?!a)", [*"baaaab"], ("ba", "aaa", 6)),
+        ("(?!.*z)a", ["ab", "c\n", "z"], ("", "a", 2)),
+        ("x(?!y)(?!zz)", ["x", "z", "z"], ("xzz", None, None)),
+        ("(?!foo)[f]o", ["f", "oo", "fot"], ("foo", "fo", 3)),
+        (r"[(?!b]a\(?!", ["b(a", "(!"], ("b", "(a(!", 2)),
     ],
 )
 def test_by_hand(pattern, pieces, expected):
     assert run(pattern, pieces) == expected
 
 
-@pytest.mark.parametrize("pattern", [r"cat\b", r"\bcat\B", "cat$", "(?m)cat$", r"t\b.?c", r"\w+\Z"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"cat\b",
+        r"\bcat\B",
+        "cat$",
+        "(?m)cat$",
+        r"t\b.?c",
+        r"\w+\Z",
+        "cat(?!eg)",
+        "(?!cats)c|a(?!t, c)",
+    ],
+)
 @pytest.mark.parametrize("text", ["a category", "cat\ncat", "the cat\n", "cats, cat", "a cat c"])
 def test_results_do_not_depend_on_the_pieces(pattern, text):
     whole = run(pattern, [text])[0]
@@ -49,7 +73,9 @@ def test_results_do_not_depend_on_the_pieces(pattern, text):
     assert run(pattern, list(text))[0] == whole
 
 
-@pytest.mark.parametrize("pattern", ["(" * 3000 + "a" + ")" * 3000, "a{99999999999999999999999}"])
+@pytest.mark.parametrize(
+    "pattern", ["(" * 3000 + "a" + ")" * 3000, "a{99999999999999999999999}", "a" + "(?!b)" * 21]
+)
 def test_too_large(pattern):
     with pytest.raises(InvalidArgumentError, match=r"stop_regex .* (too large|not a regular)"):
         compiled(pattern)

@@ -162,6 +162,14 @@ def test_only_two_dtypes(folder):
         GPT2.from_folder(folder, "int32")
 
 
+def test_a_name_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"no folder bundled; a model's name is for gpt2np\.load"
+    ):
+        GPT2.from_folder("bundled")
+
+
 def test_missing_weights(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"holds no model\.safetensors"):

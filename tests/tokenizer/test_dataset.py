@@ -233,9 +233,10 @@ class TestResuming:
         return calls[-1]
 
     def resume(self, corpus, out, tokenizer, **options):
-        """Where it went on, and how many steps it took."""
+        """Where it went on, or "anew", and how many steps it took."""
         resumed, steps = [], []
-        encode(corpus, out, tokenizer, Watcher(resumed.append, steps.append), **options)
+        watcher = Watcher(resumed.append, steps.append, restarted=lambda: resumed.append("anew"))
+        encode(corpus, out, tokenizer, watcher, **options)
         assert not out.with_name(f"{out.name}.partial").exists()
         return resumed, len(steps)
 
@@ -251,7 +252,7 @@ class TestResuming:
             assert out.read_bytes() == whole.read_bytes()
 
     def test_again_and_again(self, corpus, tmp_path, tokenizer):
-        self.resume(corpus, tmp_path / "whole.bin", tokenizer)
+        assert self.resume(corpus, tmp_path / "whole.bin", tokenizer)[0] == []
         for _ in range(4):
             self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 5)
         self.resume(corpus, tmp_path / "x.bin", tokenizer)
@@ -273,7 +274,7 @@ class TestResuming:
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
         os.truncate(tmp_path / "x.bin.partial" / "ids", 3)
-        assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == []
+        assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == ["anew"]
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
     def test_from_a_changed_input_on_nothing_is_kept(self, corpus, tmp_path, tokenizer):
@@ -293,7 +294,7 @@ class TestResuming:
             write(tmp_path / "vocab.json", json.dumps(small | {EOT: 4000}))
             tokenizer, change = Tokenizer.load(tmp_path), {}
         self.resume(corpus, tmp_path / "whole.bin", tokenizer, **change)
-        assert self.resume(corpus, tmp_path / "x.bin", tokenizer, **change)[0] == []
+        assert self.resume(corpus, tmp_path / "x.bin", tokenizer, **change)[0] == ["anew"]
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
     def test_over_a_damaged_file(self, corpus, tmp_path, tokenizer):

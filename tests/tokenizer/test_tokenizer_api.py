@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 
+import gpt2np
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.tokenizer import tokenizer as tokenizer_module
 from gpt2np.tokenizer.cache import BoundedCache
@@ -222,3 +223,11 @@ class TestSaving:
     def test_no_such_file(self, tmp_path):
         with pytest.raises(TokenizerError, match=r"there is no vocabulary at .*nowhere"):
             Tokenizer.load(tmp_path / "nowhere")
+
+    def test_the_name_of_a_model(self, tmp_path, monkeypatch, bundled):
+        monkeypatch.chdir(tmp_path)
+        advice = r"model's name, gpt2np\.hub\.find_vocabulary\('bundled'\)\.folder is that"
+        with pytest.raises(TokenizerError, match=advice):
+            Tokenizer.load("bundled")
+        found = Tokenizer.load(gpt2np.hub.find_vocabulary("bundled").folder)
+        assert found.vocabulary == Tokenizer.load(bundled).vocabulary

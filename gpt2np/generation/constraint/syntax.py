@@ -9,8 +9,8 @@ r"""Patterns → trees: the regular subset of Python's regular expressions.
     ab|cd|                    one of several, perhaps nothing
     * + ? {3} {2,5} {2,} {,5} repetition; a ? behind it changes nothing
 
-The whole text must match, so ^ at the beginning and $ at the end are allowed and do nothing.
-Whatever else Python knows (anchors inside, back-references, look-around, flags, possessive and
+The whole text must match, so a ^ at the pattern's beginning and a $ at its end do nothing.
+Whatever else Python knows (other anchors, back-references, look-around, flags, possessive and
 atomic parts) is refused by name.
 """
 
@@ -72,9 +72,10 @@ _SIMPLE_REPETITIONS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _GROUP_START = regex.compile(r"\((?:\?:|\?P?<[^\W\d]\w*>|(?!\?))")
 _PROPERTY = regex.compile(r"\\[pP](?:\{\^?[\w\s=:.-]+\}|[A-Za-z])")
 _SET_OPERATIONS = ("[:", "[.", "[=", "--", "&&", "||", "~~")
+_OTHER_ANCHORS = "anchors but ^ at the beginning and $ at the end, which do nothing"
 _ESCAPES_REFUSED = {
     **dict.fromkeys("0123456789gk", r"back-references and octal numbers (write \x00)"),
-    **dict.fromkeys("bBmMAzZG", "anchors inside the pattern"),
+    **dict.fromkeys("bBmMAzZG", _OTHER_ANCHORS),
 }
 _GROUPS_REFUSED = {
     "(?=": "look-ahead",
@@ -181,7 +182,7 @@ class _Parser:
         if character == "\\":
             return OneOf(self._escape())
         if character in "^$":
-            raise self._refused("anchors inside the pattern")
+            raise self._refused(_OTHER_ANCHORS)
         if character in "*+?" or _COUNTS.match(self.pattern, self.at):
             raise self._error(f"nothing to repeat before {character}")
         if character == "{":

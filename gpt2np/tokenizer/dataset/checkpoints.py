@@ -21,7 +21,7 @@ from gpt2np.errors import GPT2NPError
 from gpt2np.file_lock import lock_file, remove_locked
 from gpt2np.text_file import write_text
 
-JOURNAL = "journal"
+_JOURNAL = "journal"
 _LOCK = "lock"
 
 
@@ -76,10 +76,12 @@ class GrowingFiles:
     Attributes:
         folder: the folder.
         names: the files' names.
+        begun_anew: whether `resume` found checkpoints, of which none counts any more.
     """
 
     folder: Path
     names: Sequence[str]
+    begun_anew: bool = field(default=False, init=False)
     _open: list[IO[bytes]] = field(default_factory=list, init=False)
     _lock: IO[bytes] | None = field(default=None, init=False)
 
@@ -97,8 +99,12 @@ class GrowingFiles:
         """Open the files as they were at the last checkpoint that fits `digests`, or empty.
 
         Raises:
-            GPT2NPError: another process is at work in the folder.
+            GPT2NPError: another process is at work in the folder, or it is none.
         """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise GPT2NPError(
+                f"{self.folder}, where unfinished work is kept, is not a folder; move it elsewhere"
+            )
         self._lock = lock_file(self.folder / _LOCK)
         if self._lock is None:
             raise GPT2NPError(
@@ -107,7 +113,9 @@ class GrowingFiles:
             )
         self._open = [path.open("ab") for path in self.paths]
         nothing = Checkpoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names), digests[0])
-        valid = [point for point in self._journal() if self._is_valid(point, digests)]
+        points = self._journal()
+        valid = [point for point in points if self._is_valid(point, digests)]
+        self.begun_anew = bool(points) and not valid
         last = valid[-1] if valid else nothing
         self.cut(last.lengths)
         return last
@@ -160,7 +168,7 @@ class GrowingFiles:
 
     @property
     def _journal_path(self) -> Path:
-        return self.folder / JOURNAL
+        return self.folder / _JOURNAL
 
     def _journal(self) -> list[Checkpoint]:
         if not self._journal_path.exists():

@@ -84,21 +84,25 @@ class Watcher:
         progress: is called with the number of bytes of the files that have been done.
         resumed: is called with that number, once, when an interrupted run is gone on with.
         skipped: is called with what is wrong with each file that is left out.
+        restarted: is called if an earlier run's files or options were others, and it is let go.
     """
 
     resumed: Callable[[int], object] = lambda done: None
     progress: Callable[[int], object] = lambda done: None
     skipped: Callable[[UnreadableFileError], object] = lambda error: None
+    restarted: Callable[[], object] = lambda: None
 
 
 def check_output(out: Path) -> None:
-    """Raises InvalidArgumentError unless `out` ends in one of SUFFIXES and its folder exists."""
+    """Raises InvalidArgumentError unless `out` ends in one of SUFFIXES and can be a file."""
     if out.suffix not in SUFFIXES:
         raise InvalidArgumentError(
             f"{out}: the name's end tells the format; give one that ends in {', '.join(SUFFIXES)}"
         )
     if not out.parent.is_dir():
         raise InvalidArgumentError(f"the folder {out.parent} does not exist; make it first")
+    if out.is_dir():
+        raise InvalidArgumentError(f"{out} is a folder; choose another name")
 
 
 def find_inputs(paths: Iterable[str | Path], out: Path) -> list[Path]:
@@ -200,6 +204,8 @@ class _Writer:
         )
         if self.at.done:
             self.watcher.resumed(self.at.done)
+        elif self.growing.begun_anew:
+            self.watcher.restarted()
         encoder = BatchEncoder(tokenizer)
         for batch, encoded in map_in_order(encoder, batches, options.processes):
             self._add(batch, encoded)

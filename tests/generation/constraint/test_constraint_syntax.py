@@ -64,6 +64,11 @@ def test_understood_as_by_regex(pattern):
         assert found == (regex.fullmatch(pattern, text) is not None), text
 
 
+@pytest.mark.parametrize("pattern", ["ab", "a|b", "(a|b){2}", r"a\$", "[^a]", ""])
+def test_anchors_at_both_ends_do_nothing(pattern):
+    assert parse(f"^{pattern}") == parse(f"{pattern}$") == parse(f"^{pattern}$") == parse(pattern)
+
+
 @pytest.mark.parametrize(
     ("pattern", "told"),
     [
@@ -72,11 +77,16 @@ def test_understood_as_by_regex(pattern):
         ("a(?!b)", "look-ahead"),
         ("(?<=a)b", "look-behind"),
         ("(?<!a)b", "look-behind"),
-        ("a^b", "offset 1 for what a constraint can't do: anchors inside the pattern"),
-        ("(a$)", "anchors inside"),
-        ("a$|b", "anchors inside"),
-        (r"\bab", "anchors inside"),
-        (r"a\Z", "anchors inside"),
+        ("a^b", "offset 1 for what a constraint can't do: anchors but ^ at the beginning"),
+        ("(a$)", "anchors but ^ at the beginning and $"),
+        ("a$|b", "anchors but ^ at the beginning and $"),
+        (r"\bab", "anchors but ^ at the beginning and $"),
+        ("a|^b", "anchors but ^ at the beginning and $"),
+        ("^^a", "offset 1 for what a constraint can't do: anchors"),
+        ("a$$", "offset 1 for what a constraint can't do: anchors"),
+        ("a^", "anchors"),
+        ("$a", "anchors"),
+        (r"a\Z", "anchors but ^ at the beginning and $"),
         ("(?i)a", "flags"),
         ("(?s:a)", "flags"),
         ("(?>a)", "atomic"),
