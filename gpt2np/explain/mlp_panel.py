@@ -11,7 +11,6 @@ from gpt2np.explain.embedding_panel import strip
 from gpt2np.explain.html import formula, panel, source, table, token
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
-from gpt2np.inspection.lens import unembedding
 from gpt2np.model.activations import ACTIVATIONS
 from gpt2np.model.linear import linear
 
@@ -39,7 +38,7 @@ def mlp_panel(run: Run, numbers: Numbers) -> str:
     output = w[f"h.{focus.layer}.mlp.c_proj.weight"]
     neurons, lengths = active_neurons(activation, output, _NEURONS)
     written = output[neurons] * np.sign(activation[neurons])[:, None]
-    towards = written @ unembedding(run.model)  # (10, V)
+    towards = run.model.unembed(written)  # (10, V)
     promoted = np.argsort(-towards, axis=1, kind="stable")[:, :_TOKENS]
     numbers.add("neuron.pre", before[neurons])
     numbers.add("neuron.act", activation[neurons])

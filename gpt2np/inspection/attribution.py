@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.inspection.lens import unembedding
 from gpt2np.inspection.trace import Trace
 from gpt2np.model import GPT2
+from gpt2np.model.checkpoint import EMBEDDING, HEAD
 
 Array = NDArray[Any]
 
@@ -88,7 +88,8 @@ def attribution(
     last = f"blocks.{model.config.n_layer - 1}.resid"
     trace.held(["embed", "blocks.*.attn.z", "blocks.*.mlp.out", last, "logits"])
     named = dict(_parts(model, trace, position))
-    columns = unembedding(model)[:, asked].astype(np.float64)  # (C, K)
+    head = HEAD if HEAD in model.weights else EMBEDDING
+    columns = model.weights.rows(head, asked).T.astype(np.float64)  # (C, K)
     values = _normalized(model, np.stack(list(named.values())), trace[last][position]) @ columns
     bias = model.weights["ln_f.bias"].astype(np.float64) @ columns
     return Attribution(

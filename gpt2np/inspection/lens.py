@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.inspection.trace import Trace
 from gpt2np.model import GPT2
-from gpt2np.model.checkpoint import EMBEDDING, HEAD
 from gpt2np.model.functions import layer_norm, softmax
 
 Array = NDArray[Any]
@@ -29,23 +28,12 @@ _ROWS = 128  # of logits at a time, so that they take bounded memory
 def logit_lens(model: GPT2, residual: Array) -> Array:
     """Any residual (…, C) through ln_f and the unembedding → logits (…, V).
 
-    Of the last block's residual these are the model's logits, to rounding.
+    Of the last block's residual these are the model's logits: to the bit, where `GPT2.forward`
+    promises that.
     """
-    return _logits(model, residual, unembedding(model))
-
-
-def _logits(model: GPT2, residual: Array, matrix: Array) -> Array:
     ln_f = model.weights["ln_f.weight"], model.weights["ln_f.bias"]
-    logits: Array = layer_norm(residual, *ln_f, model.config.layer_norm_epsilon) @ matrix
-    return logits
-
-
-def unembedding(model: GPT2) -> Array:
-    """The matrix (C, V) from the last layer norm to logits: the head, or the tied embedding.
-
-    Each call copies it, if the model has it in panels.
-    """
-    return model.weights[HEAD if HEAD in model.weights else EMBEDDING].T
+    x = layer_norm(residual, *ln_f, model.config.layer_norm_epsilon)
+    return model.unembed(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
@@ -93,12 +81,11 @@ def lens_table(
     names = trace.held(points)
     positions = np.arange(len(trace.ids))[-last if last else 0 :]
     residuals = np.concatenate([trace[name][positions] for name in names])  # (K·P, C)
-    matrix = unembedding(model)
     ids = np.empty((len(residuals), n), np.int64)
     probabilities = np.empty(ids.shape, residuals.dtype)
     for start in range(0, len(residuals), _ROWS):
         rows = slice(start, start + _ROWS)
-        p = probabilities_of(_logits(model, residuals[rows], matrix))
+        p = probabilities_of(logit_lens(model, residuals[rows]))
         ids[rows] = likeliest(p, n)
         probabilities[rows] = np.take_along_axis(p, ids[rows], -1)
         progress(len(p))

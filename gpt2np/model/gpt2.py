@@ -46,7 +46,7 @@ Continue ids greedily with a cache, so that each step computes one token:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -170,13 +170,21 @@ class GPT2:
             cache.advance(tokens.stop - tokens.start)
         ln_f = self.weights["ln_f.weight"], self.weights["ln_f.bias"]
         x = step.at("ln_f", self._layer_norm(x, ln_f))  # (R, C)
+        logits = self._unembedded(x, w.unembedding)
+        return step.at("logits", logits[: np.count_nonzero(step.asked)])  # (R, V)
+
+    def unembed(self, x: Array) -> Array:
+        """What comes out of ln_f, (n, C), through the unembedding → logits (n, V)."""
+        with one_thread_each():
+            return self._unembedded(x, self.weights.for_pass(short=False).unembedding)
+
+    def _unembedded(self, x: Array, unembedding: Iterable[Array]) -> Array:
         parts = [
             by_rows(partial(linear, panels=some), x, some.shape[1] * some.shape[3])
-            for some in w.unembedding
+            for some in unembedding
         ]
         logits = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-        wanted = np.count_nonzero(step.asked)
-        return step.at("logits", logits[:wanted, : self.config.vocab_size])  # (R, V)
+        return logits[:, : self.config.vocab_size]
 
     def _block(self, layer: int, w: Block, x: Array, step: Step) -> Array:
         """One transformer block, pre-LN: the residual stream x (N, C) → itself, in the last (R, C).

@@ -174,6 +174,13 @@ class Weights(MutableMapping[str, Array]):
     def _cut(self, name: str) -> tuple[int, int]:
         return self._cuts[_kind(name)]
 
+    def rows(self, name: str, numbers: NDArray[np.int64]) -> Array:
+        """Some rows of an embedding or head (V, C) → (n, C), without a copy of all."""
+        with self._lock:
+            if name in self._arrays:
+                return self._arrays[name][numbers]
+            return self._panels[name].columns(numbers)
+
     def __getitem__(self, name: str) -> Array:
         with self._lock:
             if name in self._arrays:

@@ -42,6 +42,9 @@ def test_what_was_put_in_comes_out(config, head):
         for name, array in given.items():
             np.testing.assert_array_equal(weights[name], array, name)
             assert weights[name].dtype == np.float32
+        for name in ("wte.weight", "lm_head.weight")[: 1 + head]:
+            some = np.array([66, 0, 5])
+            np.testing.assert_array_equal(weights.rows(name, some), given[name][some])
         weights.for_pass(short=False)
     assert weights.parameters == sum(array.size for array in given.values())
 
