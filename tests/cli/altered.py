@@ -8,6 +8,17 @@ import sys
 
 _MAIN = "from gpt2np.__main__ import main\nraise SystemExit(main())\n"
 
+_READY = """
+import signal, sys
+install = signal.signal
+def installing(*args):
+    before = install(*args)
+    signal.signal = install
+    print("ready", file=sys.stderr, flush=True)
+    return before
+signal.signal = installing
+"""
+
 _SLOW_MODEL = """
 import time
 from gpt2np import GPT2
@@ -68,6 +79,11 @@ convert._numbers = slow
 def altered(code: str) -> list[str]:
     """`python -m gpt2np`, after `code`."""
     return [sys.executable, "-c", code + _MAIN]
+
+
+def ready() -> list[str]:
+    """It writes "ready" to stderr when Ctrl-C is its own affair, and no longer Python's."""
+    return altered(_READY)
 
 
 def slow_model() -> list[str]:
