@@ -13,7 +13,7 @@ import sys
 import time
 
 import pytest
-from altered import saving_all_the_time
+from altered import saving_all_the_time, slow_model
 from conftest import CHECKOUT
 
 from gpt2np import load
@@ -97,7 +97,8 @@ def test_progress_at_a_terminal(tmp_path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o.jsonl")]
-    process = subprocess.Popen([*COMMAND, *where, "-n", "8"], stderr=theirs)
+    command = [*slow_model(), *COMMAND[3:], *where, "-n", "8"]
+    process = subprocess.Popen(command, stderr=theirs)
     os.close(theirs)
     seen = b""
     with contextlib.suppress(OSError):  # when nobody holds the other end any more
