@@ -4,11 +4,27 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+# Threads without work are to sleep: by default OpenBLAS's spin in the way of torch's, and those in
+# the way of all else. Both libraries read it once, when they are imported.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 CHECKOUT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("GPT2NP_TEST_DATA", CHECKOUT.parent / "shared" / "data"))
+
+# The same examples in each run, however slow the machine: what fails fails again. For others:
+# `pytest --hypothesis-profile default`.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("repeatable")
 
 _tables: dict[str, list[str]] = defaultdict(list)
 

@@ -11,6 +11,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from urllib.parse import unquote
 
 LARGE = ".safetensors"  # files with this suffix lie on the other host
@@ -34,6 +35,12 @@ class Repository:
 
     def files(self, commit):
         return next(f for name, f in self.revisions.items() if _commit_of(name) == commit)
+
+
+@cache
+def _sha256(content):
+    """Python remembers the hash of a bytes object, by which it is found again."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def _commit_of(revision):
@@ -169,7 +176,7 @@ class Hub:
         if not file.endswith(LARGE):
             etag = f'"{hashlib.sha1(content).hexdigest()}"'
             return self._send(request, 200, headers | {"ETag": etag}, content)
-        digest = hashlib.sha256(content).hexdigest()
+        digest = _sha256(content)
         headers |= {
             "Location": f"{self.large_url}/{digest}",
             "X-Linked-ETag": f'"{digest}"',
@@ -184,7 +191,7 @@ class Hub:
             for files in repository.revisions.values()
             for content in files.values()
         )
-        content = next(c for c in files if hashlib.sha256(c).hexdigest() == digest)
+        content = next(c for c in files if _sha256(c) == digest)
         start = re.match(r"bytes=(\d+)-", request.headers["Range"] or "")
         headers, trouble = {}, self.trouble
         if start and trouble.ranges:
@@ -218,6 +225,6 @@ class Hub:
 def _entry(file, content):
     entry = {"type": "file", "path": file, "size": len(content), "oid": "0" * 40}
     if file.endswith(LARGE):
-        digest = hashlib.sha256(content).hexdigest()
+        digest = _sha256(content)
         entry["lfs"] = {"oid": digest, "size": len(content), "pointerSize": 134}
     return entry

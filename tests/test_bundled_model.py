@@ -3,6 +3,7 @@
 import re
 
 import numpy as np
+import pytest
 from held_out_bits import model_bits, read_stories
 from safetensors.numpy import load_file
 
@@ -20,12 +21,15 @@ def test_size(bundled):
     assert f"{parameters / 1e6:.1f} million parameters" in card(bundled)
 
 
-def test_held_out_bits_per_character(bundled, data, show):
-    stories = read_stories(data / "stories" / "valid.txt")
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
+def test_held_out_bits_per_character(bundled, data, show, step):
+    """Of each sixth story about what the card says; with `-m slow`, of all exactly that."""
+    stories = read_stories(data / "stories" / "valid.txt")[::step]
     bits = model_bits(LanguageModel.load(bundled), stories) / sum(map(len, stories))
     show("bundled model", f"{bits:.4f} bits per character on {len(stories)} held-out stories")
     assert bits < MOST_BITS
-    assert f"**{bits:.3f}**" in card(bundled)
+    (told,) = re.findall(r"\*\*(1\.\d{3})\*\*", card(bundled))
+    assert f"{bits:.3f}" == told if step == 1 else abs(bits - float(told)) < 0.05
 
 
 def test_transformers_loads_it(bundled):

@@ -1,5 +1,6 @@
 """Finding models: bundled, folders, the Hugging Face cache, and a local server that is the Hub."""
 
+import contextlib
 import hashlib
 import http.server
 import json
@@ -210,11 +211,15 @@ class TestDefaultModel:
         with socket.socket() as silent:  # accepts connections, never answers
             silent.bind(("127.0.0.1", 0))
             silent.listen()
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
             start = time.monotonic()
-            result = generate(f"http://127.0.0.1:{silent.getsockname()[1]}")
+            result = generate(url)
             seconds = time.monotonic() - start
+            start = time.monotonic()
+            generate(url, HF_HUB_OFFLINE="1")  # all that, without the wait
+            seconds -= time.monotonic() - start
         assert "model: bundled" in result.stderr and "within 3 seconds" in result.stderr
-        assert seconds < 8
+        assert seconds < 8  # huggingface_hub's own limit is 10
 
     def test_the_variable_names_another(self, hub, generate):
         result = generate(hub.url, GPT2NP_MODEL="bundled")
@@ -239,7 +244,8 @@ class TestNames:
 
     @pytest.mark.parametrize("name", ["a/b/c", "../x", "what is this?", "-x-/", "a/b/c@main"])
     def test_impossible(self, name, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)  # where nothing is called so
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
         with pytest.raises(ModelNotFoundError, match="and it can't be the name of a model") as info:
             find_model(name)
         assert str(info.value).startswith(f"there is no folder {name}")
@@ -341,8 +347,12 @@ class TestDownloadCommand:
         fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         process = start(hub.url, "download", "gpt2", stderr=stderr)
         os.close(stderr)
+        shown = b""
+        with contextlib.suppress(OSError):  # when nobody holds the other end any more
+            while piece := os.read(terminal, 4096):
+                shown += piece
+        shown = shown.decode()
         assert process.communicate(timeout=60)[0].count("\n") == 1
-        shown = os.read(terminal, 100_000).decode()
         assert shown.startswith("\rmodel.safetensors:   0%|") and "100%|" in shown
         assert {line.split(":")[0] for line in shown.split() if line.endswith(":")} == {
             "model.safetensors",
@@ -519,7 +529,7 @@ class TestInterruptions:
     def test_killed_and_continued(self, hub, start, download, files, home):
         hub.trouble = Trouble(stall=10_600_000, times=1)
         process = start(hub.url, "download", "gpt2")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not sum(Path(path).stat().st_size for path in leftovers(home)):
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.05)
@@ -569,7 +579,7 @@ class TestInterruptions:
     def test_two_processes_at_once(self, hub, start, files, home):
         hub.trouble = Trouble(delay=0.2)
         processes = [start(hub.url, "download", "gpt2") for _ in range(3)]
-        results = [process.communicate(timeout=60) for process in processes]
+        results = [process.communicate(timeout=120) for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0], results
         (folder,) = {stdout for stdout, _ in results}
         self.check(hub, Path(folder.strip()), files, home)

@@ -14,6 +14,8 @@ import pytest
 from gpt2np import threads
 from gpt2np.threads import in_parallel, split
 
+PATIENCE = 120  # seconds, after which a thread that is waited for will not come
+
 
 @pytest.fixture
 def three_threads(monkeypatch):
@@ -32,7 +34,7 @@ class TestInParallel:
         assert sorted(done) == list(range(count))
 
     def test_pieces_run_at_the_same_time(self):
-        meeting = threading.Barrier(3, timeout=20)
+        meeting = threading.Barrier(3, timeout=PATIENCE)
         in_parallel(lambda _: meeting.wait(), range(3), 3)
 
     @pytest.mark.parametrize("failing", [0, 2])
@@ -52,10 +54,12 @@ class TestInParallel:
 
     def test_no_more_threads_than_are_asked_for(self):
         for most in (1, 2):
-            seen = set()
+            seen, meeting = set(), threading.Barrier(most, timeout=PATIENCE)
 
-            def work(_, seen=seen):
+            def work(piece, most=most, seen=seen, meeting=meeting):
                 seen.add(threading.get_ident())
+                if piece < most:
+                    meeting.wait()  # so many do come
                 time.sleep(0.005)
 
             in_parallel(work, range(12), most)
@@ -73,7 +77,7 @@ class TestInParallel:
         assert len(pairs) == 6 and all(within == {mine} for mine, within in pairs)
 
     def test_the_only_piece_may_share_its_work(self):
-        meeting = threading.Barrier(3, timeout=20)
+        meeting = threading.Barrier(3, timeout=PATIENCE)
         in_parallel(lambda _: in_parallel(lambda _: meeting.wait(), range(3), 3), [0], 3)
 
     def test_ctrl_c_waits_for_what_runs_and_leaves_the_rest(self):
@@ -97,16 +101,17 @@ class TestInParallel:
         assert sorted(begun) == list(range(9))
 
     def test_ctrl_c_while_waiting_for_a_helper(self):
-        main, ended = threading.get_ident(), []
+        main, ended, helped = threading.get_ident(), [], threading.Event()
 
         def work(piece):
             if threading.get_ident() != main:
+                helped.set()
                 time.sleep(0.2)
                 signal.pthread_kill(main, signal.SIGINT)
                 time.sleep(0.2)
                 ended.append(piece)
             else:
-                time.sleep(0.05)  # and then it waits
+                assert helped.wait(PATIENCE)  # and then it waits for the helper's end
 
         with pytest.raises(KeyboardInterrupt):
             in_parallel(work, range(2), 2)
@@ -122,10 +127,19 @@ class TestInParallel:
                     raise KeyboardInterrupt
                 return outcome
 
+        helped = threading.Event()
+
+        def work(_):
+            if threading.get_ident() == main:
+                assert helped.wait(PATIENCE)
+                time.sleep(0.1)  # the helper does the rest in this time
+            else:
+                helped.set()
+
         monkeypatch.setattr(threads, "SimpleQueue", Outcomes)
         threads._helpers()
         with pytest.raises(KeyboardInterrupt):
-            in_parallel(lambda _: time.sleep(0.3 * (threading.get_ident() == main)), range(5), 2)
+            in_parallel(work, range(5), 2)
 
     def test_many_callers_at_once(self):
         results = {}
@@ -140,7 +154,7 @@ class TestInParallel:
         for thread in callers:
             thread.start()
         for thread in callers:
-            thread.join(30)
+            thread.join(PATIENCE)
         for number in range(8):
             assert results[number] == [[(number, piece) for piece in range(5)]] * 50
 

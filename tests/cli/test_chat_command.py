@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from altered import slow_model
 
 from gpt2np import load
 
@@ -41,11 +42,11 @@ def _own_terminal():
 class Terminal:
     """A chat in a pseudo-terminal."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, command=COMMAND):
         ours, theirs = pty.openpty()
         environment = {**os.environ, "TERM": "dumb"}
         self.process = subprocess.Popen(
-            [*COMMAND, *BUNDLED, *arguments],
+            [*command, *BUNDLED, *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -57,11 +58,11 @@ class Terminal:
         self.ours = ours
         self.seen = ""
 
-    def wait_for(self, text, seconds=20):
+    def wait_for(self, text, seconds=120):
         """All that is seen up to `text`, or to the end if it is None."""
         end = time.monotonic() + seconds
         while text is None or text not in self.seen:
-            ready, _, _ = select.select([self.ours], [], [], end - time.monotonic())
+            ready, _, _ = select.select([self.ours], [], [], max(0, end - time.monotonic()))
             assert ready, f"no {text!r} after {self.seen!r}"
             try:
                 piece = os.read(self.ours, 4096).decode(errors="replace").replace("\r\n", "\n")
@@ -118,7 +119,8 @@ class TestAtATerminal:
         assert terminal.wait_for(None).strip() == "" and terminal.ended() == 0
 
     def test_ctrl_c_stops_the_answer_and_not_the_program(self, lm, tmp_path):
-        terminal = Terminal("-n", "500", "--ignore-eos")
+        command = [*slow_model(), "chat"]
+        terminal = Terminal("-n", "500", "--ignore-eos", command=command)
         terminal.wait_for(">>> ")
         terminal.type("The king\n")
         terminal.wait_for("The king\n")
@@ -189,8 +191,9 @@ class TestFromAPipe:
         assert f"tokens: {len(first.prompt_ids) + 8} of 512 computed" in stderr
 
     def test_ctrl_c_ends_a_script(self):
+        endless = ["-n", "10000000", "--ignore-eos", "--window", "400"]
         process = subprocess.Popen(
-            [*COMMAND, *BUNDLED, "-n", "500", "--ignore-eos"],
+            [*COMMAND, *BUNDLED, *endless],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from conftest import save_reference
+from altered import slow_conversion
 
 COMMAND = [sys.executable, "-m", "gpt2np"]
 
@@ -77,14 +77,13 @@ def test_pickles_are_not_read(tmp_path):
 
 @pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_leaves_nothing(tmp_path, kind, code):
-    save_reference(tmp_path / "a", n_layer=12)
     process = subprocess.Popen(
-        [*COMMAND, "convert", str(tmp_path / "a"), str(tmp_path / "b"), "--dtype", "float16"],
-        stderr=subprocess.PIPE,
+        [*slow_conversion(), "convert", "bundled", str(tmp_path / "b")], stderr=subprocess.PIPE
     )
     while not list(tmp_path.glob(".b.*.tmp/*")):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(kind)
-    assert process.wait(30) == code and b"Traceback" not in process.stderr.read()
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == code and b"Traceback" not in stderr
+    assert list(tmp_path.iterdir()) == []

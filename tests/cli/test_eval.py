@@ -259,7 +259,7 @@ def test_the_bar_and_ctrl_c(file):
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    command = [*COMMAND, "perplexity", str(file(STORY * 1000)), "--model", "bundled"]
+    command = [*COMMAND, "perplexity", str(file(STORY * 9000)), "--model", "bundled"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     seen = b""

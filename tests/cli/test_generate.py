@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from altered import ready, telling, waiting
 
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import main
@@ -81,16 +82,19 @@ class TestOutput:
         result = generate("--file", str(tmp_path / "prompt.txt"), *ONCE[1:])
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
 
-    def test_streams(self):
+    def test_streams(self, bundled):
+        """What is generated is written before anything more is."""
         process = subprocess.Popen(
-            [*COMMAND, "generate", "The", "-n", "500", "--no-echo", "--model", "bundled"],
+            [*waiting(), "generate", "The", "-n", "9", "--no-echo", "--seed", "1"],
+            env=os.environ | {"GPT2NP_MODEL": "bundled"},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        first = os.read(process.stdout.fileno(), 20)
-        assert 0 < len(first) < 20 and process.poll() is None
-        process.kill()
-        process.communicate()
+        pieces = list(LanguageModel.load(bundled).stream("The", seed=1, max_new_tokens=9))
+        first, rest = "".join(pieces[:5]).encode(), "".join(pieces[5:]).encode()
+        assert process.stdout.read(len(first)) == first and rest
+        assert process.communicate(b"x", timeout=60)[0] == rest + b"\n"
 
     def test_unicode(self):
         env = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}
@@ -358,23 +362,23 @@ class TestBadInput:
 
 
 class TestInterruption:
-    def start(self, *arguments):
+    """Of a generation that takes hours, so that no machine is done before the signal comes."""
+
+    def start(self, *arguments, command=COMMAND):
+        endless = ["-n", "10000000", "--ignore-eos", "--window", "400", "--seed", "2"]
         return subprocess.Popen(
-            [
-                *COMMAND,
-                "generate",
-                "The",
-                "-n",
-                "500",
-                "--seed",
-                "2",
-                "--model",
-                "bundled",
-                *arguments,
-            ],
+            [*command, "generate", "The", *endless, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env=os.environ | {"GPT2NP_MODEL": "bundled"},
         )
+
+    def is_its_beginning(self, text, bundled):
+        endless = {"max_new_tokens": 10_000_000, "ignore_eos": True, "window": 400, "seed": 2}
+        pieces, whole = LanguageModel.load(bundled).stream("The", **endless), ""
+        while len(whole) < len(text):
+            whole += next(pieces)
+        return whole.startswith(text)
 
     def test_ctrl_c_keeps_what_was_written(self, bundled):
         process = self.start("--no-echo")
@@ -382,33 +386,30 @@ class TestInterruption:
         process.send_signal(signal.SIGINT)
         rest, stderr = process.communicate(timeout=60)
         assert process.returncode == 130
-        lm = LanguageModel.load(bundled)
-        whole = lm.generate("The", seed=2, max_new_tokens=500).text
-        assert 0 < len((first + rest).strip()) < len(whole)
-        assert whole.startswith((first + rest).decode().rstrip("\n"))
+        text = (first + rest).decode().rstrip("\n")
+        assert text and self.is_its_beginning(text, bundled)
         assert "Traceback" not in stderr.decode()
         assert stderr.decode().splitlines()[-1].endswith("finish reason: cancelled")
 
-    def test_ctrl_c_with_json_gives_what_there_is(self):
-        process = self.start("--json")
-        while b"seed" not in process.stderr.readline():
-            pass
-        time.sleep(0.2)
+    def test_ctrl_c_with_json_gives_what_there_is(self, bundled):
+        process = self.start("--json", command=telling())
+        while process.stderr.readline() != b"begun\n":
+            assert process.poll() is None
         process.send_signal(signal.SIGINT)
         stdout, _ = process.communicate(timeout=60)
         assert process.returncode == 130
-        assert json.loads(stdout)["finish_reason"] == "cancelled"
+        content = json.loads(stdout)
+        assert content["finish_reason"] == "cancelled"
+        assert self.is_its_beginning(content["text"], bundled)
 
     @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.4])
     def test_ctrl_c_at_the_start_leaves_no_traceback(self, delay):
-        process = self.start()
+        process = self.start(command=ready())
+        assert process.stderr.readline() == b"ready\n"
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
-        # Before Python has set up its own handler, the signal ends the process (-2).
-        assert process.returncode in (130, -signal.SIGINT)
-        if process.returncode == 130:
-            assert b"Traceback" not in stderr
+        assert process.returncode == 130 and b"Traceback" not in stderr
 
     def test_a_closed_pipe_is_not_an_error(self):
         process = self.start("--no-echo")

@@ -1,6 +1,7 @@
 """`gpt2np info` as a user runs it: what it tells of good, odd and damaged models."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,8 +9,10 @@ import time
 
 import numpy as np
 import pytest
-from conftest import save_reference
 from safetensors.numpy import load_file, save_file
+
+from gpt2np.model import GPT2Config
+from gpt2np.model.checkpoint import weight_shapes
 
 
 def info(*arguments):
@@ -65,16 +68,46 @@ def test_as_text(bundled):
         assert line in lines
 
 
-def test_reads_the_headers_only_and_takes_less_than_a_second(tmp_path, show):
-    save_reference(tmp_path, n_layer=12)
+def header_alone(folder, **shape):
+    """A checkpoint of which only the header is there: the numbers are a hole in the file."""
+    config = GPT2Config(**shape)
+    header, at = {}, 0
+    for name, size in weight_shapes(config).items():
+        end = at + 4 * math.prod(size)
+        header[name] = {"dtype": "F32", "shape": size, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + at)
+    content = {"model_type": "gpt2", **shape}
+    (folder / "config.json").write_text(json.dumps(content))
+    return len(header), at
+
+
+def seconds_of(*arguments):
+    """The best of three runs, as the machine may have something else to do."""
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        content = json.loads(info(tmp_path, "--json").stdout)
+        info(*arguments)
         seconds.append(time.perf_counter() - start)
-    assert content["parameters"] == 124_439_808 and len(content["tensors"]) == 148
-    assert min(seconds) < 1
-    show("gpt2np info", f"124M parameters, 498 MB: {sorted(seconds)[1]:.2f} s, the whole process")
+    return min(seconds)
+
+
+def test_reads_the_headers_only_and_takes_less_than_a_second(tmp_path, show):
+    number, size = header_alone(tmp_path, n_layer=12)
+    content = json.loads(info(tmp_path, "--json").stdout)
+    assert content["parameters"] == 124_439_808 and len(content["tensors"]) == number == 148
+    seconds = seconds_of(tmp_path, "--json")
+    assert seconds < max(1, 5 * seconds_of("--help"))  # on a slow machine that is slow, too
+    show("gpt2np info", f"124M parameters, {size >> 20} MiB: {seconds:.2f} s, the whole process")
+
+
+def test_the_numbers_of_a_model_larger_than_any_memory_are_not_read(tmp_path):
+    _, size = header_alone(tmp_path, n_layer=96, n_embd=12288, n_head=96)
+    content = json.loads(info(tmp_path, "--json").stdout)  # it may take two minutes
+    assert size > 690e9 and content["parameters"] == size // 4 and not content["problems"]
 
 
 def test_what_does_not_fit_is_listed_in_full(folder):
@@ -133,7 +166,7 @@ def test_a_hostile_card_and_names_for_the_terminal(folder):
     (folder / "README.md").write_text("---\n" + "a: b\n" * 200_000 + "license: mit\n---\n")
     start = time.perf_counter()
     assert json.loads(info(folder, "--json").stdout)["licence"] is None
-    assert time.perf_counter() - start < 3
+    assert time.perf_counter() - start < 30
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name here")

@@ -13,19 +13,14 @@ import sys
 import time
 
 import pytest
+from altered import saving_all_the_time, slow_model
 from conftest import CHECKOUT
 
 from gpt2np import load
 from gpt2np.cli.many_prompts import _load
 
 COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
-SAVING_ALL_THE_TIME = [  # the same command, but for how often it writes a checkpoint
-    sys.executable,
-    "-c",
-    "from gpt2np.prompts import job; job._CHECKPOINT_SECONDS = 0; "
-    "from gpt2np.__main__ import main; raise SystemExit(main())",
-    *COMMAND[3:],
-]
+SAVING_ALL_THE_TIME = [*saving_all_the_time(0.03), *COMMAND[3:]]  # here hundreds of times
 WORDS = ["the", "fox", "king", "little", "boat", "ran", "said", "went", "house", "princess"]
 
 
@@ -126,7 +121,8 @@ def test_progress_at_a_terminal(tmp_path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o.jsonl")]
-    process = subprocess.Popen([*COMMAND, *where, "-n", "8"], stderr=theirs)
+    command = [*slow_model(), *COMMAND[3:], *where, "-n", "8"]
+    process = subprocess.Popen(command, stderr=theirs)
     os.close(theirs)
     seen = b""
     with contextlib.suppress(OSError):  # when nobody holds the other end any more
@@ -195,12 +191,13 @@ class TestInterruption:
     def test_ctrl_c_keeps_what_is_done(self, tmp_path):
         short_prompts(tmp_path / "p.txt", self.COUNT)
         arguments = self.arguments(tmp_path, "o.jsonl")[:-4]  # the seed is chosen, and kept
-        process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE)
-        lines = tmp_path / "o.jsonl.partial" / "journal"
-        while not (lines.exists() and lines.stat().st_size):
+        process = subprocess.Popen([*SAVING_ALL_THE_TIME, *arguments], stderr=subprocess.PIPE)
+        journal = tmp_path / "o.jsonl.partial" / "journal"
+        while not (journal.exists() and journal.stat().st_size):
+            assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130 and b"Traceback" not in stderr
         assert b"interrupted; the same command goes on from what is kept in " in stderr
         seed = next(line for line in stderr.decode().splitlines() if line.startswith("seed: "))

@@ -86,7 +86,7 @@ def test_a_search_without_end(monkeypatch):
     patterns, started = StopPatterns([], ["(a|aa)+$b"]), time.perf_counter()
     with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .*: '\(a\|aa\)\+\$b'"):
         patterns.push("a" * 48)
-    assert time.perf_counter() - started < 5
+    assert time.perf_counter() - started < 60  # it would be hours
     assert patterns.finish() == "a" * 48 and patterns.found is None
 
 

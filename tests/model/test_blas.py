@@ -39,16 +39,16 @@ def test_the_last_of_several_threads_restores_it(counted):
     def other():
         with one_thread_each():
             inside.set()
-            leave.wait(20)
+            leave.wait(120)
 
     thread = threading.Thread(target=other)
     thread.start()
-    inside.wait(20)
+    inside.wait(120)
     with one_thread_each():
         pass
     assert counted[-1] == 1
     leave.set()
-    thread.join(20)
+    thread.join(120)
     assert counted == [5, 1, 5]
 
 

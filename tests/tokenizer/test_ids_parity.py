@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import accumulate
 
 import pytest
 import tiktoken
@@ -10,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 from tokenizers import ByteLevelBPETokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 
 from gpt2np import Tokenizer
+from gpt2np.tokenizer.split import GPT2_PATTERN, splitter
 
 PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -61,35 +64,43 @@ def check_spans(spans, text):
         assert spans[0].byte_start == 0 and spans[-1].byte_end == len(data)
 
 
-def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show):
+def check_offsets(ours, text, expected):
+    """Ids and offsets are those of `expected`, the Encoding of tokenizers."""
+    spans = ours.offsets(text, disallowed_special=())
+    assert [span.id for span in spans] == expected.ids, ascii(text[:100])
+    assert [(span.start, span.end) for span in spans] == expected.offsets, ascii(text[:100])
+    check_spans(spans, text)
+
+
+@pytest.mark.parametrize("most", [30_000, pytest.param(None, marks=pytest.mark.slow)])
+def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show, most):
+    """Ids of the whole texts; offsets of so many characters of the longest, unless it is slow."""
     texts = tokens = 0
     for name, text in all_texts(data):
         ids = ours.encode(text, disallowed_special=())
-        expected = rust_gpt2.encode(text)
-        spans = ours.offsets(text, disallowed_special=())
         assert ids == tiktoken_gpt2.encode(text, disallowed_special=()), name
-        assert ids == expected.ids == [span.id for span in spans], name
-        assert [(span.start, span.end) for span in spans] == expected.offsets, name
         assert ours.decode(ids) == text, name
-        check_spans(spans, text)
+        check_offsets(ours, text[:most], rust_gpt2.encode(text[:most]))
         texts, tokens = texts + 1, tokens + len(ids)
     line = f"{texts} texts, {tokens} tokens: ids and offsets equal, every text decodes to itself"
     show("tokenizer against tiktoken and tokenizers", line)
     assert texts > 6000
 
 
-def test_all_the_stories(data, ours, tiktoken_gpt2, rust_gpt2, show):
+@pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.slow)])
+def test_all_the_stories(data, ours, tiktoken_gpt2, rust_gpt2, show, step):
+    """Ids of all of them; offsets of each twentieth, or with `-m slow` of all."""
     stories = (data / "stories/train.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     tokens = 0
-    for number in range(0, len(stories), 100):
-        batch = stories[number : number + 100]
-        for text, expected in zip(batch, rust_gpt2.encode_batch(batch), strict=True):
-            ids = ours.encode(text)
-            assert ids == tiktoken_gpt2.encode_ordinary(text) == expected.ids
-            assert [(span.start, span.end) for span in ours.offsets(text)] == expected.offsets
-            assert ours.decode(ids) == text
-            tokens += len(ids)
-    line = f"{len(stories)} stories, {tokens} tokens: ids and offsets equal"
+    for text in stories:
+        ids = ours.encode(text)
+        assert ids == tiktoken_gpt2.encode_ordinary(text)
+        assert ours.decode(ids) == text
+        tokens += len(ids)
+    for text in stories[::step]:
+        check_offsets(ours, text, rust_gpt2.encode(text))
+    some = len(stories[::step])
+    line = f"{len(stories)} stories, {tokens} tokens: ids equal; and offsets of {some} stories"
     show("tokenizer against tiktoken and tokenizers", line)
     assert tokens > 5_000_000
 
@@ -104,27 +115,34 @@ def strange(rng):
     return "".join(rng.choices(" \n\t\r\x0b\x1c\x85\xa0\u3000ab1.'!é漢🤗\x01\x02sdmtl", k=length))
 
 
-def test_200_000_random_texts(ours, tiktoken_gpt2, rust_gpt2, show):
+@pytest.mark.parametrize("count", [50_000, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_random_texts(ours, tiktoken_gpt2, rust_gpt2, show, count):
     rng = random.Random(2026)
-    texts = [strange(rng) for _ in range(200_000)]
-    theirs = rust_gpt2.encode_batch(texts)
-    for text, expected in zip(texts, theirs, strict=True):
+    texts = [strange(rng) for _ in range(count)]
+    for text, expected in zip(texts, rust_gpt2.encode_batch(texts), strict=True):
         ids = ours.encode(text)
-        assert ids == tiktoken_gpt2.encode_ordinary(text) == expected.ids, ascii(text)
-        assert [(span.start, span.end) for span in ours.offsets(text)] == expected.offsets, text
+        assert ids == tiktoken_gpt2.encode_ordinary(text), ascii(text)
         assert ours.decode(ids) == text
+        check_offsets(ours, text, expected)
     line = f"{len(texts)} random texts: ids and offsets equal"
     show("tokenizer against tiktoken and tokenizers", line)
 
 
-def test_every_character(ours, tiktoken_gpt2, rust_gpt2):
-    """Each character of Unicode after a letter, a digit and a sign: which does it belong to?"""
-    codes = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_character(ours, tiktoken_gpt2, step):
+    """Each character of Unicode after a letter, a digit and a sign: which does it belong to?
+
+    The ids tell that of many characters, the pieces of all. From 0x40000 on, where almost none is
+    assigned, each sixteenth, or with `-m slow` all.
+    """
+    codes = [code for code in range(0x40000) if not 0xD800 <= code < 0xE000]
+    codes += range(0x40000, 0x110000, step)
+    rust, split = ByteLevel(add_prefix_space=False), splitter((GPT2_PATTERN,))
     for start in range(0, len(codes), 1000):
         text = "".join(f"a{chr(c)}1{chr(c)}.{chr(c)} {chr(c)}" for c in codes[start : start + 1000])
         assert ours.encode(text) == tiktoken_gpt2.encode_ordinary(text)
-    some = "".join(f"a{chr(c)}1{chr(c)}" for c in codes[:0x20000])
-    assert ours.encode(some) == rust_gpt2.encode(some).ids
+        ends = [end for _, (_, end) in rust.pre_tokenize_str(text)]
+        assert [*accumulate(map(len, split(text)))] == ends
 
 
 @settings(deadline=None, max_examples=500)

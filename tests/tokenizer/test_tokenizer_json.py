@@ -307,4 +307,4 @@ def test_white_space_around_many_tokens_takes_linear_time():
     text = "w <mask> " * 100_000
     start = time.perf_counter()
     assert len(list(split_added(text, tokens))) == 200_000
-    assert time.perf_counter() - start < 5  # 0.2 s; it was minutes
+    assert time.perf_counter() - start < 30  # 0.2 s; it was minutes
