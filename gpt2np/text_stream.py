@@ -164,9 +164,13 @@ class TextStream(Iterator[str]):
             prompt_logprobs=None if options.prompt_logprobs is None else self._of_prompt(),
         )
 
+    def step(self) -> None:
+        """Go on by an id or more. For those who ask for the text, `new_text`, by themselves."""
+        decode_step(self._lm.model, [self.sequence])
+
     def __next__(self) -> str:
         while self.running:
-            decode_step(self._lm.model, [self.sequence])
+            self.step()
             if piece := self.new_text():
                 return piece
         if self.sequence.error:

@@ -12,12 +12,11 @@ import contextlib
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import add_generation_arguments, options_as_typed, options_from
+from gpt2np.cli.live_text import ctrl_c, write_live
 from gpt2np.cli.model_and_prompt import add_model_arguments
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, decoded, without_newline
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(args)
     set_threads(args.threads)
     session = _session(args, options)
-    signal.signal(signal.SIGINT, _ctrl_c)
+    signal.signal(signal.SIGINT, ctrl_c)
     if not sys.stdin.isatty():
         return _talk(session, _piped_line)
     with contextlib.suppress(ImportError):  # as on Windows
@@ -122,51 +121,11 @@ def _do(session: "ChatSession", entry: "Entry") -> bool:
     return told != QUIT
 
 
-class _CtrlC:
-    """Ctrl-C's handler: raises KeyboardInterrupt, but not in the midst of `held`."""
-
-    def __init__(self) -> None:
-        self._holding = self._waiting = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self._holding and not self._waiting:
-            self._waiting = True
-        else:  # the second time even there, as it may take long
-            signal.default_int_handler(number, frame)
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """What must not be left half-done."""
-        self._holding = True
-        try:
-            yield
-        finally:
-            waiting, self._holding, self._waiting = self._waiting, False, False
-        if waiting:
-            raise KeyboardInterrupt
-
-
-_ctrl_c = _CtrlC()
-
-
 def _write(session: "ChatSession", stream: "TextStream") -> None:
     """An answer as it comes; Ctrl-C ends it, and what there is of it is shown and counts."""
-    shown = 0
-
-    def show() -> None:
-        nonlocal shown
-        with _ctrl_c.held():
-            text = stream.completion.text
-            sys.stdout.write(text[shown:])
-            sys.stdout.flush()
-            shown = len(text)
-
     try:
-        for _ in stream:
-            show()
+        write_live(stream)
     except KeyboardInterrupt:
-        stream.cancel()
-        show()
         if not sys.stdin.isatty():
             raise
     finally:

@@ -14,7 +14,6 @@ command is repeated.
 import argparse
 import json
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from gpt2np.cli.generation_options import (
     options_from,
     refuse_without_effect,
 )
+from gpt2np.cli.live_text import ctrl_c, write_live
 from gpt2np.cli.many_prompts import run_prompts
 from gpt2np.cli.model_and_prompt import (
     add_model_arguments,
@@ -159,21 +159,24 @@ def _written(
     """Generate and print; what there is of it, also after Ctrl-C, and the exit code."""
     from gpt2np.text_stream import run_together, together
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is text to keep
+    signal.signal(signal.SIGINT, ctrl_c)  # from here on there is text to keep
     live = len(streams) == 1 and not args.json
-    exit_code, rest = 0, ""
+    exit_code = 0
     try:
         if live:
-            _print_stream(streams[0], "" if args.no_echo else prompt)
+            print("" if args.no_echo else prompt, end="", flush=True)
+            write_live(streams[0])
         else:
             run_together(streams)
     except KeyboardInterrupt:
-        exit_code, rest = 130, "".join([stream.cancel() for stream in streams])
+        exit_code = 130
+        for stream in streams:
+            stream.cancel()
     found = together(streams)
-    if not live:
+    if live:
+        print(flush=True)
+    else:
         _print_all(found, args, prompt)
-    elif exit_code:
-        print(rest, flush=True)
     return found, exit_code
 
 
@@ -185,15 +188,6 @@ def _print_all(found: "Completion", args: argparse.Namespace, prompt: str) -> No
         else:
             between = "---\n" if number else ""
             print(f"{between}{echo}{completion.text}", flush=True)
-
-
-def _print_stream(stream: "TextStream", echo: str) -> None:
-    sys.stdout.write(echo)
-    sys.stdout.flush()
-    for piece in stream:
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    print(flush=True)
 
 
 def _announce(told: Sequence[str], seeds: Sequence[int]) -> None:
