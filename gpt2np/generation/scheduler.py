@@ -28,7 +28,8 @@ class Scheduler:
     def __init__(self, model: GPT2, max_running: int = 16, cache_bytes: int = 1 << 30) -> None:
         """At most `max_running` at once, with at most `cache_bytes` of keys and values; or one.
 
-        Those of draft models and of prompts that several share are counted.
+        Those of draft models and of prompts that several share are counted. The room that ended
+        sequences leave is kept for those that follow: up to three times as much can be resident.
         """
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
@@ -60,7 +61,7 @@ class Scheduler:
         if going:
             # Neighbours in a store of keys and values, of which one may have come later, compute
             # as one only where they follow each other.
-            decode_step(self._model, sorted(going, key=lambda sequence: sequence.cache.slot))
+            decode_step(self._model, sorted(going, key=_where))
         ended = [sequence for sequence in self.running if sequence.finish_reason]
         self.running = [sequence for sequence in self.running if not sequence.finish_reason]
         for sequence in ended:
@@ -90,6 +91,10 @@ class Scheduler:
 
     def _shared_bytes(self, shared: SharedPrompt) -> int:
         return _most_bytes(self._model, shared.length)
+
+
+def _where(sequence: RunningSequence) -> tuple[int, int]:
+    return id(sequence.cache.store), sequence.cache.slot
 
 
 def _most_bytes(model: GPT2, length: int) -> int:

@@ -23,6 +23,7 @@ from gpt2np.model.panels import padded
 Array = NDArray[Any]
 
 TILE = 64  # tokens
+MOST_SLOTS = 16  # of a store, as many rows as one product takes
 
 
 def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32) -> int:
@@ -33,8 +34,8 @@ def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32)
 class KVCache:
     """One sequence's keys and values, which can be cut back.
 
-    They are in a slot of a `Store`, side by side with those of the sequences that it is computed
-    with, so that one product serves all. `make_room` gives it one.
+    They are in a slot of a `Store`. `make_room` brings caches that are used together side by side
+    in one, so that one product serves all of their sequences.
 
     Attributes:
         length: the number of tokens whose keys and values are held, T.
@@ -79,8 +80,8 @@ class KVCache:
     def copy(self) -> KVCache:
         """Another cache of the same tokens, which grows on its own."""
         other = copy(self)
-        if not self.store.admit([other]):
-            self.store.another(slots=1, tiles=_tiles(self.length)).admit([other])
+        if not self.store.admit([other]):  # a first copy is often not the last
+            self.store.another(MOST_SLOTS, _tiles(self.length)).admit([self, other])
         return other
 
     def truncate(self, length: int) -> None:
@@ -90,6 +91,18 @@ class KVCache:
         self.length = length
         self.store.clear(self.slot, length)
 
+    def __getstate__(self) -> dict[str, Any]:
+        some = slice(_tiles(self.length)), self.slot
+        arrays = {"keys": self.store.keys[some].copy(), "values": self.store.values[some].copy()}
+        return {"config": self.store.config, "length": self.length, **arrays}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        keys, values = state["keys"], state["values"]
+        store = Store(state["config"], keys.dtype, slots=1, tiles=len(keys))
+        store.keys[:, 0], store.values[:, 0] = keys, values
+        self.length, self.place = state["length"], (store, 0)
+        store.admit([self])
+
 
 class Store:
     """Room for the keys and values of several sequences; the system gives memory as it is used.
@@ -98,9 +111,9 @@ class Store:
 
     Attributes:
         keys: (tiles, S, L, H, D, TILE).
-        values: (tiles, S, L, H, TILE, D). Beyond a sequence's end they are 0, not left from another
-            one, as they are multiplied by 0 where a neighbour is longer.
-        limit: the most tokens that a sequence can have.
+        values: (tiles, S, L, H, TILE, D). Between passes they are 0 beyond a sequence's end, not
+            left from another one, as they are multiplied by 0 where a neighbour is longer.
+        config: of the model.
     """
 
     def __init__(self, config: GPT2Config, dtype: DTypeLike, slots: int, tiles: int) -> None:
@@ -108,9 +121,9 @@ class Store:
         each = tiles, slots, config.n_layer, config.n_head
         self.keys: Array = np.zeros((*each, size, TILE), dtype)
         self.values: Array = np.zeros((*each, TILE, size), dtype)
-        self.limit = config.n_positions
-        self._config = config
+        self.config = config
         self._reach = [0] * slots  # how many tokens may have values other than 0
+        self._used = [0] * slots  # how many have ever been here: they take memory
         self._owners: WeakValueDictionary[int, KVCache] = WeakValueDictionary()
         self._lock = threading.Lock()
 
@@ -121,30 +134,35 @@ class Store:
 
     def another(self, slots: int, tiles: int) -> Store:
         """An empty store for the same model."""
-        return Store(self._config, self.keys.dtype, slots, tiles)
+        return Store(self.config, self.keys.dtype, slots, tiles)
 
     def admit(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches here, each to a slot that no other has, with room for `length` tokens.
 
-        If there are too few free ones, or with less room, nothing is done, and the answer is False.
+        They must fit. Nothing is done and the answer is False if there are too few free slots or is
+        less room, or if more than half of the memory is of sequences that have gone.
         """
         with self._lock:
             free = [slot for slot in range(len(self._reach)) if slot not in self._owners]
-            if len(free) < len(caches) or self.room < length:
+            staying = sum(_tiles(cache.length) for cache in self._owners.values())
+            coming = len(caches) * max(1, _tiles(length))
+            wasted = sum(self._used) > 2 * TILE * (staying + coming)
+            if len(free) < len(caches) or self.room < length or wasted:
                 return False
             for slot, cache in zip(free, caches, strict=False):
                 self._copy(cache, slot)
                 self._owners[slot] = cache
                 before, cache.place = cache.place, (self, slot)  # at once, for Ctrl-C's sake
-                before[0].leave(before[1], cache)
+                if before[0] is not self:
+                    before[0].leave(before[1], cache)
             return True
 
     def _copy(self, cache: KVCache, slot: int) -> None:
         tiles = _tiles(cache.length)
-        self.keys[:tiles, slot] = cache.store.keys[:tiles, cache.slot]
         self.clear(slot, 0)
+        self.expect(slot, tiles * TILE)  # before it is so, for Ctrl-C's sake
+        self.keys[:tiles, slot] = cache.store.keys[:tiles, cache.slot]
         self.values[:tiles, slot] = cache.store.values[:tiles, cache.slot]
-        self.expect(slot, cache.length)
 
     def leave(self, slot: int, cache: KVCache) -> None:
         """Let others have a slot, if it is this cache's."""
@@ -154,6 +172,7 @@ class Store:
     def expect(self, slot: int, length: int) -> None:
         """So many tokens are going to be put in a slot."""
         self._reach[slot] = max(self._reach[slot], length)
+        self._used[slot] = max(self._used[slot], length)
 
     def clear(self, slot: int, length: int) -> None:
         """Make the values beyond so many tokens 0."""
@@ -165,7 +184,7 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Places:
+class NewTokens:
     """Where a store keeps new tokens.
 
     Attributes:
@@ -190,41 +209,48 @@ class Places:
         self.store.values[(*some, self.at)] = values[:, self.tokens].swapaxes(0, 1)
 
 
-def places(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[Places]:
-    """The places of new tokens, which are those of each cache's sequence among the packed ones."""
+def new_tokens(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[NewTokens]:
+    """The new tokens of sequences, store by store: which of the packed ones are each cache's."""
     runs: list[list[tuple[KVCache, slice]]] = []
     for cache, some in zip(caches, tokens, strict=True):
         if not runs or runs[-1][-1][0].store is not cache.store:
             runs.append([])
         runs[-1].append((cache, some))
-    return [_places(run) for run in runs]
+    return [_in_store(run) for run in runs]
 
 
-def _places(run: Sequence[tuple[KVCache, slice]]) -> Places:
+def _in_store(run: Sequence[tuple[KVCache, slice]]) -> NewTokens:
     counts = [tokens.stop - tokens.start for _, tokens in run]
     starts = [cache.length for cache, _ in run]
     seen = [np.arange(start, start + n) for start, n in zip(starts, counts, strict=True)]
     tile, at = np.divmod(np.concatenate(seen), TILE)
     slot = np.repeat([cache.slot for cache, _ in run], counts)
-    return Places(run[0][0].store, slice(run[0][1].start, run[-1][1].stop), tile, slot, at)
+    return NewTokens(run[0][0].store, slice(run[0][1].start, run[-1][1].stop), tile, slot, at)
 
 
 def make_room(caches: Sequence[KVCache], counts: Sequence[int]) -> None:
     """Let each cache have room for so many more tokens.
 
-    Those that have none move to the store of the others, if there are free slots. Else all move to
-    a new one with room for twice as many tokens, and lie side by side there.
+    Those that have none move to the store of others, if they can. Else all move to new stores of at
+    most MOST_SLOTS with room for twice as many tokens, as far as the context reaches, and lie there
+    side by side.
     """
     wanted = [cache.length + n for cache, n in zip(caches, counts, strict=True)]
-    most = max(wanted)
     lacking = [c for c, n in zip(caches, wanted, strict=True) if c.store.room < n]
-    stores = [cache.store for cache in caches if cache not in lacking]
-    if lacking and not (stores and stores[0].admit(lacking, most)):
-        tiles = _tiles(max(most, min(2 * most, caches[0].store.limit)))
-        slots = 1 << (len(caches) - 1).bit_length()
-        caches[0].store.another(slots, tiles).admit(caches)
+    stores = {id(cache.store): cache.store for cache in caches if cache not in lacking}
+    if lacking and not any(store.admit(lacking, max(wanted)) for store in stores.values()):
+        for start in range(0, len(caches), MOST_SLOTS):
+            some = slice(start, start + MOST_SLOTS)
+            _side_by_side(caches[some], max(wanted[some]))
     for cache, n in zip(caches, wanted, strict=True):
         cache.store.expect(cache.slot, n)
+
+
+def _side_by_side(caches: Sequence[KVCache], length: int) -> None:
+    store = caches[0].store
+    tiles = _tiles(max(length, min(2 * length, store.config.n_positions)))
+    slots = 1 << (len(caches) - 1).bit_length()  # a power of 2, so that some more can come
+    store.another(slots, tiles).admit(caches)
 
 
 def _tiles(tokens: int) -> int:

@@ -224,11 +224,11 @@ class GPT2:
     def _mix_values(self, layer: int, heads: slice, qkv: Array, step: Step, z: Array) -> None:
         """Some heads of all sequences: qkv (3, h, N, D) → the mixed values, put in z (h, N, D)."""
         q, k, v = qkv
-        for tokens in step.tokens if step.probe else ():
+        for some in step.tokens if step.probe else ():
             for letter, array in zip("qkv", qkv, strict=True):
-                step.show(f"blocks.{layer}.attn.{letter}", array[:, tokens, : self._head_size])
-        for places in step.places:
-            places.put(layer, heads, k, v)
+                step.show(f"blocks.{layer}.attn.{letter}", array[:, some, : self._head_size])
+        for new in step.new:
+            new.put(layer, heads, k, v)
 
         def mix(group: Group) -> None:
             query = q[:, group.tokens] * self.attention_scale(layer)

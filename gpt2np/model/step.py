@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.model.attention import QUERIES, Group, query_groups
 from gpt2np.model.blas import python_threads
-from gpt2np.model.cache import KVCache, Places, make_room, places
+from gpt2np.model.cache import KVCache, NewTokens, make_room, new_tokens
 from gpt2np.model.config import GPT2Config
 from gpt2np.model.product import least_rows
 
@@ -41,7 +41,7 @@ class Step:
         positions: of each in its sequence, (N,).
         tokens: which of the N are each sequence's.
         caches: one a sequence, with room for the new tokens.
-        places: where their keys and values are kept.
+        new: where the keys and values of the new tokens are kept.
         groups: the blocks of queries that attention takes at once.
         rows: (R,), those of the N tokens that logits are asked for.
         asked: which of the rows that the caller asked for these are.
@@ -52,7 +52,7 @@ class Step:
     positions: NDArray[np.int64]
     tokens: list[slice]
     caches: list[KVCache]
-    places: list[Places]
+    new: list[NewTokens]
     groups: list[Group]
     rows: NDArray[np.int64]
     asked: NDArray[np.bool_]
@@ -113,8 +113,8 @@ def _step(
     if len(ids) < least_rows() and probe is None:
         ids, positions, rows = (np.repeat(array, 2) for array in (ids, positions, rows))
         groups = [replace(group, times=1, tokens=slice(0, 2)) for group in groups]
-    kept = places(caches, tokens)
-    return Step(ids, positions, tokens, caches, kept, groups, rows, asked, probe)
+    new = new_tokens(caches, tokens)
+    return Step(ids, positions, tokens, caches, new, groups, rows, asked, probe)
 
 
 @contextmanager

@@ -44,9 +44,10 @@ GPT2.forward = waiting
 _TELLING = """
 import signal, sys
 from gpt2np import GPT2
+from gpt2np.cli.live_text import ctrl_c
 forward, told = GPT2.forward, []
 def telling(*args, **kwargs):
-    if not told and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if not told and signal.getsignal(signal.SIGINT) is ctrl_c:
         told.append(print("begun", file=sys.stderr, flush=True))
     return forward(*args, **kwargs)
 GPT2.forward = telling

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpt2np.model import GPT2Config, KVCache
 from gpt2np.model.attention import attention_pattern, mixed_values, query_groups
-from gpt2np.model.cache import make_room, places
+from gpt2np.model.cache import make_room, new_tokens
 
 HEADS, SIZE = 3, 16
 CONFIG = GPT2Config(
@@ -24,7 +24,7 @@ def keep(caches, keys, values):
     make_room(caches, counts)
     ends = np.cumsum(counts).tolist()
     tokens = [slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
-    for some in places(caches, tokens):
+    for some in new_tokens(caches, tokens):
         some.put(0, slice(None), np.concatenate(keys, 1), np.concatenate(values, 1))
 
 

@@ -1,6 +1,8 @@
 """Keys and values of sequences that come, go, are copied and cut back, wherever they lie."""
 
+import copy
 import gc
+import pickle
 import subprocess
 import sys
 
@@ -10,7 +12,7 @@ import pytest
 from gpt2np import GPT2
 from gpt2np.model import GPT2Config, KVCache, last_rows
 from gpt2np.model.blas import small_kernels
-from gpt2np.model.cache import TILE, make_room
+from gpt2np.model.cache import MOST_SLOTS, TILE, make_room
 from gpt2np.model.checkpoint import weight_shapes
 
 CONFIG = GPT2Config(vocab_size=211, n_positions=500, n_embd=24, n_layer=2, n_head=3, n_inner=96)
@@ -141,8 +143,36 @@ class TestWhereTheyLie:
         caches = self.grown(3, 20)
         other = caches[1].copy()
         assert slots([*caches, other]) == [0, 1, 2, 3]
-        another = caches[1].copy()
-        assert another.store is not other.store and another.store.room == TILE
+        copies = [caches[1].copy() for _ in range(MOST_SLOTS - 1)]
+        assert slots([caches[1], *copies]) == list(range(MOST_SLOTS))
+        assert slots([caches[0], caches[2], other]) == [0, 2, 3]
+
+    def test_many_lie_in_several_stores_each_as_long_as_its_own(self):
+        caches = [KVCache(CONFIG) for _ in range(40)]
+        make_room(caches, [*[1] * 39, 300])
+        assert [cache.slot for cache in caches] == [i % MOST_SLOTS for i in range(40)]
+        assert [cache.store.room for cache in caches[::16]] == [TILE, TILE, 512]
+
+    def test_memory_of_those_that_have_gone_is_not_kept_for_ever(self):
+        caches = self.grown(8, 400)
+        store = caches[0].store
+        del caches[1:]
+        gc.collect()
+        newcomer = KVCache(CONFIG)
+        make_room([caches[0], newcomer], [1, 1])
+        assert slots([caches[0], newcomer]) == [0, 1] and caches[0].store is not store
+
+    @pytest.mark.parametrize("again", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
+    def test_copied_or_stored_by_python(self, model, again):
+        ids = list(range(100))
+        caches = [model.new_cache() for _ in range(3)]
+        model.forward([ids] * 3, caches)
+        other = again(caches[1])
+        model.forward([[7]], [caches[1]])  # each goes on by itself
+        logits = model.forward([[5], [5]], [other, caches[2]])
+        expected = model.forward([[*ids, 5]], rows=[100])
+        np.testing.assert_allclose(logits, np.repeat(expected, 2, 0), atol=1e-3)
+        assert other.length == 101 and other.copy().length == 101
 
     def test_room_that_is_not_used_takes_no_memory(self):
         pytest.importorskip("resource")

@@ -215,7 +215,7 @@ def changed(path, value):
         (changed(["post_processor"], BOS), "a post-processor that adds <s>"),
         (changed(["decoder"], {"type": "WordPiece"}), "the decoder 'WordPiece'"),
         (changed(["added_tokens", 0, "id"], "0"), "the added token"),
-        (changed(["model"], None), "is damaged"),
+        (changed(["model"], None), 'it has no "model" with a vocabulary'),
         (changed(["pre_tokenizer"], {}), "is damaged"),
         (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": r"\w+$"}), r"'\$' in"),
         (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": r"\h+"}), "in the sp"),
