@@ -47,7 +47,9 @@ def looks_back(answer: Callable[[Array], Array]) -> str | None:
         return f"For 3 heads return 3 numbers; the shape was {np.shape(found)}."
     for one, back, distance in zip(pattern, found, right, strict=True):
         if not np.isclose(back, distance):
-            return f"The pattern {one.tolist()} looks {distance:.2f} back on average, not {back:.2f}."
+            return (
+                f"The pattern {one.tolist()} looks {distance:.2f} back, not {back:.2f}."
+            )
     return None
 
 

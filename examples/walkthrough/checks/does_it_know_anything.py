@@ -71,7 +71,7 @@ def likelier(answer: Callable[[LanguageModel, str, str, str], str]) -> str | Non
                     "Compare the sums of the log probabilities of the endings' tokens."
                 )
             if found != right:
-                return f"After {prompt!r} it is {right!r}, not {found!r}; add up all tokens of each."
+                return f"After {prompt!r} it is {right!r}, not {found!r}, by the sum of all tokens."
     return None
 
 

@@ -53,5 +53,8 @@ def odd_one_out(answer: Callable[[GPT2, Tokenizer, Sequence[str]], str]) -> str 
         if found is None:
             return "Compare the directions of the words' rows of wte; return one of the words."
         if found != right:
-            return f"Of {words} it is {right!r}, not {found!r}; mean over the others, directions only."
+            return (
+                f"Of {words} it is {right!r}, not {found!r}, "
+                "by the mean cosine with the others."
+            )
     return None
