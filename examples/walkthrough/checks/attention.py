@@ -45,8 +45,11 @@ def looks_back(answer: Callable[[Array], Array]) -> str | None:
         return "Weight each distance i - j with pattern[:, i, j]; add up over j, average over i."
     if np.shape(found) != (3,):
         return f"For 3 heads return 3 numbers; the shape was {np.shape(found)}."
-    if not np.allclose(found, right):
-        return f"Looking always at the first of 3 tokens is 1 back on average, not {found[1]:.2f}."
+    for one, back, distance in zip(pattern, found, right, strict=True):
+        if not np.isclose(back, distance):
+            return (
+                f"The pattern {one.tolist()} looks {distance:.2f} back, not {back:.2f}."
+            )
     return None
 
 

@@ -17,7 +17,7 @@ Loss = Callable[[Probe | None], float]
 
 def bits_per_character(answer: Callable[[LanguageModel, str], float]) -> str | None:
     lm = bundled()
-    for text in (story(2)[:300], "A fox."):
+    for text in (story(2)[:300], "A fox.", "Café"):
         found = answer(lm, text)
         if found is None:
             return "Add up -log_probabilities, divide by ln 2 and by the number of characters."
@@ -25,10 +25,18 @@ def bits_per_character(answer: Callable[[LanguageModel, str], float]) -> str | N
             return "Without from_end_of_text=True the first token has no probability."
         right = perplexity(lm, [text], from_end_of_text=True).bits_per_character
         if abs(found - right) > 1e-4:
-            return (
-                f"For {text[:8]!r}… it is {right:.3f}, not {found:.3f}. Bits, not nats?"
-            )
+            mistakes = {
+                -right: " The logarithms are negative; bits are not.",
+                right * math.log(2): " Bits, not nats?",
+                right * len(text) / len(text.encode()): " Characters, not bytes?",
+            }
+            return f"For {text[:8]!r}… it is {right:.3f}, not {found:.3f}.{_asks(mistakes, found)}"
     return None
+
+
+def _asks(mistakes: dict[float, str], found: float) -> str:
+    """What to ask of an answer that a mistake leads to."""
+    return next((ask for end, ask in mistakes.items() if abs(found - end) < 1e-4), "")
 
 
 def most_surprising(answer: Callable[[LanguageModel, str], int]) -> str | None:
@@ -38,8 +46,12 @@ def most_surprising(answer: Callable[[LanguageModel, str], int]) -> str | None:
         if found is None:
             return "It is the token with the lowest log probability."
         score = bundled().score(text, from_end_of_text=True)
-        if found != score.log_probabilities.argmin():
-            return f"For one text it is token {score.log_probabilities.argmin()}, not {found}."
+        right = int(score.log_probabilities.argmin())
+        if found != right:
+            nan = " Without from_end_of_text=True the first entry is NaN, and argmin takes it."
+            return (
+                f"For one text it is token {right}, not {found}.{'' if found else nan}"
+            )
     return None
 
 
@@ -49,6 +61,8 @@ def likelier(answer: Callable[[LanguageModel, str, str, str], str]) -> str | Non
         ("The queen lost", " her shoe", " his shoe"),
         ("The king", " was", " unfortunately"),
         ("He opened", " the door", " unfortunately"),
+        ("The king", " said", " was very glad"),
+        ("The fox", " said", " and the wolf"),
     ):
         for one, other in ((right, wrong), (wrong, right)):
             found = answer(bundled(), prompt, one, other)
@@ -57,7 +71,7 @@ def likelier(answer: Callable[[LanguageModel, str, str, str], str]) -> str | Non
                     "Compare the sums of the log probabilities of the endings' tokens."
                 )
             if found != right:
-                return f"After {prompt!r} it is {right!r}, not {found!r}."
+                return f"After {prompt!r} it is {right!r}, not {found!r}, by the sum of all tokens."
     return None
 
 

@@ -33,10 +33,10 @@ def inputs_from(answer: Callable[[GPT2, Sequence[int], int], Array]) -> str | No
             return "Add rows of wte, chosen by ids, and rows of wpe, chosen by places."
         right = model.weights["wte.weight"][ids]
         right = right + model.weights["wpe.weight"][start : start + len(ids)]
-        if found.shape != right.shape:
-            return f"For {len(ids)} ids the shape must be {right.shape}, not {found.shape}."
+        if np.shape(found) != right.shape:
+            return f"For {len(ids)} ids the shape must be {right.shape}, not {np.shape(found)}."
         if not np.allclose(found, right, atol=1e-5):
-            return f"For start {start} the first token stands at the place {start}."
+            return f"For start {start} the token i, from 0, stands at the place {start} + i."
     return None
 
 
@@ -44,12 +44,17 @@ def odd_one_out(answer: Callable[[GPT2, Tokenizer, Sequence[str]], str]) -> str 
     model, tokenizer = bundled().model, bundled().tokenizer
     for words, right in (
         ([" mother", " father", " river", " sister"], " river"),
+        ([" river", " mother", " father", " sister"], " river"),
         ([" red", " blue", " green", " said"], " said"),
         ([" fox", " three", " wolf", " lion", " dog"], " three"),
+        ([" husband", " fox", " wolf", " horse"], " husband"),
     ):
         found = answer(model, tokenizer, words)
         if found is None:
             return "Compare the directions of the words' rows of wte; return one of the words."
         if found != right:
-            return f"Of {', '.join(words)} it is{right}, not {found}."
+            return (
+                f"Of {words} it is {right!r}, not {found!r}, "
+                "by the mean cosine with the others."
+            )
     return None

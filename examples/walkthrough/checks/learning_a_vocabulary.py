@@ -13,6 +13,11 @@ def _trained() -> TrainedVocabulary:
     return train([story(0), story(1)], TrainingOptions(vocab_size=400))
 
 
+@cache
+def _tiny() -> TrainedVocabulary:
+    return train(["low lower lowest"], TrainingOptions(vocab_size=260))
+
+
 def tokens_after(answer: Callable[[TrainedVocabulary, int, str], int]) -> str | None:
     if (found := answer(_trained(), 0, "hello")) is None:
         return "Return a number; for 0 merges it is the number of bytes."
@@ -40,6 +45,12 @@ def merges_needed(
             return "Try 0, 1, 2, … merges until the text is short enough."
         if found != right:
             return f"For {goal} characters per token in the third story it is {right}, not {found}."
+    for text, goal, right in (("low lower lowest", 2.0, 3), ("éé low lower", 1.0, 1)):
+        if (found := answer(_tiny(), text, goal)) != right:
+            return (
+                f"Of the merges learned from 'low lower lowest', {text!r} needs {right} "
+                f"for {goal} characters per token, not {found}."
+            )
     if answer(_trained(), story(2), 100.0) is not None:
         return "For a goal that can't be reached return None."
     return None

@@ -67,7 +67,10 @@ def temperature_for(answer: Callable[[Array, float], float]) -> str | None:
             )
             if not low <= share <= high:
                 reached = softmax(apply_temperature(logits, found)).max()
-                return f"At {found:.3f} the likeliest token has {reached:.3f}, not {share}."
+                return (
+                    f"At {found:.3f} the likeliest token has {reached:.4f}, not {share}; "
+                    "the temperature may be off by 1 %, and it is by more."
+                )
     return None
 
 

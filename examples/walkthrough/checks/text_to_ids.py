@@ -13,7 +13,9 @@ def characters_per_token(answer: Callable[[Tokenizer, str], float]) -> str | Non
         if found is None:
             return "Return the number of characters divided by the number of ids."
         if abs(found - right) > 1e-6:
-            return f"For {text[:8]!r}… it is {right:.3f}, not {found:.3f}. Characters, not bytes?"
+            of_bytes = right * len(text.encode()) / len(text)
+            ask = " Characters, not bytes?" if abs(found - of_bytes) < 1e-6 else ""
+            return f"For {text[:8]!r}… it is {right:.3f}, not {found:.3f}.{ask}"
     return None
 
 
@@ -30,8 +32,10 @@ def first_merge(
     }
     for piece, pair in right.items():
         found = answer(tokenizer, piece)
-        if found is None and pair is not None:
+        if found is None and piece == " created":
             return "tokenizer.explain(piece)[0].steps[0] has the tokens and which pair is chosen."
+        if found is None and pair is not None:
+            return f"For {piece!r} it is {pair}, not None. `chosen` may be 0."
         if found != pair:
             return f"For {piece!r} it is {pair}, not {found}. The chosen pair is the first merge."
     return None
@@ -46,13 +50,20 @@ def joins(answer: Callable[[Tokenizer, str, str], bool]) -> str | None:
         ("he", "llo"): True,
         ("wa", "s"): False,
         ("It", "'s"): True,
+        ("An", "y"): False,
     }
     for (left, end), value in right.items():
         found = answer(tokenizer, left, end)
         if found is None:
             return "Compare the ids of left + right with those of left followed by those of right."
         if bool(found) != value:
-            return f"For {left!r} and {end!r} it is {value}."
+            whole, parts = (
+                tokenizer.encode(left + end),
+                map(tokenizer.encode, (left, end)),
+            )
+            return (
+                f"For {left!r} and {end!r} it is {value}: {whole} against {[*parts]}."
+            )
     return None
 
 

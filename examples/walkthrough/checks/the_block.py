@@ -29,7 +29,12 @@ def added_by(answer: Callable[[Trace, int], Array]) -> str | None:
 
 def appears_at(answer: Callable[[GPT2, Trace], str]) -> str | None:
     model = bundled().model
-    for prompt in ("Once upon a", '"Good morning,"', "The king and the queen had no"):
+    for prompt in (
+        "Once upon a",
+        '"Good morning,"',
+        "The king and the queen had no",
+        "He had a horse and a",  # there, gone, and there again
+    ):
         inside = trace(bundled(), prompt)
         found = answer(model, inside)
         if found is None:
@@ -38,7 +43,7 @@ def appears_at(answer: Callable[[GPT2, Trace], str]) -> str | None:
         likeliest = table.ids[:, -1, 0]
         right = table.points[int(np.argmax(likeliest == likeliest[-1]))]
         if found != right:
-            return f"After {prompt!r} it is {right}, not {found}."
+            return f"After {prompt!r} it is there for the first time at {right}, not {found}."
     return None
 
 
