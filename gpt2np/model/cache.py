@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -79,7 +78,8 @@ class KVCache:
 
     def copy(self) -> KVCache:
         """Another cache of the same tokens, which grows on its own."""
-        other = copy(self)
+        other = KVCache(self.store.config, self.dtype)
+        other.length, other.place = self.length, self.place  # until it has a slot of its own
         if not self.store.admit([other]):  # a first copy is often not the last
             self.store.another(MOST_SLOTS, _tiles(self.length)).admit([self, other])
         return other
