@@ -7,7 +7,7 @@ lanes), N packed new tokens, n of them, T tokens seen, in tiles of TILE.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,6 +23,14 @@ Array = NDArray[Any]
 
 TILE = 64  # tokens
 MOST_SLOTS = 16  # of a store, as many rows as one product takes
+
+
+def own_memory(_: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Zeros for a store's keys and values that nobody else sees."""
+    return np.zeros(shape, dtype)
+
+
+Memory = Callable[["Store", tuple[int, ...], DTypeLike], Array]
 
 
 def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32) -> int:
@@ -41,9 +49,18 @@ class KVCache:
         place: the store, and which of its slots.
     """
 
-    def __init__(self, config: GPT2Config, dtype: DTypeLike = np.float32) -> None:
+    def __init__(
+        self, config: GPT2Config, dtype: DTypeLike = np.float32, memory: Memory = own_memory
+    ) -> None:
         self.length = 0
-        self.place = Store(config, dtype, slots=1, tiles=0), 0
+        self.place = Store(config, dtype, slots=1, tiles=0, memory=memory), 0
+
+    @classmethod
+    def within(cls, store: Store, slot: int, length: int) -> KVCache:
+        """A cache of what a store has."""
+        cache = cls.__new__(cls)
+        cache.length, cache.place = length, (store, slot)
+        return cache
 
     @property
     def store(self) -> Store:
@@ -78,8 +95,7 @@ class KVCache:
 
     def copy(self) -> KVCache:
         """Another cache of the same tokens, which grows on its own."""
-        other = KVCache(self.store.config, self.dtype)
-        other.length, other.place = self.length, self.place  # until it has a slot of its own
+        other = KVCache.within(*self.place, self.length)  # until it has a slot of its own
         if not self.store.admit([other]):  # a first copy is often not the last
             self.store.another(MOST_SLOTS, _tiles(self.length)).admit([self, other])
         return other
@@ -110,18 +126,27 @@ class Store:
     Keys are columns, as products with queries read them from one end to the other.
 
     Attributes:
+        memory: both of them.
         keys: (tiles, S, L, H, D, TILE).
         values: (tiles, S, L, H, TILE, D). Between passes they are 0 beyond a sequence's end, not
             left from another one, as they are multiplied by 0 where a neighbour is longer.
         config: of the model.
     """
 
-    def __init__(self, config: GPT2Config, dtype: DTypeLike, slots: int, tiles: int) -> None:
+    def __init__(
+        self,
+        config: GPT2Config,
+        dtype: DTypeLike,
+        slots: int,
+        tiles: int,
+        memory: Memory = own_memory,
+    ) -> None:
         size = padded(config.n_embd // config.n_head)
-        each = tiles, slots, config.n_layer, config.n_head
-        self.keys: Array = np.zeros((*each, size, TILE), dtype)
-        self.values: Array = np.zeros((*each, TILE, size), dtype)
+        self._each = tiles, slots, config.n_layer, config.n_head
+        self._size = size
+        self._get_memory = memory
         self.config = config
+        self._use(memory(self, (2, *self._each, TILE * size), dtype))
         self._reach = [0] * slots  # how many tokens may have values other than 0
         self._used = [0] * slots  # how many have ever been here: they take memory
         self._owners: WeakValueDictionary[int, KVCache] = WeakValueDictionary()
@@ -134,7 +159,16 @@ class Store:
 
     def another(self, slots: int, tiles: int) -> Store:
         """An empty store for the same model."""
-        return Store(self.config, self.keys.dtype, slots, tiles)
+        return Store(self.config, self.keys.dtype, slots, tiles, self._get_memory)
+
+    def _use(self, memory: Array) -> None:
+        self.memory: Array = memory
+        self.keys: Array = memory[0].reshape(*self._each, self._size, TILE)
+        self.values: Array = memory[1].reshape(*self._each, TILE, self._size)
+
+    def keep_own(self) -> None:
+        """Take a copy, as somebody else sees the memory."""
+        self._use(self.memory.copy())
 
     def admit(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches here, each to a slot that no other has, with room for `length` tokens.

@@ -112,6 +112,7 @@ class GPT2NP(StepEngine):
         from gpt2np.model import GPT2, last_rows
 
         self.model, self.last_rows = GPT2.from_folder(folder), last_rows
+        self.model.processes = threads
 
     def begin(self, sequences: int) -> None:
         self.caches = [self.model.new_cache() for _ in range(sequences)]
