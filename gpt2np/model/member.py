@@ -112,8 +112,10 @@ class Member:
         since = time.monotonic()
         while self.done[place] < parts:
             os.sched_yield()
-            if self.is_lost() or time.monotonic() - since > _PATIENCE:
-                raise MemberLostError
+            if self.is_lost():
+                raise MemberLostError("another one has ended")
+            if time.monotonic() - since > _PATIENCE:
+                raise MemberLostError(f"another one has not answered for {_PATIENCE:.0f} s")
 
 
 ALONE = Member()

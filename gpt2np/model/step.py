@@ -108,8 +108,8 @@ def _step(
     before = [cache.length for cache in caches]
     ids = np.concatenate([ids for ids, _ in parts])
     positions = np.concatenate([np.arange(n) + b for n, b in zip(lengths, before, strict=True)])
-    threads = python_threads() if member.size == 1 else 1
-    share = max(_FEWEST, -(-len(ids) // threads))  # of the tokens, for each thread
+    threads = python_threads() if member.size == 1 else 1  # that attention is shared among
+    share = max(_FEWEST, -(-len(ids) // threads))  # of the tokens
     most = len(ids) if probe else min(share, QUERIES)
     beside = [False, *(b.lies_behind(a) for a, b in pairwise(caches))]
     groups = query_groups(

@@ -23,8 +23,9 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -71,7 +72,7 @@ class Team:
         self._arrays: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
         self._stores: weakref.WeakSet[Store] = weakref.WeakSet()
         self._lock = threading.Lock()
-        weakref.finalize(self, _end, self._others, os.getpid())  # at exit, too
+        weakref.finalize(self, _end, self._others, os.getpid())  # at exit at the latest
         _teams.add(self)
 
     @property
@@ -85,25 +86,30 @@ class Team:
 
     def memory(self, store: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Zeros for a `Store` that all processes see; of its own, where none are to be had."""
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        if self.size == 1 or not size:
+        if self.size == 1 or not math.prod(shape):
             return own_memory(store, shape, dtype)
         try:
-            file = os.memfd_create("gpt2np")
-        except OSError:  # too many open files
+            flat = self._memory(math.prod(shape) * np.dtype(dtype).itemsize, dtype)
+        except OSError:  # too many open files, or too little memory
             return own_memory(store, shape, dtype)
+        self._stores.add(store)
+        return flat.reshape(shape)
+
+    def _memory(self, size: int, dtype: DTypeLike) -> Array:
+        file = os.memfd_create("gpt2np")
         try:
             os.ftruncate(file, size)
             memory = mmap.mmap(file, size)
-            array = _array(memory, shape, dtype)
+            flat: Array = np.frombuffer(memory, dtype)
+            address = _address(flat)
             for other in self._others:
-                other.send(("see", _address(array), shape, array.dtype.str), file)
+                other.send(("see", address, flat.dtype.str), file)
         finally:
             os.close(file)
-        self._arrays[_address(array)] = array
-        self._stores.add(store)
-        weakref.finalize(array, _let_go, memory, self._others, _address(array)).atexit = False
-        return array
+        self._arrays[address] = flat
+        let_go = partial(_let_go, memory, self._others, address, os.getpid())
+        weakref.finalize(flat, let_go).atexit = False
+        return flat
 
     def forward(
         self,
@@ -116,16 +122,16 @@ class Team:
 
         The caches must have room.
         """
-        if not self._lock.acquire(blocking=False):
+        if self.size == 1 or not self._lock.acquire(blocking=False):
             return None
         try:
             if any(_address(cache.store.memory) not in self._arrays for cache in caches):
                 return None
             return self._forward(model, sequences, caches, rows)
-        except MemberLostError:
+        except (MemberLostError, OSError) as error:  # or it can't be forked
             self.size = 1
             self.close()
-            warnings.warn("one of the model's processes has ended; it goes on alone", stacklevel=4)
+            warnings.warn(f"the model goes on with one process: {error}", stacklevel=3)
             return None
         except BaseException:
             self.close()  # in the middle of a pass
@@ -152,20 +158,18 @@ class Team:
 
     def _fork(self, model: GPT2) -> None:
         room = {
-            name: _array(mmap.mmap(-1, math.prod(shape) * model.dtype.itemsize), shape, model.dtype)
-            for name, shape in _shapes(model).items()
+            name: np.frombuffer(mmap.mmap(-1, FEW_ROWS * width * model.dtype.itemsize), model.dtype)
+            for name, width in _widths(model).items()
         }
+        room = {name: flat.reshape(FEW_ROWS, -1) for name, flat in room.items()}
         done = memoryview(mmap.mmap(-1, 8 * APART * self.size)).cast("q")
         first = os.getpid()
-        with model.weights.kept():
+        with model.weights.kept(), _without_signals():
             self._weights_were = model.weights.changes
             for number in range(1, self.size):
                 member = Member(number, self.size, room, done, lambda: os.getppid() != first)
                 self._others.append(_forked(model, member, dict(self._arrays)))
-        self._member = Member(0, self.size, room, done, self._one_has_ended)
-
-    def _one_has_ended(self) -> bool:
-        return any(other.has_ended() for other in self._others)
+        self._member = Member(0, self.size, room, done, partial(_one_has_ended, self._others))
 
     def forget(self) -> None:
         """In a fork of the user's: no others, and memory of its own."""
@@ -195,8 +199,12 @@ class _Other:
             return True
 
 
+def _one_has_ended(others: list[_Other]) -> bool:
+    return any(other.has_ended() for other in others)
+
+
 def _end(others: list[_Other], first: int) -> None:
-    """End processes, in the one that began them."""
+    """End processes; done by the one that began them."""
     if os.getpid() != first:
         return
     for other in others:
@@ -208,27 +216,38 @@ def _end(others: list[_Other], first: int) -> None:
     others.clear()
 
 
-def _let_go(memory: mmap.mmap, others: list[_Other], address: int) -> None:
-    """Give memory back, also where a process that was forked meanwhile still has it mapped."""
+def _let_go(memory: mmap.mmap, others: list[_Other], address: int, first: int) -> None:
+    """Give memory back, though others may still have it mapped; done by the one that got it."""
+    if os.getpid() != first:
+        return
     memory.madvise(mmap.MADV_REMOVE)
     for other in others:
         other.send(("drop", address))
+
+
+@contextmanager
+def _without_signals() -> Iterator[None]:
+    """So that no handler runs before a new process is known, or knows itself what it is."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _forked(model: GPT2, member: Member, arrays: dict[int, Array]) -> _Other:
     """A process that serves as a member."""
     global _is_ours
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # it runs none of the other threads
+    with there, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it needs none of the other threads
         _is_ours = True
         try:
             pid = os.fork()
         finally:
             _is_ours = False
-    if not pid:
-        _serve(model, member, there, arrays)
-    there.close()
+        if not pid:
+            _serve(model, member, there, arrays)
     return _Other(pid, here)
 
 
@@ -245,8 +264,8 @@ def _serve(
                 break
             what, *more = pickle.loads(message)
             if what == "see":
-                address, shape, dtype = more
-                arrays[address] = _array(mmap.mmap(files[0], 0), shape, dtype)
+                address, dtype = more
+                arrays[address] = np.frombuffer(mmap.mmap(files[0], 0), dtype)
                 os.close(files[0])
             elif what == "drop":
                 arrays.pop(more[0], None)
@@ -272,14 +291,22 @@ def _seen(
     """The same cache in this process."""
     length, slot, address, slots, tiles = held
     if address not in stores:
-        stores[address] = Store(model.config, model.dtype, slots, tiles, lambda *_: arrays[address])
+        stores[address] = Store(
+            model.config,
+            model.dtype,
+            slots,
+            tiles,
+            lambda _, shape, __: arrays[address].reshape(shape),
+        )
     return KVCache.within(stores[address], slot, length)
 
 
 def _cut_off(kept: int) -> None:
-    """Leave to the process that forked this one its signals, its files, and what its objects do."""
+    """Leave all files but one to the process that forked this, and the signals; make no noise."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     gc.disable()
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
@@ -288,22 +315,17 @@ def _cut_off(kept: int) -> None:
     os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-def _shapes(model: GPT2) -> dict[str, tuple[int, int]]:
-    """Of what a layer puts out, by the names that the forward pass uses."""
+def _widths(model: GPT2) -> dict[str, int]:
+    """How many columns each layer puts out, by the names that the forward pass uses."""
     weights = model.weights.for_pass(short=False)
     block, (unembedding,) = next(iter(weights.blocks)), weights.unembedding
-    widths = {
+    return {
         "z": block.c_attn.shape[2] * block.c_attn.shape[4],
         "attn.out": len(block.attn_c_proj_bias),
         "mlp.act": len(block.c_fc_bias),
         "mlp.out": len(block.mlp_c_proj_bias),
         "logits": unembedding.shape[1] * unembedding.shape[3],
     }
-    return {name: (FEW_ROWS, width) for name, width in widths.items()}
-
-
-def _array(memory: mmap.mmap, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    return np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
 
 def _address(array: Array) -> int:
