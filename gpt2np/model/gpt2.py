@@ -137,14 +137,20 @@ class GPT2:
 
     @processes.setter
     def processes(self, count: int) -> None:
-        from gpt2np.model.team import Team, most_processes
-
         if count < 1:
             raise InvalidArgumentError(f"processes is {count}; it must be at least 1")
         if self._team:
             self._team.close()
-        count = min(count, most_processes())
-        self._team = Team(count) if count > 1 else None
+            self._team = None
+        if count > 1:
+            from gpt2np.model.team import Team, most_processes  # not for everybody to wait for
+
+            self._team = Team(min(count, most_processes()))
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Those of the other processes; none before the first pass that they are needed for."""
+        return self._team.pids if self._team else []
 
     def _are_few(self, sequences: Sequence[NDArray[np.int64]], rows: NDArray[np.int64]) -> bool:
         return max(sum(map(len, sequences)), len(rows)) <= FEW_ROWS and self.weights.was_used

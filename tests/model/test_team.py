@@ -53,7 +53,7 @@ def small(**changes):
 
 
 def pids(model):
-    return [] if model._team is None else model._team.pids
+    return model.process_ids
 
 
 def is_running(pid):
