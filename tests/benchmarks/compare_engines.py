@@ -288,8 +288,12 @@ class LlamaCpp(StepEngine):
         options.n_ctx = 1024 if sequences == 1 else 256 * sequences
         options.n_seq_max = sequences
         options.n_threads = options.n_threads_batch = self.threads
+        self.set_cache(options)
         self.context = self.cpp.llama_init_from_model(self.model, options)
         self.length = 0
+
+    def set_cache(self, options: Any) -> None:
+        """Leave it as it is."""
 
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
         self.fed, wanted = len(new[0]), {row % len(new[0]) for row in rows}
@@ -314,6 +318,14 @@ class LlamaCpp(StepEngine):
         self.length -= self.fed
         memory = self.cpp.llama_get_memory(self.context)
         self.cpp.llama_memory_seq_rm(memory, 0, self.length, -1)
+
+
+class LlamaCppFloat32(LlamaCpp):
+    """With keys and values in float32, too, and without flash attention, which is slower then."""
+
+    def set_cache(self, options: Any) -> None:
+        options.type_k = options.type_v = self.cpp.GGML_TYPE_F32
+        options.flash_attn_type = self.cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
 
 
 def first_token_of_llama(folder: Path, threads: int, prompt: str) -> str:
@@ -395,6 +407,7 @@ ENGINES: dict[str, type[Engine]] = {
     "ctranslate2": CTranslate2,
     "onnxruntime": OnnxRuntime,
     "llama.cpp": LlamaCpp,
+    "llama.cpp-float32": LlamaCppFloat32,
     "plain-numpy": PlainNumPy,
 }
 
@@ -549,7 +562,7 @@ def serve(name: str, folder: Path, threads: int) -> None:
 
 def print_first_token(name: str, folder: Path, threads: int, prompt: str) -> None:
     """And end at once, so that only gpt2np's own command pays for an orderly end."""
-    if name == "llama.cpp":
+    if name.startswith("llama.cpp"):
         text = first_token_of_llama(folder, threads, prompt)
     else:
         text = ENGINES[name](folder, threads).text_after(prompt)
