@@ -6,6 +6,7 @@ lanes), N packed new tokens, n of them, T tokens seen, in tiles of TILE.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,12 +26,12 @@ TILE = 64  # tokens
 MOST_SLOTS = 16  # of a store, as many rows as one product takes
 
 
-def own_memory(_: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Zeros for a store's keys and values that nobody else sees."""
-    return np.zeros(shape, dtype)
-
-
 Memory = Callable[["Store", tuple[int, ...], DTypeLike], Array]
+
+
+def own_memory(_: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Zeros that no other process sees."""
+    return np.zeros(shape, dtype)
 
 
 def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32) -> int:
@@ -65,7 +66,12 @@ class KVCache:
     @property
     def store(self) -> Store:
         """Where the keys and values are."""
-        return self.place[0]
+        store = self.place[0]
+        if store.process not in (None, os.getpid()):
+            raise InvalidArgumentError(
+                "another process has this cache, of which this is a fork; make a new one"
+            )
+        return store
 
     @property
     def slot(self) -> int:
@@ -126,11 +132,11 @@ class Store:
     Keys are columns, as products with queries read them from one end to the other.
 
     Attributes:
-        memory: both of them.
         keys: (tiles, S, L, H, D, TILE).
         values: (tiles, S, L, H, TILE, D). Between passes they are 0 beyond a sequence's end, not
             left from another one, as they are multiplied by 0 where a neighbour is longer.
         config: of the model.
+        process: the only one that may use it; None if its forks may, too.
     """
 
     def __init__(
@@ -142,11 +148,12 @@ class Store:
         memory: Memory = own_memory,
     ) -> None:
         size = padded(config.n_embd // config.n_head)
-        self._each = tiles, slots, config.n_layer, config.n_head
-        self._size = size
-        self._get_memory = memory
-        self.config = config
-        self._use(memory(self, (2, *self._each, TILE * size), dtype))
+        each = tiles, slots, config.n_layer, config.n_head
+        self.process: int | None = None
+        keys, values = memory(self, (2, *each, size * TILE), dtype)
+        self.keys: Array = keys.reshape(*each, size, TILE)
+        self.values: Array = values.reshape(*each, TILE, size)
+        self.config, self._memory = config, memory
         self._reach = [0] * slots  # how many tokens may have values other than 0
         self._used = [0] * slots  # how many have ever been here: they take memory
         self._owners: WeakValueDictionary[int, KVCache] = WeakValueDictionary()
@@ -159,16 +166,7 @@ class Store:
 
     def another(self, slots: int, tiles: int) -> Store:
         """An empty store for the same model."""
-        return Store(self.config, self.keys.dtype, slots, tiles, self._get_memory)
-
-    def _use(self, memory: Array) -> None:
-        self.memory: Array = memory
-        self.keys: Array = memory[0].reshape(*self._each, self._size, TILE)
-        self.values: Array = memory[1].reshape(*self._each, TILE, self._size)
-
-    def keep_own(self) -> None:
-        """Take a copy, as somebody else sees the memory."""
-        self._use(self.memory.copy())
+        return Store(self.config, self.keys.dtype, slots, tiles, self._memory)
 
     def admit(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches here, each to a slot that no other has, with room for `length` tokens.

@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ from gpt2np.model.checkpoint import load_weights, read_checkpoint
 from gpt2np.model.config import GPT2Config
 from gpt2np.model.functions import layer_norm
 from gpt2np.model.linear import added_up, by_rows, input_groups
-from gpt2np.model.member import ALONE, Member
+from gpt2np.model.member import ALONE, Alone
 from gpt2np.model.product import FEW_ROWS, product
 from gpt2np.model.step import (
     MOST_TOKENS,
@@ -127,11 +128,15 @@ class GPT2:
     def processes(self) -> int:
         """How many processes compute together what has few rows: tokens of one or more sequences.
 
-        1, until it is set to more, and where others can't be had: outside of Linux on x86, or as
-        only so many threads are in use. The others are forked when they are needed first, end with
-        the model, with 1, and with this process, and share its memory. They see the caches that
-        `new_cache` makes from then on. All results are the same to the bit. What they compute for
-        has to wait for all: where other programs use the processors, one process can be faster.
+        At first 1. If it is set to more, others are forked when they are needed first. They share
+        this one's memory, see the caches that `new_cache` makes from then on, and end with the
+        model, at the latest with this process. It stays 1 outside of Linux on x86, and is at most
+        the number of threads in use. Results are the same to the bit where `forward` says so.
+
+        What has this price: all wait for the slowest, so where other programs need the processors
+        one process can be faster. BLAS has one thread for all of this process's NumPy, as long as
+        there are others. What is let go of after the fork stays in their memory. A fork of the
+        program's own has one process again, and can't use the caches.
         """
         return self._team.size if self._team else 1
 
@@ -139,13 +144,17 @@ class GPT2:
     def processes(self, count: int) -> None:
         if count < 1:
             raise InvalidArgumentError(f"processes is {count}; it must be at least 1")
+        if count == self.processes:
+            return
         if self._team:
             self._team.close()
             self._team = None
         if count > 1:
             from gpt2np.model.team import Team, most_processes  # not for everybody to wait for
 
-            self._team = Team(min(count, most_processes()))
+            if (count := min(count, most_processes())) > 1:
+                with suppress(OSError):  # the system refuses
+                    self._team = Team(self, count)
 
     @property
     def process_ids(self) -> list[int]:
@@ -153,7 +162,7 @@ class GPT2:
         return self._team.pids if self._team else []
 
     def _are_few(self, sequences: Sequence[NDArray[np.int64]], rows: NDArray[np.int64]) -> bool:
-        return max(sum(map(len, sequences)), len(rows)) <= FEW_ROWS and self.weights.was_used
+        return len(rows) <= sum(map(len, sequences)) <= FEW_ROWS and self.weights.was_used
 
     def forward(
         self,
@@ -200,9 +209,9 @@ class GPT2:
         caches: Sequence[KVCache],
         rows: NDArray[np.int64],
         probe: Probe | None = None,
-        member: Member = ALONE,
+        member: Alone = ALONE,
     ) -> Array:
-        """`forward` of what it has checked, or a member's part of it."""
+        """`forward` of what it has checked; for it and the other processes."""
         passes = steps(sequences, caches, rows, probe, member)
         with one_thread_each(), undone_on_failure(caches):
             if probe or sum(map(len, sequences)) <= MOST_TOKENS:
@@ -231,7 +240,7 @@ class GPT2:
         with one_thread_each():
             return self._unembedded(x, self.weights.for_pass(short=False).unembedding)
 
-    def _unembedded(self, x: Array, unembedding: Iterable[Array], member: Member = ALONE) -> Array:
+    def _unembedded(self, x: Array, unembedding: Iterable[Array], member: Alone = ALONE) -> Array:
         parts = [
             by_rows(partial(member.linear, "logits", panels=some), x, some.shape[1] * some.shape[3])
             for some in unembedding

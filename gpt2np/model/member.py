@@ -1,4 +1,4 @@
-"""A process's part in a pass: all of it, or some outputs of every layer (`gpt2np.model.team`).
+"""Who computes a pass: one process alone, or several, each some outputs of every layer.
 
 Shape letters: n rows; panels (I, P, k, m) are I groups of inputs by P panels of m outputs.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,29 +22,17 @@ Array = NDArray[Any]
 
 APART = 8  # places between two members' counts, so that they are not in one cache line
 _LOOKS = 100  # at what others have done, before another process may run
-_PATIENCE = 60.0  # seconds
+_PATIENCE = 60.0  # seconds of waiting
 
 
 class MemberLostError(Exception):
     """Another process has ended, or doesn't answer."""
 
 
-@dataclass
-class Member:
-    """One of several processes that run the same pass.
+class Alone:
+    """The only process of a pass, where threads share what pays for it."""
 
-    Attributes:
-        number, size: which of how many.
-        room: name → (FEW_ROWS, P·m), memory that all of them see, for what they put out.
-        done: how many parts each has done, at every APARTth place; all see that, too.
-        is_lost: whether another one is known to have ended.
-    """
-
-    number: int = 0
-    size: int = 1
-    room: Mapping[str, Array] = field(default_factory=dict)
-    done: memoryview = field(default_factory=lambda: memoryview(b""))
-    is_lost: Callable[[], bool] = bool
+    size: int = 1  # processes
 
     def linear(
         self,
@@ -72,28 +60,59 @@ class Member:
         some: Callable[[slice], Array],
         shares: int = 1,
     ) -> Array:
-        """(n, P·m) for x (n, …) and shape (P, m): some(part of P) gives the columns of a part.
+        """What some(part of P) computes, put together: (n, P·m) for x (n, …) and shape (P, m).
 
-        Several members compute one part each, and have the whole when all are done. A single one
-        leaves as many shares to threads.
+        In so many shares. name: of what comes out, for several processes.
         """
-        n, (outputs, width) = len(x), shape
-        if self.size == shares == 1:
+        outputs, width = shape
+        if shares == 1:
             return some(slice(0, outputs))
-        if self.size == 1:
-            y = np.empty((n, outputs * width), x.dtype)
-        else:
-            y = self.room[name][:n, : outputs * width]
+        y = np.empty((len(x), outputs * width), x.dtype)
 
         def one(part: slice) -> None:
             y[:, part.start * width : part.stop * width] = some(part)
 
-        if self.size == 1:
-            in_parallel(one, split(outputs, shares), python_threads())
-        else:
-            for part in split(outputs, self.size)[self.number : self.number + 1]:
-                one(part)
-            self._wait()
+        in_parallel(one, split(outputs, shares), python_threads())
+        return y
+
+
+ALONE = Alone()
+
+
+@dataclass(kw_only=True)
+class Member(Alone):
+    """One of several processes that run the same pass at the same time.
+
+    Attributes:
+        number, size: which of how many.
+        room: name → (FEW_ROWS, P·m), memory that all of them see, for what they compute.
+        done: how many parts each has computed, at every APARTth place; all see that, too.
+        is_lost: whether another one is known to have ended.
+    """
+
+    number: int
+    size: int
+    room: Mapping[str, Array]
+    done: memoryview
+    is_lost: Callable[[], bool]
+
+    def columns(
+        self,
+        name: str,
+        x: Array,
+        shape: tuple[int, int],
+        some: Callable[[slice], Array],
+        shares: int = 1,
+    ) -> Array:
+        """The same: it computes one part, and has the whole when all have done theirs.
+
+        What it returns lasts until the next time that something of this name is computed.
+        """
+        outputs, width = shape
+        y = self.room[name][: len(x), : outputs * width]
+        for part in split(outputs, self.size)[self.number : self.number + 1]:  # there may be none
+            y[:, part.start * width : part.stop * width] = some(part)
+        self._wait()
         return y
 
     def _wait(self) -> None:
@@ -109,13 +128,10 @@ class Member:
                     self._wait_longer(place, parts)
 
     def _wait_longer(self, place: int, parts: int) -> None:
-        since = time.monotonic()
+        since = time.thread_time()  # stands still while all are stopped
         while self.done[place] < parts:
             os.sched_yield()
             if self.is_lost():
                 raise MemberLostError("another one has ended")
-            if time.monotonic() - since > _PATIENCE:
-                raise MemberLostError(f"another one has not answered for {_PATIENCE:.0f} s")
-
-
-ALONE = Member()
+            if time.thread_time() - since > _PATIENCE:
+                raise MemberLostError(f"another one has not answered for {_PATIENCE:g} s")

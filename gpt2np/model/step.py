@@ -19,7 +19,7 @@ from gpt2np.model.attention import QUERIES, Group, query_groups
 from gpt2np.model.blas import python_threads
 from gpt2np.model.cache import KVCache, NewTokens, make_room, new_tokens
 from gpt2np.model.config import GPT2Config
-from gpt2np.model.member import Member
+from gpt2np.model.member import Alone
 from gpt2np.model.product import least_rows
 
 Array = NDArray[Any]
@@ -47,7 +47,7 @@ class Step:
         rows: (R,), those of the N tokens that logits are asked for.
         asked: which of the rows that the caller asked for these are.
         probe: None if nobody looks inside.
-        member: this process's part.
+        member: this process, alone or one of several.
     """
 
     ids: NDArray[np.int64]
@@ -59,7 +59,7 @@ class Step:
     rows: NDArray[np.int64]
     asked: NDArray[np.bool_]
     probe: Probe | None
-    member: Member
+    member: Alone
 
     def at(self, name: str, array: Array) -> Array:
         """The array, or what the probe makes of it."""
@@ -76,7 +76,7 @@ def steps(
     caches: Sequence[KVCache],
     rows: NDArray[np.int64],
     probe: Probe | None,
-    member: Member,
+    member: Alone,
 ) -> Iterator[Step]:
     """The passes that the new ids of the sequences take: one, or several of MOST_TOKENS each.
 
@@ -101,7 +101,7 @@ def _step(
     rows: NDArray[np.int64],
     asked: NDArray[np.bool_],
     probe: Probe | None,
-    member: Member,
+    member: Alone,
 ) -> Step:
     lengths, caches = [len(ids) for ids, _ in parts], [cache for _, cache in parts]
     stops = np.cumsum(lengths).tolist()

@@ -4,15 +4,15 @@ The products of such a pass take tens of microseconds each. Python threads lose 
 the interpreter's lock between them than they gain; processes have no lock in common. The process
 that has the model forks others, which see its weights without a copy. All run the same pass: each
 computes some heads and some columns of every layer's outputs, into memory that all see (tensor
-parallelism as in Shoeybi et al. 2019, section 3; but nothing is summed over processes, so that all
+parallelism as in Shoeybi et al. 2019, section 3; but nothing is summed over processes, so that the
 bits are those that one process computes alone). During a pass they wait for each other in a loop;
 between passes they sleep.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
-import math
 import mmap
 import os
 import pickle
@@ -23,18 +23,20 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpt2np.model.blas import blas
+from gpt2np.model.blas import blas, one_thread_each
 from gpt2np.model.cache import KVCache, Store, own_memory
 from gpt2np.model.member import APART, Member, MemberLostError
 from gpt2np.model.product import FEW_ROWS
+from gpt2np.model.shared_memory import SharedMemory
 from gpt2np.threads import on_this_thread, threads_in_use
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 _MESSAGE = 1 << 16  # bytes at most
+_fork = threading.local()  # .is_ours: whether the one under way is that of a member
 
 
 def most_processes() -> int:
@@ -58,21 +61,29 @@ def most_processes() -> int:
 class Team:
     """A model's processes, seen from the one that has the model.
 
-    The others are forked when they are needed first. If one is lost, this one goes on alone.
+    The others are forked when they are needed first. If one is lost, this one goes on alone, for
+    good. As long as there is a team, BLAS has one thread: to fork while another thread of this
+    process is in a product of several can stop both for ever.
 
     Attributes:
         size: how many compute together, this one included.
+
+    Raises:
+        OSError: the system refuses memory to share.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, model: GPT2, size: int) -> None:
+        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._memory = SharedMemory(physical // 2)  # addresses, which cost nothing
         self.size = size
         self._others: list[_Other] = []
-        self._member = Member()
         self._weights_were = 0
-        self._arrays: weakref.WeakValueDictionary[int, Array] = weakref.WeakValueDictionary()
-        self._stores: weakref.WeakSet[Store] = weakref.WeakSet()
+        self._starts: weakref.WeakKeyDictionary[Store, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
-        weakref.finalize(self, _end, self._others, os.getpid())  # at exit at the latest
+        self._settings = ExitStack()
+        self._settings.enter_context(one_thread_each())
+        # When the model is gone, or at exit.
+        self.end = weakref.finalize(model, _end, self._others, self._settings, os.getpid())
         _teams.add(self)
 
     @property
@@ -81,35 +92,19 @@ class Team:
         return [other.pid for other in self._others]
 
     def close(self) -> None:
-        """End the other processes."""
-        _end(self._others, os.getpid())
+        """End the other processes, when no pass is under way."""
+        with self._lock:
+            self.size = 1
+            self.end()
 
     def memory(self, store: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Zeros for a `Store` that all processes see; of its own, where none are to be had."""
-        if self.size == 1 or not math.prod(shape):
+        found = self._memory.zeros(shape, dtype) if self.size > 1 and np.prod(shape) else None
+        if found is None:
             return own_memory(store, shape, dtype)
-        try:
-            flat = self._memory(math.prod(shape) * np.dtype(dtype).itemsize, dtype)
-        except OSError:  # too many open files, or too little memory
-            return own_memory(store, shape, dtype)
-        self._stores.add(store)
-        return flat.reshape(shape)
-
-    def _memory(self, size: int, dtype: DTypeLike) -> Array:
-        file = os.memfd_create("gpt2np")
-        try:
-            os.ftruncate(file, size)
-            memory = mmap.mmap(file, size)
-            flat: Array = np.frombuffer(memory, dtype)
-            address = _address(flat)
-            for other in self._others:
-                other.send(("see", address, flat.dtype.str), file)
-        finally:
-            os.close(file)
-        self._arrays[address] = flat
-        let_go = partial(_let_go, memory, self._others, address, os.getpid())
-        weakref.finalize(flat, let_go).atexit = False
-        return flat
+        array, self._starts[store] = found
+        store.process = os.getpid()
+        return array
 
     def forward(
         self,
@@ -125,16 +120,16 @@ class Team:
         if self.size == 1 or not self._lock.acquire(blocking=False):
             return None
         try:
-            if any(_address(cache.store.memory) not in self._arrays for cache in caches):
+            if self.size == 1 or any(cache.store not in self._starts for cache in caches):
                 return None
             return self._forward(model, sequences, caches, rows)
-        except (MemberLostError, OSError) as error:  # or it can't be forked
+        except MemberLostError as error:
             self.size = 1
-            self.close()
+            self.end()
             warnings.warn(f"the model goes on with one process: {error}", stacklevel=3)
             return None
         except BaseException:
-            self.close()  # in the middle of a pass
+            _end_all(self._others)  # they are in the middle of the pass
             raise
         finally:
             self._lock.release()
@@ -146,173 +141,157 @@ class Team:
         caches: Sequence[KVCache],
         rows: NDArray[np.int64],
     ) -> Array:
-        if self._others and self._weights_were != model.weights.changes:
-            self.close()
+        if self._weights_were != model.weights.changes:
+            _end_all(self._others)
         if not self._others:
-            self._fork(model)
-        work = "compute", sequences, list(map(_held, caches)), rows
+            self._begin(model)
+        held = [(cache.length, cache.slot, *self._where(cache.store)) for cache in caches]
         for other in self._others:
-            other.send(work)
+            other.send((sequences, held, rows))
         with on_this_thread():
             return model.compute(sequences, caches, rows, member=self._member).copy()
 
-    def _fork(self, model: GPT2) -> None:
+    def _where(self, store: Store) -> tuple[int, int, int]:
+        tiles, slots = store.keys.shape[:2]
+        return self._starts[store], slots, tiles
+
+    def _begin(self, model: GPT2) -> None:
+        """Fork the others."""
         room = {
             name: np.frombuffer(mmap.mmap(-1, FEW_ROWS * width * model.dtype.itemsize), model.dtype)
             for name, width in _widths(model).items()
         }
         room = {name: flat.reshape(FEW_ROWS, -1) for name, flat in room.items()}
         done = memoryview(mmap.mmap(-1, 8 * APART * self.size)).cast("q")
-        first = os.getpid()
-        with model.weights.kept(), _without_signals():
+        part, first = partial(Member, size=self.size, room=room, done=done), os.getpid()
+        with model.weights.kept():
             self._weights_were = model.weights.changes
             for number in range(1, self.size):
-                member = Member(number, self.size, room, done, lambda: os.getppid() != first)
-                self._others.append(_forked(model, member, dict(self._arrays)))
-        self._member = Member(0, self.size, room, done, partial(_one_has_ended, self._others))
+                member = part(number=number, is_lost=lambda: os.getppid() != first)
+                _fork_one(self._others, partial(_serve, model, member, self._memory))
+        self._member = part(number=0, is_lost=partial(_any_has_ended, self._others))
 
     def forget(self) -> None:
-        """In a fork of the user's: no others, and memory of its own."""
+        """In a fork of the user's: there are no others."""
         self.size, self._lock = 1, threading.Lock()
         for other in self._others:
             other.socket.close()
         self._others.clear()
-        for store in self._stores:
-            store.keep_own()
 
 
 class _Other:
-    """Another process."""
+    """Another process, or one that is about to be."""
 
-    def __init__(self, pid: int, to_it: socket.socket) -> None:
-        self.pid, self.socket = pid, to_it
+    def __init__(self, socket: socket.socket) -> None:
+        self.socket = socket
+        self._pid: int | None = None
 
-    def send(self, message: tuple[Any, ...], *files: int) -> None:
+    @property
+    def pid(self) -> int:
+        """It says so first of all; 0 if it was never forked."""
+        if self._pid is None:
+            self._pid = int(self.socket.recv(_MESSAGE) or 0)
+        return self._pid
+
+    def send(self, message: object) -> None:
         """Nothing happens if it has ended."""
-        with suppress(OSError):
-            socket.send_fds(self.socket, [pickle.dumps(message)], files)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.socket.send(pickle.dumps(message))
 
     def has_ended(self) -> bool:
         try:
-            return os.waitpid(self.pid, os.WNOHANG)[0] != 0
+            return not self.pid or os.waitpid(self.pid, os.WNOHANG)[0] != 0
         except ChildProcessError:  # somebody else has waited for it
             return True
 
 
-def _one_has_ended(others: list[_Other]) -> bool:
+def _any_has_ended(others: Sequence[_Other]) -> bool:
     return any(other.has_ended() for other in others)
 
 
-def _end(others: list[_Other], first: int) -> None:
-    """End processes; done by the one that began them."""
-    if os.getpid() != first:
-        return
-    for other in others:
-        other.socket.close()
-        with suppress(ProcessLookupError):
+def _end_all(others: list[_Other]) -> None:
+    while others:
+        other = others[-1]
+        if not other.has_ended():  # else its number may be another process's by now
             os.kill(other.pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(other.pid, 0)
-    others.clear()
+            with suppress(ChildProcessError):
+                os.waitpid(other.pid, 0)
+        others.pop()
+        other.socket.close()
 
 
-def _let_go(memory: mmap.mmap, others: list[_Other], address: int, first: int) -> None:
-    """Give memory back, though others may still have it mapped; done by the one that got it."""
-    if os.getpid() != first:
-        return
-    memory.madvise(mmap.MADV_REMOVE)
-    for other in others:
-        other.send(("drop", address))
+def _end(others: list[_Other], settings: ExitStack, first: int) -> None:
+    """End what a team has begun; in a fork of the user's nothing."""
+    if os.getpid() == first:
+        _end_all(others)
+        settings.close()
 
 
-@contextmanager
-def _without_signals() -> Iterator[None]:
-    """So that no handler runs before a new process is known, or knows itself what it is."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _forked(model: GPT2, member: Member, arrays: dict[int, Array]) -> _Other:
-    """A process that serves as a member."""
-    global _is_ours
+def _fork_one(others: list[_Other], serve: partial[NoReturn]) -> None:
+    """Fork one that serves; known among the others before it is there, for Ctrl-C's sake."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here.settimeout(None)  # whatever the program's default is
+    others.append(_Other(here))
     with there, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it needs none of the other threads
-        _is_ours = True
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        _fork.is_ours = True
         try:
-            pid = os.fork()
+            if not os.fork():
+                serve(there)
+        except OSError as error:
+            raise MemberLostError(f"another one can't be forked: {error}") from error
         finally:
-            _is_ours = False
-        if not pid:
-            _serve(model, member, there, arrays)
-    return _Other(pid, here)
+            _fork.is_ours = False
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(
-    model: GPT2, member: Member, messages: socket.socket, arrays: dict[int, Array]
-) -> NoReturn:
-    """Compute as one of the members, until the first one closes the socket or is gone."""
+def _serve(model: GPT2, member: Member, memory: SharedMemory, messages: socket.socket) -> NoReturn:
+    """Compute as a member, until the first one closes the socket or is gone."""
     try:
-        _cut_off(messages.fileno())
-        stores: dict[int, Store] = {}
-        while True:
-            message, files = socket.recv_fds(messages, _MESSAGE, 1)[:2]
-            if not message:
-                break
-            what, *more = pickle.loads(message)
-            if what == "see":
-                address, dtype = more
-                arrays[address] = np.frombuffer(mmap.mmap(files[0], 0), dtype)
-                os.close(files[0])
-            elif what == "drop":
-                arrays.pop(more[0], None)
-                stores.pop(more[0], None)
-            else:
-                sequences, held, rows = more
-                caches = [_seen(model, one, stores, arrays) for one in held]
-                with on_this_thread():
-                    model.compute(sequences, caches, rows, member=member)
+        messages = _cut_off(messages)
+        messages.send(str(os.getpid()).encode())
+        with on_this_thread():
+            while message := messages.recv(_MESSAGE):
+                sequences, held, rows = pickle.loads(message)
+                caches = [_seen(model, memory, *one) for one in held]
+                model.compute(sequences, caches, rows, member=member)
     finally:
         os._exit(0)
 
 
-def _held(cache: KVCache) -> tuple[int, ...]:
-    """What another process must know of a cache."""
-    tiles, slots = cache.store.keys.shape[:2]
-    return cache.length, cache.slot, _address(cache.store.memory), slots, tiles
-
-
 def _seen(
-    model: GPT2, held: tuple[int, ...], stores: dict[int, Store], arrays: dict[int, Array]
+    model: GPT2, memory: SharedMemory, length: int, slot: int, start: int, slots: int, tiles: int
 ) -> KVCache:
-    """The same cache in this process."""
-    length, slot, address, slots, tiles = held
-    if address not in stores:
-        stores[address] = Store(
-            model.config,
-            model.dtype,
-            slots,
-            tiles,
-            lambda _, shape, __: arrays[address].reshape(shape),
-        )
-    return KVCache.within(stores[address], slot, length)
+    """A cache of the first process's."""
+
+    def keys_and_values(_: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        return memory.at(start, shape, dtype)
+
+    store = Store(model.config, model.dtype, slots, tiles, keys_and_values)
+    return KVCache.within(store, slot, length)
 
 
-def _cut_off(kept: int) -> None:
-    """Leave all files but one to the process that forked this, and the signals; make no noise."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_DFL)
+def _cut_off(messages: socket.socket) -> socket.socket:
+    """Leave all other files, the signals and the garbage to the process that forked this one."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, which sends it to all
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     gc.disable()
+    kept = fcntl.fcntl(messages.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
-    os.closerange(3, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+    for file in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if file > 2 and file != kept:
+            with suppress(OSError):
+                os.close(file)
+    messages = socket.socket(fileno=kept)
+    messages.settimeout(None)
+    return messages
 
 
 def _widths(model: GPT2) -> dict[str, int]:
@@ -328,17 +307,11 @@ def _widths(model: GPT2) -> dict[str, int]:
     }
 
 
-def _address(array: Array) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 _teams: weakref.WeakSet[Team] = weakref.WeakSet()
-_is_ours = False  # whether the fork under way is one of _forked's
 
 
 def _after_fork() -> None:
-    for team in () if _is_ours else _teams:
+    for team in () if getattr(_fork, "is_ours", False) else _teams:
         team.forget()
 
 

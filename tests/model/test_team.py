@@ -2,13 +2,16 @@
 
 import gc
 import os
+import pickle
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,7 @@ import pytest
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.model import last_rows, team
 from gpt2np.model.product import FEW_ROWS
-from tests.model.test_invariance import SHAPES, random_model
+from tests.model.test_invariance import SHAPES, random_model, to_the_bit
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create") or os.uname().machine != "x86_64", reason="needs Linux on x86"
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 def with_processes(model, count):
     """Also more than there are processors."""
     model.processes = 1
-    model._team = team.Team(count)
+    model._team = team.Team(model, count)
     return model
 
 
@@ -80,6 +83,7 @@ def both(models, sequences, caches, **options):
     return found
 
 
+@to_the_bit
 class TestSameBits:
     def test_one_token_at_a_time(self, model, alone):
         caches = [[model.new_cache()], [alone.new_cache()]]
@@ -213,16 +217,16 @@ class TestWhenSomethingHappens:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         monkeypatch.setattr(os, "fork", fork)
-        with pytest.warns(UserWarning, match="one process: .* Resource temporarily unavailable"):
+        with pytest.warns(UserWarning, match="can't be forked: .* temporarily unavailable"):
             assert model.forward([[5]]).shape == (1, 1031)
-        assert model.processes == 1
+        assert (model.processes, pids(model)) == (1, [])
 
     def test_one_does_not_answer(self, monkeypatch):
         monkeypatch.setattr("gpt2np.model.member._PATIENCE", 0.2)
         model = small()
         expected = model.forward([[5]])
         os.kill(pids(model)[0], signal.SIGSTOP)
-        with pytest.warns(UserWarning, match="another one has not answered for 0 s"):
+        with pytest.warns(UserWarning, match="another one has not answered for 0.2 s"):
             found = model.forward([[5]])
         np.testing.assert_array_equal(found, expected)
         assert pids(model) == []
@@ -253,7 +257,7 @@ class TestWhenSomethingHappens:
         assert model.processes == 2
 
     def test_the_user_forks(self):
-        """The fork has copies of the caches, and computes alone."""
+        """The fork computes alone, and can't use a cache that this process goes on with."""
         model = small()
         cache = model.new_cache()
         expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
@@ -262,37 +266,117 @@ class TestWhenSomethingHappens:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if not pid:
+            refused = 0
             try:
-                right = np.array_equal(model.forward([[7]], [cache])[0], expected[2])
-                cache.truncate(0)
-                model.forward([[9, 9, 9]], [cache])
-                os._exit(0 if right and model.processes == 1 else 1)
+                for use in (
+                    lambda: model.forward([[7]], [cache]),
+                    lambda: cache.truncate(0),
+                    cache.copy,
+                    lambda: pickle.dumps(cache),
+                ):
+                    with suppress(InvalidArgumentError):
+                        use()
+                        os._exit(1)
+                    refused += 1
+                own = model.new_cache()
+                found = [model.forward([[i]], [own])[0] for i in (5, 6, 7)]
+                os._exit(0 if np.array_equal(found, expected) and model.processes == 1 else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         np.testing.assert_array_equal(model.forward([[7]], [cache])[0], expected[2])
         assert is_running(*pids(model))
 
-    def test_no_more_files_may_be_opened(self, monkeypatch):
+    def test_a_timeout_of_the_user_s(self, monkeypatch):
+        """It is not taken for a process's end."""
         model = small()
         expected = model.forward([[5]])
 
-        def memfd_create(name):
-            raise OSError(24, "Too many open files")
+        def late(*arguments):
+            raise TimeoutError("the user's")
 
-        monkeypatch.setattr(os, "memfd_create", memfd_create)
+        monkeypatch.setattr(model, "_layer_norm", late)
+        with pytest.raises(TimeoutError, match="the user's"):
+            model.forward([[5]])
+        monkeypatch.undo()
         np.testing.assert_array_equal(model.forward([[5]]), expected)
+        assert model.processes == 2
+
+    def test_sockets_of_the_program_time_out(self):
+        before = socket.getdefaulttimeout()
+        socket.setdefaulttimeout(0.05)
+        try:
+            model = small()
+            expected = model.forward([[5]])
+            time.sleep(0.3)
+            np.testing.assert_array_equal(model.forward([[5]]), expected)
+            assert is_running(*pids(model))
+        finally:
+            socket.setdefaulttimeout(before)
+
+    def test_the_number_is_set_while_another_thread_computes(self):
+        model = small()
+        expected, wrong = model.forward([[5]]), []
+
+        def work():
+            for _ in range(60):
+                if not np.array_equal(model.forward([[5]]), expected):
+                    wrong.append(1)
+
+        thread = threading.Thread(target=work)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            thread.start()
+            start = time.monotonic()
+            while thread.is_alive():
+                with_processes(model, 2)
+            thread.join()
+        assert not wrong
+        assert time.monotonic() - start < 30
+
+    def test_many_caches_are_let_go_of_within_a_pass(self, monkeypatch):
+        """As by the garbage collector, which comes when it likes."""
+        model = small()
+        caches = [model.new_cache() for _ in range(600)]
+        for cache in caches:
+            model.forward([[5]], [cache])
+        expected = model.forward([[5]])
+        norm = model._layer_norm
+
+        def losing(*arguments):
+            caches.clear()
+            return norm(*arguments)
+
+        monkeypatch.setattr(model, "_layer_norm", losing)
+        np.testing.assert_array_equal(model.forward([[5]]), expected)
+        assert model.processes == 2
+
+    def test_memory_that_has_been_used_is_as_new(self):
+        """Of long and short caches in turns, at the same places."""
+        model, other = small(), random_model(**SHAPES["small heads"])
+        rng = np.random.default_rng(0)
+        for _ in range(30):
+            ids = rng.integers(0, 1031, rng.integers(1, 300))
+            caches = [model.new_cache(), model.new_cache()]
+            model.forward([ids, ids[:1]], caches)
+            found = model.forward([[1], [2]], caches)
+            expected = other.forward([[*ids, 1], [ids[0], 2]], rows=[len(ids), len(ids) + 2])
+            np.testing.assert_array_equal(found, expected)
+            assert pids(model)
 
 
 class TestWhatIsLeft:
     def test_nothing_of_a_model_that_is_gone(self):
+        """Though a cache of it is left."""
         model = small()
-        model.forward([[5]])
+        cache = model.new_cache()
+        model.forward([[5]], [cache])
         (pid,) = pids(model)
         assert is_running(pid)
         del model
         gc.collect()
         assert not Path(f"/proc/{pid}").exists()
+        assert cache.copy().length == 1
 
     def test_nothing_with_one_process(self):
         model = small()
@@ -302,7 +386,6 @@ class TestWhatIsLeft:
         assert not Path(f"/proc/{pid}").exists()
 
     def test_no_memory_of_caches_that_are_gone(self):
-        """Neither of one from before the fork nor of one from after it."""
         model = small(n_embd=320, n_layer=8)
 
         def shared():
