@@ -164,9 +164,9 @@ class Store:
         """How many tokens each sequence may have here."""
         return len(self.keys) * TILE
 
-    def another(self, slots: int, tiles: int) -> Store:
-        """An empty store for the same model."""
-        return Store(self.config, self.keys.dtype, slots, tiles, self._memory)
+    def another(self, slots: int, tiles: int, memory: Memory | None = None) -> Store:
+        """An empty store for the same model, of the same memory unless another is given."""
+        return Store(self.config, self.keys.dtype, slots, tiles, memory or self._memory)
 
     def admit(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches here, each to a slot that no other has, with room for `length` tokens.
@@ -260,7 +260,9 @@ def _in_store(run: Sequence[tuple[KVCache, slice]]) -> NewTokens:
     return NewTokens(run[0][0].store, slice(run[0][1].start, run[-1][1].stop), tile, slot, at)
 
 
-def make_room(caches: Sequence[KVCache], counts: Sequence[int]) -> None:
+def make_room(
+    caches: Sequence[KVCache], counts: Sequence[int], memory: Memory | None = None
+) -> None:
     """Let each cache have room for so many more tokens.
 
     Those that have none move to the store of others, if they can. Else all move to new stores of at
@@ -273,16 +275,16 @@ def make_room(caches: Sequence[KVCache], counts: Sequence[int]) -> None:
     if lacking and not any(store.admit(lacking, max(wanted)) for store in stores.values()):
         for start in range(0, len(caches), MOST_SLOTS):
             some = slice(start, start + MOST_SLOTS)
-            _side_by_side(caches[some], max(wanted[some]))
+            _side_by_side(caches[some], max(wanted[some]), memory)
     for cache, n in zip(caches, wanted, strict=True):
         cache.store.expect(cache.slot, n)
 
 
-def _side_by_side(caches: Sequence[KVCache], length: int) -> None:
+def _side_by_side(caches: Sequence[KVCache], length: int, memory: Memory | None) -> None:
     store = caches[0].store
     tiles = _tiles(max(length, min(2 * length, store.config.n_positions)))
     slots = 1 << (len(caches) - 1).bit_length()  # a power of 2, so that some more can come
-    store.another(slots, tiles).admit(caches)
+    store.another(slots, tiles, memory).admit(caches)
 
 
 def _tiles(tokens: int) -> int:

@@ -122,7 +122,8 @@ class GPT2:
 
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence."""
-        return KVCache(self.config, self.dtype, self._team.memory if self._team else own_memory)
+        team = self._team
+        return KVCache(self.config, self.dtype, team.memory if team else own_memory)
 
     @property
     def processes(self) -> int:
@@ -138,7 +139,8 @@ class GPT2:
         there are others. What is let go of after the fork stays in their memory. A fork of the
         program's own has one process again, and can't use the caches.
         """
-        return self._team.size if self._team else 1
+        team = self._team
+        return team.size if team else 1
 
     @processes.setter
     def processes(self, count: int) -> None:
@@ -159,7 +161,8 @@ class GPT2:
     @property
     def process_ids(self) -> list[int]:
         """Those of the other processes; none before the first pass that they are needed for."""
-        return self._team.pids if self._team else []
+        team = self._team
+        return team.pids if team else []
 
     def _are_few(self, sequences: Sequence[NDArray[np.int64]], rows: NDArray[np.int64]) -> bool:
         return len(rows) <= sum(map(len, sequences)) <= FEW_ROWS and self.weights.was_used
@@ -196,9 +199,9 @@ class GPT2:
         caches = checked_caches(caches, new, self.config, self.dtype)
         chosen = checked_rows(rows, sum(map(len, new)))  # (R,)
         probe = checked_probe(probe, self.config.n_layer) if probe else None
-        if self._team and not probe and self._are_few(new, chosen):
-            make_room(caches, list(map(len, new)))
-            logits = self._team.forward(self, new, caches, chosen)
+        if (team := self._team) and not probe and self._are_few(new, chosen):
+            make_room(caches, list(map(len, new)), team.memory)
+            logits = team.forward(self, new, caches, chosen)
             if logits is not None:
                 return logits
         return self.compute(new, caches, chosen, probe)

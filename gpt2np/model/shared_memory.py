@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -60,8 +61,9 @@ def _let_go(
 ) -> None:
     if os.getpid() == process:
         start, stop = place
-        memory.madvise(mmap.MADV_REMOVE, start, stop - start)
-        gone.append(place)
+        with suppress(OSError):  # as of locked memory, which is not used again
+            memory.madvise(mmap.MADV_REMOVE, start, stop - start)  # it is zeros then
+            gone.append(place)
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

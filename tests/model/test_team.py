@@ -164,16 +164,19 @@ class TestWhenTheyCompute:
         model.forward([[1]])
         assert len(pids(model)) == 1
 
-    def test_a_cache_from_before_is_for_one_process(self):
+    def test_a_cache_from_before_is_for_one_process_until_it_moves(self):
         model = small()
         model.processes = 1
         cache = model.new_cache()
-        first = model.forward([[5, 6]], [cache])
+        ids = np.random.default_rng(0).integers(0, 1031, 300)
+        found = [*model.forward([ids[:2]], [cache])]
         with_processes(model, 2)
-        second = model.forward([[7]], [cache])
+        found += [*model.forward([ids[2:3]], [cache])]
         assert pids(model) == []
+        found += [model.forward([[i]], [cache])[0] for i in ids[3:]]
+        assert len(pids(model)) == 1
         model.processes = 1
-        np.testing.assert_array_equal([*first, *second], model.forward([[5, 6, 7]]))
+        np.testing.assert_allclose(found, model.forward([ids]), atol=1e-5)
 
     def test_weights_that_are_set(self):
         model = small()
