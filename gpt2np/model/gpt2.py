@@ -64,7 +64,7 @@ from gpt2np.model.checkpoint import load_weights, read_checkpoint
 from gpt2np.model.config import GPT2Config
 from gpt2np.model.functions import layer_norm
 from gpt2np.model.linear import added_up, by_rows, input_groups
-from gpt2np.model.member import ALONE, Alone
+from gpt2np.model.member import ALONE, Alone, most_processes
 from gpt2np.model.product import FEW_ROWS, product
 from gpt2np.model.step import (
     MOST_TOKENS,
@@ -151,12 +151,11 @@ class GPT2:
         if self._team:
             self._team.close()
             self._team = None
-        if count > 1:
-            from gpt2np.model.team import Team, most_processes  # not for everybody to wait for
+        if (count := min(count, most_processes())) > 1:
+            from gpt2np.model.team import Team  # not for everybody to wait for
 
-            if (count := min(count, most_processes())) > 1:
-                with suppress(OSError):  # the system refuses
-                    self._team = Team(self, count)
+            with suppress(OSError):  # the system refuses
+                self._team = Team(self, count)
 
     @property
     def process_ids(self) -> list[int]:

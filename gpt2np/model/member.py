@@ -6,6 +6,8 @@ Shape letters: n rows; panels (I, P, k, m) are I groups of inputs by P panels of
 from __future__ import annotations
 
 import os
+import platform
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,15 +16,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.model.blas import python_threads
+from gpt2np.model.blas import blas, python_threads
 from gpt2np.model.linear import linear
-from gpt2np.threads import in_parallel, split
+from gpt2np.threads import in_parallel, split, threads_in_use
 
 Array = NDArray[Any]
 
 APART = 8  # places between two members' counts, so that they are not in one cache line
 _LOOKS = 100  # at what others have done, before another process may run
 _PATIENCE = 60.0  # seconds of waiting
+
+
+def most_processes() -> int:
+    """As many as threads are in use, where processes can compute together; elsewhere 1.
+
+    They need Linux, a BLAS library that can be told to use one thread, and a processor whose cores
+    see each other's writes in their order (x86).
+    """
+    can = sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64")
+    return threads_in_use() if can and blas() else 1
 
 
 class MemberLostError(Exception):

@@ -16,10 +16,8 @@ import gc
 import mmap
 import os
 import pickle
-import platform
 import signal
 import socket
-import sys
 import threading
 import warnings
 import weakref
@@ -32,12 +30,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from gpt2np.model.blas import blas, one_thread_each
+from gpt2np.model.blas import one_thread_each
 from gpt2np.model.cache import KVCache, Store, own_memory
 from gpt2np.model.member import APART, Member, MemberLostError
 from gpt2np.model.product import FEW_ROWS
 from gpt2np.model.shared_memory import SharedMemory
-from gpt2np.threads import on_this_thread, threads_in_use
+from gpt2np.threads import on_this_thread
 
 if TYPE_CHECKING:
     from gpt2np.model.gpt2 import GPT2
@@ -46,16 +44,6 @@ Array = NDArray[Any]
 
 _MESSAGE = 1 << 16  # bytes at most
 _fork = threading.local()  # .is_ours: whether the one under way is that of a member
-
-
-def most_processes() -> int:
-    """As many as threads are in use, where processes can compute together; elsewhere 1.
-
-    They need Linux, a BLAS library that can be told to use one thread, and a processor whose cores
-    see each other's writes in their order (x86).
-    """
-    can = sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64")
-    return threads_in_use() if can and blas() else 1
 
 
 class Team:
@@ -77,6 +65,7 @@ class Team:
         self._memory = SharedMemory(physical // 2)  # addresses, which cost nothing
         self.size = size
         self._others: list[_Other] = []
+        self._is_amid = False  # others are in the middle of a pass
         self._weights_were = 0
         self._starts: weakref.WeakKeyDictionary[Store, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -129,7 +118,7 @@ class Team:
             warnings.warn(f"the model goes on with one process: {error}", stacklevel=3)
             return None
         except BaseException:
-            _end_all(self._others)  # they are in the middle of the pass
+            _end_all(self._others)
             raise
         finally:
             self._lock.release()
@@ -141,15 +130,18 @@ class Team:
         caches: Sequence[KVCache],
         rows: NDArray[np.int64],
     ) -> Array:
-        if self._weights_were != model.weights.changes:
+        if self._is_amid or self._weights_were != model.weights.changes:
             _end_all(self._others)
         if not self._others:
             self._begin(model)
         held = [(cache.length, cache.slot, *self._where(cache.store)) for cache in caches]
+        self._is_amid = True
         for other in self._others:
             other.send((sequences, held, rows))
         with on_this_thread():
-            return model.compute(sequences, caches, rows, member=self._member).copy()
+            logits = model.compute(sequences, caches, rows, member=self._member).copy()
+        self._is_amid = False
+        return logits
 
     def _where(self, store: Store) -> tuple[int, int, int]:
         tiles, slots = store.keys.shape[:2]

@@ -20,6 +20,7 @@ import pytest
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.model import last_rows, team
 from gpt2np.model.blas import small_kernels
+from gpt2np.model.member import most_processes
 from gpt2np.model.product import FEW_ROWS
 from tests.model.test_invariance import SHAPES, random_model
 
@@ -199,7 +200,7 @@ class TestWhenTheyCompute:
         model = random_model(**SHAPES["small heads"])
         assert model.processes == 1
         model.processes = 1000
-        assert model.processes == team.most_processes() <= os.cpu_count()
+        assert model.processes == most_processes() <= os.cpu_count()
         with pytest.raises(InvalidArgumentError, match="processes is 0; it must be at least 1"):
             model.processes = 0
 
@@ -262,6 +263,23 @@ class TestWhenSomethingHappens:
         assert not is_running(before)
         found = [model.forward([[i]], [cache])[0] for i in (6, 7)]
         np.testing.assert_array_equal(found, expected[1:])
+        assert model.processes == 2
+
+    def test_ctrl_c_twice(self, monkeypatch):
+        """The second one before the others are ended."""
+        model = small()
+        expected = model.forward([[5, 6]])
+
+        def stop(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as twice:
+            twice.setattr(team, "_end_all", stop)
+            twice.setattr(model, "_layer_norm", stop)
+            with pytest.raises(KeyboardInterrupt):
+                model.forward([[7]])
+        assert pids(model)
+        same(model.forward([[5, 6]]), expected)
         assert model.processes == 2
 
     def test_the_user_forks(self):
