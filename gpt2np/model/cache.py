@@ -58,7 +58,7 @@ class KVCache:
 
     @classmethod
     def within(cls, store: Store, slot: int, length: int) -> KVCache:
-        """A cache of what a store has."""
+        """The cache that has a slot of a store."""
         cache = cls.__new__(cls)
         cache.length, cache.place = length, (store, slot)
         return cache

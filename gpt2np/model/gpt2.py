@@ -203,7 +203,8 @@ class GPT2:
             logits = team.forward(self, new, caches, chosen)
             if logits is not None:
                 return logits
-        return self.compute(new, caches, chosen, probe)
+        with undone_on_failure(caches):
+            return self.compute(new, caches, chosen, probe)
 
     def compute(
         self,
@@ -215,7 +216,7 @@ class GPT2:
     ) -> Array:
         """`forward` of what it has checked; for it and the other processes."""
         passes = steps(sequences, caches, rows, probe, member)
-        with one_thread_each(), undone_on_failure(caches):
+        with one_thread_each():
             if probe or sum(map(len, sequences)) <= MOST_TOKENS:
                 return self._pass(next(passes))
             logits = np.empty((len(rows), self.config.vocab_size), self.dtype)

@@ -21,8 +21,8 @@ import socket
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -35,6 +35,7 @@ from gpt2np.model.cache import KVCache, Store, own_memory
 from gpt2np.model.member import APART, Member, MemberLostError
 from gpt2np.model.product import FEW_ROWS
 from gpt2np.model.shared_memory import SharedMemory
+from gpt2np.model.step import undone_on_failure
 from gpt2np.threads import on_this_thread
 
 if TYPE_CHECKING:
@@ -111,17 +112,24 @@ class Team:
         try:
             if self.size == 1 or any(cache.store not in self._starts for cache in caches):
                 return None
-            return self._forward(model, sequences, caches, rows)
+            with undone_on_failure(caches), self._ended_on_failure():
+                return self._forward(model, sequences, caches, rows)
         except MemberLostError as error:
             self.size = 1
             self.end()
             warnings.warn(f"the model goes on with one process: {error}", stacklevel=3)
             return None
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _ended_on_failure(self) -> Iterator[None]:
+        """So that none goes on writing in the middle of a pass that has failed here."""
+        try:
+            yield
         except BaseException:
             _end_all(self._others)
             raise
-        finally:
-            self._lock.release()
 
     def _forward(
         self,
@@ -182,13 +190,14 @@ class _Other:
     def pid(self) -> int:
         """It says so first of all; 0 if it was never forked."""
         if self._pid is None:
-            self._pid = int(self.socket.recv(_MESSAGE) or 0)
-        return self._pid
+            with suppress(ConnectionResetError):  # it was killed before it could
+                self._pid = int(self.socket.recv(_MESSAGE) or 0)
+        return self._pid or 0
 
     def send(self, message: object) -> None:
         """Nothing happens if it has ended."""
         with suppress(BrokenPipeError, ConnectionResetError):
-            self.socket.send(pickle.dumps(message))
+            self.socket.send(pickle.dumps(message), socket.MSG_NOSIGNAL)
 
     def has_ended(self) -> bool:
         try:

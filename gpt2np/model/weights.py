@@ -73,7 +73,7 @@ class Weights(MutableMapping[str, Array]):
 
     Attributes:
         dtype: of all of them.
-        changes: how often any has been set.
+        changes: how often any has been set; a process that was forked before has the old ones.
     """
 
     def __init__(self, config: GPT2Config, arrays: Mapping[str, Array]) -> None:
