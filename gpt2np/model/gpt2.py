@@ -136,8 +136,9 @@ class GPT2:
 
         What has this price: all wait for the slowest, so where other programs need the processors
         one process can be faster. BLAS has one thread for all of this process's NumPy, as long as
-        there are others. What is let go of after the fork stays in their memory. A fork of the
-        program's own has one process again, and can't use the caches.
+        there are others. What is let go of after the fork stays in their memory; of that of large
+        caches, as much as half of the weights is kept for others. A fork of the program's own has
+        one process again, and can't use the caches.
         """
         team = self._team
         return team.size if team else 1

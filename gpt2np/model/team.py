@@ -62,8 +62,9 @@ class Team:
     """
 
     def __init__(self, model: GPT2, size: int) -> None:
-        physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._memory = SharedMemory(physical // 2)  # addresses, which cost nothing
+        addresses = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # cost nothing
+        weights = model.weights.nbytes
+        self._memory = SharedMemory(addresses, large=weights // 10, most=weights // 2)
         self.size = size
         self._others: list[_Other] = []
         self._is_amid = False  # others are in the middle of a pass
