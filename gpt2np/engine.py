@@ -86,16 +86,17 @@ class LanguageModel:
         model: str | Path | None = None,
         dtype: DTypeLike = np.float32,
         draft: str | Path | None = None,
+        processes: int = 1,
     ) -> LanguageModel:
         """Find and load a model: "bundled", a folder, a Hub id, or None for the default.
 
         The default is GPT-2 small or, where that can't be had, the bundled model, with a warning.
         See `gpt2np.hub.find_model` for what is searched where. dtype: float32 or float64. draft: a
-        smaller model for `use_draft`.
+        smaller model for `use_draft`. processes: how many compute together, see `GPT2.processes`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
-            InvalidArgumentError: the draft model has another vocabulary.
+            InvalidArgumentError: the draft model has another vocabulary; fewer than 1 process.
         """
         source = find_model(model)
         if source.notice:
@@ -113,8 +114,9 @@ class LanguageModel:
             end_ids=config.end_ids,
             notice=source.notice,
         )
+        lm.model.processes = processes
         if draft is not None:
-            lm.use_draft(cls.load(draft, dtype))
+            lm.use_draft(cls.load(draft, dtype, processes=processes))
         return lm
 
     def use_draft(self, draft: LanguageModel) -> None:

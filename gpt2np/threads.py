@@ -3,8 +3,8 @@
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -94,6 +94,17 @@ def in_parallel(work: Callable[[Piece], None], pieces: Sequence[Piece], threads:
         del errors  # else the error would hold on to itself, and to the arrays of its frames
 
 
+@contextmanager
+def on_this_thread() -> Iterator[None]:
+    """While this lasts `in_parallel` leaves nothing that this thread asks for to others."""
+    before = getattr(_inside, "piece", False)
+    _inside.piece = True
+    try:
+        yield
+    finally:
+        _inside.piece = before
+
+
 def split(count: int, parts: int) -> list[slice]:
     """0 … count cut into at most so many slices, nearly as long as each other; 0 … 0 is one."""
     parts = max(1, min(parts, count))
@@ -132,12 +143,10 @@ class _Shared:
 
     def outcome(self, piece: Any) -> BaseException | None:
         try:
-            _inside.piece = True
-            self.work(piece)
+            with on_this_thread():
+                self.work(piece)
         except BaseException as error:
             return error
-        finally:
-            _inside.piece = False
         return None
 
     def abandon(self) -> None:

@@ -19,6 +19,7 @@ from gpt2np import (
 )
 from gpt2np.errors import BatchError
 from gpt2np.generation import Scheduler, decode_step
+from gpt2np.model.member import most_processes
 from gpt2np.text_stream import together
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
@@ -352,6 +353,15 @@ def test_logits_that_are_not_numbers_with_samples_and_beams(bundled):
     for options in ({"samples": 2}, {"num_beams": 2}, {"prompt_logprobs": 1}):
         with pytest.raises(CheckpointError, match="not numbers"):
             lm.generate("one two three", **options)
+
+
+def test_several_processes_write_the_same(bundled, lm):
+    other = LanguageModel.load(bundled, draft=bundled, processes=2)
+    prompts, options = ["The king", "Once upon a time", "A fox"], {"max_new_tokens": 30, "seed": 3}
+    found = [text.ids for text in other.generate_batch(prompts, **options)]
+    assert found == [text.ids for text in lm.generate_batch(prompts, **options)]
+    if most_processes() > 1:
+        assert len(other.model.process_ids) == len(other.draft.process_ids) == 1
 
 
 def test_samples_are_no_single_stream(lm):

@@ -117,6 +117,7 @@ def run_suite(source: ModelSource, dtype: str, threads: int, plan: Plan, tell: T
     tell("limits of the machine")
     machine = describe_machine(threads)  # before this adds to its load
     model = GPT2.from_folder(source.folder, dtype)
+    model.processes = threads  # as the commands do
     nbytes = weight_bytes_per_token(model.config, model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit)
     warm_up(model)

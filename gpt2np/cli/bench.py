@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--quick", action="store_true", help="fewer repetitions, so less certain numbers")
     add("--json", action="store_true", help="print one JSON object")
-    add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
+    add("--threads", type=int, metavar="N", help="processors to use (default: all)")
     add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.threads import set_threads
+from gpt2np.threads import set_threads, threads_in_use
 
 if TYPE_CHECKING:
     from gpt2np.engine import LanguageModel
@@ -34,7 +34,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, *, dtype: bool = True) 
         "@REVISION for a branch, tag or commit), a folder, or 'bundled'; default: $GPT2NP_MODEL, "
         "else openai-community/gpt2 or, if that can't be had, the bundled model",
     )
-    add("--threads", type=int, metavar="N", help="threads for the matrix products (default: all)")
+    add("--threads", type=int, metavar="N", help="processors to use (default: all)")
     parser.set_defaults(dtype="float32")
     if dtype:
         add("--dtype", choices=("float32", "float64"), help="default: float32")
@@ -67,7 +67,8 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        lm = LanguageModel.load(args.model, args.dtype, getattr(args, "draft", None))
+        draft, processes = getattr(args, "draft", None), threads_in_use()
+        lm = LanguageModel.load(args.model, args.dtype, draft, processes)
     why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
     told = (str(warning.message) for warning in caught)
     # The model's notice is a warning, too, and has been given in the first line.

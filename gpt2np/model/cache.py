@@ -6,8 +6,9 @@ lanes), N packed new tokens, n of them, T tokens seen, in tiles of TILE.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -23,6 +24,14 @@ Array = NDArray[Any]
 
 TILE = 64  # tokens
 MOST_SLOTS = 16  # of a store, as many rows as one product takes
+
+
+Memory = Callable[["Store", tuple[int, ...], DTypeLike], Array]
+
+
+def own_memory(_: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Zeros that no other process sees."""
+    return np.zeros(shape, dtype)
 
 
 def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32) -> int:
@@ -41,14 +50,28 @@ class KVCache:
         place: the store, and which of its slots.
     """
 
-    def __init__(self, config: GPT2Config, dtype: DTypeLike = np.float32) -> None:
+    def __init__(
+        self, config: GPT2Config, dtype: DTypeLike = np.float32, memory: Memory = own_memory
+    ) -> None:
         self.length = 0
-        self.place = Store(config, dtype, slots=1, tiles=0), 0
+        self.place = Store(config, dtype, slots=1, tiles=0, memory=memory), 0
+
+    @classmethod
+    def within(cls, store: Store, slot: int, length: int) -> KVCache:
+        """The cache that has a slot of a store."""
+        cache = cls.__new__(cls)
+        cache.length, cache.place = length, (store, slot)
+        return cache
 
     @property
     def store(self) -> Store:
         """Where the keys and values are."""
-        return self.place[0]
+        store = self.place[0]
+        if store.process not in (None, os.getpid()):
+            raise InvalidArgumentError(
+                "another process has this cache, of which this is a fork; make a new one"
+            )
+        return store
 
     @property
     def slot(self) -> int:
@@ -78,8 +101,7 @@ class KVCache:
 
     def copy(self) -> KVCache:
         """Another cache of the same tokens, which grows on its own."""
-        other = KVCache(self.store.config, self.dtype)
-        other.length, other.place = self.length, self.place  # until it has a slot of its own
+        other = KVCache.within(*self.place, self.length)  # until it has a slot of its own
         if not self.store.admit([other]):  # a first copy is often not the last
             self.store.another(MOST_SLOTS, _tiles(self.length)).admit([self, other])
         return other
@@ -114,14 +136,24 @@ class Store:
         values: (tiles, S, L, H, TILE, D). Between passes they are 0 beyond a sequence's end, not
             left from another one, as they are multiplied by 0 where a neighbour is longer.
         config: of the model.
+        process: the only one that may use it; None if its forks may, too.
     """
 
-    def __init__(self, config: GPT2Config, dtype: DTypeLike, slots: int, tiles: int) -> None:
+    def __init__(
+        self,
+        config: GPT2Config,
+        dtype: DTypeLike,
+        slots: int,
+        tiles: int,
+        memory: Memory = own_memory,
+    ) -> None:
         size = padded(config.n_embd // config.n_head)
         each = tiles, slots, config.n_layer, config.n_head
-        self.keys: Array = np.zeros((*each, size, TILE), dtype)
-        self.values: Array = np.zeros((*each, TILE, size), dtype)
-        self.config = config
+        self.process: int | None = None
+        keys, values = memory(self, (2, *each, size * TILE), dtype)
+        self.keys: Array = keys.reshape(*each, size, TILE)
+        self.values: Array = values.reshape(*each, TILE, size)
+        self.config, self._memory = config, memory
         self._reach = [0] * slots  # how many tokens may have values other than 0
         self._used = [0] * slots  # how many have ever been here: they take memory
         self._owners: WeakValueDictionary[int, KVCache] = WeakValueDictionary()
@@ -132,9 +164,9 @@ class Store:
         """How many tokens each sequence may have here."""
         return len(self.keys) * TILE
 
-    def another(self, slots: int, tiles: int) -> Store:
-        """An empty store for the same model."""
-        return Store(self.config, self.keys.dtype, slots, tiles)
+    def another(self, slots: int, tiles: int, memory: Memory | None = None) -> Store:
+        """An empty store for the same model, of the same memory unless another is given."""
+        return Store(self.config, self.keys.dtype, slots, tiles, memory or self._memory)
 
     def admit(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches here, each to a slot that no other has, with room for `length` tokens.
@@ -228,7 +260,9 @@ def _in_store(run: Sequence[tuple[KVCache, slice]]) -> NewTokens:
     return NewTokens(run[0][0].store, slice(run[0][1].start, run[-1][1].stop), tile, slot, at)
 
 
-def make_room(caches: Sequence[KVCache], counts: Sequence[int]) -> None:
+def make_room(
+    caches: Sequence[KVCache], counts: Sequence[int], memory: Memory | None = None
+) -> None:
     """Let each cache have room for so many more tokens.
 
     Those that have none move to the store of others, if they can. Else all move to new stores of at
@@ -241,16 +275,16 @@ def make_room(caches: Sequence[KVCache], counts: Sequence[int]) -> None:
     if lacking and not any(store.admit(lacking, max(wanted)) for store in stores.values()):
         for start in range(0, len(caches), MOST_SLOTS):
             some = slice(start, start + MOST_SLOTS)
-            _side_by_side(caches[some], max(wanted[some]))
+            _side_by_side(caches[some], max(wanted[some]), memory)
     for cache, n in zip(caches, wanted, strict=True):
         cache.store.expect(cache.slot, n)
 
 
-def _side_by_side(caches: Sequence[KVCache], length: int) -> None:
+def _side_by_side(caches: Sequence[KVCache], length: int, memory: Memory | None) -> None:
     store = caches[0].store
     tiles = _tiles(max(length, min(2 * length, store.config.n_positions)))
     slots = 1 << (len(caches) - 1).bit_length()  # a power of 2, so that some more can come
-    store.another(slots, tiles).admit(caches)
+    store.another(slots, tiles, memory).admit(caches)
 
 
 def _tiles(tokens: int) -> int:

@@ -47,9 +47,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -58,11 +59,12 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.model.activations import ACTIVATIONS
 from gpt2np.model.attention import Group, attention_pattern, mixed_values
 from gpt2np.model.blas import one_thread_each, python_threads
-from gpt2np.model.cache import KVCache
+from gpt2np.model.cache import KVCache, make_room, own_memory
 from gpt2np.model.checkpoint import load_weights, read_checkpoint
 from gpt2np.model.config import GPT2Config
 from gpt2np.model.functions import layer_norm
-from gpt2np.model.linear import added_up, by_rows, input_groups, linear
+from gpt2np.model.linear import added_up, by_rows, input_groups
+from gpt2np.model.member import ALONE, Alone, most_processes
 from gpt2np.model.product import FEW_ROWS, product
 from gpt2np.model.step import (
     MOST_TOKENS,
@@ -76,7 +78,10 @@ from gpt2np.model.step import (
     undone_on_failure,
 )
 from gpt2np.model.weights import Block, Weights
-from gpt2np.threads import in_parallel, split
+from gpt2np.threads import in_parallel
+
+if TYPE_CHECKING:
+    from gpt2np.model.team import Team
 
 Array = NDArray[Any]
 
@@ -93,6 +98,7 @@ class GPT2:
         self.config = config
         self.weights = Weights(config, weights)
         self._activation = ACTIVATIONS[config.activation_function]
+        self._team: Team | None = None
 
     @classmethod
     def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> GPT2:
@@ -116,7 +122,50 @@ class GPT2:
 
     def new_cache(self) -> KVCache:
         """An empty cache for one sequence."""
-        return KVCache(self.config, self.dtype)
+        team = self._team
+        return KVCache(self.config, self.dtype, team.memory if team else own_memory)
+
+    @property
+    def processes(self) -> int:
+        """How many processes compute together what has few rows: tokens of one or more sequences.
+
+        At first 1. If it is set to more, others are forked when they are needed first. They share
+        this one's memory, see the caches that `new_cache` makes from then on, and end with the
+        model, at the latest with this process. It stays 1 outside of Linux on x86, and is at most
+        the number of threads in use. Results are the same to the bit where `forward` says so.
+
+        What has this price: all wait for the slowest, so where other programs need the processors
+        one process can be faster. BLAS has one thread for all of this process's NumPy, as long as
+        there are others. What is let go of after the fork stays in their memory; of that of large
+        caches, as much as half of the weights is kept for others. A fork of the program's own has
+        one process again, and can't use the caches.
+        """
+        team = self._team
+        return team.size if team else 1
+
+    @processes.setter
+    def processes(self, count: int) -> None:
+        if count < 1:
+            raise InvalidArgumentError(f"processes is {count}; it must be at least 1")
+        if count == self.processes:
+            return
+        if self._team:
+            self._team.close()
+            self._team = None
+        if (count := min(count, most_processes())) > 1:
+            from gpt2np.model.team import Team  # not for everybody to wait for
+
+            with suppress(OSError):  # the system refuses
+                self._team = Team(self, count)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Those of the other processes; none before the first pass that they are needed for."""
+        team = self._team
+        return team.pids if team else []
+
+    def _are_few(self, sequences: Sequence[NDArray[np.int64]], rows: NDArray[np.int64]) -> bool:
+        return len(rows) <= sum(map(len, sequences)) <= FEW_ROWS and self.weights.was_used
 
     def forward(
         self,
@@ -150,11 +199,28 @@ class GPT2:
         caches = checked_caches(caches, new, self.config, self.dtype)
         chosen = checked_rows(rows, sum(map(len, new)))  # (R,)
         probe = checked_probe(probe, self.config.n_layer) if probe else None
-        passes = steps(new, caches, chosen, probe)
-        with one_thread_each(), undone_on_failure(caches):
-            if probe or sum(map(len, new)) <= MOST_TOKENS:
+        if (team := self._team) and not probe and self._are_few(new, chosen):
+            make_room(caches, list(map(len, new)), team.memory)
+            logits = team.forward(self, new, caches, chosen)
+            if logits is not None:
+                return logits
+        with undone_on_failure(caches):
+            return self.compute(new, caches, chosen, probe)
+
+    def compute(
+        self,
+        sequences: Sequence[NDArray[np.int64]],
+        caches: Sequence[KVCache],
+        rows: NDArray[np.int64],
+        probe: Probe | None = None,
+        member: Alone = ALONE,
+    ) -> Array:
+        """`forward` of what it has checked; for it and the other processes."""
+        passes = steps(sequences, caches, rows, probe, member)
+        with one_thread_each():
+            if probe or sum(map(len, sequences)) <= MOST_TOKENS:
                 return self._pass(next(passes))
-            logits = np.empty((len(chosen), self.config.vocab_size), self.dtype)
+            logits = np.empty((len(rows), self.config.vocab_size), self.dtype)
             for step in passes:
                 logits[step.asked] = self._pass(step)
             return logits
@@ -170,7 +236,7 @@ class GPT2:
             cache.advance(tokens.stop - tokens.start)
         ln_f = self.weights["ln_f.weight"], self.weights["ln_f.bias"]
         x = step.at("ln_f", self._layer_norm(x, ln_f))  # (R, C)
-        logits = self._unembedded(x, w.unembedding)
+        logits = self._unembedded(x, w.unembedding, step.member)
         return step.at("logits", logits[: np.count_nonzero(step.asked)])  # (R, V)
 
     def unembed(self, x: Array) -> Array:
@@ -178,9 +244,9 @@ class GPT2:
         with one_thread_each():
             return self._unembedded(x, self.weights.for_pass(short=False).unembedding)
 
-    def _unembedded(self, x: Array, unembedding: Iterable[Array]) -> Array:
+    def _unembedded(self, x: Array, unembedding: Iterable[Array], member: Alone = ALONE) -> Array:
         parts = [
-            by_rows(partial(linear, panels=some), x, some.shape[1] * some.shape[3])
+            by_rows(partial(member.linear, "logits", panels=some), x, some.shape[1] * some.shape[3])
             for some in unembedding
         ]
         logits = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -206,19 +272,20 @@ class GPT2:
         """Attention of all heads, x (N, C) → (R, C)."""
         groups, _, _, k, size = w.c_attn.shape
         inputs = input_groups(x, groups, k)[:, None, None]  # (I, 1, 1, N, k)
-        z = np.empty((len(x), self.config.n_head, size), x.dtype)
 
-        def some(heads: slice) -> None:
+        def some(heads: slice) -> Array:
             qkv = added_up(product(inputs, w.c_attn[:, :, heads]))  # (3, h, N, D)
             qkv += w.c_attn_bias[:, heads]
-            self._mix_values(layer, heads, qkv, step, z[:, heads].swapaxes(0, 1))
+            z = np.empty((len(x), qkv.shape[1], size), x.dtype)
+            self._mix_values(layer, heads, qkv, step, z.swapaxes(0, 1))
+            return z.reshape(len(x), -1)
 
-        alone = step.probe or len(x) <= FEW_ROWS
-        shares = split(self.config.n_head, 1 if alone else 2 * python_threads())
-        in_parallel(some, shares, python_threads())
+        member, n_head = step.member, self.config.n_head
+        shares = 1 if step.probe or len(x) <= FEW_ROWS else 2 * python_threads()
+        z = member.columns("z", x, (n_head, size), some, shares).reshape(len(x), n_head, size)
         z = z[..., : self._head_size].reshape(len(x), -1)[rows]  # (R, C)
-        width = len(w.attn_c_proj_bias)
-        out = by_rows(lambda z: linear(z, w.attn_c_proj, w.attn_c_proj_bias), z, width)
+        c_proj = w.attn_c_proj, w.attn_c_proj_bias
+        out = by_rows(lambda z: member.linear("attn.out", z, *c_proj), z, len(c_proj[1]))
         return out[:, : self.config.n_embd]
 
     def _mix_values(self, layer: int, heads: slice, qkv: Array, step: Step, z: Array) -> None:
@@ -263,12 +330,15 @@ class GPT2:
         """The MLP, x (N, C) → (N, C)."""
         name, f = f"blocks.{layer}.mlp", self.config.n_inner
 
-        def some(x: Array) -> Array:
-            h = linear(x, w.c_fc, w.c_fc_bias)  # (n, F and zeros)
+        def activated(h: Array) -> Array:
             step.show(f"{name}.pre", h[:, :f])
             h = self._activation(h)
             step.show(f"{name}.act", h[:, :f])
-            return linear(h, w.mlp_c_proj, w.mlp_c_proj_bias)
+            return h
+
+        def some(x: Array) -> Array:
+            h = step.member.linear("mlp.act", x, w.c_fc, w.c_fc_bias, activated)  # (n, F and 0s)
+            return step.member.linear("mlp.out", h, w.mlp_c_proj, w.mlp_c_proj_bias)
 
         out = some(x) if step.probe else by_rows(some, x, len(w.mlp_c_proj_bias))
         return out[:, : self.config.n_embd]

@@ -19,6 +19,7 @@ from gpt2np.model.attention import QUERIES, Group, query_groups
 from gpt2np.model.blas import python_threads
 from gpt2np.model.cache import KVCache, NewTokens, make_room, new_tokens
 from gpt2np.model.config import GPT2Config
+from gpt2np.model.member import Alone
 from gpt2np.model.product import least_rows
 
 Array = NDArray[Any]
@@ -46,6 +47,7 @@ class Step:
         rows: (R,), those of the N tokens that logits are asked for.
         asked: which of the rows that the caller asked for these are.
         probe: None if nobody looks inside.
+        member: this process, alone or one of several.
     """
 
     ids: NDArray[np.int64]
@@ -57,6 +59,7 @@ class Step:
     rows: NDArray[np.int64]
     asked: NDArray[np.bool_]
     probe: Probe | None
+    member: Alone
 
     def at(self, name: str, array: Array) -> Array:
         """The array, or what the probe makes of it."""
@@ -73,6 +76,7 @@ def steps(
     caches: Sequence[KVCache],
     rows: NDArray[np.int64],
     probe: Probe | None,
+    member: Alone,
 ) -> Iterator[Step]:
     """The passes that the new ids of the sequences take: one, or several of MOST_TOKENS each.
 
@@ -89,7 +93,7 @@ def steps(
             if len(part):
                 parts.append((part, cache))
         asked = (first <= rows) & (rows < first + most)
-        yield _step(parts, rows[asked] - first, asked, probe)
+        yield _step(parts, rows[asked] - first, asked, probe, member)
 
 
 def _step(
@@ -97,13 +101,15 @@ def _step(
     rows: NDArray[np.int64],
     asked: NDArray[np.bool_],
     probe: Probe | None,
+    member: Alone,
 ) -> Step:
     lengths, caches = [len(ids) for ids, _ in parts], [cache for _, cache in parts]
     stops = np.cumsum(lengths).tolist()
     before = [cache.length for cache in caches]
     ids = np.concatenate([ids for ids, _ in parts])
     positions = np.concatenate([np.arange(n) + b for n, b in zip(lengths, before, strict=True)])
-    share = max(_FEWEST, -(-len(ids) // python_threads()))  # of the tokens, for each thread
+    threads = python_threads() if member.size == 1 else 1  # that attention is shared among
+    share = max(_FEWEST, -(-len(ids) // threads))  # of the tokens
     most = len(ids) if probe else min(share, QUERIES)
     beside = [False, *(b.lies_behind(a) for a, b in pairwise(caches))]
     groups = query_groups(
@@ -114,7 +120,7 @@ def _step(
         ids, positions, rows = (np.repeat(array, 2) for array in (ids, positions, rows))
         groups = [replace(group, times=1, tokens=slice(0, 2)) for group in groups]
     new = new_tokens(caches, tokens)
-    return Step(ids, positions, tokens, caches, new, groups, rows, asked, probe)
+    return Step(ids, positions, tokens, caches, new, groups, rows, asked, probe, member)
 
 
 @contextmanager

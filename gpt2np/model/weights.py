@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,7 @@ class Weights(MutableMapping[str, Array]):
 
     Attributes:
         dtype: of all of them.
+        changes: how often any has been set; a process that was forked before has the old ones.
     """
 
     def __init__(self, config: GPT2Config, arrays: Mapping[str, Array]) -> None:
@@ -84,6 +86,7 @@ class Weights(MutableMapping[str, Array]):
         self._panels: dict[str, Panels] = {}
         self._laid_out: InTurn | None = None
         self._used = False
+        self.changes = 0
         self._lock = threading.RLock()
 
     def for_pass(self, *, short: bool) -> InTurn:
@@ -96,6 +99,17 @@ class Weights(MutableMapping[str, Array]):
                 self._lay_out()
                 self._laid_out = self._from_panels()
             return self._laid_out
+
+    @property
+    def was_used(self) -> bool:
+        """Whether there has been a pass."""
+        return self._used or self._laid_out is not None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Other threads can't change them while this lasts."""
+        with self._lock:
+            yield
 
     def _lay_out(self) -> None:
         """Copy the matrices into panels, and let go of each when it is done."""
@@ -196,6 +210,7 @@ class Weights(MutableMapping[str, Array]):
                 f"{name} has shape {np.shape(array)}, expected {self._shapes[name]}"
             )
         with self._lock:
+            self.changes += 1
             if name in self._panels:
                 self._panels[name].fill(_matrix(name, np.asarray(array)))
                 return

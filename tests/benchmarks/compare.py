@@ -37,8 +37,13 @@ VOCABULARY = DATA / "gpt2-tokenizer"
 PROMPT = "Hello there my friend,"  # 5 tokens
 PAUSE = 0.3  # seconds before each measurement: OpenMP's idle threads spin for up to 0.2
 LIMIT = 900  # seconds for one answer
-NEEDED_PARTS = {"ctranslate2": "ctranslate2", "onnxruntime": "onnx", "llama.cpp": "gguf"}
-NEED_VOCABULARY = ("ctranslate2", "llama.cpp", "start")
+NEEDED_PARTS = {
+    "ctranslate2": "ctranslate2",
+    "onnxruntime": "onnx",
+    "llama.cpp": "gguf",
+    "llama.cpp-float32": "gguf",
+}
+NEED_VOCABULARY = ("ctranslate2", "llama.cpp", "llama.cpp-float32", "start")
 
 
 def environment(args: argparse.Namespace, engine: str) -> dict[str, str]:

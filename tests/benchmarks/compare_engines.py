@@ -112,6 +112,7 @@ class GPT2NP(StepEngine):
         from gpt2np.model import GPT2, last_rows
 
         self.model, self.last_rows = GPT2.from_folder(folder), last_rows
+        self.model.processes = threads
 
     def begin(self, sequences: int) -> None:
         self.caches = [self.model.new_cache() for _ in range(sequences)]
@@ -287,8 +288,12 @@ class LlamaCpp(StepEngine):
         options.n_ctx = 1024 if sequences == 1 else 256 * sequences
         options.n_seq_max = sequences
         options.n_threads = options.n_threads_batch = self.threads
+        self.set_cache(options)
         self.context = self.cpp.llama_init_from_model(self.model, options)
         self.length = 0
+
+    def set_cache(self, options: Any) -> None:
+        """Leave it as it is."""
 
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
         self.fed, wanted = len(new[0]), {row % len(new[0]) for row in rows}
@@ -313,6 +318,14 @@ class LlamaCpp(StepEngine):
         self.length -= self.fed
         memory = self.cpp.llama_get_memory(self.context)
         self.cpp.llama_memory_seq_rm(memory, 0, self.length, -1)
+
+
+class LlamaCppFloat32(LlamaCpp):
+    """With keys and values in float32, too, and without flash attention, which is slower then."""
+
+    def set_cache(self, options: Any) -> None:
+        options.type_k = options.type_v = self.cpp.GGML_TYPE_F32
+        options.flash_attn_type = self.cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
 
 
 def first_token_of_llama(folder: Path, threads: int, prompt: str) -> str:
@@ -394,6 +407,7 @@ ENGINES: dict[str, type[Engine]] = {
     "ctranslate2": CTranslate2,
     "onnxruntime": OnnxRuntime,
     "llama.cpp": LlamaCpp,
+    "llama.cpp-float32": LlamaCppFloat32,
     "plain-numpy": PlainNumPy,
 }
 
@@ -454,9 +468,18 @@ def measure_memory(engine: Engine, context: int) -> dict[str, float]:
 
 
 def peak_memory() -> float:
-    """MiB, of what is resident, mapped files included."""
+    """MiB, of what is resident, mapped files included; and what child processes have besides."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
+    shares = sum(rollup(process, "Pss") for process in ("self", *children)) if children else 0.0
+    besides = max(0.0, shares - rollup("self", "Rss"))
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024 + besides
+
+
+def rollup(process: str, field: str) -> float:
+    """MiB; with "Pss" what two processes have in common counts half for each."""
+    text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
+    return int(text.split(f"\n{field}:")[1].split()[0]) / 1024
 
 
 def check(engine: Engine, reference: str) -> dict[str, Any]:
@@ -539,7 +562,7 @@ def serve(name: str, folder: Path, threads: int) -> None:
 
 def print_first_token(name: str, folder: Path, threads: int, prompt: str) -> None:
     """And end at once, so that only gpt2np's own command pays for an orderly end."""
-    if name == "llama.cpp":
+    if name.startswith("llama.cpp"):
         text = first_token_of_llama(folder, threads, prompt)
     else:
         text = ENGINES[name](folder, threads).text_after(prompt)

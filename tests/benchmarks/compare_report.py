@@ -172,11 +172,13 @@ MEANING = f"""\
   included; for gpt2np its command `gpt2np generate`, up to its end, for the others a program that
   leaves without cleaning up.
 - peak memory: the most that was resident (VmHWM, mapped files included) in a new process that
-  loads, takes a prompt and decodes up to a context of {CONTEXT}; while decoding: from the first new
-  token on.
+  loads, takes a prompt and decodes up to a context of {CONTEXT}, and what its child processes have
+  besides; while decoding: from the first new token on.
 - ↓ less is better. Ratios are those within a round, their median (min–max) over the rounds.
+- gpt2np: `model.processes` is the number of threads, as for its commands.
 - llama.cpp runs as it comes, weights in float32, keys and values in float16, flash attention where
-  it takes it; the others compute in float32 throughout. plain-numpy is picoGPT's way, everything
+  it takes it; llama.cpp-float32 with keys and values in float32 and without flash attention, which
+  is slower then. The others compute in float32 throughout. plain-numpy is picoGPT's way, everything
   anew for each token, yet in float32, where picoGPT slips into float64. ONNX Runtime runs a graph
   of ONNX's own operators (Attention of opset 23). transformers: sdpa."""
 

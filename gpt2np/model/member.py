@@ -1,0 +1,149 @@
+"""Who computes a pass: one process alone, or several, each some outputs of every layer.
+
+Shape letters: n rows; panels (I, P, k, m) are I groups of inputs by P panels of m outputs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.model.blas import blas, python_threads
+from gpt2np.model.linear import linear
+from gpt2np.threads import in_parallel, split, threads_in_use
+
+Array = NDArray[Any]
+
+APART = 8  # places between two members' counts, so that they are not in one cache line
+_LOOKS = 100  # at what others have done, before another process may run
+_PATIENCE = 60.0  # seconds of waiting
+
+
+def most_processes() -> int:
+    """As many as threads are in use, where processes can compute together; elsewhere 1.
+
+    They need Linux, a BLAS library that can be told to use one thread, and a processor whose cores
+    see each other's writes in their order (x86).
+    """
+    can = sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64")
+    return threads_in_use() if can and blas() else 1
+
+
+class MemberLostError(Exception):
+    """Another process has ended, or doesn't answer."""
+
+
+class Alone:
+    """The only process of a pass, where threads share what pays for it."""
+
+    size: int = 1  # processes
+
+    def linear(
+        self,
+        name: str,
+        x: Array,
+        panels: Array,
+        bias: Array | None = None,
+        then: Callable[[Array], Array] | None = None,
+    ) -> Array:
+        """`gpt2np.model.linear.linear` and then a function of each number, (n, P·m)."""
+        _, outputs, _, width = panels.shape
+
+        def some(part: slice) -> Array:
+            columns = slice(part.start * width, part.stop * width)
+            y = linear(x, panels[:, part], None if bias is None else bias[columns])
+            return then(y) if then else y
+
+        return self.columns(name, x, (outputs, width), some)
+
+    def columns(
+        self,
+        name: str,
+        x: Array,
+        shape: tuple[int, int],
+        some: Callable[[slice], Array],
+        shares: int = 1,
+    ) -> Array:
+        """What some(part of P) computes, put together: (n, P·m) for x (n, …) and shape (P, m).
+
+        In so many shares. name: of what comes out, for several processes.
+        """
+        outputs, width = shape
+        if shares == 1:
+            return some(slice(0, outputs))
+        y = np.empty((len(x), outputs * width), x.dtype)
+
+        def one(part: slice) -> None:
+            y[:, part.start * width : part.stop * width] = some(part)
+
+        in_parallel(one, split(outputs, shares), python_threads())
+        return y
+
+
+ALONE = Alone()
+
+
+@dataclass(kw_only=True)
+class Member(Alone):
+    """One of several processes that run the same pass at the same time.
+
+    Attributes:
+        number, size: which of how many.
+        room: name → (FEW_ROWS, P·m), memory that all of them see, for what they compute.
+        done: how many parts each has computed, at every APARTth place; all see that, too.
+        is_lost: whether another one is known to have ended.
+    """
+
+    number: int
+    size: int
+    room: Mapping[str, Array]
+    done: memoryview
+    is_lost: Callable[[], bool]
+
+    def columns(
+        self,
+        name: str,
+        x: Array,
+        shape: tuple[int, int],
+        some: Callable[[slice], Array],
+        shares: int = 1,
+    ) -> Array:
+        """The same: it computes one part, and has the whole when all have done theirs.
+
+        What it returns lasts until the next time that something of this name is computed.
+        """
+        outputs, width = shape
+        y = self.room[name][: len(x), : outputs * width]
+        for part in split(outputs, self.size)[self.number : self.number + 1]:  # there may be none
+            y[:, part.start * width : part.stop * width] = some(part)
+        self._wait()
+        return y
+
+    def _wait(self) -> None:
+        """Until all have done as many parts as this one."""
+        own = self.number * APART
+        parts = self.done[own] + 1
+        self.done[own] = parts
+        for place in range(0, self.size * APART, APART):
+            looks = 0
+            while self.done[place] < parts:
+                looks += 1
+                if looks > _LOOKS:
+                    self._wait_longer(place, parts)
+
+    def _wait_longer(self, place: int, parts: int) -> None:
+        since = time.thread_time()  # stands still while all are stopped
+        while self.done[place] < parts:
+            os.sched_yield()
+            if self.is_lost():
+                raise MemberLostError("another one has ended")
+            if time.thread_time() - since > _PATIENCE:
+                raise MemberLostError(f"another one has not answered for {_PATIENCE:g} s")

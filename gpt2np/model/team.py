@@ -1,0 +1,321 @@
+"""Processes that compute passes of few rows together.
+
+The products of such a pass take tens of microseconds each. Python threads lose more by waiting for
+the interpreter's lock between them than they gain; processes have no lock in common. The process
+that has the model forks others, which see its weights without a copy. All run the same pass: each
+computes some heads and some columns of every layer's outputs, into memory that all see (tensor
+parallelism as in Shoeybi et al. 2019, section 3; but nothing is summed over processes, so that the
+bits are those that one process computes alone). During a pass they wait for each other in a loop;
+between passes they sleep.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import mmap
+import os
+import pickle
+import signal
+import socket
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gpt2np.model.blas import one_thread_each
+from gpt2np.model.cache import KVCache, Store, own_memory
+from gpt2np.model.member import APART, Member, MemberLostError
+from gpt2np.model.product import FEW_ROWS
+from gpt2np.model.shared_memory import SharedMemory
+from gpt2np.model.step import undone_on_failure
+from gpt2np.threads import on_this_thread
+
+if TYPE_CHECKING:
+    from gpt2np.model.gpt2 import GPT2
+
+Array = NDArray[Any]
+
+_MESSAGE = 1 << 16  # bytes at most
+_fork = threading.local()  # .is_ours: whether the one under way is that of a member
+
+
+class Team:
+    """A model's processes, seen from the one that has the model.
+
+    The others are forked when they are needed first. If one is lost, this one goes on alone, for
+    good. As long as there is a team, BLAS has one thread: to fork while another thread of this
+    process is in a product of several can stop both for ever.
+
+    Attributes:
+        size: how many compute together, this one included.
+
+    Raises:
+        OSError: the system refuses memory to share.
+    """
+
+    def __init__(self, model: GPT2, size: int) -> None:
+        addresses = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # cost nothing
+        weights = model.weights.nbytes
+        self._memory = SharedMemory(addresses, large=weights // 10, most=weights // 2)
+        self.size = size
+        self._others: list[_Other] = []
+        self._is_amid = False  # others are in the middle of a pass
+        self._weights_were = 0
+        self._starts: weakref.WeakKeyDictionary[Store, int] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+        self._settings = ExitStack()
+        self._settings.enter_context(one_thread_each())
+        # When the model is gone, or at exit.
+        self.end = weakref.finalize(model, _end, self._others, self._settings, os.getpid())
+        _teams.add(self)
+
+    @property
+    def pids(self) -> list[int]:
+        """The other processes; none before the first pass that they are needed for."""
+        return [other.pid for other in self._others]
+
+    def close(self) -> None:
+        """End the other processes, when no pass is under way."""
+        with self._lock:
+            self.size = 1
+            self.end()
+
+    def memory(self, store: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """Zeros for a `Store` that all processes see; of its own, where none are to be had."""
+        found = self._memory.zeros(shape, dtype) if self.size > 1 and np.prod(shape) else None
+        if found is None:
+            return own_memory(store, shape, dtype)
+        array, self._starts[store] = found
+        store.process = os.getpid()
+        return array
+
+    def forward(
+        self,
+        model: GPT2,
+        sequences: Sequence[NDArray[np.int64]],
+        caches: Sequence[KVCache],
+        rows: NDArray[np.int64],
+    ) -> Array | None:
+        """`GPT2.compute` by all; None if they are at work for another thread, or can't see a cache.
+
+        The caches must have room.
+        """
+        if self.size == 1 or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self.size == 1 or any(cache.store not in self._starts for cache in caches):
+                return None
+            with undone_on_failure(caches), self._ended_on_failure():
+                return self._forward(model, sequences, caches, rows)
+        except MemberLostError as error:
+            self.size = 1
+            self.end()
+            warnings.warn(f"the model goes on with one process: {error}", stacklevel=3)
+            return None
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _ended_on_failure(self) -> Iterator[None]:
+        """So that none goes on writing in the middle of a pass that has failed here."""
+        try:
+            yield
+        except BaseException:
+            _end_all(self._others)
+            raise
+
+    def _forward(
+        self,
+        model: GPT2,
+        sequences: Sequence[NDArray[np.int64]],
+        caches: Sequence[KVCache],
+        rows: NDArray[np.int64],
+    ) -> Array:
+        if self._is_amid or self._weights_were != model.weights.changes:
+            _end_all(self._others)
+        if not self._others:
+            self._begin(model)
+        held = [(cache.length, cache.slot, *self._where(cache.store)) for cache in caches]
+        self._is_amid = True
+        for other in self._others:
+            other.send((sequences, held, rows))
+        with on_this_thread():
+            logits = model.compute(sequences, caches, rows, member=self._member).copy()
+        self._is_amid = False
+        return logits
+
+    def _where(self, store: Store) -> tuple[int, int, int]:
+        tiles, slots = store.keys.shape[:2]
+        return self._starts[store], slots, tiles
+
+    def _begin(self, model: GPT2) -> None:
+        """Fork the others."""
+        room = {
+            name: np.frombuffer(mmap.mmap(-1, FEW_ROWS * width * model.dtype.itemsize), model.dtype)
+            for name, width in _widths(model).items()
+        }
+        room = {name: flat.reshape(FEW_ROWS, -1) for name, flat in room.items()}
+        done = memoryview(mmap.mmap(-1, 8 * APART * self.size)).cast("q")
+        part, first = partial(Member, size=self.size, room=room, done=done), os.getpid()
+        with model.weights.kept():
+            self._weights_were = model.weights.changes
+            for number in range(1, self.size):
+                member = part(number=number, is_lost=lambda: os.getppid() != first)
+                _fork_one(self._others, partial(_serve, model, member, self._memory))
+        self._member = part(number=0, is_lost=partial(_any_has_ended, self._others))
+
+    def forget(self) -> None:
+        """In a fork of the user's: there are no others."""
+        self.size, self._lock = 1, threading.Lock()
+        for other in self._others:
+            other.socket.close()
+        self._others.clear()
+
+
+class _Other:
+    """Another process, or one that is about to be."""
+
+    def __init__(self, socket: socket.socket) -> None:
+        self.socket = socket
+        self._pid: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """It says so first of all; 0 if it was never forked."""
+        if self._pid is None:
+            with suppress(ConnectionResetError):  # it was killed before it could
+                self._pid = int(self.socket.recv(_MESSAGE) or 0)
+        return self._pid or 0
+
+    def send(self, message: object) -> None:
+        """Nothing happens if it has ended."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.socket.send(pickle.dumps(message), socket.MSG_NOSIGNAL)
+
+    def has_ended(self) -> bool:
+        try:
+            return not self.pid or os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:  # somebody else has waited for it
+            return True
+
+
+def _any_has_ended(others: Sequence[_Other]) -> bool:
+    return any(other.has_ended() for other in others)
+
+
+def _end_all(others: list[_Other]) -> None:
+    while others:
+        other = others[-1]
+        if not other.has_ended():  # else its number may be another process's by now
+            os.kill(other.pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(other.pid, 0)
+        others.pop()
+        other.socket.close()
+
+
+def _end(others: list[_Other], settings: ExitStack, first: int) -> None:
+    """End what a team has begun; in a fork of the user's nothing."""
+    if os.getpid() == first:
+        _end_all(others)
+        settings.close()
+
+
+def _fork_one(others: list[_Other], serve: partial[NoReturn]) -> None:
+    """Fork one that serves; known among the others before it is there, for Ctrl-C's sake."""
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here.settimeout(None)  # whatever the program's default is
+    others.append(_Other(here))
+    with there, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # it needs none of the other threads
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        _fork.is_ours = True
+        try:
+            if not os.fork():
+                serve(there)
+        except OSError as error:
+            raise MemberLostError(f"another one can't be forked: {error}") from error
+        finally:
+            _fork.is_ours = False
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(model: GPT2, member: Member, memory: SharedMemory, messages: socket.socket) -> NoReturn:
+    """Compute as a member, until the first one closes the socket or is gone."""
+    try:
+        messages = _cut_off(messages)
+        messages.send(str(os.getpid()).encode())
+        with on_this_thread():
+            while message := messages.recv(_MESSAGE):
+                sequences, held, rows = pickle.loads(message)
+                caches = [_seen(model, memory, *one) for one in held]
+                model.compute(sequences, caches, rows, member=member)
+    finally:
+        os._exit(0)
+
+
+def _seen(
+    model: GPT2, memory: SharedMemory, length: int, slot: int, start: int, slots: int, tiles: int
+) -> KVCache:
+    """A cache of the first process's."""
+
+    def keys_and_values(_: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        return memory.at(start, shape, dtype)
+
+    store = Store(model.config, model.dtype, slots, tiles, keys_and_values)
+    return KVCache.within(store, slot, length)
+
+
+def _cut_off(messages: socket.socket) -> socket.socket:
+    """Leave all other files, the signals and the garbage to the process that forked this one."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, which sends it to all
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    gc.disable()
+    kept = fcntl.fcntl(messages.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(nothing, stream)
+    for file in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if file > 2 and file != kept:
+            with suppress(OSError):
+                os.close(file)
+    messages = socket.socket(fileno=kept)
+    messages.settimeout(None)
+    return messages
+
+
+def _widths(model: GPT2) -> dict[str, int]:
+    """How many columns each layer puts out, by the names that the forward pass uses."""
+    weights = model.weights.for_pass(short=False)
+    block, (unembedding,) = next(iter(weights.blocks)), weights.unembedding
+    return {
+        "z": block.c_attn.shape[2] * block.c_attn.shape[4],
+        "attn.out": len(block.attn_c_proj_bias),
+        "mlp.act": len(block.c_fc_bias),
+        "mlp.out": len(block.mlp_c_proj_bias),
+        "logits": unembedding.shape[1] * unembedding.shape[3],
+    }
+
+
+_teams: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for team in () if getattr(_fork, "is_ours", False) else _teams:
+        team.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
