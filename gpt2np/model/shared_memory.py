@@ -37,6 +37,7 @@ class SharedMemory:
     def __init__(self, size: int, large: int, most: int) -> None:
         self.large, self.most = large, most
         self._memory = mmap.mmap(-1, _pages(size))
+        self._memory.madvise(mmap.MADV_REMOVE, 0, mmap.PAGESIZE)  # not every system can
         self._zeros: list[Range] = [(0, _pages(size))]
         self._kept: list[Range] = []
         self._gone: deque[tuple[Range, bool]] = deque()  # a finalizer can't take the lock

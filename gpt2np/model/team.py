@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import json
 import mmap
 import os
-import pickle
 import signal
 import socket
 import threading
@@ -145,8 +145,9 @@ class Team:
             self._begin(model)
         held = [(cache.length, cache.slot, *self._where(cache.store)) for cache in caches]
         self._is_amid = True
+        work = [[ids.tolist() for ids in sequences], held, rows.tolist()]
         for other in self._others:
-            other.send((sequences, held, rows))
+            other.send(work)
         with on_this_thread():
             logits = model.compute(sequences, caches, rows, member=self._member).copy()
         self._is_amid = False
@@ -198,7 +199,7 @@ class _Other:
     def send(self, message: object) -> None:
         """Nothing happens if it has ended."""
         with suppress(BrokenPipeError, ConnectionResetError):
-            self.socket.send(pickle.dumps(message), socket.MSG_NOSIGNAL)
+            self.socket.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
 
     def has_ended(self) -> bool:
         try:
@@ -255,9 +256,10 @@ def _serve(model: GPT2, member: Member, memory: SharedMemory, messages: socket.s
         messages.send(str(os.getpid()).encode())
         with on_this_thread():
             while message := messages.recv(_MESSAGE):
-                sequences, held, rows = pickle.loads(message)
+                lists, held, chosen = json.loads(message)
+                sequences = [np.array(ids, np.int64) for ids in lists]
                 caches = [_seen(model, memory, *one) for one in held]
-                model.compute(sequences, caches, rows, member=member)
+                model.compute(sequences, caches, np.array(chosen, np.int64), member=member)
     finally:
         os._exit(0)
 

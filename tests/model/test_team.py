@@ -1,6 +1,7 @@
 """Several processes compute what one does, to the bit, and leave nothing behind."""
 
 import gc
+import mmap
 import os
 import pickle
 import signal
@@ -229,6 +230,16 @@ class TestWhenSomethingHappens:
         with pytest.warns(UserWarning, match="can't be forked: .* temporarily unavailable"):
             assert model.forward([[5]]).shape == (1, 1031)
         assert (model.processes, pids(model)) == (1, [])
+
+    def test_a_system_that_takes_no_memory_back(self, monkeypatch):
+        class Memory(mmap.mmap):
+            def madvise(self, *_):
+                raise OSError(22, "Invalid argument")
+
+        monkeypatch.setattr(mmap, "mmap", Memory)
+        model = random_model(**SHAPES["small heads"])
+        model.processes = 2
+        assert model.processes == 1
 
     def test_one_does_not_answer(self, monkeypatch):
         monkeypatch.setattr("gpt2np.model.member._PATIENCE", 0.2)
