@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import warnings
 
 
 def main() -> int:
@@ -12,7 +13,9 @@ def main() -> int:
     # an import could come out as another one, with a traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from gpt2np.cli.main import run
+    from gpt2np.cli.streams import warn
 
+    warnings.showwarning = warn
     try:
         return run(sys.argv[1:])
     except KeyboardInterrupt:

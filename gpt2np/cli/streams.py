@@ -1,8 +1,14 @@
 """The three standard streams, as every command needs them."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import sys
+
+TYPE_CHECKING = False  # importing typing takes longer than all of this module
+if TYPE_CHECKING:
+    from typing import TextIO
 
 
 def prepare_streams() -> None:
@@ -25,6 +31,18 @@ def notice(text: str) -> None:
     """Tell the user something on stderr; if nobody listens there, that is no reason to fail."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
+
+
+def warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Tell of a warning in one line; in place of `warnings.showwarning`."""
+    notice(f"warning: {message}")
 
 
 def drop_stdout() -> None:

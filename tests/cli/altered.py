@@ -41,6 +41,18 @@ def waiting(*args, **kwargs):
 GPT2.forward = waiting
 """
 
+_KILLING = """
+import os, signal
+from gpt2np import GPT2
+forward, passes = GPT2.forward, []
+def killing(self, *args, **kwargs):
+    passes.append(1)
+    for process in self.process_ids if len(passes) == 6 else ():
+        os.kill(process, signal.SIGKILL)
+    return forward(self, *args, **kwargs)
+GPT2.forward = killing
+"""
+
 _TELLING = """
 import signal, sys
 from gpt2np import GPT2
@@ -95,6 +107,11 @@ def slow_model() -> list[str]:
 def waiting() -> list[str]:
     """It needs a byte from stdin before the model's sixth pass."""
     return altered(_WAITING)
+
+
+def killing() -> list[str]:
+    """The model's other processes are killed before its sixth pass."""
+    return altered(_KILLING)
 
 
 def telling() -> list[str]:

@@ -12,11 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
-from altered import ready, telling, waiting
+from altered import killing, ready, telling, waiting
 
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import main
 from gpt2np.cli.generation_options import options_as_typed
+from gpt2np.model.member import most_processes
 from gpt2np.threads import THREAD_VARIABLES
 
 COMMAND = [sys.executable, "-m", "gpt2np"]
@@ -124,8 +125,9 @@ class TestOptions:
         result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
 
-        def load(model, dtype, draft):
-            raise InvalidArgumentError(f"{model} {dtype} {os.environ['OPENBLAS_NUM_THREADS']}")
+        def load(model, dtype, draft, processes):
+            threads = os.environ["OPENBLAS_NUM_THREADS"]
+            raise InvalidArgumentError(f"{model} {dtype} {threads}")
 
         for variable in THREAD_VARIABLES:
             monkeypatch.setenv(variable, "7")
@@ -410,6 +412,21 @@ class TestInterruption:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 130 and b"Traceback" not in stderr
+
+    @pytest.mark.skipif(most_processes() == 1, reason="one process computes here")
+    def test_a_process_of_the_model_is_killed(self):
+        """The text goes on; one line tells of it."""
+        arguments = "generate", "The", "-n", "60", "--ignore-eos", "--seed", "1"
+        whole = run(*arguments).stdout
+        done = subprocess.run(
+            [*killing(), *arguments],
+            capture_output=True,
+            timeout=60,
+            env=os.environ | {"GPT2NP_MODEL": "bundled"},
+        )
+        assert (done.returncode, done.stdout) == (0, whole)
+        lines = [line for line in done.stderr.decode().splitlines() if "process" in line]
+        assert lines == ["warning: the model goes on with one process: another one has ended"]
 
     def test_a_closed_pipe_is_not_an_error(self):
         process = self.start("--no-echo")
