@@ -17,6 +17,7 @@ from gpt2np.generation import (
     GENERATION_CONFIG_FILE,
     GenerationOptions,
     Options,
+    new_seed,
     read_generation_config,
 )
 from gpt2np.generation.prompt import share_prompt
@@ -332,7 +333,7 @@ class LanguageModel:
             given.setdefault("num_beams", 1)
         chosen = replace(self.defaults, **given)
         if chosen.seed is None:
-            chosen = replace(chosen, seed=int(np.random.SeedSequence().generate_state(1)[0]))
+            chosen = replace(chosen, seed=new_seed())
         return chosen
 
 

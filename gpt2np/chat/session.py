@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gpt2np.chat.conversation import Conversation, Exchange
 from gpt2np.chat.template import ChatTemplate
 from gpt2np.errors import InvalidArgumentError, shown
+from gpt2np.generation.sampler import new_seed
 
 if TYPE_CHECKING:
     from gpt2np.engine import LanguageModel
@@ -70,9 +69,7 @@ class ChatSession:
         self.conversation = Conversation(system)
         self.options = dict(options or {})
         seed = self.options.pop("seed", None)
-        self.seed: int = (
-            int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
-        )
+        self.seed: int = new_seed() if seed is None else seed
         self._beneath: dict[str, Any] = {"num_beams": 1, "samples": 1, "best_of": None}
         if template is None:  # a text may go on for ever
             self._beneath["window"] = lm.model.config.n_positions // 2

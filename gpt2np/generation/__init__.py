@@ -10,7 +10,7 @@ from gpt2np.generation.filters import (
 )
 from gpt2np.generation.loop import decode_step
 from gpt2np.generation.options import GenerationOptions, Options
-from gpt2np.generation.sampler import RandomStream, next_id, next_probabilities
+from gpt2np.generation.sampler import RandomStream, new_seed, next_id, next_probabilities
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import FinishReason, RunningSequence, start_sequence
 from gpt2np.generation.stop import StopStrings
@@ -27,6 +27,7 @@ __all__ = [
     "apply_temperature",
     "decode_step",
     "min_p_filter",
+    "new_seed",
     "next_id",
     "next_probabilities",
     "read_generation_config",

@@ -1,6 +1,10 @@
 """Logits → the next id."""
 
+from __future__ import annotations
+
+import os
 from collections import deque
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +23,11 @@ from gpt2np.model.functions import softmax
 Array = NDArray[Any]
 
 
+def new_seed() -> int:
+    """A seed that nobody can foretell, from 0 on, below 2³²."""
+    return int.from_bytes(os.urandom(4), "little")
+
+
 class Draws(Protocol):
     """A source of random numbers: numpy's Generator, or a RandomStream."""
 
@@ -33,8 +42,12 @@ class RandomStream:
     """
 
     def __init__(self, seed: int | None) -> None:
-        self._generator = np.random.default_rng(seed)
+        self._seed = seed
         self._seen: deque[float] = deque()
+
+    @cached_property
+    def _generator(self) -> np.random.Generator:
+        return np.random.default_rng(self._seed)  # greedy choices need not wait for its import
 
     def random(self) -> float:
         """The next number, which is used up."""

@@ -88,8 +88,9 @@ class KVCache:
 
         Of some heads: keys (tiles, count, h, D, TILE), values (tiles, count, h, TILE, D).
         """
-        some = slice(_tiles(seen)), slice(self.slot, self.slot + count), layer, heads
-        return self.store.keys[some], self.store.values[some]
+        store, slot = self.place
+        some = slice(_tiles(seen)), slice(slot, slot + count), layer, heads
+        return store.keys[some], store.values[some]
 
     def lies_behind(self, other: KVCache) -> bool:
         """Whether its slot is the one that follows the other's."""

@@ -246,7 +246,7 @@ class GPT2:
 
     def _unembedded(self, x: Array, unembedding: Iterable[Array], member: Alone = ALONE) -> Array:
         parts = [
-            by_rows(partial(member.linear, "logits", panels=some), x, some.shape[1] * some.shape[3])
+            by_rows(partial(member.linear, "logits", panels=some), some.shape[1] * some.shape[3], x)
             for some in unembedding
         ]
         logits = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -260,16 +260,20 @@ class GPT2:
         at, name = step.at, f"blocks.{layer}"
         rows = step.rows if layer == self.config.n_layer - 1 else slice(None)
         h = at(f"{name}.ln_1", self._layer_norm(x, w.ln_1))
-        h = at(f"{name}.attn.out", self._attention(layer, w, h, rows, step))
-        x = at(f"{name}.resid_mid", x[rows] + h)
-        h = at(f"{name}.ln_2", self._layer_norm(x, w.ln_2))
-        h = at(f"{name}.mlp.out", self._mlp(layer, w, h, step))
-        return at(f"{name}.resid", x + h)
+        z = self._attention(layer, w, h, step)
 
-    def _attention(
-        self, layer: int, w: Block, x: Array, rows: NDArray[np.int64] | slice, step: Step
-    ) -> Array:
-        """Attention of all heads, x (N, C) → (R, C)."""
+        def rest(x: Array, z: Array) -> Array:
+            h = step.member.linear("attn.out", z, w.attn_c_proj, w.attn_c_proj_bias)
+            x = at(f"{name}.resid_mid", x + at(f"{name}.attn.out", h[:, : self.config.n_embd]))
+            h = at(f"{name}.ln_2", self._layer_norm(x, w.ln_2))
+            h = at(f"{name}.mlp.out", self._mlp(layer, w, h, step))
+            return at(f"{name}.resid", x + h)
+
+        x, z = x[rows], z[rows]
+        return rest(x, z) if step.probe else by_rows(rest, x.shape[1], x, z)
+
+    def _attention(self, layer: int, w: Block, x: Array, step: Step) -> Array:
+        """The values of all heads, mixed by attention, x (N, C) → (N, C)."""
         groups, _, _, k, size = w.c_attn.shape
         inputs = input_groups(x, groups, k)[:, None, None]  # (I, 1, 1, N, k)
 
@@ -280,13 +284,10 @@ class GPT2:
             self._mix_values(layer, heads, qkv, step, z.swapaxes(0, 1))
             return z.reshape(len(x), -1)
 
-        member, n_head = step.member, self.config.n_head
+        n_head = self.config.n_head
         shares = 1 if step.probe or len(x) <= FEW_ROWS else 2 * python_threads()
-        z = member.columns("z", x, (n_head, size), some, shares).reshape(len(x), n_head, size)
-        z = z[..., : self._head_size].reshape(len(x), -1)[rows]  # (R, C)
-        c_proj = w.attn_c_proj, w.attn_c_proj_bias
-        out = by_rows(lambda z: member.linear("attn.out", z, *c_proj), z, len(c_proj[1]))
-        return out[:, : self.config.n_embd]
+        z = step.member.columns("z", x, (n_head, size), some, shares)
+        return z.reshape(len(x), n_head, size)[..., : self._head_size].reshape(len(x), -1)
 
     def _mix_values(self, layer: int, heads: slice, qkv: Array, step: Step, z: Array) -> None:
         """Some heads of all sequences: qkv (3, h, N, D) → the mixed values, put in z (h, N, D)."""
@@ -336,13 +337,10 @@ class GPT2:
             step.show(f"{name}.act", h[:, :f])
             return h
 
-        def some(x: Array) -> Array:
-            h = step.member.linear("mlp.act", x, w.c_fc, w.c_fc_bias, activated)  # (n, F and 0s)
-            return step.member.linear("mlp.out", h, w.mlp_c_proj, w.mlp_c_proj_bias)
-
-        out = some(x) if step.probe else by_rows(some, x, len(w.mlp_c_proj_bias))
+        h = step.member.linear("mlp.act", x, w.c_fc, w.c_fc_bias, activated)  # (n, F and 0s)
+        out = step.member.linear("mlp.out", h, w.mlp_c_proj, w.mlp_c_proj_bias)
         return out[:, : self.config.n_embd]
 
     def _layer_norm(self, x: Array, weights: tuple[Array, Array]) -> Array:
         epsilon = self.config.layer_norm_epsilon
-        return by_rows(lambda rows: layer_norm(rows, *weights, epsilon), x, x.shape[1])
+        return by_rows(lambda rows: layer_norm(rows, *weights, epsilon), x.shape[1], x)

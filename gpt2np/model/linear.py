@@ -19,7 +19,7 @@ from gpt2np.threads import in_parallel, split
 
 Array = NDArray[Any]
 
-_CHUNK = 128  # rows at most
+_CHUNK = 64  # rows at most
 
 
 def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
@@ -48,15 +48,16 @@ def added_up(parts: Array) -> Array:
     return total
 
 
-def by_rows(function: Callable[[Array], Array], x: Array, width: int) -> Array:
-    """function(x) → (n, width), a function of each row of x (n, …) by itself; many in chunks."""
-    if len(x) <= FEW_ROWS:
-        return function(x)
-    chunks = split(len(x), max(python_threads(), -(-len(x) // _CHUNK)))
-    y = np.empty((len(x), width), x.dtype)
+def by_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:
+    """function(*arrays) → (n, width), a function of each row by itself; of many in chunks."""
+    n = len(arrays[0])
+    if n <= FEW_ROWS:
+        return function(*arrays)
+    chunks = split(n, max(python_threads(), -(-n // _CHUNK)))
+    y = np.empty((n, width), arrays[0].dtype)
 
     def one(chunk: slice) -> None:
-        y[chunk] = function(x[chunk])
+        y[chunk] = function(*[array[chunk] for array in arrays])
 
     in_parallel(one, chunks, python_threads())
     return y

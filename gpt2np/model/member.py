@@ -6,7 +6,6 @@ Shape letters: n rows; panels (I, P, k, m) are I groups of inputs by P panels of
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +32,7 @@ def most_processes() -> int:
     They need Linux, a BLAS library that can be told to use one thread, and a processor whose cores
     see each other's writes in their order (x86).
     """
-    can = sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64")
+    can = sys.platform == "linux" and os.uname().machine == "x86_64"
     return threads_in_use() if can and blas() else 1
 
 
@@ -122,8 +121,9 @@ class Member(Alone):
         """
         outputs, width = shape
         y = self.room[name][: len(x), : outputs * width]
-        for part in split(outputs, self.size)[self.number : self.number + 1]:  # there may be none
-            y[:, part.start * width : part.stop * width] = some(part)
+        start, stop = (outputs * number // self.size for number in (self.number, self.number + 1))
+        if start < stop:
+            y[:, start * width : stop * width] = some(slice(start, stop))
         self._wait()
         return y
 

@@ -41,14 +41,14 @@ def product(x: Array, w: Array, out: Array | None = None) -> Array:
         if out is not None:
             out[...] = y
         return y
+    most = min(_MOST_ROWS, max(2, _LARGEST // (k * m))) if small_kernels() else n
+    is_shared = w.ndim > 2 and n <= FEW_ROWS and n * w.size > _WORTH_SHARING
+    if n <= most and not is_shared:
+        return np.matmul(x, w, out=out)
     if out is None:
         front = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
         out = np.empty((*front, n, m), x.dtype)
-    most = min(_MOST_ROWS, max(2, _LARGEST // (k * m))) if small_kernels() else n
-    if w.ndim > 2 and n <= FEW_ROWS and n * w.size > _WORTH_SHARING:
-        _share(x, w, out, most)
-    else:
-        _multiply(x, w, out, most)
+    (_share if is_shared else _multiply)(x, w, out, most)
     return out
 
 

@@ -17,7 +17,6 @@ import json
 import mmap
 import os
 import signal
-import socket
 import threading
 import warnings
 import weakref
@@ -39,6 +38,8 @@ from gpt2np.model.step import undone_on_failure
 from gpt2np.threads import on_this_thread
 
 if TYPE_CHECKING:
+    import socket  # when others are forked, not for every start to wait for
+
     from gpt2np.model.gpt2 import GPT2
 
 Array = NDArray[Any]
@@ -198,8 +199,10 @@ class _Other:
 
     def send(self, message: object) -> None:
         """Nothing happens if it has ended."""
+        from socket import MSG_NOSIGNAL
+
         with suppress(BrokenPipeError, ConnectionResetError):
-            self.socket.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
+            self.socket.send(json.dumps(message).encode(), MSG_NOSIGNAL)
 
     def has_ended(self) -> bool:
         try:
@@ -232,6 +235,8 @@ def _end(others: list[_Other], settings: ExitStack, first: int) -> None:
 
 def _fork_one(others: list[_Other], serve: partial[NoReturn]) -> None:
     """Fork one that serves; known among the others before it is there, for Ctrl-C's sake."""
+    import socket
+
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     here.settimeout(None)  # whatever the program's default is
     others.append(_Other(here))
@@ -258,26 +263,33 @@ def _serve(model: GPT2, member: Member, memory: SharedMemory, messages: socket.s
             while message := messages.recv(_MESSAGE):
                 lists, held, chosen = json.loads(message)
                 sequences = [np.array(ids, np.int64) for ids in lists]
-                caches = [_seen(model, memory, *one) for one in held]
+                caches = _seen(model, memory, held)
                 model.compute(sequences, caches, np.array(chosen, np.int64), member=member)
     finally:
         os._exit(0)
 
 
-def _seen(
-    model: GPT2, memory: SharedMemory, length: int, slot: int, start: int, slots: int, tiles: int
-) -> KVCache:
-    """A cache of the first process's."""
+def _seen(model: GPT2, memory: SharedMemory, held: Sequence[Sequence[int]]) -> list[KVCache]:
+    """The first process's caches, those of one store in one store here, too."""
 
-    def keys_and_values(_: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        return memory.at(start, shape, dtype)
+    def store(start: int, slots: int, tiles: int) -> Store:
+        def there(_: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+            return memory.at(start, shape, dtype)
 
-    store = Store(model.config, model.dtype, slots, tiles, keys_and_values)
-    return KVCache.within(store, slot, length)
+        return Store(model.config, model.dtype, slots, tiles, there)
+
+    places = [tuple(place) for _, _, *place in held]
+    stores = {place: store(*place) for place in set(places)}
+    return [
+        KVCache.within(stores[place], slot, length)
+        for (length, slot, *_), place in zip(held, places, strict=True)
+    ]
 
 
 def _cut_off(messages: socket.socket) -> socket.socket:
     """Leave all other files, the signals and the garbage to the process that forked this one."""
+    import socket
+
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):

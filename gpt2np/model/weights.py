@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 _WIDTH = 64  # outputs of one panel
 _COLUMNS = 2048  # of an embedding, copied at a time; a multiple of _WIDTH
-_INPUTS = 512  # of one group at most
+_INPUTS = 768  # of one group at most
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gpt2np import __version__
 from gpt2np.engine import LanguageModel
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
-from gpt2np.generation import Scheduler
+from gpt2np.generation import Scheduler, new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.prompts.lines import PromptLine, check_prompts, read_lines
 from gpt2np.text_file import write_text
@@ -72,7 +70,7 @@ def job_seed(out: Path, given: int | None) -> int:
     try:
         return int((partial_folder(out) / _SEED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return int(np.random.SeedSequence().generate_state(1)[0])
+        return new_seed()
 
 
 class PromptJob:

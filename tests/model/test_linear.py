@@ -34,5 +34,5 @@ def test_by_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
         sizes.append(len(rows))
         return rows.sum(1, keepdims=True)
 
-    np.testing.assert_array_equal(by_rows(function, x, 1)[:, 0], x.sum(1))
-    assert sum(sizes) == n and (n <= 64 or max(sizes) <= 128)
+    np.testing.assert_array_equal(by_rows(function, 1, x)[:, 0], x.sum(1))
+    assert sum(sizes) == n and (n <= 64 or max(sizes) <= 64)
