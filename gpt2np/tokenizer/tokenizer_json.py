@@ -71,11 +71,11 @@ def _vocabulary(content: dict[str, Any], path: Path, special: SpecialTokens) -> 
     _check_decoder(content.get("decoder"), bool(byte_level), path)
     _check_post_processor(content.get("post_processor"), path)
     ranks = _ranks(model["merges"], bool(byte_level), path)
-    merged = {merge: merge.replace(" ", "") for merge in ranks}
-    ids = _ids(model["vocab"], merged, bool(byte_level), path)
+    made = list(map(str.replace, ranks, repeat(" "), repeat("")))
+    ids = _ids(model["vocab"], ranks, made, bool(byte_level), path)
     own = _added_tokens(content.get("added_tokens") or [], path)
     added = special.added_to(model["vocab"], own, path)
-    _take_out(added, ids, set(merged.values()), bool(byte_level))
+    _take_out(added, ids, set(made), bool(byte_level))
     if byte_level:
         check_bytes(ids, path)
     vocabulary = Vocabulary(
@@ -217,13 +217,13 @@ def _added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken
 
 
 def _ids(
-    vocab: dict[str, int], merged: dict[str, str], byte_level: bool, path: Path
+    vocab: dict[str, int], merges: Iterable[str], made: list[str], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """token → id, spelled as in a Vocabulary. merged: merge → the token that it gives."""
+    """token → id, spelled as in a Vocabulary. made: the tokens that the merges give."""
     check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spaced(token): n for token, n in vocab.items()}
-    if not ids.keys() >= set(merged.values()):
-        wrong = next(merge for merge, token in merged.items() if token not in ids)
+    if not all(map(ids.__contains__, made)):
+        wrong = next(merge for merge, token in zip(merges, made, strict=True) if token not in ids)
         raise TokenizerError(f"{path}: the vocabulary has no token for the merge {wrong!r}")
     return ids
 

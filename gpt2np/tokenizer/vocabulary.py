@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 from gpt2np.errors import InvalidArgumentError, TokenizerError
@@ -74,7 +75,9 @@ class Vocabulary:
         tokens = list(self.ids)
         data = _spelled_bytes(tokens) if self.byte_level else _character_bytes(tokens)
         table = dict(zip(self.ids.values(), data, strict=True))
-        return {token.id: token.content.encode() for token in self.added} | table
+        for token in self.added:
+            table.setdefault(token.id, token.content.encode())
+        return table
 
     def as_self_encoding(self) -> Vocabulary:
         """This vocabulary, known to be self-encoding. `replace` doesn't keep that knowledge."""
@@ -120,11 +123,8 @@ def _spelled_bytes(tokens: list[str]) -> list[bytes]:
         data = to_bytes("".join(tokens))  # all at once: far faster than one by one
     except UnicodeEncodeError:
         return [_literal_or_spelled(token) for token in tokens]
-    cut, start = [], 0
-    for token in tokens:
-        cut.append(data[start : start + len(token)])
-        start += len(token)
-    return cut
+    stops = list(accumulate(map(len, tokens)))
+    return list(map(data.__getitem__, map(slice, [0, *stops], stops)))
 
 
 def _literal_or_spelled(token: str) -> bytes:

@@ -13,6 +13,7 @@ measured; one that is not installed is skipped. The report says what each figure
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import json
 import os
@@ -199,6 +200,7 @@ class Comparison:
 
     def start(self) -> None:
         """Make what is missing, load the engines, and see whether they are right."""
+        compileall.compile_dir(CHECKOUT / "gpt2np", quiet=1)  # as an installation does
         for engine in self.args.engines:
             if reason := make_for(engine, self.args, self.folder):
                 self.skip(engine, reason)
@@ -290,6 +292,11 @@ def model_folder(args: argparse.Namespace) -> Path:
     return folder
 
 
+def is_setting(variable: str) -> bool:
+    """Of a library that computes: it may hold one engine back."""
+    return variable.startswith(("OPENBLAS_", "OMP_", "MKL_"))
+
+
 def facts(args: argparse.Namespace) -> dict[str, Any]:
     """What a reader must know of the circumstances."""
     import numpy as np
@@ -315,7 +322,7 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
         "shape": args.shape,
         "threads": args.threads,
         "rounds": args.rounds,
-        "environment": args.env,
+        "environment": args.env + [f"{k}={v}" for k, v in os.environ.items() if is_setting(k)],
         "load before": os.getloadavg()[0],
     }
 

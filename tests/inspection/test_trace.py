@@ -30,7 +30,7 @@ def assert_same(a, b):
     if small_kernels():
         np.testing.assert_array_equal(a, b)
     else:
-        np.testing.assert_allclose(a, b, atol=1e-5)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
 
 
 class TestLooking:

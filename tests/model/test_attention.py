@@ -91,7 +91,7 @@ def test_a_whole_pattern_is_that_of_the_blocks():
         rows = whole[:, 64 * number : 64 * number + block.shape[1]]
         np.testing.assert_allclose(rows[..., : block.shape[2]], block, atol=1e-6)
         assert not rows[..., block.shape[2] :].any()
-    np.testing.assert_allclose(z, whole_z, atol=1e-6)
+    np.testing.assert_allclose(z, whole_z, rtol=1e-5, atol=4e-6)  # not all BLAS give equal bits
     np.testing.assert_allclose(whole.sum(-1), 1, atol=1e-5)
     assert not np.triu(whole, 31).any()
 

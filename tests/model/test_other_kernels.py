@@ -1,0 +1,36 @@
+"""What depends on the BLAS library's routines, with those that this process doesn't use, too."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpt2np.model.blas import blas, small_kernels
+
+FILES = ["test_product.py", "test_invariance.py", "test_attention.py", "test_linear.py"]
+
+
+def has_avx512():
+    try:
+        return " avx512vl " in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not blas() or not has_avx512(), reason="needs OpenBLAS, Linux and AVX-512")
+def test_the_same_tests_with_other_routines():
+    """OpenBLAS reads the variable when NumPy is imported, so that takes another process."""
+    other = "Haswell" if small_kernels() else "SkylakeX"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES]
+    done = subprocess.run(
+        command,
+        cwd=Path(__file__).parent,
+        env={**os.environ, "OPENBLAS_CORETYPE": other},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    skipped = "no routine for small products" in done.stdout
+    assert skipped == small_kernels()  # those of the others were the ones that ran
