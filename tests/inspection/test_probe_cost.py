@@ -8,6 +8,7 @@ import pytest
 
 from gpt2np.model.blas import small_kernels
 
+
 @pytest.fixture(scope="module")
 def models():
     return probe_cost.three_models(probe_cost.SHAPES["tiny"])
