@@ -262,7 +262,7 @@ class GPT2:
         h = at(f"{name}.ln_1", self._layer_norm(x, w.ln_1))
         z = self._attention(layer, w, h, step)
 
-        def rest(x: Array, z: Array) -> Array:
+        def rest(x: Array, z: Array) -> Array:  # no row of it depends on another
             h = step.member.linear("attn.out", z, w.attn_c_proj, w.attn_c_proj_bias)
             x = at(f"{name}.resid_mid", x + at(f"{name}.attn.out", h[:, : self.config.n_embd]))
             h = at(f"{name}.ln_2", self._layer_norm(x, w.ln_2))
