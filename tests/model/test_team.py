@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,17 @@ class TestSameBits:
         both((model, alone), prompts, caches, rows=last_rows(prompts))
         for _ in range(3):
             both((model, alone), [[i] for i in rng.integers(0, 1031, size)], caches)
+
+    def test_sequences_that_lie_side_by_side_do_so_in_every_process(self):
+        model = small()
+        caches = [model.new_cache() for _ in range(4)]
+        model.forward([[5]] * 4, caches)
+        held = [(c.length, c.slot, *model._team._where(c.store)) for c in caches]
+        there = team._seen(model, model._team._memory, held)
+        for mine, theirs in zip(caches, there, strict=True):
+            assert (theirs.length, theirs.slot) == (mine.length, mine.slot)
+            np.testing.assert_array_equal(theirs.store.keys, mine.store.keys)
+        assert [b.lies_behind(a) for a, b in pairwise(there)] == [True] * 3
 
     def test_drafts_prompts_and_rows(self, model, alone):
         rng = np.random.default_rng(2)
