@@ -1,6 +1,7 @@
 """Many sequences over time: they wait for room, run together, and leave when they have ended."""
 
 from collections import deque
+from collections.abc import Sequence
 
 from gpt2np.generation.loop import decode_step
 from gpt2np.generation.prompt import SharedPrompt
@@ -59,9 +60,7 @@ class Scheduler:
         self._admit()
         going = [sequence for sequence in self.running if sequence.finish_reason is None]
         if going:
-            # Neighbours in a store of keys and values, of which one may have come later, compute
-            # as one only where they follow each other.
-            decode_step(self._model, sorted(going, key=_where))
+            decode_step(self._model, _neighbours_together(going))
         ended = [sequence for sequence in self.running if sequence.finish_reason]
         self.running = [sequence for sequence in self.running if not sequence.finish_reason]
         for sequence in ended:
@@ -93,8 +92,16 @@ class Scheduler:
         return _most_bytes(self._model, shared.length)
 
 
-def _where(sequence: RunningSequence) -> tuple[int, int]:
-    return id(sequence.cache.store), sequence.cache.slot
+def _neighbours_together(running: Sequence[RunningSequence]) -> list[RunningSequence]:
+    """In the order of their slots in a store of keys and values, of which one may have come later.
+
+    Only where they follow each other do they compute as one. Stores are in the order of `running`,
+    so that a batch computes the same, to the bit, each time.
+    """
+    first: dict[int, int] = {}
+    for place, sequence in enumerate(running):
+        first.setdefault(id(sequence.cache.store), place)
+    return sorted(running, key=lambda s: (first[id(s.cache.store)], s.cache.slot))
 
 
 def _most_bytes(model: GPT2, length: int) -> int:

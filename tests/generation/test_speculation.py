@@ -10,6 +10,7 @@ from gpt2np.generation.sampler import RandomStream
 from gpt2np.generation.speculate import Lookup, Speculation, best_length
 from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
+from tests.near_ties import assert_fell_otherwise, watch
 
 SETTINGS = {
     "greedy": {"temperature": 0},
@@ -68,10 +69,23 @@ def test_a_hundred_prompts(lm, early_exit, data, setting, show):
     lm.use_draft(early_exit)
     drafted = lm.generate_batch(prompts, **options)
     lm.draft = None
-    assert len(prompts) == 100
-    for ways in zip(plain, looked_up, drafted, strict=True):
-        assert same(ways[0], ways[1]) and same(ways[0], ways[2])
-    show("speculation", f"{setting}: {len(prompts)} prompts, identical by lookup and by a draft")
+    assert len(plain) == 100
+    ways = zip(plain, looked_up, drafted, strict=True)
+    flipped = sum(flips(lm, options, found) for found in ways)
+    others = f" but {flipped} near-ties" * (flipped > 0)
+    show("speculation", f"{setting}: {len(plain)} prompts, same by lookup and by a draft{others}")
+
+
+def flips(lm, options, completions):
+    """How many aren't what their prompt gives alone; only near-ties may have fallen otherwise."""
+    prompt, seed = completions[0].prompt, completions[0].seed
+    alone = lm.stream(prompt, **options | {"seed": seed})
+    gaps = watch(alone.sequence)
+    list(alone)
+    differing = [found for found in completions if not same(found, alone.completion)]
+    for found in differing:
+        assert_fell_otherwise(found.ids, alone.sequence.ids, gaps)
+    return len(differing)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
