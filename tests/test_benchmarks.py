@@ -1,6 +1,7 @@
 """The benchmark programs run; their figures are nobody's business here."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -14,7 +15,10 @@ def test_compare_measures_reports_and_says_what_it_skips(tmp_path):
     command = [sys.executable, str(COMPARE), "--shape", "tiny", "--rounds", "1"]
     command += ["--engines", engines, "--only", "decode,rows", "--work", str(tmp_path)]
     found = tmp_path / "results.json"
-    done = subprocess.run([*command, "--json", str(found)], capture_output=True, encoding="utf-8")
+    variables = os.environ | {"OPENBLAS_CORETYPE": "Haswell"}
+    done = subprocess.run(
+        [*command, "--json", str(found)], capture_output=True, encoding="utf-8", env=variables
+    )
     assert done.returncode == 0, done.stderr
     results = json.loads(found.read_text(encoding="utf-8"))
     for engine in ("gpt2np", "transformers"):
@@ -28,6 +32,8 @@ def test_compare_measures_reports_and_says_what_it_skips(tmp_path):
     )
     assert "| decode at 64, tokens/s |" in done.stdout
     assert "| decode at 64 |" in done.stdout  # a ratio
+    left_out = done.stdout.split("left out: ")[1].split(".\n")[0]
+    assert "OPENBLAS_CORETYPE=Haswell" in left_out.split(", ")
     if "llama.cpp" in results["skipped"]:
         assert "- llama.cpp is skipped: " in done.stdout
 

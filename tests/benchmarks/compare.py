@@ -48,13 +48,18 @@ NEED_VOCABULARY = ("ctranslate2", "llama.cpp", "llama.cpp-float32", "start")
 
 
 def environment(args: argparse.Namespace, engine: str) -> dict[str, str]:
-    """The variables of an engine's process: threads, no network, this checkout's gpt2np."""
+    """The variables of an engine's process: threads, no network, this checkout's gpt2np.
+
+    Settings that the shell has for libraries that compute are left out, as one may hold a single
+    engine back (OPENBLAS_CORETYPE does); --env gives an engine its own.
+    """
     threads = str(args.threads)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
     given = [text.split(":", 1) for text in args.env]
+    inherited = {k: v for k, v in os.environ.items() if not is_setting(k)}
     return {
-        **os.environ,
+        **inherited,
         **dict.fromkeys(names, threads),
         "PYTHONPATH": path,
         "HF_HUB_OFFLINE": "1",
@@ -293,7 +298,7 @@ def model_folder(args: argparse.Namespace) -> Path:
 
 
 def is_setting(variable: str) -> bool:
-    """Of a library that computes: it may hold one engine back."""
+    """Of a library that computes."""
     return variable.startswith(("OPENBLAS_", "OMP_", "MKL_"))
 
 
@@ -322,7 +327,8 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
         "shape": args.shape,
         "threads": args.threads,
         "rounds": args.rounds,
-        "environment": args.env + [f"{k}={v}" for k, v in os.environ.items() if is_setting(k)],
+        "environment": args.env,
+        "left out": [f"{k}={v}" for k, v in os.environ.items() if is_setting(k)],
         "load before": os.getloadavg()[0],
     }
 

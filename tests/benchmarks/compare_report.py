@@ -183,6 +183,10 @@ MEANING = f"""\
   of ONNX's own operators (Attention of opset 23). transformers: sdpa."""
 
 
+def listed(title: str, names: list[str]) -> str:
+    return f" {title}: {', '.join(names)}." if names else ""
+
+
 def report(results: Results) -> str:
     """All in Markdown."""
     f, shape = results.facts, results.facts["shape"]
@@ -194,7 +198,8 @@ def report(results: Results) -> str:
         "",
         f"{f['date']}, {f['cpu']}, {f['cores']} cores, {f['system']}, Python {f['python']}, NumPy "
         f"{f['numpy']}; gpt2np at {f['commit']}; {versions}. rounds: {f['rounds']}, the engines in "
-        f"turn.{' Variables: ' + ', '.join(f['environment']) + '.' if f['environment'] else ''}",
+        f"turn.{listed('Variables', f['environment'])}"
+        f"{listed('Variables of the shell left out', f['left out'])}",
         "",
         f"The machine: NumPy reads {cell(results.bandwidth, 1)} GB/s and multiplies at "
         f"{cell(results.peak, 0)} GFLOP/s.",
