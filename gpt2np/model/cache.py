@@ -232,6 +232,13 @@ class NewTokens:
     slot: NDArray[np.int64]
     at: NDArray[np.int64]
 
+    def among(self, chosen: NDArray[np.int64]) -> NewTokens:
+        """Those among the `chosen` packed ones, in rising order, which are packed anew."""
+        start, stop = np.searchsorted(chosen, (self.tokens.start, self.tokens.stop))
+        some = chosen[start:stop] - self.tokens.start
+        tokens = slice(int(start), int(stop))
+        return NewTokens(self.store, tokens, self.tile[some], self.slot[some], self.at[some])
+
     def put(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
         """Keep the packed tokens' keys and values (h, N, D) of some heads, as far as they are here.
 

@@ -62,6 +62,7 @@ from gpt2np.model.blas import one_thread_each, python_threads
 from gpt2np.model.cache import KVCache, make_room, own_memory
 from gpt2np.model.checkpoint import load_weights, read_checkpoint
 from gpt2np.model.config import GPT2Config
+from gpt2np.model.freed_memory import keep_freed_memory
 from gpt2np.model.functions import layer_norm
 from gpt2np.model.linear import added_up, by_rows, input_groups
 from gpt2np.model.member import ALONE, Alone, most_processes
@@ -95,6 +96,7 @@ class GPT2:
     """
 
     def __init__(self, config: GPT2Config, weights: Mapping[str, Array]) -> None:
+        keep_freed_memory()
         self.config = config
         self.weights = Weights(config, weights)
         self._activation = ACTIVATIONS[config.activation_function]
@@ -127,7 +129,7 @@ class GPT2:
 
     @property
     def processes(self) -> int:
-        """How many processes compute together what has few rows: tokens of one or more sequences.
+        """How many processes compute a pass together, unless it is asked for many rows of logits.
 
         At first 1. If it is set to more, others are forked when they are needed first. They share
         this one's memory, see the caches that `new_cache` makes from then on, and end with the
@@ -164,8 +166,11 @@ class GPT2:
         team = self._team
         return team.pids if team else []
 
-    def _are_few(self, sequences: Sequence[NDArray[np.int64]], rows: NDArray[np.int64]) -> bool:
-        return len(rows) <= sum(map(len, sequences)) <= FEW_ROWS and self.weights.was_used
+    def _is_for_all(self, sequences: Sequence[NDArray[np.int64]], rows: NDArray[np.int64]) -> bool:
+        """Whether a pass is one for several processes: not the first, if it is short."""
+        return len(rows) <= FEW_ROWS and (
+            self.weights.was_used or sum(map(len, sequences)) > FEW_ROWS
+        )
 
     def forward(
         self,
@@ -199,7 +204,7 @@ class GPT2:
         caches = checked_caches(caches, new, self.config, self.dtype)
         chosen = checked_rows(rows, sum(map(len, new)))  # (R,)
         probe = checked_probe(probe, self.config.n_layer) if probe else None
-        if (team := self._team) and not probe and self._are_few(new, chosen):
+        if (team := self._team) and not probe and self._is_for_all(new, chosen):
             make_room(caches, list(map(len, new)), team.memory)
             logits = team.forward(self, new, caches, chosen)
             if logits is not None:
@@ -218,11 +223,12 @@ class GPT2:
         """`forward` of what it has checked; for it and the other processes."""
         passes = steps(sequences, caches, rows, probe, member)
         with one_thread_each():
-            if probe or sum(map(len, sequences)) <= MOST_TOKENS:
+            if member.has_all_tokens and (probe or sum(map(len, sequences)) <= MOST_TOKENS):
                 return self._pass(next(passes))
-            logits = np.empty((len(rows), self.config.vocab_size), self.dtype)
+            logits = member.logits(len(rows), self.config.vocab_size, self.dtype)
             for step in passes:
                 logits[step.asked] = self._pass(step)
+            member.meet()
             return logits
 
     def _pass(self, step: Step) -> Array:
@@ -282,12 +288,13 @@ class GPT2:
             qkv += w.c_attn_bias[:, heads]
             z = np.empty((len(x), qkv.shape[1], size), x.dtype)
             self._mix_values(layer, heads, qkv, step, z.swapaxes(0, 1))
-            return z.reshape(len(x), -1)
+            return z.reshape(len(x), qkv.shape[1] * size)
 
         n_head = self.config.n_head
         shares = 1 if step.probe or len(x) <= FEW_ROWS else 2 * python_threads()
         z = step.member.columns("z", x, (n_head, size), some, shares)
-        return z.reshape(len(x), n_head, size)[..., : self._head_size].reshape(len(x), -1)
+        z = z.reshape(len(x), n_head, size)[..., : self._head_size]
+        return z.reshape(len(x), self.config.n_embd)
 
     def _mix_values(self, layer: int, heads: slice, qkv: Array, step: Step, z: Array) -> None:
         """Some heads of all sequences: qkv (3, h, N, D) → the mixed values, put in z (h, N, D)."""
@@ -297,6 +304,7 @@ class GPT2:
                 step.show(f"blocks.{layer}.attn.{letter}", array[:, some, : self._head_size])
         for new in step.new:
             new.put(layer, heads, k, v)
+        step.member.meet()
 
         def mix(group: Group) -> None:
             query = q[:, group.tokens] * self.attention_scale(layer)

@@ -1,4 +1,4 @@
-"""Who computes a pass: one process alone, or several, each some outputs of every layer.
+"""Who computes a pass: one process alone, or several; each some outputs of layers, or some tokens.
 
 Shape letters: n rows; panels (I, P, k, m) are I groups of inputs by P panels of m outputs.
 """
@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt2np.model.attention import Group
 from gpt2np.model.blas import blas, python_threads
 from gpt2np.model.linear import linear
 from gpt2np.threads import in_parallel, split, threads_in_use
@@ -44,6 +46,12 @@ class Alone:
     """The only process of a pass, where threads share what pays for it."""
 
     size: int = 1  # processes
+    has_all_tokens: bool = True
+
+    @property
+    def queries_among(self) -> int:
+        """How many threads or processes share the queries of attention."""
+        return python_threads()
 
     def linear(
         self,
@@ -86,6 +94,17 @@ class Alone:
         in_parallel(one, split(outputs, shares), python_threads())
         return y
 
+    def own(self, groups: list[Group]) -> list[Group]:
+        """Those groups of queries whose tokens are this process's."""
+        return groups
+
+    def logits(self, rows: int, vocab_size: int, dtype: np.dtype[Any]) -> Array:
+        """Where those of several passes, or of several processes' tokens, are put: (R, V)."""
+        return np.empty((rows, vocab_size), dtype)
+
+    def meet(self) -> None:
+        """Wait until all have done so much with the tokens that they have."""
+
 
 ALONE = Alone()
 
@@ -107,26 +126,6 @@ class Member(Alone):
     done: memoryview
     is_lost: Callable[[], bool]
 
-    def columns(
-        self,
-        name: str,
-        x: Array,
-        shape: tuple[int, int],
-        some: Callable[[slice], Array],
-        shares: int = 1,
-    ) -> Array:
-        """The same: it computes one part, and has the whole when all have done theirs.
-
-        What it returns lasts until the next time that something of this name is computed.
-        """
-        outputs, width = shape
-        y = self.room[name][: len(x), : outputs * width]
-        start, stop = (outputs * number // self.size for number in (self.number, self.number + 1))
-        if start < stop:
-            y[:, start * width : stop * width] = some(slice(start, stop))
-        self._wait()
-        return y
-
     def _wait(self) -> None:
         """Until all have done as many parts as this one."""
         own = self.number * APART
@@ -147,3 +146,71 @@ class Member(Alone):
                 raise MemberLostError("another one has ended")
             if time.thread_time() - since > _PATIENCE:
                 raise MemberLostError(f"another one has not answered for {_PATIENCE:g} s")
+
+
+class ColumnMember(Member):
+    """One that computes some outputs of every layer, for all tokens: few, at most FEW_ROWS."""
+
+    @property
+    def queries_among(self) -> int:
+        """They aren't shared, as each has heads of its own."""
+        return 1
+
+    def columns(
+        self,
+        name: str,
+        x: Array,
+        shape: tuple[int, int],
+        some: Callable[[slice], Array],
+        shares: int = 1,
+    ) -> Array:
+        """The same: it computes one part, and has the whole when all have done theirs.
+
+        What it returns lasts until the next time that something of this name is computed.
+        """
+        outputs, width = shape
+        y = self.room[name][: len(x), : outputs * width]
+        start, stop = (outputs * number // self.size for number in (self.number, self.number + 1))
+        if start < stop:
+            y[:, start * width : stop * width] = some(slice(start, stop))
+        self._wait()
+        return y
+
+
+class TokenMember(Member):
+    """One that computes all outputs of every layer, for some of many tokens.
+
+    It needs the others for the keys and values of theirs.
+    """
+
+    has_all_tokens = False
+
+    @property
+    def queries_among(self) -> int:
+        """As many processes."""
+        return self.size
+
+    def columns(
+        self,
+        name: str,
+        x: Array,
+        shape: tuple[int, int],
+        some: Callable[[slice], Array],
+        shares: int = 1,
+    ) -> Array:
+        """The same, all at once: the others' keys and values are waited for only once a block."""
+        return super().columns(name, x, shape, some)
+
+    def own(self, groups: list[Group]) -> list[Group]:
+        """They go round there and back, as later ones see more: 0, 3, 4, 7, … and 1, 2, 5, 6, …"""
+        there_and_back = [*range(self.size), *reversed(range(self.size))]
+        whose = zip(groups, cycle(there_and_back), strict=False)
+        return [group for group, number in whose if number == self.number]
+
+    def logits(self, rows: int, vocab_size: int, dtype: np.dtype[Any]) -> Array:
+        """The same, of at most FEW_ROWS, where all see them."""
+        return self.room["logits"][:rows, :vocab_size]
+
+    def meet(self) -> None:
+        """The same."""
+        self._wait()

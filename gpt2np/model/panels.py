@@ -91,7 +91,7 @@ class Panels:
         """Some of the columns as rows, (n, in)."""
         p, j = np.divmod(numbers, self.cut[1])
         found: Array = self.data[:, p, :, j]  # (n, I, k)
-        return found.reshape(len(numbers), -1)[:, : self.shape[0]]
+        return found.reshape(len(numbers), math.prod(found.shape[1:]))[:, : self.shape[0]]
 
 
 def panels_size(shape: tuple[int, int], cut: tuple[int, int]) -> int:

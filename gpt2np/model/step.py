@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.model.attention import QUERIES, Group, query_groups
-from gpt2np.model.blas import python_threads
 from gpt2np.model.cache import KVCache, NewTokens, make_room, new_tokens
 from gpt2np.model.config import GPT2Config
 from gpt2np.model.member import Alone
@@ -34,15 +33,15 @@ MOST_TOKENS = 512  # of one pass, so that a prompt of any length takes bounded m
 
 @dataclass(frozen=True)
 class Step:
-    """The new tokens of a pass.
+    """The new tokens of a pass, of which this process may have some: its own.
 
     Attributes:
-        ids: (N,). A single one, its position and rows may stand there twice, as two rows are the
-            fewest of a small product.
+        ids: of its own ones, (N,). A single one, its position and rows may stand there twice, as
+            two rows are the fewest of a small product.
         positions: of each in its sequence, (N,).
-        tokens: which of the N are each sequence's.
+        tokens: which of all of them are each sequence's.
         caches: one a sequence, with room for the new tokens.
-        new: where the keys and values of the new tokens are kept.
+        new: where the keys and values of its own ones are kept.
         groups: the blocks of queries that attention takes at once.
         rows: (R,), those of the N tokens that logits are asked for.
         asked: which of the rows that the caller asked for these are.
@@ -108,19 +107,52 @@ def _step(
     before = [cache.length for cache in caches]
     ids = np.concatenate([ids for ids, _ in parts])
     positions = np.concatenate([np.arange(n) + b for n, b in zip(lengths, before, strict=True)])
-    threads = python_threads() if member.size == 1 else 1  # that attention is shared among
-    share = max(_FEWEST, -(-len(ids) // threads))  # of the tokens
-    most = len(ids) if probe else min(share, QUERIES)
     beside = [False, *(b.lies_behind(a) for a, b in pairwise(caches))]
     groups = query_groups(
-        lengths, before, caches[0].dtype, most, beside=beside, whole=probe is not None
+        lengths,
+        before,
+        caches[0].dtype,
+        _queries(len(ids), member.queries_among),
+        beside=beside,
+        whole=probe is not None,
     )
     tokens = [slice(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
-    if len(ids) < least_rows() and probe is None:
-        ids, positions, rows = (np.repeat(array, 2) for array in (ids, positions, rows))
-        groups = [replace(group, times=1, tokens=slice(0, 2)) for group in groups]
     new = new_tokens(caches, tokens)
-    return Step(ids, positions, tokens, caches, new, groups, rows, asked, probe, member)
+    step = Step(ids, positions, tokens, caches, new, groups, rows, asked, probe, member)
+    step = step if member.has_all_tokens else _own(step)
+    return _doubled(step) if len(step.ids) < least_rows() and probe is None else step
+
+
+def _own(step: Step) -> Step:
+    """Of a step of all tokens what a process does that has some of them."""
+    groups = step.member.own(step.groups)
+    own = np.concatenate([[], *(np.r_[group.tokens] for group in groups)]).astype(np.int64)
+    stops = np.cumsum([group.tokens.stop - group.tokens.start for group in groups]).tolist()
+    packed = map(slice, [0, *stops], stops)
+    asked, is_own = step.asked.copy(), np.isin(step.rows, own)
+    asked[asked] = is_own
+    return replace(
+        step,
+        ids=step.ids[own],
+        positions=step.positions[own],
+        new=[new.among(own) for new in step.new],
+        groups=[replace(group, tokens=some) for group, some in zip(groups, packed, strict=True)],
+        rows=np.searchsorted(own, step.rows[is_own]),
+        asked=asked,
+    )
+
+
+def _doubled(step: Step) -> Step:
+    """A step of a single token, or none, with two equal ones."""
+    ids, positions, rows = (np.repeat(a, 2) for a in (step.ids, step.positions, step.rows))
+    groups = [replace(group, times=1, tokens=slice(0, 2)) for group in step.groups]
+    return replace(step, ids=ids, positions=positions, rows=rows, groups=groups)
+
+
+def _queries(tokens: int, among: int) -> int:
+    """Of a group at most, so that all who share them get as many groups, nearly as large."""
+    times = -(-tokens // (among * QUERIES))
+    return max(_FEWEST, -(-tokens // (among * times)))
 
 
 @contextmanager

@@ -1,12 +1,15 @@
-"""Processes that compute passes of few rows together.
+"""Processes that compute a pass together.
 
-The products of such a pass take tens of microseconds each. Python threads lose more by waiting for
-the interpreter's lock between them than they gain; processes have no lock in common. The process
-that has the model forks others, which see its weights without a copy. All run the same pass: each
-computes some heads and some columns of every layer's outputs, into memory that all see (tensor
-parallelism as in Shoeybi et al. 2019, section 3; but nothing is summed over processes, so that the
-bits are those that one process computes alone). During a pass they wait for each other in a loop;
-between passes they sleep.
+Python threads wait for the interpreter's lock between NumPy's calls: where products take tens of
+microseconds each they lose more by that than they gain, and in a long prompt a fifth of the time.
+Processes have no lock in common. The process that has the model forks others, which see its weights
+without a copy, and all run the same pass.
+
+Of few tokens each computes some heads and some columns of every layer's outputs, into memory that
+all see (tensor parallelism as in Shoeybi et al. 2019, section 3). Of many each computes some of the
+tokens, and needs the keys and values of the others, once a block. Nothing is summed over processes,
+so the bits are those that one process computes alone. During a pass they wait for each other in a
+loop; between passes they sleep.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import signal
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -31,7 +34,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from gpt2np.model.blas import one_thread_each
 from gpt2np.model.cache import KVCache, Store, own_memory
-from gpt2np.model.member import APART, Member, MemberLostError
+from gpt2np.model.member import APART, ColumnMember, Member, MemberLostError, TokenMember
 from gpt2np.model.product import FEW_ROWS
 from gpt2np.model.shared_memory import SharedMemory
 from gpt2np.model.step import undone_on_failure
@@ -44,7 +47,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-_MESSAGE = 1 << 16  # bytes at most
+_MESSAGE = 1 << 17  # bytes at most; some 20,000 ids
+_Members = tuple[Member, Member]  # for few tokens, and for many
 _fork = threading.local()  # .is_ours: whether the one under way is that of a member
 
 
@@ -105,7 +109,8 @@ class Team:
         caches: Sequence[KVCache],
         rows: NDArray[np.int64],
     ) -> Array | None:
-        """`GPT2.compute` by all; None if they are at work for another thread, or can't see a cache.
+        """`GPT2.compute` by all; None if they are at work for another thread, or can't see a cache,
+        or if it would be too many ids to tell them.
 
         The caches must have room.
         """
@@ -139,18 +144,22 @@ class Team:
         sequences: Sequence[NDArray[np.int64]],
         caches: Sequence[KVCache],
         rows: NDArray[np.int64],
-    ) -> Array:
+    ) -> Array | None:
         if self._is_amid or self._weights_were != model.weights.changes:
             _end_all(self._others)
         if not self._others:
             self._begin(model)
         held = [(cache.length, cache.slot, *self._where(cache.store)) for cache in caches]
-        self._is_amid = True
         work = [[ids.tolist() for ids in sequences], held, rows.tolist()]
+        message = json.dumps(work, separators=(",", ":")).encode()
+        if len(message) > _MESSAGE:
+            return None
+        self._is_amid = True
         for other in self._others:
-            other.send(work)
+            other.send(message)
         with on_this_thread():
-            logits = model.compute(sequences, caches, rows, member=self._member).copy()
+            member = _for_pass(self._members, sequences)
+            logits = model.compute(sequences, caches, rows, member=member).copy()
         self._is_amid = False
         return logits
 
@@ -166,13 +175,21 @@ class Team:
         }
         room = {name: flat.reshape(FEW_ROWS, -1) for name, flat in room.items()}
         done = memoryview(mmap.mmap(-1, 8 * APART * self.size)).cast("q")
-        part, first = partial(Member, size=self.size, room=room, done=done), os.getpid()
+        first = os.getpid()
+
+        def members(number: int, is_lost: Callable[[], bool]) -> _Members:
+            few, many = (
+                kind(number=number, size=self.size, room=room, done=done, is_lost=is_lost)
+                for kind in (ColumnMember, TokenMember)
+            )
+            return few, many
+
         with model.weights.kept():
             self._weights_were = model.weights.changes
             for number in range(1, self.size):
-                member = part(number=number, is_lost=lambda: os.getppid() != first)
-                _fork_one(self._others, partial(_serve, model, member, self._memory))
-        self._member = part(number=0, is_lost=partial(_any_has_ended, self._others))
+                theirs = members(number, lambda: os.getppid() != first)
+                _fork_one(self._others, partial(_serve, model, theirs, self._memory))
+        self._members = members(0, partial(_any_has_ended, self._others))
 
     def forget(self) -> None:
         """In a fork of the user's: there are no others."""
@@ -197,12 +214,12 @@ class _Other:
                 self._pid = int(self.socket.recv(_MESSAGE) or 0)
         return self._pid or 0
 
-    def send(self, message: object) -> None:
+    def send(self, message: bytes) -> None:
         """Nothing happens if it has ended."""
         from socket import MSG_NOSIGNAL
 
         with suppress(BrokenPipeError, ConnectionResetError):
-            self.socket.send(json.dumps(message).encode(), MSG_NOSIGNAL)
+            self.socket.send(message, MSG_NOSIGNAL)
 
     def has_ended(self) -> bool:
         try:
@@ -254,7 +271,9 @@ def _fork_one(others: list[_Other], serve: partial[NoReturn]) -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(model: GPT2, member: Member, memory: SharedMemory, messages: socket.socket) -> NoReturn:
+def _serve(
+    model: GPT2, members: _Members, memory: SharedMemory, messages: socket.socket
+) -> NoReturn:
     """Compute as a member, until the first one closes the socket or is gone."""
     try:
         messages = _cut_off(messages)
@@ -263,10 +282,15 @@ def _serve(model: GPT2, member: Member, memory: SharedMemory, messages: socket.s
             while message := messages.recv(_MESSAGE):
                 lists, held, chosen = json.loads(message)
                 sequences = [np.array(ids, np.int64) for ids in lists]
-                caches = _seen(model, memory, held)
-                model.compute(sequences, caches, np.array(chosen, np.int64), member=member)
+                caches, rows = _seen(model, memory, held), np.array(chosen, np.int64)
+                model.compute(sequences, caches, rows, member=_for_pass(members, sequences))
     finally:
         os._exit(0)
+
+
+def _for_pass(members: _Members, sequences: Sequence[NDArray[np.int64]]) -> Member:
+    few, many = members
+    return few if sum(map(len, sequences)) <= FEW_ROWS else many
 
 
 def _seen(model: GPT2, memory: SharedMemory, held: Sequence[Sequence[int]]) -> list[KVCache]:

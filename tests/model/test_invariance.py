@@ -4,6 +4,10 @@ That holds where `small_kernels()`: OpenBLAS on AVX-512. Elsewhere they agree to
 """
 
 import gc
+import platform
+import subprocess
+import sys
+import textwrap
 import threading
 import tracemalloc
 
@@ -207,3 +211,32 @@ def test_decoding_takes_no_new_memory(show):
     )
     assert faults < 200
     assert after - before < 20_000 and peak - before < 1_000_000
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's malloc")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_prompt_takes_no_new_memory(tmp_path, processes):
+    """After the first ones; in a program that has let go of nothing large before."""
+    from conftest import save_reference  # which other programs that import this file don't find
+
+    shape = SHAPES["GPT-2 small's width"] | {"vocab_size": 1031}
+    save_reference(tmp_path, **shape)
+    program = f"""
+        import resource
+        from gpt2np.model import GPT2
+        model = GPT2.from_folder({str(tmp_path)!r})
+        model.processes = {processes}
+        cache = model.new_cache()
+        for _ in range(6):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            model.forward([range(512)], [cache], rows=[511])
+            cache.truncate(0)
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert min(map(int, found.stdout.split()[2:])) < 300  # without that care 2,600 and 4,000

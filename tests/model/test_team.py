@@ -125,6 +125,37 @@ class TestSameBits:
         for n, rows in ((FEW_ROWS, None), (8, None), (8, [7]), (3, []), (200, [0]), (1, [0] * 70)):
             both((model, alone), [rng.integers(0, 1031, n)], caches, rows=rows)
 
+    @pytest.mark.parametrize("n", [FEW_ROWS + 1, 100, 127, 513, 990])
+    def test_prompts(self, model, alone, n):
+        """Each process has some of the tokens; also of one that goes on."""
+        rng = np.random.default_rng(n)
+        caches = [[model.new_cache()], [alone.new_cache()]]
+        asked = [n - 1, 0, n - 1, *rng.integers(0, n, 50)]
+        both((model, alone), [rng.integers(0, 1031, n)], caches, rows=asked)
+        assert len(pids(model)) == model.processes - 1
+        for more, rows in ((1, None), (99, []), (1, [0])):
+            both((model, alone), [rng.integers(0, 1031, more)], caches, rows=rows)
+
+    @pytest.mark.parametrize("size", [2, 3, 40, FEW_ROWS])
+    def test_prompts_of_several(self, model, alone, size):
+        """Some of a token only, some after others, not all with a place in the same store."""
+        rng = np.random.default_rng(size)
+        caches = [[some.new_cache() for _ in range(size)] for some in (model, alone)]
+        for longest in (300, 2, 90, 90):
+            lengths = np.where(rng.random(size) < 0.4, 1, rng.integers(1, longest, size))
+            lengths[0] += FEW_ROWS
+            prompts = [rng.integers(0, 1031, n) for n in lengths]
+            both((model, alone), prompts, caches, rows=last_rows(prompts))
+        assert len(pids(model)) == model.processes - 1
+
+    def test_more_processes_than_there_is_for_them_to_do(self):
+        model, other = small(), random_model(**SHAPES["small heads"])
+        with_processes(model, 12)
+        ids = np.random.default_rng(0).integers(0, 1031, FEW_ROWS + 1)
+        for rows in ([], [64], [5, 0, 5, 33]):
+            both((model, other), [ids], [[m.new_cache()] for m in (model, other)], rows=rows)
+        assert len(pids(model)) == 11
+
     def test_caches_come_go_and_are_cut_and_copied(self, model, alone):
         rng = np.random.default_rng(3)
         pairs = []
@@ -174,7 +205,7 @@ class TestSameBits:
 
 
 class TestWhenTheyCompute:
-    def test_not_in_the_first_pass_nor_with_many_rows_nor_with_a_probe(self):
+    def test_not_in_a_short_first_pass_nor_with_many_rows_nor_with_a_probe(self):
         model = random_model(**SHAPES["small heads"])
         with_processes(model, 2).forward([[1]])  # the first, from the file as it is
         model.forward([range(FEW_ROWS + 1)])
@@ -182,6 +213,25 @@ class TestWhenTheyCompute:
         assert pids(model) == []
         model.forward([[1]])
         assert len(pids(model)) == 1
+
+    def test_in_a_long_first_pass(self):
+        model, ids = random_model(**SHAPES["small heads"]), range(FEW_ROWS + 1)
+        expected = model.forward([ids], rows=[FEW_ROWS])
+        model = with_processes(random_model(**SHAPES["small heads"]), 2)
+        same(model.forward([ids], rows=[FEW_ROWS]), expected)
+        assert len(pids(model)) == 1
+
+    def test_many_ids(self, monkeypatch):
+        """Of more than they can be told in one message they are told nothing."""
+        model, other = small(), random_model(**SHAPES["small heads"])
+        told, send = [], team._Other.send
+        monkeypatch.setattr(team._Other, "send", lambda o, m: told.append(len(m)) or send(o, m))
+        ids = np.random.default_rng(0).integers(100, 1031, (60, 1000))
+        for some, messages in ((ids[:32], 1), (ids, 1)):
+            rows = last_rows(some)
+            same(model.forward(some, rows=rows), other.forward(some, rows=rows))
+            assert len(told) == messages and told[0] > 0.95 * team._MESSAGE
+        assert model.processes == 2
 
     def test_a_cache_from_before_is_for_one_process_until_it_moves(self):
         model = small()
@@ -263,8 +313,9 @@ class TestWhenSomethingHappens:
         np.testing.assert_array_equal(found, expected)
         assert pids(model) == []
 
+    @pytest.mark.parametrize("ids", [[6], range(100)], ids=["a token", "a prompt"])
     @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-    def test_an_error_in_the_middle(self, error, monkeypatch):
+    def test_an_error_in_the_middle(self, error, ids, monkeypatch):
         """It is raised, the cache is as before, and others compute the next pass."""
         model = small()
         cache = model.new_cache()
@@ -281,7 +332,7 @@ class TestWhenSomethingHappens:
 
         monkeypatch.setattr(model, "_layer_norm", failing)
         with pytest.raises(error):
-            model.forward([[6]], [cache])
+            model.forward([ids], [cache], rows=[0])
         monkeypatch.undo()
         assert not is_running(before)
         found = [model.forward([[i]], [cache])[0] for i in (6, 7)]
