@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -111,8 +112,8 @@ class KVCache:
         """Forget all but the first `length` tokens; InvalidArgumentError if there are fewer."""
         if not 0 <= length <= self.length:
             raise InvalidArgumentError(f"can't cut a cache of {self.length} tokens to {length}")
-        self.length = length
-        self.store.clear(self.slot, length)
+        self.length = index(length)
+        self.store.clear(self.slot, self.length)
 
     def __getstate__(self) -> dict[str, Any]:
         some = slice(_tiles(self.length)), self.slot

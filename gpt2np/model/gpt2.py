@@ -129,7 +129,7 @@ class GPT2:
 
     @property
     def processes(self) -> int:
-        """How many processes compute a pass together, unless it is asked for many rows of logits.
+        """How many processes compute a pass together; not one with a probe or for over 64 rows.
 
         At first 1. If it is set to more, others are forked when they are needed first. They share
         this one's memory, see the caches that `new_cache` makes from then on, and end with the
@@ -140,7 +140,8 @@ class GPT2:
         one process can be faster. BLAS has one thread for all of this process's NumPy, as long as
         there are others. What is let go of after the fork stays in their memory; of that of large
         caches, as much as half of the weights is kept for others. A fork of the program's own has
-        one process again, and can't use the caches.
+        one process again, and can't use the caches. NumPy's warnings of overflow and the like tell
+        only of this process's part.
         """
         team = self._team
         return team.size if team else 1
@@ -228,20 +229,19 @@ class GPT2:
             logits = member.logits(len(rows), self.config.vocab_size, self.dtype)
             for step in passes:
                 logits[step.asked] = self._pass(step)
-            member.meet()
+                member.meet()
             return logits
 
     def _pass(self, step: Step) -> Array:
         """From bottom to top: N ids → logits (R, V)."""
         w = self.weights.for_pass(short=len(step.ids) <= FEW_ROWS)
-        x = w.embedded(step.ids) + self.weights["wpe.weight"][step.positions]
+        x = w.embedded(step.ids) + w.positions[step.positions]
         x = step.at("embed", x)  # (N, C)
         for layer, block in enumerate(w.blocks):
             x = self._block(layer, block, x, step)  # (N, C), at last (R, C)
-        for cache, tokens in zip(step.caches, step.tokens, strict=True):
+        for cache, tokens in zip(step.caches, step.all_tokens, strict=True):
             cache.advance(tokens.stop - tokens.start)
-        ln_f = self.weights["ln_f.weight"], self.weights["ln_f.bias"]
-        x = step.at("ln_f", self._layer_norm(x, ln_f))  # (R, C)
+        x = step.at("ln_f", self._layer_norm(x, w.ln_f))  # (R, C)
         logits = self._unembedded(x, w.unembedding, step.member)
         return step.at("logits", logits[: np.count_nonzero(step.asked)])  # (R, V)
 
@@ -299,7 +299,7 @@ class GPT2:
     def _mix_values(self, layer: int, heads: slice, qkv: Array, step: Step, z: Array) -> None:
         """Some heads of all sequences: qkv (3, h, N, D) → the mixed values, put in z (h, N, D)."""
         q, k, v = qkv
-        for some in step.tokens if step.probe else ():
+        for some in step.all_tokens if step.probe else ():
             for letter, array in zip("qkv", qkv, strict=True):
                 step.show(f"blocks.{layer}.attn.{letter}", array[:, some, : self._head_size])
         for new in step.new:

@@ -149,7 +149,10 @@ class Member(Alone):
 
 
 class ColumnMember(Member):
-    """One that computes some outputs of every layer, for all tokens: few, at most FEW_ROWS."""
+    """One that computes some outputs of every layer, for all tokens: few, at most FEW_ROWS.
+
+    All wait for each other where outputs are put together, and nowhere else.
+    """
 
     @property
     def queries_among(self) -> int:

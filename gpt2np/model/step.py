@@ -27,7 +27,7 @@ Probe = Callable[[str, Array], Array]
 takes the array's place. If it has a method `for_layers(n_layer)`, this is asked before the pass for
 the probe of a model with so many blocks."""
 
-_FEWEST = 8  # tokens that it pays to give a thread in attention
+_FEWEST = 8  # tokens that it pays to give a thread in attention, or a process
 MOST_TOKENS = 512  # of one pass, so that a prompt of any length takes bounded memory
 
 
@@ -39,19 +39,20 @@ class Step:
         ids: of its own ones, (N,). A single one, its position and rows may stand there twice, as
             two rows are the fewest of a small product.
         positions: of each in its sequence, (N,).
-        tokens: which of all of them are each sequence's.
+        all_tokens: which of the tokens of all processes are each sequence's.
         caches: one a sequence, with room for the new tokens.
         new: where the keys and values of its own ones are kept.
-        groups: the blocks of queries that attention takes at once.
+        groups: the blocks of its own queries that attention takes at once.
         rows: (R,), those of the N tokens that logits are asked for.
-        asked: which of the rows that the caller asked for these are.
+        asked: which of the rows that the caller asked for these are, or their first half if they
+            stand there twice.
         probe: None if nobody looks inside.
         member: this process, alone or one of several.
     """
 
     ids: NDArray[np.int64]
     positions: NDArray[np.int64]
-    tokens: list[slice]
+    all_tokens: list[slice]
     caches: list[KVCache]
     new: list[NewTokens]
     groups: list[Group]
@@ -108,24 +109,21 @@ def _step(
     ids = np.concatenate([ids for ids, _ in parts])
     positions = np.concatenate([np.arange(n) + b for n, b in zip(lengths, before, strict=True)])
     beside = [False, *(b.lies_behind(a) for a, b in pairwise(caches))]
+    most = _queries(len(ids), member.queries_among)
     groups = query_groups(
-        lengths,
-        before,
-        caches[0].dtype,
-        _queries(len(ids), member.queries_among),
-        beside=beside,
-        whole=probe is not None,
+        lengths, before, caches[0].dtype, most, beside=beside, whole=probe is not None
     )
     tokens = [slice(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
     new = new_tokens(caches, tokens)
-    step = Step(ids, positions, tokens, caches, new, groups, rows, asked, probe, member)
+    own = member.own(groups)
+    step = Step(ids, positions, tokens, caches, new, own, rows, asked, probe, member)
     step = step if member.has_all_tokens else _own(step)
     return _doubled(step) if len(step.ids) < least_rows() and probe is None else step
 
 
 def _own(step: Step) -> Step:
-    """Of a step of all tokens what a process does that has some of them."""
-    groups = step.member.own(step.groups)
+    """Of a step of all tokens what there is to do for a process that has some of the groups."""
+    groups = step.groups
     own = np.concatenate([[], *(np.r_[group.tokens] for group in groups)]).astype(np.int64)
     stops = np.cumsum([group.tokens.stop - group.tokens.start for group in groups]).tolist()
     packed = map(slice, [0, *stops], stops)
@@ -150,7 +148,7 @@ def _doubled(step: Step) -> Step:
 
 
 def _queries(tokens: int, among: int) -> int:
-    """Of a group at most, so that all who share them get as many groups, nearly as large."""
+    """Of a group at most, so that those who share them get about as many each."""
     times = -(-tokens // (among * QUERIES))
     return max(_FEWEST, -(-tokens // (among * times)))
 

@@ -72,7 +72,7 @@ class Team:
         self._memory = SharedMemory(addresses, large=weights // 10, most=weights // 2)
         self.size = size
         self._others: list[_Other] = []
-        self._is_amid = False  # others are in the middle of a pass
+        self._is_amid = False  # others are being forked, or in the middle of a pass
         self._weights_were = 0
         self._starts: weakref.WeakKeyDictionary[Store, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -145,16 +145,16 @@ class Team:
         caches: Sequence[KVCache],
         rows: NDArray[np.int64],
     ) -> Array | None:
-        if self._is_amid or self._weights_were != model.weights.changes:
-            _end_all(self._others)
-        if not self._others:
-            self._begin(model)
         held = [(cache.length, cache.slot, *self._where(cache.store)) for cache in caches]
         work = [[ids.tolist() for ids in sequences], held, rows.tolist()]
         message = json.dumps(work, separators=(",", ":")).encode()
         if len(message) > _MESSAGE:
             return None
+        if self._is_amid or self._weights_were != model.weights.changes:
+            _end_all(self._others)
         self._is_amid = True
+        if not self._others:
+            self._begin(model)
         for other in self._others:
             other.send(message)
         with on_this_thread():
@@ -218,8 +218,12 @@ class _Other:
         """Nothing happens if it has ended."""
         from socket import MSG_NOSIGNAL
 
-        with suppress(BrokenPipeError, ConnectionResetError):
+        try:
             self.socket.send(message, MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        except OSError as error:  # as where the system's limit is below _MESSAGE
+            raise MemberLostError(f"another one can't be told its work: {error}") from error
 
     def has_ended(self) -> bool:
         try:
@@ -255,6 +259,7 @@ def _fork_one(others: list[_Other], serve: partial[NoReturn]) -> None:
     import socket
 
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _MESSAGE)
     here.settimeout(None)  # whatever the program's default is
     others.append(_Other(here))
     with there, warnings.catch_warnings():
@@ -278,7 +283,7 @@ def _serve(
     try:
         messages = _cut_off(messages)
         messages.send(str(os.getpid()).encode())
-        with on_this_thread():
+        with on_this_thread(), np.errstate(all="ignore"):  # that is for the first one to say
             while message := messages.recv(_MESSAGE):
                 lists, held, chosen = json.loads(message)
                 sequences = [np.array(ids, np.int64) for ids in lists]

@@ -53,12 +53,16 @@ class InTurn:
 
     Attributes:
         embedded: ids (N,) → their rows of wte, (N, C).
+        positions: wpe, (n_positions, C).
         blocks: the weights of each block.
+        ln_f: weight and bias, (C) each.
         unembedding: panels of the unembedding (C, V), see `gpt2np.model.linear`, whole or in parts.
     """
 
     embedded: Callable[[NDArray[np.int64]], Array]
+    positions: Array
     blocks: Iterable[Block]
+    ln_f: tuple[Array, Array]
     unembedding: Iterable[Array]
 
 
@@ -91,6 +95,8 @@ class Weights(MutableMapping[str, Array]):
 
     def for_pass(self, *, short: bool) -> InTurn:
         """The weights for one pass; laid out for good, unless it is the first and short."""
+        if (laid_out := self._laid_out) is not None:
+            return laid_out  # also in a fork, where another thread may have had the lock
         with self._lock:
             if self._laid_out is None:
                 if short and not self._used:
@@ -127,7 +133,8 @@ class Weights(MutableMapping[str, Array]):
     def _from_panels(self) -> InTurn:
         token = self._panels[EMBEDDING]
         blocks = [self._block(f"h.{i}", self._panels, self._arrays) for i in range(self._n_layer)]
-        return InTurn(token.columns, blocks, [self._panels.get(HEAD, token).data])
+        unembedding = [self._panels.get(HEAD, token).data]
+        return _in_turn(token.columns, self._arrays, blocks, unembedding)
 
     def _from_arrays(self, arrays: Mapping[str, Array]) -> InTurn:
         def panels(name: str) -> Panels:
@@ -151,7 +158,7 @@ class Weights(MutableMapping[str, Array]):
                 panels.fill(part)
                 yield panels.data
 
-        return InTurn(lambda ids: arrays[EMBEDDING][ids], blocks(), unembedding())
+        return _in_turn(lambda ids: arrays[EMBEDDING][ids], arrays, blocks(), unembedding())
 
     def _empty_panels(self, names: Sequence[str]) -> dict[str, Panels]:
         """Panels for some matrices, in one array: NumPy asks for huge pages where one is large."""
@@ -239,6 +246,16 @@ class Weights(MutableMapping[str, Array]):
     def nbytes(self) -> int:
         """Bytes of these numbers."""
         return self.parameters * self.dtype.itemsize
+
+
+def _in_turn(
+    embedded: Callable[[NDArray[np.int64]], Array],
+    arrays: Mapping[str, Array],
+    blocks: Iterable[Block],
+    unembedding: Iterable[Array],
+) -> InTurn:
+    ln_f = arrays["ln_f.weight"], arrays["ln_f.bias"]
+    return InTurn(embedded, arrays["wpe.weight"], blocks, ln_f, unembedding)
 
 
 def _kind(name: str) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.model import last_rows, team
+from gpt2np.model import gpt2, last_rows, team
 from gpt2np.model.blas import small_kernels
 from gpt2np.model.member import most_processes
 from gpt2np.model.product import FEW_ROWS
@@ -169,7 +169,7 @@ class TestSameBits:
                     pair = pairs[rng.integers(len(pairs))]
                     length = rng.integers(pair[0].length + 1)
                     for cache in pair:
-                        cache.truncate(int(length))
+                        cache.truncate(length)
                 case 3 if pairs:
                     pairs.append(tuple(c.copy() for c in pairs[rng.integers(len(pairs))]))
             if some := [pair for pair in pairs if rng.random() < 0.7]:
@@ -202,6 +202,31 @@ class TestSameBits:
             thread.join()
         for rows, logits in zip(found, expected, strict=True):
             same(rows, [logits] * 4)
+
+    def test_what_is_not_finite_stays_where_it_is(self, monkeypatch):
+        """In a later pass of a prompt, whose tokens are in a tile with those of the pass before."""
+        shape = {"n_embd": 640, "n_head": 10, "n_inner": 100, "n_layer": 1}
+        models = [random_model(**shape) for _ in range(2)]
+        for model in models:
+            weight = model.weights["wte.weight"].copy()
+            weight[7] = np.inf
+            model.weights["wte.weight"] = weight
+        models[0] = with_processes(models[0], 2)
+        first, pattern = os.getpid(), gpt2.attention_pattern
+
+        def late(*arguments):
+            if os.getpid() == first:
+                time.sleep(0.02)
+            return pattern(*arguments)
+
+        monkeypatch.setattr(gpt2, "attention_pattern", late)
+        ids = np.random.default_rng(0).integers(8, 1031, 700)
+        ids[562:571] = 7  # the second pass begins at 513, a tile at 512
+        caches = [[model.new_cache()] for model in models]
+        with np.errstate(all="ignore"):
+            both(models, [ids[:1]], caches)
+            both(models, [ids[1:]], caches, rows=range(450, 512))
+        assert pids(models[0])
 
 
 class TestWhenTheyCompute:
@@ -355,6 +380,91 @@ class TestWhenSomethingHappens:
         assert pids(model)
         same(model.forward([[5, 6]]), expected)
         assert model.processes == 2
+
+    def test_ctrl_c_twice_while_others_are_forked(self, monkeypatch):
+        """As a new weight asks for others: those that are half made are not relied on."""
+        model = with_processes(small(), 3)
+        ids = np.random.default_rng(0).integers(0, 1031, 100)
+        model.forward([ids], rows=[0])
+        model.weights["ln_f.bias"] = model.weights["ln_f.bias"] * 2
+        fork_one, forked = team._fork_one, []
+
+        def stop(*_):
+            raise KeyboardInterrupt
+
+        def fork_another(*arguments):
+            if forked:
+                monkeypatch.setattr(team, "_end_all", stop)
+                raise KeyboardInterrupt
+            forked.append(fork_one(*arguments))
+
+        with monkeypatch.context():
+            monkeypatch.setattr(team, "_fork_one", fork_another)
+            with pytest.raises(KeyboardInterrupt):
+                model.forward([ids], rows=[0])
+        monkeypatch.undo()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = model.forward([ids], rows=[0])
+        assert len(pids(model)) == 2
+        model.processes = 1
+        same(found, model.forward([ids], rows=[0]))
+
+    def test_a_system_that_takes_no_long_messages(self, monkeypatch):
+        pair = socket.socketpair
+
+        def narrow(*arguments):
+            here, there = pair(*arguments)
+            monkeypatch.setattr(team, "_MESSAGE", 1 << 16)
+            here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 13)
+            return Narrow(fileno=here.detach()), there
+
+        class Narrow(socket.socket):
+            def setsockopt(self, *_):
+                pass
+
+        monkeypatch.setattr(socket, "socketpair", narrow)
+        model = small()
+        expected = model.forward([[5]])
+        with pytest.warns(UserWarning, match="can't be told its work: .* too long"):
+            model.forward([[5] * 1000] * 20, rows=[0])
+        np.testing.assert_array_equal(model.forward([[5]]), expected)
+        assert (model.processes, pids(model)) == (1, [])
+
+    def test_floating_point_errors_are_the_first_one_s(self):
+        model = small()
+        ids = [1] * 33 + [7] * 33  # the other one's are those that overflow
+        weight = model.weights["wte.weight"].copy()
+        weight[7] = 3e38
+        model.weights["wte.weight"] = weight
+        with np.errstate(all="raise"):
+            model.forward([ids], rows=[0])
+            model.forward([ids], rows=[0])
+        assert (model.processes, len(pids(model))) == (2, 1)
+
+    def test_the_user_forks_while_a_thread_has_the_weights(self):
+        model = small()
+        expected = model.forward([[5]])
+        held, enough = threading.Event(), threading.Event()
+
+        def hold():
+            with model.weights.kept():
+                held.set()
+                enough.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(60)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if not pid:
+            signal.alarm(20)
+            os._exit(0 if np.array_equal(model.forward([[5]]), expected) else 1)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        enough.set()
+        thread.join()
+        assert code == 0
 
     def test_the_user_forks(self):
         """The fork computes alone, and can't use a cache that this process goes on with."""
