@@ -10,9 +10,9 @@ Completion            what came of a prompt
 TextStream            a text that is being written
 GenerationOptions     how to continue a text
 Tokenizer             text ↔ ids
-GPT2, GPT2Config      ids → logits; the probe's points are listed in gpt2np.model.gpt2
+GPT2, GPT2Config      ids → logits; the hook's points are listed in gpt2np.model.gpt2
 KVCache               what a sequence has seen
-trace                 a prompt's inner arrays; more in gpt2np.inspection
+trace                 a prompt's inner arrays; more in gpt2np.interp
 Trace                 name → array
 GPT2NPError           what is raised on purpose, with children that gpt2np.errors shows
 
@@ -25,9 +25,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # importing typing takes longer than all of this module
 if TYPE_CHECKING:
-    from gpt2np.engine import Completion as Completion
-    from gpt2np.engine import LanguageModel as LanguageModel
-    from gpt2np.engine import TextStream as TextStream
+    from gpt2np.checkpoint.config import GPT2Config as GPT2Config
     from gpt2np.errors import CheckpointError as CheckpointError
     from gpt2np.errors import ContextLengthError as ContextLengthError
     from gpt2np.errors import GPT2NPError as GPT2NPError
@@ -35,10 +33,12 @@ if TYPE_CHECKING:
     from gpt2np.errors import ModelNotFoundError as ModelNotFoundError
     from gpt2np.errors import TokenizerError as TokenizerError
     from gpt2np.generation import GenerationOptions as GenerationOptions
-    from gpt2np.inspection import Trace as Trace
-    from gpt2np.inspection import trace as trace
+    from gpt2np.generation.streaming import Completion as Completion
+    from gpt2np.generation.streaming import TextStream as TextStream
+    from gpt2np.interp import Trace as Trace
+    from gpt2np.interp import trace as trace
+    from gpt2np.language_model import LanguageModel as LanguageModel
     from gpt2np.model import GPT2 as GPT2
-    from gpt2np.model import GPT2Config as GPT2Config
     from gpt2np.model import KVCache as KVCache
     from gpt2np.tokenizer import Tokenizer as Tokenizer
 
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME_OF = {
-    "Completion": "engine",
-    "LanguageModel": "engine",
-    "TextStream": "engine",
+    "Completion": "generation.streaming",
+    "LanguageModel": "language_model",
+    "TextStream": "generation.streaming",
     "CheckpointError": "errors",
     "ContextLengthError": "errors",
     "GPT2NPError": "errors",
@@ -57,15 +57,15 @@ _HOME_OF = {
     "ModelNotFoundError": "errors",
     "TokenizerError": "errors",
     "GenerationOptions": "generation",
-    "Trace": "inspection",
-    "trace": "inspection",
+    "Trace": "interp",
+    "trace": "interp",
     "GPT2": "model",
-    "GPT2Config": "model",
+    "GPT2Config": "checkpoint.config",
     "KVCache": "model",
     "Tokenizer": "tokenizer",
 }
 
-_ROOMS = ("hub", "model", "tokenizer", "generation", "inspection", "evaluation", "explain")
+_ROOMS = ("hub", "model", "tokenizer", "generation", "interp", "evaluation", "explain")
 
 __all__ = [*_HOME_OF, "load"]
 
@@ -76,7 +76,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name == "load":
-        return import_module("gpt2np.engine").LanguageModel.load
+        return import_module("gpt2np.language_model").LanguageModel.load
     if name in _HOME_OF:
         return getattr(import_module(f"gpt2np.{_HOME_OF[name]}"), name)
     if name in _ROOMS:

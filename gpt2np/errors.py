@@ -17,7 +17,7 @@ from reprlib import Repr
 
 TYPE_CHECKING = False  # importing typing takes longer than all of this module
 if TYPE_CHECKING:
-    from gpt2np.text_stream import Completion
+    from gpt2np.generation.streaming import Completion
 
 _LONGEST = 2000  # characters of a message; a file can name a tensor with a million
 
@@ -25,7 +25,7 @@ _short = Repr()
 _short.maxstring = _short.maxlong = _short.maxother = 80
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """The `repr` of a value out of a file, shortened: it may be long, or nested without end."""
     return _short.repr(value)
 

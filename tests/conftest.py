@@ -9,12 +9,10 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-import numpy as np
 import pytest
+from helpers.paths import CHECKOUT, DATA
+from helpers.references import save_reference
 from hypothesis import HealthCheck, settings
-
-CHECKOUT = Path(__file__).parent.parent
-DATA = Path(os.environ.get("GPT2NP_TEST_DATA", CHECKOUT.parent / "shared" / "data"))
 
 # The same examples in each run, however slow the machine: what fails fails again. For others:
 # `pytest --hypothesis-profile default`.
@@ -58,70 +56,6 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section(title)
         for line in lines:
             terminalreporter.write_line(line)
-
-
-def any_characters(rng, length: int) -> str:
-    """A text of about `length` characters over all of Unicode, also of what is no character."""
-    codes = (rng.randrange(0x110000) for _ in range(length))
-    return "".join(chr(code) for code in codes if not 0xD800 <= code < 0xE000)
-
-
-def save_reference(
-    folder: Path,
-    *,
-    spread: float = 0.05,
-    seed: int = 0,
-    dtype: str = "float32",
-    shards: int = 1,
-    base: bool = False,
-    same_head: bool = False,
-    **shape,
-):
-    """A random transformers GPT-2 in `folder`, written by save_pretrained; returns the model.
-
-    Every parameter is drawn anew, biases and layer norms too, so that none hides behind a 0 or a 1.
-    It is stored in `dtype`, in about so many `shards`, and as a GPT2LMHeadModel or, `base`, as a
-    GPT2Model, whose names have no prefix. `same_head` makes an untied head equal to the embedding.
-    """
-    import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    shape = {"bos_token_id": 0, "eos_token_id": 0} | shape
-    torch.manual_seed(seed)
-    model = GPT2LMHeadModel(GPT2Config(**shape, attn_implementation="eager")).eval()
-    model.to(getattr(torch, dtype))  # before the drawing, so that float64 has all its digits
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += spread * torch.randn_like(parameter)
-        if same_head:
-            model.lm_head.weight.copy_(model.transformer.wte.weight)
-    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    stored = model.transformer if base else model
-    stored.save_pretrained(folder, max_shard_size=size // shards + 1)
-    return model
-
-
-def load_reference(folder: Path, dtype: str = "float32"):
-    """transformers' GPT-2 of the checkpoint in `folder`, with eager attention."""
-    from transformers import GPT2LMHeadModel
-
-    model = GPT2LMHeadModel.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
-    return model.eval()
-
-
-def to_float64(model):
-    """The model itself, from now on in float64: what float32 results are measured against."""
-    for block in model.transformer.h:
-        block.attn.reorder_and_upcast_attn = False  # it goes through float32
-    return model.double()
-
-
-def reference_logits(model, ids) -> np.ndarray:
-    """transformers' logits (T, V) for one sequence."""
-    import torch
-
-    with torch.no_grad():
-        return model(torch.tensor(np.asarray(ids))[None]).logits[0].numpy()
 
 
 @pytest.fixture(scope="session")

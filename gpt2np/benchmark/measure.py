@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpt2np.benchmark.timing import Effort, Timing, alternate, repeat
-from gpt2np.model import GPT2, KVCache, last_rows
+from gpt2np.model import GPT2, KVCache, last_token_indices
 
 _SEED = 0
 
@@ -51,8 +51,8 @@ def warm_up(model: GPT2) -> None:
 def prefill(model: GPT2, tokens: int, effort: Effort) -> Speed:
     """A prompt of so many tokens, up to the logits for what follows."""
     ids = _ids(model, tokens)
-    rows = last_rows([ids])
-    timing = repeat(lambda: model.forward([ids], [model.new_cache()], rows=rows), effort)
+    rows = last_token_indices([ids])
+    timing = repeat(lambda: model.forward([ids], [model.new_cache()], logits_indices=rows), effort)
     return Speed(tokens, 1, 0, timing)
 
 
@@ -61,7 +61,7 @@ def filled_caches(model: GPT2, context: int, count: int) -> list[KVCache]:
     caches = [model.new_cache() for _ in range(count)]
     if context:
         sequences = [_ids(model, context)] * count
-        model.forward(sequences, caches, rows=last_rows(sequences))
+        model.forward(sequences, caches, logits_indices=last_token_indices(sequences))
     return caches
 
 

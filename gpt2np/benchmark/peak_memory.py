@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpt2np.hub import VOCABULARY_FILES
-from gpt2np.model import GPT2, last_rows
-from gpt2np.model.cache import cache_nbytes
-from gpt2np.threads import threads_in_use
+from gpt2np.kernels.threads import threads_in_use
+from gpt2np.model import GPT2, last_token_indices
+from gpt2np.runtime.kv_cache import cache_nbytes
 from gpt2np.tokenizer import Tokenizer
 
 _DECODED = 16  # tokens; all before them are the prompt
@@ -34,7 +34,7 @@ def _fill_context(model: GPT2) -> None:
     prompt = [number % model.config.vocab_size for number in range(max(1, context - _DECODED))]
     pending = prompt
     while cache.length + len(pending) <= context:
-        logits = model.forward([pending], [cache], rows=last_rows([pending]))
+        logits = model.forward([pending], [cache], logits_indices=last_token_indices([pending]))
         pending = [int(logits[-1].argmax())]
 
 

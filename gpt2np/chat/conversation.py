@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.chat.template import ChatTemplate
-from gpt2np.errors import InvalidArgumentError, shown
-from gpt2np.json_file import LARGE, read_json_object
-from gpt2np.text_file import write_text
+from gpt2np.data.json_file import LARGE, read_json_object
+from gpt2np.data.text_file import write_text
+from gpt2np.errors import InvalidArgumentError, short_repr
 
 
 @dataclass
@@ -123,6 +123,6 @@ def _parts(message: Any, name: str) -> tuple[str, str]:
     role = message.get("role")
     if role not in ("system", "user", "assistant"):
         raise InvalidArgumentError(
-            f"{name} has the role {shown(role)}; it must be system, user or assistant"
+            f"{name} has the role {short_repr(role)}; it must be system, user or assistant"
         )
     return role, message["content"]

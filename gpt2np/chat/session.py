@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.chat.conversation import Conversation, Exchange
 from gpt2np.chat.template import ChatTemplate
-from gpt2np.errors import InvalidArgumentError, shown
+from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation.sampler import new_seed
 
 if TYPE_CHECKING:
-    from gpt2np.engine import LanguageModel
     from gpt2np.generation import GenerationOptions
+    from gpt2np.generation.streaming import TextStream
+    from gpt2np.language_model import LanguageModel
     from gpt2np.model import KVCache
-    from gpt2np.text_stream import TextStream
 
 
 NO_OPTIONS = (
-    *("samples", "best_of", "num_beams", "length_penalty", "early_stopping"),
+    *("num_return_sequences", "best_of", "num_beams", "length_penalty", "early_stopping"),
     *("logprobs", "prompt_logprobs"),
 )
 """Options of `LanguageModel.generate` that have no place in a chat: there is one answer."""
@@ -70,7 +70,7 @@ class ChatSession:
         self.options = dict(options or {})
         seed = self.options.pop("seed", None)
         self.seed: int = new_seed() if seed is None else seed
-        self._beneath: dict[str, Any] = {"num_beams": 1, "samples": 1, "best_of": None}
+        self._beneath: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "best_of": None}
         if template is None:  # a text may go on for ever
             self._beneath["window"] = lm.model.config.n_positions // 2
         self.chosen({**self.options, "seed": seed})
@@ -159,7 +159,7 @@ class ChatSession:
         for message in conversation.messages() if self.template else ():
             if found := self._special_token_in(message["content"]):
                 raise InvalidArgumentError(
-                    f"the {message['role']} message {shown(message['content'])} holds {found}, "
+                    f"the {message['role']} message {short_repr(message['content'])} holds {found}, "
                     "which only the chat template may write; spell it otherwise"
                 )
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, TokenizerError, shown
+from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.data.text_file import check_is_file
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, TokenizerError, short_repr
 from gpt2np.hub.files import CHAT_TEMPLATE
-from gpt2np.json_file import SMALL, read_json_object
-from gpt2np.text_file import check_is_file
 from gpt2np.tokenizer.special_tokens import CONFIG
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _checked(message: Mapping[str, str], number: int) -> dict[str, str]:
         raise InvalidArgumentError(f"message {number} must have a role and a content, both texts")
     if message.get("role") not in ROLES:
         raise InvalidArgumentError(
-            f"message {number} has the role {shown(message.get('role'))}; it must be one of "
+            f"message {number} has the role {short_repr(message.get('role'))}; it must be one of "
             f"{', '.join(ROLES)}"
         )
     return dict(message)
@@ -114,7 +114,7 @@ def read_chat_template(
     if source is None:
         return None
     if not isinstance(source, str):
-        raise TokenizerError(f"{path} is damaged: chat_template is {shown(source)}")
+        raise TokenizerError(f"{path} is damaged: chat_template is {short_repr(source)}")
     return ChatTemplate(source, special_tokens or {}, str(path))
 
 

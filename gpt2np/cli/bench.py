@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.streams import notice
-from gpt2np.threads import set_threads, threads_in_use
+from gpt2np.kernels.threads import set_threads, threads_in_use
 
 if TYPE_CHECKING:
     from gpt2np.benchmark.suite import Results
@@ -51,12 +51,12 @@ def _measure(args: argparse.Namespace) -> "Results":
     from tqdm import tqdm
 
     from gpt2np.benchmark.suite import plan_for, run_suite
+    from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
-    from gpt2np.model.checkpoint import read_checkpoint
 
     source = find_model(args.model)
-    if source.notice:
-        notice(f"model: {source.name} ({source.notice}; name another as MODEL)")
+    if source.fallback_reason:
+        notice(f"model: {source.name} ({source.fallback_reason}; name another as MODEL)")
     plan = plan_for(read_checkpoint(source.folder).config.n_positions, args.quick)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
     with tqdm(total=plan.parts, leave=False, disable=None, bar_format=_BAR) as bar:

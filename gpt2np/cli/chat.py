@@ -21,12 +21,12 @@ from gpt2np.cli.model_and_prompt import add_model_arguments
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, decoded, without_newline
 from gpt2np.errors import GPT2NPError
-from gpt2np.threads import set_threads, threads_in_use
+from gpt2np.kernels.threads import set_threads, threads_in_use
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession
     from gpt2np.chat.entry import Entry, ReadLine
-    from gpt2np.text_stream import TextStream
+    from gpt2np.generation.streaming import TextStream
 
 _PROMPT, _CONTINUED = ">>> ", "... "
 
@@ -57,8 +57,8 @@ def run(args: argparse.Namespace) -> int:
 def _session(args: argparse.Namespace, options: Any) -> "ChatSession":
     from gpt2np.chat import ChatSession, ChatTemplate, read_chat_template
     from gpt2np.chat.template import read_template_file
-    from gpt2np.engine import LanguageModel
     from gpt2np.hub import find_model
+    from gpt2np.language_model import LanguageModel
 
     source = find_model(args.model)
     with warnings.catch_warnings(record=True) as caught:
@@ -75,7 +75,11 @@ def _session(args: argparse.Namespace, options: Any) -> "ChatSession":
     system = None if args.system is None else argument(args.system, "--system")
     with options_as_typed():
         session = ChatSession(lm, template, system=system, options=options)
-    why = f" ({source.notice}; choose another with --model)" if source.notice else ""
+    why = (
+        f" ({source.fallback_reason}; choose another with --model)"
+        if source.fallback_reason
+        else ""
+    )
     notice(f"model: {lm.name}{why}")
     for warning in caught:
         notice(str(warning.message))

@@ -19,8 +19,8 @@ from gpt2np.cli.streams import notice
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from gpt2np.model.checkpoint import Checkpoint
-    from gpt2np.model.convert import ConversionOptions, Converted
+    from gpt2np.checkpoint.convert import ConversionOptions, Converted
+    from gpt2np.checkpoint.load import Checkpoint
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
     if args.target == Path():
         raise InvalidArgumentError("DST is empty or the folder you are in; name a new folder")
     limit = None if args.max_shard_size is None else _bytes(args.max_shard_size)
+    from gpt2np.checkpoint.convert import ConversionOptions
+    from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
-    from gpt2np.model.checkpoint import read_checkpoint
-    from gpt2np.model.convert import ConversionOptions
 
     options = ConversionOptions(args.dtype, limit, args.keep_head)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that no half of DST is left
@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
 def _convert(checkpoint: "Checkpoint", target: Path, options: "ConversionOptions") -> "Converted":
     from tqdm import tqdm
 
+    from gpt2np.checkpoint.convert import convert
     from gpt2np.hub import COMPANIONS
-    from gpt2np.model.convert import convert
 
     total = 2 * checkpoint.parameters  # written, and read back
     with tqdm(

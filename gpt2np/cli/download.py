@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(folder: Path) -> None:
     """Refuse, before somebody relies on it, what could not be loaded later."""
-    from gpt2np.model.checkpoint import read_checkpoint
+    from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.tokenizer import Tokenizer
 
     read_checkpoint(folder).check()

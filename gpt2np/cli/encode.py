@@ -24,8 +24,8 @@ from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from gpt2np.data.dataset import Dataset, DatasetOptions
     from gpt2np.tokenizer import Tokenizer
-    from gpt2np.tokenizer.dataset.encode import Dataset, DatasetOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Encode and write; returns the exit code."""
-    from gpt2np.tokenizer.dataset.encode import (
+    from gpt2np.data.dataset import (
         DatasetOptions,
         check_output,
         find_inputs,
@@ -84,7 +84,7 @@ def _encode(
 ) -> "Dataset":
     from tqdm import tqdm
 
-    from gpt2np.tokenizer.dataset.encode import Watcher, encode_dataset, partial_folder
+    from gpt2np.data.dataset import Watcher, encode_dataset, partial_folder
 
     total = sum(file.stat().st_size for file in files)
     with tqdm(

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from gpt2np.cli.model_and_prompt import add_model_arguments, load_model
 from gpt2np.cli.streams import notice
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.threads import set_threads
+from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.engine import LanguageModel
     from gpt2np.evaluation.progress import Progress
     from gpt2np.evaluation.report import Result
+    from gpt2np.language_model import LanguageModel
 
     Measure = Callable[[LanguageModel, Progress], Result]
 

@@ -24,8 +24,8 @@ from gpt2np.cli.streams import notice
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from gpt2np.engine import LanguageModel
     from gpt2np.explain import Page
+    from gpt2np.language_model import LanguageModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +114,7 @@ def _check_output(path: Path) -> None:
 
 
 def _write(path: Path, html: str) -> None:
-    from gpt2np.text_file import write_text
+    from gpt2np.data.text_file import write_text
 
     with _told(path):
         write_text(path, html)

@@ -34,11 +34,11 @@ from gpt2np.cli.model_and_prompt import (
 )
 from gpt2np.cli.streams import notice
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.threads import set_threads
+from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.engine import Completion, LanguageModel, TextStream
     from gpt2np.generation.logprobs import TokenLogprob
+    from gpt2np.language_model import Completion, LanguageModel, TextStream
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,7 +157,7 @@ def _written(
     streams: Sequence["TextStream"], args: argparse.Namespace, prompt: str
 ) -> tuple["Completion", int]:
     """Generate and print; what there is of it, also after Ctrl-C, and the exit code."""
-    from gpt2np.text_stream import run_together, together
+    from gpt2np.generation.streaming import run_together, together
 
     signal.signal(signal.SIGINT, ctrl_c)  # from here on there is text to keep
     live = len(streams) == 1 and not args.json

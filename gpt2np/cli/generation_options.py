@@ -113,6 +113,7 @@ def _add_search(group: Any) -> None:
     add = group.add_argument
     add(
         "--samples",
+        dest="num_return_sequences",
         type=int,
         metavar="N",
         help="N texts, at most 1000: of the seeds SEED, SEED + 1, ..., or of the best beams",
@@ -140,10 +141,10 @@ def _add_search(group: Any) -> None:
 _NAMES = (
     *("max_new_tokens", "min_new_tokens", "ignore_eos", "window", "temperature", "top_k", "top_p"),
     *("min_p", "typical_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("no_repeat_ngram_size", "samples", "best_of", "num_beams", "length_penalty"),
+    *("no_repeat_ngram_size", "num_return_sequences", "best_of", "num_beams", "length_penalty"),
     *("prompt_lookup", "logprobs", "prompt_logprobs"),
 )
-_TYPED = {"bad_words": "--bad-word", "stop_ids": "--stop-id"}  # all others are as their names
+_TYPED = {"bad_words": "--bad-word", "stop_token_ids": "--stop-id"}  # all others are as their names
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # of what is drawn from
 
 
@@ -163,7 +164,7 @@ def options_from(args: argparse.Namespace) -> Any:
         options["early_stopping"] = {"true": True, "false": False}.get(early, "never")
     options["stop"] = _texts(args.stop, "--stop")
     options["stop_regex"] = _texts(args.stop_regex, "--stop-regex")
-    options["stop_ids"] = args.stop_id
+    options["stop_token_ids"] = args.stop_id
     options["choices"] = _texts(args.choices, "--choices")
     options["regex"] = None if args.regex is None else argument(args.regex, "--regex")
     options["bad_words"] = _texts(args.bad_word, "--bad-word")

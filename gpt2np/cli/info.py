@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.errors import printable
 
 if TYPE_CHECKING:
+    from gpt2np.checkpoint.load import Checkpoint
     from gpt2np.hub import ModelSource
-    from gpt2np.model.checkpoint import Checkpoint
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read the headers and print; returns the exit code."""
+    from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
-    from gpt2np.model.checkpoint import read_checkpoint
 
     source = find_model(args.model)
     checkpoint = read_checkpoint(source.folder)
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _content(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
     from gpt2np.hub.card import read_licence
-    from gpt2np.model.cache import cache_nbytes
+    from gpt2np.runtime.kv_cache import cache_nbytes
 
     config = checkpoint.config
     tensors = [
@@ -80,7 +80,7 @@ def _content(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
 
 
 def _check(checkpoint: "Checkpoint") -> dict[str, Any]:
-    from gpt2np.model.checkpoint import HEAD, is_finite
+    from gpt2np.checkpoint.load import HEAD, is_finite
 
     tensors = checkpoint.tensors
     return {

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpt2np.text_stream import TextStream
+    from gpt2np.generation.streaming import TextStream
 
 
 def write_live(stream: "TextStream") -> None:

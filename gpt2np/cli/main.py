@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from gpt2np import __version__
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
-from gpt2np.threads import let_idle_threads_sleep
+from gpt2np.kernels.threads import let_idle_threads_sleep
 
 COMMANDS = (
     "generate",

@@ -12,7 +12,7 @@ from gpt2np.cli.streams import notice
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from gpt2np.engine import LanguageModel
+    from gpt2np.language_model import LanguageModel
     from gpt2np.prompts.job import Describe, Outcome
 
 
@@ -66,14 +66,14 @@ def _check(args: argparse.Namespace) -> None:
 
 def _load(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     """The model, and a text that changes with its files."""
+    from gpt2np.data.resume import digests
     from gpt2np.hub import find_model
     from gpt2np.hub.files import COMPANIONS, weights_in
-    from gpt2np.tokenizer.dataset.checkpoints import digests
 
     lm, told = load_model(args)
     for line in told:
         notice(line)
-    folder = find_model("bundled" if lm.notice else args.model).folder
+    folder = find_model("bundled" if lm.fallback_reason else args.model).folder
     patterns = ("config.json", *weights_in(folder), *COMPANIONS)
     files = {file for pattern in patterns for file in folder.glob(pattern)}
     return lm, digests("", sorted(files))[-1]

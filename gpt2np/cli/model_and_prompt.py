@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.threads import set_threads, threads_in_use
+from gpt2np.kernels.threads import set_threads, threads_in_use
 
 if TYPE_CHECKING:
-    from gpt2np.engine import LanguageModel
+    from gpt2np.language_model import LanguageModel
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,14 +63,14 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
     Options: those of `add_model_arguments`, and `draft`, if the command has it.
     """
     set_threads(args.threads)
-    from gpt2np.engine import LanguageModel
+    from gpt2np.language_model import LanguageModel
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         draft, processes = getattr(args, "draft", None), threads_in_use()
         lm = LanguageModel.load(args.model, args.dtype, draft, processes)
-    why = f" ({lm.notice}; choose another with --model)" if lm.notice else ""
+    why = f" ({lm.fallback_reason}; choose another with --model)" if lm.fallback_reason else ""
     told = (str(warning.message) for warning in caught)
     # The model's notice is a warning, too, and has been given in the first line.
-    rest = [line for line in told if not lm.notice or lm.notice not in line]
+    rest = [line for line in told if not lm.fallback_reason or lm.fallback_reason not in line]
     return lm, [f"model: {lm.name}{why}", *rest]

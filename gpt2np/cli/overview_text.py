@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpt2np.inspection.compare import Difference, worst_of_layers
-from gpt2np.inspection.overview import Look, Numbers, Overview, token_bytes
+from gpt2np.interp.compare import Difference, worst_of_layers
+from gpt2np.interp.overview import Look, Numbers, Overview, token_bytes
 from gpt2np.tokenizer.layout import SPACE_SIGN, Style, columns_of, token_rows, visible
 
 _LABEL = 9  # columns for "block 47"

@@ -28,10 +28,10 @@ from gpt2np.cli.streams import notice
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from gpt2np.engine import LanguageModel
-    from gpt2np.inspection import Trace
-    from gpt2np.inspection.overview import Overview
-    from gpt2np.inspection.trace import Array
+    from gpt2np.interp import Trace
+    from gpt2np.interp.overview import Overview
+    from gpt2np.interp.trace import Array
+    from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer.layout import Style
 
 
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     lm, told = load_model(args)
     import numpy as np
 
-    from gpt2np.inspection.points import chosen_points
-    from gpt2np.inspection.trace import prompt_ids
+    from gpt2np.interp.trace import prompt_ids
+    from gpt2np.model.hooks import chosen_points
 
     ids = prompt_ids(lm, prompt)
     points = chosen_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
@@ -101,9 +101,9 @@ def _check(args: argparse.Namespace) -> None:
 def _traced(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace":
     from tqdm import tqdm
 
-    from gpt2np.inspection.overview import NEEDED
-    from gpt2np.inspection.points import point_names, points_nbytes
-    from gpt2np.inspection.trace import trace
+    from gpt2np.interp.overview import NEEDED
+    from gpt2np.interp.trace import trace
+    from gpt2np.model.hooks import point_names, points_nbytes
 
     every = [*points, *NEEDED]
     nbytes = points_nbytes(lm.model.config, len(ids), every, lm.model.dtype)
@@ -130,8 +130,8 @@ def _shown(
     lm: "LanguageModel", prompt: str, trace: "Trace", points: list[str], args: argparse.Namespace
 ) -> str:
     from gpt2np.cli.overview_text import as_text, difference_table, numbers_table
-    from gpt2np.inspection.compare import compare_with_transformers
-    from gpt2np.inspection.overview import as_json, numbers_of
+    from gpt2np.interp.compare import compare_with_transformers
+    from gpt2np.interp.overview import as_json, numbers_of
 
     arrays = numbers_of(trace.only(points)) if args.points and not args.npz else []
     apart = compare_with_transformers(lm.model, trace.ids.tolist()) if args.compare else []
@@ -154,7 +154,7 @@ def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) 
     from tqdm import tqdm
 
     from gpt2np.cli.overview_text import lens_columns
-    from gpt2np.inspection.overview import overview
+    from gpt2np.interp.overview import overview
 
     n = min(top, lm.model.config.vocab_size)
     last = len(trace.ids) if width is None else min(lens_columns(width), len(trace.ids))
@@ -170,10 +170,10 @@ def _style() -> "Style":
 
 
 def _list_of_points() -> str:
-    from gpt2np.inspection.points import POINTS
+    from gpt2np.model.hooks import HOOK_POINTS
 
     lines = [f"{'point':<26}{'shape':<12}{'in TransformerLens':<34}meaning"]
-    for point in POINTS:
+    for point in HOOK_POINTS:
         first, *more = (a.format(i="i", next="i+1") for a in point.aliases or ("",))
         shape = point.shape.replace(" ", " × ")
         lines += [f"{point.name.format(i='i'):<26}{shape:<12}{first:<34}{point.meaning}"]

@@ -18,7 +18,7 @@ from gpt2np.cli.streams import notice
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
-    from gpt2np.tokenizer.corpus import Block, CorpusOptions
+    from gpt2np.data.corpus import Block, CorpusOptions
     from gpt2np.tokenizer.training.train import TrainedVocabulary, TrainingOptions
 
 
@@ -80,7 +80,7 @@ def _add_learning_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train, write, print the report; returns the exit code."""
     options = _training_options(args)
-    from gpt2np.tokenizer.corpus import find_files
+    from gpt2np.data.corpus import find_files
     from gpt2np.tokenizer.formats import write_vocabulary
     from gpt2np.tokenizer.training.report import as_json, as_text, report_training
 
@@ -143,7 +143,7 @@ def _blocks(
     files: list[Path], corpus: "CorpusOptions", skip_errors: bool, told: bool = False
 ) -> "Iterator[Block]":
     """The text; with `told` what is skipped has been told before."""
-    from gpt2np.tokenizer.corpus import UnreadableFileError, read_blocks
+    from gpt2np.data.corpus import UnreadableFileError, read_blocks
 
     def skip(error: UnreadableFileError) -> None:
         if not told:
@@ -179,8 +179,8 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
 
 
 def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "CorpusOptions":
+    from gpt2np.data.corpus import CorpusOptions
     from gpt2np.tokenizer.chunks import BEFORE_LINES
-    from gpt2np.tokenizer.corpus import CorpusOptions
     from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
     return CorpusOptions(

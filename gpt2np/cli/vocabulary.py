@@ -24,5 +24,9 @@ def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
     from gpt2np.tokenizer import Tokenizer
 
     source = find_vocabulary(model)
-    why = f" ({source.notice}; choose another with --model)" if source.notice else ""
+    why = (
+        f" ({source.fallback_reason}; choose another with --model)"
+        if source.fallback_reason
+        else ""
+    )
     return Tokenizer.load(source.folder), f"vocabulary: {source.name}{why}"

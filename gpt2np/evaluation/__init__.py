@@ -8,5 +8,5 @@ requests     what lm-evaluation-harness asks a model for, which the others use
 harness      a gpt2np model for lm-evaluation-harness itself, which must be installed
 
 Each of the first four is a function of a `LanguageModel` and texts, and has a dataclass for its
-result; `gpt2np.scoring` computes the log probabilities.
+result; `gpt2np.generation.scoring` computes the log probabilities.
 """

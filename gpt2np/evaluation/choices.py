@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpt2np.engine import LanguageModel
-from gpt2np.errors import InvalidArgumentError, shown
+from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.evaluation.progress import Progress, unwatched
 from gpt2np.evaluation.requests import continuation_likelihoods
+from gpt2np.language_model import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def read_question(record: dict[str, Any], where: str) -> Question:
                 question = reader(record)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise InvalidArgumentError(
-                    f"{where}: a field is missing or not what it should be ({shown(error)})"
+                    f"{where}: a field is missing or not what it should be ({short_repr(error)})"
                 ) from error
             return _checked(question, where)
     known = "; ".join(", ".join(fields) for fields in _LAYOUTS.values())
@@ -168,14 +168,14 @@ def _number(value: Any) -> int:
     if isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value):
         return int(value)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"expected a whole number, found {shown(value)}")
+        raise TypeError(f"expected a whole number, found {short_repr(value)}")
     return value
 
 
 def _texts(values: Any) -> tuple[str, ...]:
     """The values of a list; TypeError for a text, which would be cut into characters."""
     if not isinstance(values, list):
-        raise TypeError(f"expected a list, found {shown(values)}")
+        raise TypeError(f"expected a list, found {short_repr(values)}")
     return tuple(values)
 
 

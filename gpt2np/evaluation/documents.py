@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt2np.errors import InvalidArgumentError, shown
-from gpt2np.text_file import check_is_file
+from gpt2np.data.text_file import check_is_file
+from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
 Errors = Literal["strict", "replace"]
@@ -70,7 +70,9 @@ def read_records(file: Path, errors: Errors = "strict") -> Iterator[tuple[str, d
         except (ValueError, RecursionError) as error:
             raise InvalidArgumentError(f"{where}: not JSON ({error})") from error
         if not isinstance(record, dict):
-            raise InvalidArgumentError(f"{where}: expected a JSON object, found {shown(record)}")
+            raise InvalidArgumentError(
+                f"{where}: expected a JSON object, found {short_repr(record)}"
+            )
         yield where, record
 
 

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from gpt2np.engine import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.requests import (
     continuation_likelihoods,
@@ -26,6 +25,7 @@ from gpt2np.evaluation.requests import (
     rolling_likelihoods,
 )
 from gpt2np.generation import Options
+from gpt2np.language_model import LanguageModel
 
 try:
     from lm_eval.api.instance import Instance

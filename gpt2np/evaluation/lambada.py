@@ -19,13 +19,13 @@ from typing import Literal
 
 import numpy as np
 
-from gpt2np.engine import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.perplexity import exp
 from gpt2np.evaluation.progress import Progress, unwatched
 from gpt2np.evaluation.requests import continuation_window, encode, end_of_text
 from gpt2np.evaluation.stop_words import STOP_WORDS
-from gpt2np.scoring import Window, score_windows
+from gpt2np.generation.scoring import Window, score_windows
+from gpt2np.language_model import LanguageModel
 
 Definition = Literal["harness", "gpt2-paper"]
 

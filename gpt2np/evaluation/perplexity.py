@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from gpt2np.engine import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.progress import Progress, unwatched
 from gpt2np.evaluation.requests import end_of_text
-from gpt2np.scoring import (
+from gpt2np.generation.scoring import (
     Ids,
     Span,
     checked_window,
@@ -26,6 +25,7 @@ from gpt2np.scoring import (
     strided_spans,
     windows_of,
 )
+from gpt2np.language_model import LanguageModel
 
 
 def exp(nats: float) -> float:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gpt2np.engine import LanguageModel
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
-from gpt2np.scoring import Span, Window, score_windows, windows_of
+from gpt2np.generation.scoring import Span, Window, score_windows, windows_of
+from gpt2np.language_model import LanguageModel
 
 
 def encode(lm: LanguageModel, text: str) -> list[int]:
@@ -24,9 +24,9 @@ def encode(lm: LanguageModel, text: str) -> list[int]:
 
 def end_of_text(lm: LanguageModel) -> int:
     """The id that stands before a text. InvalidArgumentError if the model has none."""
-    if lm.begin_id is None:
+    if lm.bos_token_id is None:
         raise InvalidArgumentError(f"{lm.name} has no end-of-text to put before a text")
-    return lm.begin_id
+    return lm.bos_token_id
 
 
 def continuation_window(lm: LanguageModel, context: str, continuation: str) -> Window:

@@ -12,11 +12,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpt2np.engine import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.perplexity import exp
 from gpt2np.evaluation.progress import Progress, unwatched
 from gpt2np.evaluation.requests import rolling_likelihoods
+from gpt2np.language_model import LanguageModel
 
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ('"', '"'), ("'", "'"))
 

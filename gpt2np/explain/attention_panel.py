@@ -11,9 +11,9 @@ from gpt2np.explain.embedding_panel import strip
 from gpt2np.explain.html import formula, panel, source, table, text, token, token_text
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
-from gpt2np.model.attention import attention_pattern
-from gpt2np.model.functions import softmax
-from gpt2np.model.gpt2 import GPT2
+from gpt2np.model.model import GPT2
+from gpt2np.model.ops import softmax
+from gpt2np.runtime.query_blocks import attention_pattern
 
 Array = NDArray[Any]
 

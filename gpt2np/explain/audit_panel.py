@@ -8,12 +8,12 @@ from collections import defaultdict
 import numpy as np
 
 from gpt2np.benchmark.timing import Effort, repeat
+from gpt2np.checkpoint.load import EMBEDDING, HEAD, weight_shapes
 from gpt2np.explain.html import bar, details, formula, panel, source, table, text
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
 from gpt2np.explain.work import PARTS, part_flops, part_seconds
-from gpt2np.model.checkpoint import EMBEDDING, HEAD, weight_shapes
-from gpt2np.model.weights import Weights
+from gpt2np.runtime.packed_weights import Weights
 
 _PASSES = 5
 _GROUPS = {
@@ -87,8 +87,8 @@ def time_panel(run: Run, numbers: Numbers) -> str:
     numbers.add("part.flops", np.array([flops.get(part, 0) for part in PARTS]))
     says = (
         f"One pass over the {tokens} tokens of this page, with logits for each, all blocks "
-        "together. The time of a part is that between two calls of the probe, the median of "
-        f"{_PASSES} passes after one that is not counted; without a probe the same pass took "
+        "together. The time of a part is that between two calls of the hook, the median of "
+        f"{_PASSES} passes after one that is not counted; without a hook the same pass took "
         f"{1000 * without:.2f} ms on this machine. Operations are counted from the shapes: those "
         "of the products, each query with the keys that it sees."
     )

@@ -11,7 +11,7 @@ from gpt2np.explain.html import formula, panel, source, table, token
 from gpt2np.explain.numbers import Numbers, rounded
 from gpt2np.explain.picture import picture
 from gpt2np.explain.run import Run
-from gpt2np.model.gpt2 import GPT2
+from gpt2np.model.model import GPT2
 
 Array = NDArray[Any]
 

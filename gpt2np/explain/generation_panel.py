@@ -15,11 +15,11 @@ from gpt2np.explain.html import formula, panel, source, table, token
 from gpt2np.explain.numbers import Numbers, rounded
 from gpt2np.explain.run import Run
 from gpt2np.explain.work import step_flops
-from gpt2np.inspection.lens import likeliest
-from gpt2np.model import KVCache, last_rows
-from gpt2np.model.cache import cache_nbytes
-from gpt2np.model.functions import softmax
-from gpt2np.model.gpt2 import GPT2
+from gpt2np.interp.lens import likeliest
+from gpt2np.model import KVCache, last_token_indices
+from gpt2np.model.model import GPT2
+from gpt2np.model.ops import softmax
+from gpt2np.runtime.kv_cache import cache_nbytes
 
 Array = NDArray[Any]
 
@@ -56,7 +56,7 @@ def generate(run: Run, most: int) -> list[Step]:
     for _ in range(min(most, run.config.n_positions - len(ids) + 1)):
         steps.append(_step(run.model, ids, cache))
         ids.append(steps[-1].id)
-        if ids[-1] in run.lm.end_ids:
+        if ids[-1] in run.lm.eos_token_ids:
             break
     return steps
 
@@ -66,10 +66,10 @@ def _step(model: GPT2, ids: list[int], cache: KVCache) -> Step:
 
     def with_cache() -> Array:
         cache.truncate(held)
-        return model.forward([ids[held:]], [cache], rows=last_rows([ids[held:]]))
+        return model.forward([ids[held:]], [cache], logits_indices=last_token_indices([ids[held:]]))
 
     def without_cache() -> Array:
-        return model.forward([ids], rows=last_rows([ids]))
+        return model.forward([ids], logits_indices=last_token_indices([ids]))
 
     seconds, seconds_without = (
         repeat(work, _EFFORT).fastest for work in (with_cache, without_cache)

@@ -11,8 +11,8 @@ from gpt2np.explain.chart import Line, line_chart
 from gpt2np.explain.html import formula, panel, source, table, token, token_text
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
-from gpt2np.inspection.lens import likeliest, logit_lens
-from gpt2np.model.functions import softmax
+from gpt2np.interp.lens import likeliest, logit_lens
+from gpt2np.model.ops import softmax
 
 Array = NDArray[Any]
 

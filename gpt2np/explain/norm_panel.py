@@ -11,7 +11,7 @@ from gpt2np.explain.embedding_panel import strip
 from gpt2np.explain.html import formula, panel, source, table, token
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
-from gpt2np.model.functions import layer_norm
+from gpt2np.model.ops import layer_norm
 
 Array = NDArray[Any]
 

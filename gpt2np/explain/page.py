@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from gpt2np import __version__
-from gpt2np.engine import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.explain.attention_panel import attention_panel
 from gpt2np.explain.audit_panel import audit_panel, time_panel
@@ -33,7 +32,8 @@ from gpt2np.explain.run import Run, is_whole, run_prompt
 from gpt2np.explain.sampling_panel import sampling_panel
 from gpt2np.explain.text_panel import shown_text, text_panel
 from gpt2np.generation import GenerationOptions, next_probabilities
-from gpt2np.model.gpt2 import GPT2
+from gpt2np.language_model import LanguageModel
+from gpt2np.model.model import GPT2
 
 Tell = Callable[[str], None]
 

@@ -11,7 +11,7 @@ from gpt2np.explain.html import formula, panel, source
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.picture import picture
 from gpt2np.explain.run import Run
-from gpt2np.model.attention import attention_pattern, mixed_values
+from gpt2np.runtime.query_blocks import attention_pattern, mixed_values
 
 Array = NDArray[Any]
 

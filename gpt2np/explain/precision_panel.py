@@ -12,9 +12,9 @@ from gpt2np.explain.chart import Line, line_chart
 from gpt2np.explain.html import formula, panel, source, table
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
-from gpt2np.inspection import trace
-from gpt2np.model.functions import softmax
-from gpt2np.model.gpt2 import GPT2
+from gpt2np.interp import trace
+from gpt2np.model.model import GPT2
+from gpt2np.model.ops import softmax
 
 Array = NDArray[Any]
 

@@ -11,7 +11,7 @@ from gpt2np.explain.chart import Line, line_chart
 from gpt2np.explain.html import details, formula, panel, source, table, token, token_text
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
-from gpt2np.model.gpt2 import GPT2
+from gpt2np.model.model import GPT2
 
 Array = NDArray[Any]
 

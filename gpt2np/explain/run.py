@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.engine import LanguageModel
 from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
-from gpt2np.inspection import trace
-from gpt2np.inspection.overview import token_bytes
+from gpt2np.interp import trace
+from gpt2np.interp.overview import token_bytes
+from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2, GPT2Config
 
 Array = NDArray[Any]
@@ -51,7 +51,7 @@ class Run:
         prompt: the whole prompt.
         all_ids: its ids, or the one that an empty prompt stands for.
         window: which of them the page is about; to the model they are the whole text.
-        arrays: every point of the forward pass by its name, see `gpt2np.inspection.points`.
+        arrays: every point of the forward pass by its name, see `gpt2np.model.hooks`.
         focus: what is opened.
     """
 
@@ -106,8 +106,8 @@ def run_prompt(
         CheckpointError: the logits are infinite or not numbers.
     """
     ids = lm.tokenizer.encode(prompt, disallowed_special=())
-    if not ids and lm.begin_id is not None:
-        ids = [lm.begin_id]
+    if not ids and lm.bos_token_id is not None:
+        ids = [lm.bos_token_id]
     if not ids:
         raise InvalidArgumentError("the prompt is empty; give a text of at least one token")
     chosen = _checked_window(ids, window, lm.model.config)

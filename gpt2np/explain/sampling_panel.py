@@ -18,7 +18,7 @@ from gpt2np.generation import (
     top_p_filter,
 )
 from gpt2np.generation.filters import min_p_filter
-from gpt2np.model.functions import softmax
+from gpt2np.model.ops import softmax
 
 Array = NDArray[Any]
 

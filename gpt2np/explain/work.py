@@ -34,7 +34,7 @@ PARTS = {
     "ln_f": "last layer norm",
     "logits": "unembedding",
 }
-"""The probe's points, without their block → what is computed between the point before and it."""
+"""The hook's points, without their block → what is computed between the point before and it."""
 
 _JOINED = {"attn.k": "attn.q", "attn.v": "attn.q"}  # these three come out of one product
 
@@ -64,9 +64,9 @@ def step_flops(config: GPT2Config, seen: int) -> int:
 
 
 def part_seconds(model: GPT2, ids: list[int], passes: int) -> dict[str, float]:
-    """Seconds between the probe's calls, by part, all blocks together: the median of some passes.
+    """Seconds between the hook's calls, by part, all blocks together: the median of some passes.
 
-    What the probe itself takes is not counted. The first pass, which lays out the weights and
+    What the hook itself takes is not counted. The first pass, which lays out the weights and
     fills the processor's caches, is not counted either.
     """
     runs = [_one_pass(model, ids) for _ in range(passes + 1)][1:]
@@ -84,5 +84,5 @@ def _one_pass(model: GPT2, ids: list[int]) -> dict[str, float]:
         last = time.perf_counter()
         return array
 
-    model.forward([ids], probe=stop)
+    model.forward([ids], hook=stop)
     return seconds

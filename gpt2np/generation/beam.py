@@ -19,10 +19,10 @@ from gpt2np.generation.logprobs import log_softmax
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.penalties import penalized
 from gpt2np.generation.sequence import FinishReason, start_sequence
-from gpt2np.model import GPT2, KVCache, last_rows
+from gpt2np.model import GPT2, KVCache, last_token_indices
 
 if TYPE_CHECKING:
-    from gpt2np.generation.constraint import Constraint
+    from gpt2np.constraints import Constraint
 
 Array = NDArray[Any]
 
@@ -58,7 +58,7 @@ class _Search:
 
     prompt: list[int]
     options: GenerationOptions
-    end_ids: Collection[int]
+    eos_token_ids: Collection[int]
     longest: int  # ids that may be generated
     done: list[Hypothesis] = field(default_factory=list)
     hopeless: bool = False  # whether no running beam can get among those done
@@ -68,9 +68,9 @@ class _Search:
         return len(self.done) == self.options.num_beams
 
     def reason(self, ids: Sequence[int], constraint: Constraint | None) -> FinishReason | None:
-        if ids[-1] in self.end_ids:
+        if ids[-1] in self.eos_token_ids:
             return "eos"
-        if ids[-1] in self.options.stop_ids or (constraint and constraint.complete):
+        if ids[-1] in self.options.stop_token_ids or (constraint and constraint.complete):
             return "stop"
         return "length" if len(ids) == self.longest else None
 
@@ -97,7 +97,7 @@ def beam_search(
     model: GPT2,
     prompt: Sequence[int],
     options: GenerationOptions,
-    end_ids: Collection[int],
+    eos_token_ids: Collection[int],
     constraint: Constraint | None = None,
 ) -> list[Hypothesis]:
     """The best continuations of a prompt, at most `num_beams`, the best first.
@@ -109,13 +109,13 @@ def beam_search(
         ContextLengthError, InvalidArgumentError: see `start_sequence`; also if every id is ruled
             out for all beams, before one of them has ended.
     """
-    start = start_sequence(model, prompt, options, end_ids)
+    start = start_sequence(model, prompt, options, eos_token_ids)
     longest = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
-    search = _Search(list(prompt), options, end_ids, longest)
+    search = _Search(list(prompt), options, eos_token_ids, longest)
     beams = [_Beam([], np.float32(0), start.cache, constraint)]
     new = [list(prompt)]
     while True:
-        logits = finite_logits(model, new, [beam.cache for beam in beams], last_rows(new))
+        logits = finite_logits(model, new, [beam.cache for beam in beams], last_token_indices(new))
         beams = _next_beams(search, beams, logits)
         early = search.full and options.early_stopping is True
         if not beams or search.hopeless or early:
@@ -126,7 +126,7 @@ def beam_search(
 def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[_Beam]:
     """The beams after one more id each; what has ended goes to the search."""
     options, ended, going = search.options, [], []
-    ends = len({*search.end_ids}) + len(options.stop_ids)
+    ends = len({*search.eos_token_ids}) + len(options.stop_token_ids)
     candidates = _best(search, beams, logits, max(2, 1 + ends) * options.num_beams)
     for rank, (number, token_id, total) in enumerate(candidates):
         beam = beams[number]
@@ -168,7 +168,7 @@ def _best(
 def _totals(search: _Search, beam: _Beam, logits: Array) -> Array:
     """The sum of log probabilities (V) of a beam with each possible next id."""
     logs = log_softmax(logits).astype(np.float32)
-    generated, ends = beam.ids, search.end_ids
+    generated, ends = beam.ids, search.eos_token_ids
     logs = penalized(logs, search.options, search.prompt, generated, ends, beam.constraint)
     return logs + beam.total
 

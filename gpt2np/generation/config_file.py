@@ -6,16 +6,25 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gpt2np.errors import CheckpointError, InvalidArgumentError, shown
+from gpt2np.checkpoint.config import token_ids
+from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.errors import CheckpointError, InvalidArgumentError, short_repr
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.json_file import SMALL, read_json_object
-from gpt2np.model.config import token_ids
 
 GENERATION_CONFIG_FILE = "generation_config.json"
 
 # Options that a file has no say in: they are about one call, not about the model.
 _OF_A_CALL = {
-    *("seed", "stop", "stop_ids", "stop_regex", "samples", "best_of", "window", "prompt_lookup"),
+    *(
+        "seed",
+        "stop",
+        "stop_token_ids",
+        "stop_regex",
+        "num_return_sequences",
+        "best_of",
+        "window",
+        "prompt_lookup",
+    ),
     *("logprobs", "prompt_logprobs", "choices", "regex", "logit_bias", "bad_words", "ignore_eos"),
     *("presence_penalty", "frequency_penalty"),  # transformers has none
 }
@@ -41,12 +50,12 @@ class GenerationConfig:
 
     Attributes:
         options: those it proposes, with gpt2np's own defaults for what it doesn't say.
-        end_ids: the ids that end a text, if it names any.
+        eos_token_ids: the ids that end a text, if it names any.
         ignored: the keys that ask for something that gpt2np doesn't do.
     """
 
     options: GenerationOptions = field(default_factory=GenerationOptions)
-    end_ids: frozenset[int] = frozenset()
+    eos_token_ids: frozenset[int] = frozenset()
     ignored: tuple[str, ...] = ()
 
 
@@ -65,8 +74,8 @@ def read_generation_config(folder: Path) -> GenerationConfig:
         for name, harmless in _NOT_DONE.items()
         if content.get(name) is not None and content[name] not in harmless
     ]
-    end_ids = frozenset(token_ids(content.get("eos_token_id"), str(path)))
-    chosen = _proposed(content, str(path), end_ids)
+    eos_token_ids = frozenset(token_ids(content.get("eos_token_id"), str(path)))
+    chosen = _proposed(content, str(path), eos_token_ids)
     if chosen.get("num_beams", 1) != 1:
         if content.get("do_sample"):  # of transformers' two kinds of beam search, the random one
             ignored.append("num_beams")
@@ -77,17 +86,19 @@ def read_generation_config(folder: Path) -> GenerationConfig:
         options = replace(GenerationOptions(), **chosen)
     except InvalidArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return GenerationConfig(options, end_ids, tuple(ignored))
+    return GenerationConfig(options, eos_token_ids, tuple(ignored))
 
 
-def _proposed(content: Mapping[str, Any], source: str, end_ids: frozenset[int]) -> dict[str, Any]:
+def _proposed(
+    content: Mapping[str, Any], source: str, eos_token_ids: frozenset[int]
+) -> dict[str, Any]:
     known = {each.name for each in fields(GenerationOptions)} - _OF_A_CALL
     chosen = {name: content[name] for name in known if content.get(name) is not None}
     if content.get("do_sample") is False:
         chosen["temperature"] = 0.0
     words = _list(content, "bad_words_ids", source)
     # As in transformers, an end of the text can't be a bad word.
-    words = [word for word in words if word not in [[end] for end in end_ids]]
+    words = [word for word in words if word not in [[end] for end in eos_token_ids]]
     single = [[number] for number in _list(content, "suppress_tokens", source)]
     if words or single:
         chosen["bad_words"] = [*words, *single]
@@ -97,5 +108,5 @@ def _proposed(content: Mapping[str, Any], source: str, end_ids: frozenset[int]) 
 def _list(content: Mapping[str, Any], name: str, source: str) -> list[Any]:
     value = content.get(name) or []
     if not isinstance(value, list):
-        raise CheckpointError(f"{source}: {name} is {shown(value)}, expected a list")
+        raise CheckpointError(f"{source}: {name} is {short_repr(value)}, expected a list")
     return value

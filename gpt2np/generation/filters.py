@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.model.functions import softmax
+from gpt2np.model.ops import softmax
 
 Array = NDArray[Any]
 

@@ -14,7 +14,7 @@ def finite_logits(
     model: GPT2,
     new: Sequence[Sequence[int]],
     caches: Sequence[KVCache],
-    rows: ArrayLike | None = None,
+    logits_indices: ArrayLike | None = None,
 ) -> NDArray[Any]:
     """The logits (R, V) of some rows of the packed new ids, by default of all.
 
@@ -22,7 +22,7 @@ def finite_logits(
         CheckpointError: they are infinite or not numbers.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # it is told below, by name
-        logits = model.forward(new, caches, rows=rows)
+        logits = model.forward(new, caches, logits_indices=logits_indices)
     if not np.isfinite(logits.max(-1)).all():
         raise CheckpointError(f"the model's logits are not numbers: {_cause(model)}")
     return logits

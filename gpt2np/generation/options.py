@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
-from gpt2np.errors import InvalidArgumentError, shown
+from gpt2np.errors import InvalidArgumentError, short_repr
 
 EarlyStopping = bool | Literal["never"]
 
@@ -29,13 +29,13 @@ class Options(TypedDict, total=False):
     min_new_tokens: int
     ignore_eos: bool
     seed: int | None
-    samples: int
+    num_return_sequences: int
     best_of: int | None
     num_beams: int
     length_penalty: float
     early_stopping: EarlyStopping
     stop: str | Sequence[str]
-    stop_ids: Sequence[int]
+    stop_token_ids: Sequence[int]
     stop_regex: str | Sequence[str]
     window: int
     prompt_lookup: bool
@@ -69,7 +69,7 @@ class GenerationOptions:
         min_new_tokens: no end of text before so many.
         ignore_eos: no end of text at all.
         seed: of the random stream; None chooses one.
-        samples: so many continuations; sample j, from 0, is what `seed + j` gives alone.
+        num_return_sequences: so many continuations; sample j, from 0, is what `seed + j` gives alone.
             At most 1000.
         best_of: draw so many, at most 1000, and return the `samples` with the highest mean log
             probability.
@@ -78,7 +78,7 @@ class GenerationOptions:
         early_stopping: whether beam search ends when `num_beams` are done (True), when no running
             beam is better at its present length (False), or could become so ("never").
         stop: a text that ends the generation, or several; none of them appears in the result.
-        stop_ids: ids that end the generation; their text does not appear in the result.
+        stop_token_ids: ids that end the generation; their text does not appear in the result.
         stop_regex: a regular expression whose match ends the generation, or several; the result
             ends where the match begins. If what comes next may undo it, as with `cat\\b` or
             `foo(?!bar)`, it counts when that has come.
@@ -89,7 +89,7 @@ class GenerationOptions:
         prompt_logprobs: the same for the prompt's tokens.
         choices: the continuation is one of these texts.
         regex: the continuation, as a whole, matches this regular expression; a `^` at its beginning
-            and a `$` at its end do nothing. See `gpt2np.generation.constraint.syntax`.
+            and a `$` at its end do nothing. See `gpt2np.constraints.syntax`.
 
     Log probabilities are the model's own, before any penalty, filter or temperature.
 
@@ -112,13 +112,13 @@ class GenerationOptions:
     min_new_tokens: int = 0
     ignore_eos: bool = False
     seed: int | None = None
-    samples: int = 1
+    num_return_sequences: int = 1
     best_of: int | None = None
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
     stop: tuple[str, ...] = ()
-    stop_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
     stop_regex: tuple[str, ...] = ()
     window: int = 0
     prompt_lookup: bool = False
@@ -142,7 +142,7 @@ class GenerationOptions:
     @property
     def drawn(self) -> int:
         """How many continuations are drawn for a prompt."""
-        return self.best_of or self.samples
+        return self.best_of or self.num_return_sequences
 
     def _set_texts(self, name: str) -> None:
         given = getattr(self, name)
@@ -171,10 +171,10 @@ class GenerationOptions:
         object.__setattr__(self, "logit_bias", tuple((int(i), float(b)) for i, b in pairs))
 
     def _set_ids(self) -> None:
-        ids = self.stop_ids
+        ids = self.stop_token_ids
         fits = _is_list(ids) and all(map(_is_id, ids))
-        _require(fits, "stop_ids", ids, "a list of ids, whole numbers from 0")
-        object.__setattr__(self, "stop_ids", tuple(map(int, ids)))
+        _require(fits, "stop_token_ids", ids, "a list of ids, whole numbers from 0")
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, ids)))
         words = self.bad_words
         fits = _is_list(words) and all(
             (isinstance(word, str) or (_is_list(word) and all(map(_is_id, word)))) and len(word)
@@ -205,8 +205,8 @@ class GenerationOptions:
                 f"leave one of them out",
             ),
             (
-                beams > 1 and self.samples > beams,
-                f"samples is {self.samples} and num_beams {beams}: there are only as many "
+                beams > 1 and self.num_return_sequences > beams,
+                f"num_return_sequences is {self.num_return_sequences} and num_beams {beams}: there are only as many "
                 f"continuations as beams",
             ),
             (
@@ -217,7 +217,7 @@ class GenerationOptions:
         ]
 
     def _contradictions(self) -> list[tuple[bool, str]]:
-        many = "best_of" if self.best_of else "samples"
+        many = "best_of" if self.best_of else "num_return_sequences"
         return [
             (
                 self.num_beams == 1 and self.temperature == 0 and self.drawn > 1,
@@ -225,8 +225,8 @@ class GenerationOptions:
                 f"set a temperature above 0, or num_beams",
             ),
             (
-                self.best_of is not None and self.best_of < self.samples,
-                f"best_of is {self.best_of}, which is less than samples, {self.samples}",
+                self.best_of is not None and self.best_of < self.num_return_sequences,
+                f"best_of is {self.best_of}, which is less than num_return_sequences, {self.num_return_sequences}",
             ),
             (
                 self.min_new_tokens > self.max_new_tokens,
@@ -297,7 +297,7 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "min_new_tokens": (_whole(0), "a whole number, at least 0"),
     "ignore_eos": (_is_bool, "True or False"),
     "seed": (_or_none(_whole(0)), "a whole number, at least 0"),
-    "samples": (_whole(1, 1000), "a whole number from 1 to 1000"),
+    "num_return_sequences": (_whole(1, 1000), "a whole number from 1 to 1000"),
     "best_of": (_or_none(_whole(1, 1000)), "a whole number from 1 to 1000"),
     "num_beams": (_whole(1, 64), "a whole number from 1 to 64"),
     "length_penalty": (_number(-100, 100), "from -100 to 100"),
@@ -312,4 +312,4 @@ _RANGES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
-        raise InvalidArgumentError(f"{name} is {shown(value)}; it must be {expected}")
+        raise InvalidArgumentError(f"{name} is {short_repr(value)}; it must be {expected}")

@@ -17,7 +17,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.options import GenerationOptions
 
 if TYPE_CHECKING:
-    from gpt2np.generation.constraint import Constraint
+    from gpt2np.constraints import Constraint
 
 Array = NDArray[Any]
 
@@ -27,7 +27,7 @@ def penalized(
     options: GenerationOptions,
     prompt: Sequence[int],
     generated: Sequence[int],
-    end_ids: Collection[int],
+    eos_token_ids: Collection[int],
     constraint: Constraint | None = None,
 ) -> Array:
     """The logits after every bias, penalty and ban that `options` ask for, and the constraint.
@@ -51,7 +51,7 @@ def penalized(
         words = [word for word in options.bad_words if not isinstance(word, str)]
         logits = ban_words(logits, [*prompt, *generated], words)
     if options.ignore_eos or len(generated) < options.min_new_tokens:
-        logits = ban(logits, end_ids)
+        logits = ban(logits, eos_token_ids)
     if constraint:
         logits = np.where(constraint.allowed(), logits, -math.inf)
     if logits is not before and not np.isfinite(logits.max()):

@@ -39,7 +39,7 @@ class SharedPrompt:
             if self._top is not None:
                 self._logprobs = text_logprobs(model, self._ids, self._top, self._cache)
             elif len(self._ids) > 1:
-                finite_logits(model, [self._ids[:-1]], [self._cache], rows=[])
+                finite_logits(model, [self._ids[:-1]], [self._cache], logits_indices=[])
         self.users -= 1
         sequence.cache = self._cache.copy() if self.users else self._cache
         sequence.prompt_logprobs = self._logprobs

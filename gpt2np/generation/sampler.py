@@ -18,7 +18,7 @@ from gpt2np.generation.filters import (
     typical_filter,
 )
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.model.functions import softmax
+from gpt2np.model.ops import softmax
 
 Array = NDArray[Any]
 

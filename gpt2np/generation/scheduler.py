@@ -7,7 +7,7 @@ from gpt2np.generation.loop import decode_step
 from gpt2np.generation.prompt import SharedPrompt
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.model import GPT2
-from gpt2np.model.cache import cache_nbytes
+from gpt2np.runtime.kv_cache import cache_nbytes
 
 
 class Scheduler:

@@ -15,10 +15,10 @@ from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.penalties import penalized
 from gpt2np.generation.sampler import RandomStream, next_id
 from gpt2np.model import GPT2, KVCache
-from gpt2np.model.step import checked_sequences
+from gpt2np.runtime.batch import checked_sequences
 
 if TYPE_CHECKING:
-    from gpt2np.generation.constraint import Constraint
+    from gpt2np.constraints import Constraint
     from gpt2np.generation.prompt import SharedPrompt
     from gpt2np.generation.speculate import Speculation
 
@@ -43,7 +43,7 @@ class RunningSequence:
     Attributes:
         prompt: the ids it starts from, at least one.
         options: how it goes on; `seed` must be set, and `bad_words` be ids.
-        end_ids: ids that end it.
+        eos_token_ids: ids that end it.
         n_positions: the model's context.
         vocab_size: the number of its ids.
         cache: keys and values of the ids that have been through the model.
@@ -56,7 +56,7 @@ class RunningSequence:
         logprobs: what the model said of these, if it was asked.
         prompt_logprobs: what it said of the prompt's ids from the second on, if it was asked.
         start: the first id, counted from the prompt's first, that is in the context.
-        finish_reason: None while it runs; "eos" after one of `end_ids`, "length" at
+        finish_reason: None while it runs; "eos" after one of `eos_token_ids`, "length" at
             `max_new_tokens` or when the context is full, "stop" after a stop id, where its listener
             wants it or its constraint is complete, "cancelled" if its owner ends it.
         error: why it can't go on, if that is the reason for its end.
@@ -64,7 +64,7 @@ class RunningSequence:
 
     prompt: Sequence[int]
     options: GenerationOptions
-    end_ids: Collection[int]
+    eos_token_ids: Collection[int]
     n_positions: int
     vocab_size: int
     cache: KVCache
@@ -136,7 +136,7 @@ class RunningSequence:
             InvalidArgumentError: penalties and constraint rule out every id.
         """
         logits = penalized(
-            logits, self.options, self.prompt, self.ids, self.end_ids, self.constraint
+            logits, self.options, self.prompt, self.ids, self.eos_token_ids, self.constraint
         )
         return next_id(logits, self.options, self.rng)
 
@@ -160,9 +160,9 @@ class RunningSequence:
                 self.finish_reason = "stop"
 
     def _reason(self, token_id: int) -> FinishReason | None:
-        if token_id in self.end_ids:
+        if token_id in self.eos_token_ids:
             return "eos"
-        if token_id in self.options.stop_ids:
+        if token_id in self.options.stop_token_ids:
             return "stop"
         if self.listener and self.listener.push(token_id):
             return "stop"
@@ -173,7 +173,7 @@ class RunningSequence:
 
 
 def start_sequence(
-    model: GPT2, prompt: Sequence[int], options: GenerationOptions, end_ids: Collection[int]
+    model: GPT2, prompt: Sequence[int], options: GenerationOptions, eos_token_ids: Collection[int]
 ) -> RunningSequence:
     """A sequence that is ready for its first step; nothing is computed yet.
 
@@ -201,14 +201,14 @@ def start_sequence(
     _check_ids(options, config.vocab_size)
     rng, cache = RandomStream(options.seed), model.new_cache()
     sizes = config.n_positions, config.vocab_size
-    return RunningSequence(prompt, options, end_ids, *sizes, cache, rng)
+    return RunningSequence(prompt, options, eos_token_ids, *sizes, cache, rng)
 
 
 def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
     named = {
         "logit_bias": [i for i, _ in options.logit_bias],
         "bad_words": [i for word in options.bad_words if not isinstance(word, str) for i in word],
-        "stop_ids": options.stop_ids,
+        "stop_token_ids": options.stop_token_ids,
     }
     for name, ids in named.items():
         if too_large := [i for i in ids if i >= vocab_size]:

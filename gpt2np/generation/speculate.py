@@ -19,7 +19,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.penalties import penalized
 from gpt2np.generation.sampler import next_id
 from gpt2np.generation.sequence import RunningSequence
-from gpt2np.model import GPT2, last_rows
+from gpt2np.model import GPT2, last_token_indices
 
 _MOST = 15  # ids guessed at a time
 _ROW = 0.1  # what one more row of a pass costs, as a part of the pass; measured with 8 rows
@@ -199,7 +199,7 @@ def _drafted(drafting: Sequence[_Drafting]) -> list[_Drafting]:
     new = [draft.unseen(sequence, guessed) for sequence, draft, _, guessed in asked]
     caches = [draft.cache for _, draft, _, _ in asked]
     with np.errstate(over="ignore", invalid="ignore"):  # a damaged draft guesses nothing
-        logits = model.forward(new, caches, rows=last_rows(new))
+        logits = model.forward(new, caches, logits_indices=last_token_indices(new))
     for (sequence, draft, wanted, guessed), row in zip(asked, logits, strict=True):
         token_id = _draft_id(sequence, guessed, row)
         if token_id is not None:
@@ -228,7 +228,7 @@ def _draft_id(
             sequence.options,
             sequence.prompt,
             [*sequence.ids, *guessed],
-            sequence.end_ids,
+            sequence.eos_token_ids,
             constraint,
         )
     except InvalidArgumentError:

@@ -6,7 +6,7 @@ from typing import Any
 
 import regex
 
-from gpt2np.errors import InvalidArgumentError, shown
+from gpt2np.errors import InvalidArgumentError, short_repr
 
 _FOLLOWING = ("x", " ", "\n")  # between them, every anchor holds after one and not after another
 _BRACKETS = regex.compile(r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<mark>\((?:\?!)?|\))")
@@ -154,11 +154,11 @@ def compiled(pattern: str) -> regex.Pattern[str]:
         ) from error
     except (RecursionError, OverflowError, MemoryError) as error:
         raise InvalidArgumentError(
-            f"stop_regex {shown(pattern)} is too large: nested too deep, or repeated too often"
+            f"stop_regex {short_repr(pattern)} is too large: nested too deep, or repeated too often"
         ) from error
     if pattern.count("(?!") > _MOST_LOOKAHEADS:
         raise InvalidArgumentError(
-            f"stop_regex {shown(pattern)} is too large: more than {_MOST_LOOKAHEADS} negative "
+            f"stop_regex {short_repr(pattern)} is too large: more than {_MOST_LOOKAHEADS} negative "
             f"lookaheads"
         )
     if result.match(""):

@@ -15,7 +15,7 @@ from gpt2np.errors import ModelNotFoundError
 from gpt2np.hub.cache import cache_folder, missing_in_cache
 from gpt2np.hub.files import WEIGHTS, FileList
 from gpt2np.hub.names import HubId
-from gpt2np.weight_files import conversion_advice, pickles_among
+from gpt2np.hub.weight_files import conversion_advice, pickles_among
 
 _DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
 

@@ -14,8 +14,8 @@ from gpt2np.hub import failures
 from gpt2np.hub.cache import cache_folder
 from gpt2np.hub.files import WEIGHTS, FileList, weights_in
 from gpt2np.hub.names import HubId
+from gpt2np.hub.weight_files import WEIGHTS_FILE
 from gpt2np.hub.weights import fetch_weights
-from gpt2np.weight_files import WEIGHTS_FILE
 
 
 def list_files(model: HubId, timeout: float | None = None) -> frozenset[str]:
@@ -88,9 +88,9 @@ def _weights(model: HubId, files: FileList, folder: Path, listing: frozenset[str
 def _check_writable(folder: Path) -> None:
     """Raise OSError with the folder's name now rather than warnings and an error later."""
     folder.mkdir(parents=True, exist_ok=True)
-    probe = folder / f".gpt2np-{os.getpid()}"
-    probe.touch()
-    probe.unlink()
+    hook = folder / f".gpt2np-{os.getpid()}"
+    hook.touch()
+    hook.unlink()
 
 
 @contextlib.contextmanager

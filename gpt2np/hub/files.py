@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt2np.weight_files import INDEX_FILE, WEIGHTS_FILE, read_index
+from gpt2np.hub.weight_files import INDEX_FILE, WEIGHTS_FILE, read_index
 
 
 @dataclass(frozen=True)

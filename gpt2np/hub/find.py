@@ -5,11 +5,11 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt2np.errors import InvalidArgumentError, ModelNotFoundError, shown
+from gpt2np.errors import InvalidArgumentError, ModelNotFoundError, short_repr
 from gpt2np.hub.cache import cached
 from gpt2np.hub.files import MODEL_FILES, VOCABULARY_FILES, FileList
 from gpt2np.hub.names import HubId, hub_id
-from gpt2np.weight_files import INDEX_FILE, WEIGHTS_FILE
+from gpt2np.hub.weight_files import INDEX_FILE, WEIGHTS_FILE
 
 BUNDLED = "bundled"
 DEFAULT_MODEL = HubId("openai-community/gpt2")
@@ -26,13 +26,13 @@ class ModelSource:
     Attributes:
         name: what to call it.
         folder: where its files are; where only a vocabulary was asked for, it may be the one file.
-        notice: why it is not the model one would expect, None if it is.
+        fallback_reason: why it is not the model one would expect, None if it is.
         on_hub: what it is on the Hub, None if it did not come from there.
     """
 
     name: str
     folder: Path
-    notice: str | None = None
+    fallback_reason: str | None = None
     on_hub: HubId | None = None
 
 
@@ -76,7 +76,7 @@ def _named(model: str | Path | None) -> str | None:
     if model is None:
         return os.environ.get(MODEL_VARIABLE) or None
     if not isinstance(model, (str, os.PathLike)):
-        raise InvalidArgumentError(f"the model is {shown(model)}; it must be a name or a path")
+        raise InvalidArgumentError(f"the model is {short_repr(model)}; it must be a name or a path")
     return os.fsdecode(model)
 
 
@@ -143,7 +143,7 @@ def _default_model(files: FileList) -> ModelSource:
         listing = _listing_in_time(DEFAULT_MODEL)
         folder = fetch(DEFAULT_MODEL, files, listing)
     except ModelNotFoundError as error:
-        return ModelSource(BUNDLED, _bundled_folder(), notice=str(error))
+        return ModelSource(BUNDLED, _bundled_folder(), fallback_reason=str(error))
     return ModelSource(name, folder, on_hub=DEFAULT_MODEL)
 
 

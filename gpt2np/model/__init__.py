@@ -1,8 +1,8 @@
 """Ids → logits."""
 
-from gpt2np.model.cache import KVCache
-from gpt2np.model.config import GPT2Config
-from gpt2np.model.gpt2 import GPT2
-from gpt2np.model.step import Probe, last_rows
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.model.model import GPT2
+from gpt2np.runtime.batch import Hook, last_token_indices
+from gpt2np.runtime.kv_cache import KVCache
 
-__all__ = ["GPT2", "GPT2Config", "KVCache", "Probe", "last_rows"]
+__all__ = ["GPT2", "GPT2Config", "Hook", "KVCache", "last_token_indices"]

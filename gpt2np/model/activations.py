@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.model.functions import gelu_new
+from gpt2np.model.ops import gelu_new
 
 Array = NDArray[Any]
 

@@ -1,7 +1,7 @@
 """Prompts in, continuations out, a line for a line; an interrupted job goes on where it was.
 
 While it runs, the folder OUT.partial holds what is done, with a journal of how much of it counts:
-see `gpt2np.tokenizer.dataset.checkpoints`, which encoding a corpus uses, too. A job that is
+see `gpt2np.data.resume`, which encoding a corpus uses, too. A job that is
 interrupted, in whatever way, and started again ends with the same file as one that is not: each
 text depends on nothing but its prompt, its options and its seed.
 """
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np import __version__
-from gpt2np.engine import LanguageModel
+from gpt2np.data.resume import Checkpoint, GrowingFiles, digests
+from gpt2np.data.text_file import write_text
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation import Scheduler, new_seed
 from gpt2np.generation.sequence import RunningSequence
+from gpt2np.generation.streaming import Completion, TextStream, together
+from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.lines import PromptLine, check_prompts, read_lines
-from gpt2np.text_file import write_text
-from gpt2np.text_stream import Completion, TextStream, together
-from gpt2np.tokenizer.dataset.checkpoints import Checkpoint, GrowingFiles, digests
 
 _CHECKPOINT_SECONDS = 1.0
 _MOST_READY = 1000  # texts in memory that wait for a longer one before them
@@ -112,7 +112,7 @@ class PromptJob:
         self._describe, self._options = describe, dict(options)
         self._watcher = watcher or Watcher()
         task = [__version__, lm.name, identity, str(lm.model.dtype), sorted(options.items())]
-        task += [repr(lm.defaults), str(sorted(lm.end_ids))]
+        task += [repr(lm.defaults), str(sorted(lm.eos_token_ids))]
         self._task = json.dumps(task, default=repr)
         self._scheduler = Scheduler(lm.model)
         self._waiting: dict[int, tuple[PromptLine, list[TextStream]]] = {}  # id of a sequence → …

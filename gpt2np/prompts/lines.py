@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from gpt2np.errors import InvalidArgumentError, shown
+from gpt2np.data.json_file import without_duplicates
+from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation import GenerationOptions
-from gpt2np.json_file import without_duplicates
 
 SUFFIXES = (".txt", ".jsonl")
 
@@ -92,8 +92,8 @@ def _parsed(number: int, text: str) -> PromptLine:
     if options.get("seed", 0) is None:  # it has none of its own
         del options["seed"]
     if unknown := sorted(options.keys() - _OPTIONS):
-        return PromptLine(number, problem=f"there is no option {shown(unknown[0])}")
+        return PromptLine(number, problem=f"there is no option {short_repr(unknown[0])}")
     prompt, label = content["prompt"], content.get("id")
     if not isinstance(prompt, (str, list)):
-        return PromptLine(number, problem=f"the prompt is {shown(prompt)}, no text and no ids")
+        return PromptLine(number, problem=f"the prompt is {short_repr(prompt)}, no text and no ids")
     return PromptLine(number, prompt, options, label)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from gpt2np.data.text_file import write_text
 from gpt2np.errors import TokenizerError
-from gpt2np.text_file import write_text
 from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 

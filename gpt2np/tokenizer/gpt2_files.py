@@ -8,9 +8,9 @@ from itertools import filterfalse
 from pathlib import Path
 from zlib import crc32
 
+from gpt2np.data.json_file import LARGE, read_json_object
+from gpt2np.data.text_file import check_is_file, write_text
 from gpt2np.errors import TokenizerError
-from gpt2np.json_file import LARGE, read_json_object
-from gpt2np.text_file import check_is_file, write_text
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE
 from gpt2np.tokenizer.vocabulary import (

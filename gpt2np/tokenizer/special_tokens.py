@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpt2np.data.json_file import SMALL, read_json_object
 from gpt2np.errors import TokenizerError
-from gpt2np.json_file import SMALL, read_json_object
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, check_ids
 

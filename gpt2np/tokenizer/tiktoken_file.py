@@ -11,8 +11,8 @@ import base64
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpt2np.data.text_file import check_is_file
 from gpt2np.errors import TokenizerError
-from gpt2np.text_file import check_is_file
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import to_characters
 from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, QWEN2_PATTERN

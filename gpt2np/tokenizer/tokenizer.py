@@ -195,7 +195,7 @@ class Tokenizer:
             return [self.encode(text, **options) for text in texts]
         if processes < 1:
             raise InvalidArgumentError(f"processes is {processes}; it must be at least 1")
-        from gpt2np.tokenizer.processes import map_in_order
+        from gpt2np.data.workers import map_in_order
 
         encode, batches = partial(_encode_packed, self, options), _batches(texts)
         packed = map_in_order(encode, batches, processes)

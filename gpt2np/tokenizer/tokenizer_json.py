@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
+from gpt2np.data.json_file import LARGE, read_json_object
+from gpt2np.data.text_file import write_text
 from gpt2np.errors import TokenizerError
-from gpt2np.json_file import LARGE, read_json_object
-from gpt2np.text_file import write_text
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
 from gpt2np.tokenizer.gpt2_files import are_openais

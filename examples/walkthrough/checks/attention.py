@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from checks.examples import bundled, story_ids
 from gpt2np import GPT2, trace
-from gpt2np.inspection import zero_head
-from gpt2np.inspection.attention_summary import attention_summary
+from gpt2np.interp import zero_head
+from gpt2np.interp.attention_summary import attention_summary
 
 Array = NDArray[Any]
 
@@ -78,8 +78,8 @@ def without_head(
     for layer, head in ((1, 1), (5, 0)):
         found = answer(model, ids, layer, head)
         if found is None:
-            return "Use model.forward([ids], probe=…) with zero_head or your own probe."
-        right = model.forward([ids], probe=zero_head(layer, head))
+            return "Use model.forward([ids], hook=…) with zero_head or your own hook."
+        right = model.forward([ids], hook=zero_head(layer, head))
         if np.shape(found) != right.shape:
             return f"Logits of all tokens have the shape {right.shape}, not {np.shape(found)}."
         if np.allclose(found, model.forward([ids]), atol=1e-3):

@@ -8,11 +8,11 @@ import numpy as np
 from checks.examples import bundled, story, story_ids
 from gpt2np import LanguageModel
 from gpt2np.evaluation.perplexity import perplexity
-from gpt2np.inspection import zero_head
-from gpt2np.model import Probe
-from gpt2np.model.functions import softmax
+from gpt2np.interp import zero_head
+from gpt2np.model import Hook
+from gpt2np.model.ops import softmax
 
-Loss = Callable[[Probe | None], float]
+Loss = Callable[[Hook | None], float]
 
 
 def bits_per_character(answer: Callable[[LanguageModel, str], float]) -> str | None:
@@ -78,8 +78,8 @@ def likelier(answer: Callable[[LanguageModel, str, str, str], str]) -> str | Non
 def costliest_head(answer: Callable[[Loss, int, int], int]) -> str | None:
     ids, model = story_ids(120), bundled().model
 
-    def loss(probe: Probe | None = None) -> float:
-        rows = softmax(model.forward([ids], probe=probe)[:-1])
+    def loss(hook: Hook | None = None) -> float:
+        rows = softmax(model.forward([ids], hook=hook)[:-1])
         return -float(np.log(rows[np.arange(len(ids) - 1), ids[1:]]).mean())
 
     for layer in (0, 5):

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from checks.examples import bundled, story_ids
 from gpt2np import GenerationOptions
 from gpt2np.generation import apply_temperature, next_probabilities, top_p_filter
-from gpt2np.model.functions import softmax
+from gpt2np.model.ops import softmax
 
 Array = NDArray[Any]
 
 
 def _logits() -> Array:
     ids = story_ids(40)
-    return bundled().model.forward([ids], rows=[3, 20, 39])
+    return bundled().model.forward([ids], logits_indices=[3, 20, 39])
 
 
 def discarded_mass(answer: Callable[[Array, float], float]) -> str | None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from checks.examples import bundled, story_ids
 from gpt2np import GPT2, Trace, trace
-from gpt2np.inspection import lens_table, zero
+from gpt2np.interp import lens_table, zero
 
 Array = NDArray[Any]
 
@@ -70,10 +70,10 @@ def without_block(answer: Callable[[GPT2, Sequence[int], int], Array]) -> str | 
         found = answer(model, ids, layer)
         if found is None:
             return (
-                "A probe that makes both halves' outputs 0 leaves the stream as it was."
+                "A hook that makes both halves' outputs 0 leaves the stream as it was."
             )
         gone = zero((f"blocks.{layer}.attn.out", f"blocks.{layer}.mlp.out"))
-        right = model.forward([ids], probe=gone)
+        right = model.forward([ids], hook=gone)
         if np.shape(found) != right.shape:
             return f"Logits of all tokens have the shape {right.shape}, not {np.shape(found)}."
         if not np.allclose(found, right, atol=1e-3):

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from checks.examples import bundled, story_ids
 from gpt2np import GPT2, GPT2Config, KVCache
 from gpt2np.benchmark.counts import weight_bytes_per_token
-from gpt2np.model.cache import cache_nbytes
+from gpt2np.runtime.kv_cache import cache_nbytes
 
 CONFIGS = (GPT2Config(), GPT2Config(n_embd=256, n_layer=6, n_head=4, vocab_size=4096))
 

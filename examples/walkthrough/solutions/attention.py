@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np import GPT2, trace
-from gpt2np.inspection import zero_head
+from gpt2np.interp import zero_head
 
 Array = NDArray[Any]
 
@@ -33,4 +33,4 @@ def previous_token_head(model: GPT2, ids: Sequence[int]) -> tuple[int, int]:
 
 
 def without_head(model: GPT2, ids: Sequence[int], layer: int, head: int) -> Array:
-    return model.forward([ids], probe=zero_head(layer, head))
+    return model.forward([ids], hook=zero_head(layer, head))

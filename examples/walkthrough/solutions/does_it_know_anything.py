@@ -6,8 +6,8 @@ from collections.abc import Callable
 import numpy as np
 
 from gpt2np import LanguageModel
-from gpt2np.inspection import zero_head
-from gpt2np.model import Probe
+from gpt2np.interp import zero_head
+from gpt2np.model import Hook
 
 
 def bits_per_character(lm: LanguageModel, text: str) -> float:
@@ -27,7 +27,5 @@ def likelier(lm: LanguageModel, prompt: str, one: str, other: str) -> str:
     return max(one, other, key=log_probability)
 
 
-def costliest_head(
-    loss: Callable[[Probe | None], float], layer: int, heads: int
-) -> int:
+def costliest_head(loss: Callable[[Hook | None], float], layer: int, heads: int) -> int:
     return int(np.argmax([loss(zero_head(layer, head)) for head in range(heads)]))

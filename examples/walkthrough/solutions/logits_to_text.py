@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gpt2np import GenerationOptions
 from gpt2np.generation import apply_temperature, next_probabilities, top_p_filter
-from gpt2np.model.functions import softmax
+from gpt2np.model.ops import softmax
 
 Array = NDArray[Any]
 

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np import GPT2, Trace
-from gpt2np.inspection import lens_table, zero
+from gpt2np.interp import lens_table, zero
 
 Array = NDArray[Any]
 
@@ -30,4 +30,4 @@ def strongest_neuron(trace: Trace, layer: int) -> tuple[int, int]:
 
 def without_block(model: GPT2, ids: Sequence[int], layer: int) -> Array:
     silent = zero((f"blocks.{layer}.attn.out", f"blocks.{layer}.mlp.out"))
-    return model.forward([ids], probe=silent)
+    return model.forward([ids], hook=silent)

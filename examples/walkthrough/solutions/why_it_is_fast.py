@@ -18,7 +18,7 @@ def greedy(model: GPT2, ids: Sequence[int], count: int) -> list[int]:
     cache, found = model.new_cache(), list[int]()
     new = list(ids)
     while len(found) < count:
-        logits = model.forward([new], [cache], rows=[len(new) - 1])
+        logits = model.forward([new], [cache], logits_indices=[len(new) - 1])
         new = [int(logits[0].argmax())]
         found += new
     return found

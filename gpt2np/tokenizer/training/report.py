@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpt2np.data.corpus import Block
 from gpt2np.tokenizer.alphabet import to_bytes
-from gpt2np.tokenizer.corpus import Block
 from gpt2np.tokenizer.training.pieces import token_counter
 from gpt2np.tokenizer.training.train import TrainedVocabulary
 

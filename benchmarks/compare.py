@@ -1,0 +1,392 @@
+"""gpt2np beside transformers, CTranslate2, ONNX Runtime, llama.cpp and plain NumPy, in float32.
+
+    pip install torch transformers ctranslate2 onnxruntime onnx llama-cpp-python gguf
+    python benchmarks/compare.py --out report.md --json results.json
+
+All compute with the same random weights in GPT-2's shape, made once in the folder --work. Each
+engine has a process of its own that is asked for one measurement after another, so that the engines
+take turns within every round while only one computes; what the others and the rest of the machine
+do meanwhile is watched and reported. An engine whose greedy ids are not transformers' is not
+measured; one that is not installed is skipped. The report says what each figure means.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from compare_engines import ENGINES
+from compare_models import PARTS, SHAPES, is_made, make
+from compare_report import CONTEXT, WORKS, Results, Work, add_derived, report
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("GPT2NP_TEST_DATA", CHECKOUT.parent / "shared" / "data"))
+VOCABULARY = DATA / "gpt2-tokenizer"
+PROMPT = "Hello there my friend,"  # 5 tokens
+PAUSE = 0.3  # seconds before each measurement: OpenMP's idle threads spin for up to 0.2
+LIMIT = 900  # seconds for one answer
+NEEDED_PARTS = {
+    "ctranslate2": "ctranslate2",
+    "onnxruntime": "onnx",
+    "llama.cpp": "gguf",
+    "llama.cpp-float32": "gguf",
+}
+NEED_VOCABULARY = ("ctranslate2", "llama.cpp", "llama.cpp-float32", "start")
+
+
+def environment(args: argparse.Namespace, engine: str) -> dict[str, str]:
+    """The variables of an engine's process: threads, no network, this checkout's gpt2np.
+
+    Settings that the shell has for libraries that compute are left out, as one may hold a single
+    engine back (OPENBLAS_CORETYPE does); --env gives an engine its own.
+    """
+    threads = str(args.threads)
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+    given = [text.split(":", 1) for text in args.env]
+    inherited = {k: v for k, v in os.environ.items() if not is_setting(k)}
+    return {
+        **inherited,
+        **dict.fromkeys(names, threads),
+        "PYTHONPATH": path,
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        **dict(setting.split("=", 1) for name, setting in given if name == engine),
+    }
+
+
+class Worker:
+    """An engine's process."""
+
+    def __init__(self, engine: str, args: argparse.Namespace, folder: Path) -> None:
+        self.engine = engine
+        program = Path(__file__).with_name("compare_engines.py")
+        command = [sys.executable, str(program), engine, str(folder), str(args.threads)]
+        with (folder / f"{engine}.log").open("w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(args, engine),
+                encoding="utf-8",
+            )
+
+    def answer(self) -> dict[str, Any]:
+        """The next one; {"failed": why} if none comes."""
+        assert self.process.stdout
+        timer = threading.Timer(LIMIT, self.process.kill)
+        timer.start()
+        line = self.process.stdout.readline()
+        timer.cancel()
+        if line:
+            message: dict[str, Any] = json.loads(line)
+            return message
+        return {"failed": f"its process ended with code {self.process.wait()}"}
+
+    def ask(self, task: str, argument: Any) -> dict[str, Any]:
+        assert self.process.stdin
+        with contextlib.suppress(OSError):
+            print(json.dumps([task, argument]), file=self.process.stdin, flush=True)
+        return self.answer()
+
+    def close(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def processor_seconds(process: int | None = None) -> float:
+    """What a process has used so far, or without one the whole machine; 0 where unknown."""
+    path = Path("/proc/stat" if process is None else f"/proc/{process}/stat")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return 0.0
+    if process is not None:
+        used = text.rpartition(")")[2].split()[11:13]
+    else:
+        user, nice, system, _, _, *more = text.split("\n", 1)[0].split()[1:]
+        used = [user, nice, system, *more[:3]]
+    return sum(map(int, used)) / os.sysconf("SC_CLK_TCK")
+
+
+class Watch:
+    """Who else computes while one engine is measured: with Watch(…): …"""
+
+    def __init__(self, results: Results, workers: Iterable[Worker], engine: str) -> None:
+        self.results, self.engine, self.workers = results, engine, list(workers)
+
+    def _now(self) -> dict[str | None, float]:
+        used: dict[str | None, float] = {
+            worker.engine: processor_seconds(worker.process.pid) for worker in self.workers
+        }
+        return {**used, None: processor_seconds(), "": sum(os.times()[:4])}  # "": with children
+
+    def __enter__(self) -> None:
+        time.sleep(PAUSE)
+        self.start, self.before = time.perf_counter(), self._now()
+
+    def __exit__(self, *_: object) -> None:
+        seconds, after = time.perf_counter() - self.start, self._now()
+        if seconds < 0.2:  # too short for the system's ticks of 10 ms
+            return
+        used = {name: (after[name] - self.before[name]) / seconds for name in after}
+        machine = used.pop(None)
+        self.results.others_share.append(max(0.0, machine - sum(used.values())))
+        for name, share in used.items():
+            if name not in (self.engine, "", None):
+                known = self.results.idle_share.get(name, 0.0)
+                self.results.idle_share[name] = max(share, known)
+
+
+def seconds_to_first_token(engine: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Of a new process, its start included; gpt2np's is its command."""
+    threads = str(args.threads)
+    if engine == "gpt2np":
+        command = ["-m", "gpt2np", "generate", PROMPT, "--model", str(folder)]
+        command += ["-n", "1", "--greedy", "--threads", threads]
+    else:
+        program = Path(__file__).with_name("compare_engines.py")
+        command = [str(program), engine, str(folder), threads, PROMPT]
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(args, engine),
+        timeout=LIMIT,
+    )
+    seconds = time.perf_counter() - start
+    if done.returncode or not done.stdout:
+        return {"failed": (done.stderr.strip().splitlines() or ["no output"])[-1]}
+    return {"value": seconds}
+
+
+def peak_memory(engine: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Of a new process that has done nothing else."""
+    worker = Worker(engine, args, folder)
+    answer = worker.answer()
+    if "ready" in answer:
+        answer = worker.ask("memory", CONTEXT)
+    worker.close()
+    return answer
+
+
+class Comparison:
+    """The engines' processes, and the rounds."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        self.args, self.folder, self.results = args, folder, Results()
+        left_out = () if VOCABULARY.is_dir() else NEED_VOCABULARY
+        self.works = [w for w in WORKS if w.group in args.only and w.group not in left_out]
+        self.machine = Worker("machine", args, folder)
+        self.machine.answer()
+        self.workers: dict[str, Worker] = {}
+
+    def skip(self, engine: str, reason: str) -> None:
+        say(f"{engine} is skipped: {reason}")
+        self.results.skipped[engine] = reason
+        if engine in self.workers:
+            self.workers.pop(engine).close()
+
+    def start(self) -> None:
+        """Make what is missing, load the engines, and see whether they are right."""
+        compileall.compile_dir(CHECKOUT / "gpt2np", quiet=1)  # as an installation does
+        for engine in self.args.engines:
+            if reason := make_for(engine, self.args, self.folder):
+                self.skip(engine, reason)
+            else:
+                self.workers[engine] = Worker(engine, self.args, self.folder)
+        for engine, worker in list(self.workers.items()):
+            answer = worker.answer()
+            self.results.versions[engine] = answer.get("ready", "")
+            if "ready" in answer:
+                answer = worker.ask("check", str(self.folder / "reference.npz"))
+            if "failed" in answer:
+                self.skip(engine, answer["failed"])
+            elif not answer["equal"]:
+                self.skip(engine, "its greedy ids are not those of transformers")
+            self.results.difference[engine] = answer.get("difference")
+
+    def run_round(self, number: int) -> None:
+        """Every work, the engines in turn, each round begun by another one."""
+        for task, argument, values in (
+            ("bandwidth", self.args.threads, self.results.bandwidth),
+            ("peak", 2048, self.results.peak),
+        ):
+            with Watch(self.results, self.workers.values(), ""):
+                values.append(self.machine.ask(task, argument)["value"])
+        for work in self.works:
+            if number and work.group == "memory":
+                continue
+            say(f"round {number + 1} of {self.args.rounds}: {work.name}")
+            first = number % max(1, len(self.workers))
+            for engine in [*list(self.workers)[first:], *list(self.workers)[:first]]:
+                if work.name not in self.results.unsupported.get(engine, {}):
+                    self.measure(engine, work)
+
+    def measure(self, engine: str, work: Work) -> None:
+        """One cell of the table, once more."""
+        with Watch(self.results, self.workers.values(), engine):
+            if work.group == "start":
+                answer = seconds_to_first_token(engine, self.args, self.folder)
+            elif work.group == "memory":
+                answer = peak_memory(engine, self.args, self.folder)
+            else:
+                answer = self.workers[engine].ask(work.group, work.argument)
+        if "value" in answer:
+            self.results.add(engine, work.name, answer["value"])
+            if "decoding" in answer:
+                self.results.add(engine, "peak while decoding", answer["decoding"])
+        else:
+            reason = answer.get("unsupported") or f"failed: {answer['failed']}"
+            self.results.unsupported.setdefault(engine, {})[work.name] = reason
+        if self.workers[engine].process.poll() is not None:
+            self.skip(engine, f"its process ended at {work.name!r}")
+
+    def close(self) -> None:
+        for worker in [self.machine, *self.workers.values()]:
+            worker.close()
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def make_for(engine: str, args: argparse.Namespace, folder: Path) -> str:
+    """Make the files that an engine reads, unless they are there. Returns why that can't be."""
+    if engine in NEED_VOCABULARY and not VOCABULARY.is_dir():
+        return f"it needs GPT-2's vocabulary, and {VOCABULARY} is missing; set GPT2NP_TEST_DATA"
+    part = NEEDED_PARTS.get(engine)
+    return make_part(part, args, folder) if part else ""
+
+
+def make_part(part: str, args: argparse.Namespace, folder: Path) -> str:
+    """In a process of its own, unless it is there. Returns why that failed."""
+    if is_made(part, folder):
+        return ""
+    say(f"making {part} in {folder}")
+    command = [sys.executable, __file__, "--make", part, "--shape", args.shape]
+    done = subprocess.run(
+        [*command, "--work", str(args.work)],
+        capture_output=True,
+        encoding="utf-8",
+        env=environment(args, ""),
+    )
+    failed = done.returncode != 0
+    return done.stderr.strip().splitlines()[-1] if failed else ""
+
+
+def model_folder(args: argparse.Namespace) -> Path:
+    known = VOCABULARY.is_dir()
+    folder: Path = args.work / (args.shape if known else f"{args.shape}-without-vocabulary")
+    return folder
+
+
+def is_setting(variable: str) -> bool:
+    """Of a library that computes."""
+    return variable.startswith(("OPENBLAS_", "OMP_", "MKL_"))
+
+
+def facts(args: argparse.Namespace) -> dict[str, Any]:
+    """What a reader must know of the circumstances."""
+    import numpy as np
+
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    commit = subprocess.run(
+        ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+    )
+    try:
+        cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("model name\t: ")[1]
+    except (OSError, IndexError):
+        cpu = platform.processor()
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "cpu": cpu.split("\n")[0],
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "numpy": f"{np.__version__} ({blas['name']} {blas['version']})",
+        "commit": commit.stdout.strip(),
+        "shape": args.shape,
+        "threads": args.threads,
+        "rounds": args.rounds,
+        "environment": args.env,
+        "left out": [f"{k}={v}" for k, v in os.environ.items() if is_setting(k)],
+        "load before": os.getloadavg()[0],
+    }
+
+
+def parse() -> argparse.Namespace:
+    def names(known: Iterable[str]) -> Any:
+        def chosen(text: str) -> list[str]:
+            if unknown := set(text.split(",")) - set(known):
+                raise argparse.ArgumentTypeError(f"no {sorted(unknown)[0]!r} in {', '.join(known)}")
+            return text.split(",")
+
+        return chosen
+
+    groups = list(dict.fromkeys(work.group for work in WORKS))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("--engines", type=names(ENGINES), default=list(ENGINES), help=",".join(ENGINES))
+    add("--only", type=names(groups), default=groups, help=",".join(groups))
+    add("--rounds", type=int, default=3)
+    add("--threads", type=int, default=2)
+    add("--shape", choices=SHAPES, default="small")
+    work = Path(tempfile.gettempdir()) / "gpt2np-compare"
+    add("--work", type=Path, default=work, help=f"folder of the model's files (default: {work})")
+    add("--env", action="append", default=[], metavar="ENGINE:NAME=VALUE", help="a variable for it")
+    add("--out", type=Path, metavar="FILE", help="write the report there, not to stdout")
+    add("--json", type=Path, metavar="FILE", help="write every single figure there")
+    add("--make", choices=["weights", *PARTS], help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse()
+    folder = model_folder(args)
+    if args.make:
+        make(args.make, folder, args.shape, VOCABULARY if VOCABULARY.is_dir() else None)
+        return 0
+    known = facts(args)
+    if reason := make_part("weights", args, folder):
+        say(f"can't make the model: {reason}")
+        return 1
+    comparison = Comparison(args, folder)
+    comparison.results.facts = known
+    try:
+        comparison.start()
+        for number in range(args.rounds):
+            comparison.run_round(number)
+    finally:
+        comparison.close()
+    add_derived(comparison.results)
+    text = report(comparison.results)
+    if args.json:
+        args.json.write_text(json.dumps(asdict(comparison.results), indent=1), encoding="utf-8")
+    if args.out:
+        args.out.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The tokenizer's speed beside tiktoken's and tokenizers': python benchmarks/tokenizer.py
+
+Every measurement runs in a process of its own, the engines in turn, with GPT-2's vocabulary and one
+thread; medians. Cold: the first text of a fresh process, its vocabulary already loaded. Warm: after
+20 MB of other text of the same kind. The texts are stories, and a process measures one text once.
+Needs the folder that GPT2NP_TEST_DATA names, tiktoken and tokenizers.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DATA = Path(os.environ.get("GPT2NP_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
+FILES = (DATA / "gpt2-tokenizer" / "vocab.json", DATA / "gpt2-tokenizer" / "merges.txt")
+PROMPT = "GPT2 was created by OpenAI"
+START = f"from gpt2np import Tokenizer; Tokenizer.load({str(FILES[0].parent)!r}).encode"
+Encode = Callable[[str], list[int]]
+
+
+def ours() -> Encode:
+    from gpt2np import Tokenizer
+
+    return Tokenizer.load(FILES[0].parent).encode
+
+
+def tiktoken() -> Encode:
+    import tiktoken
+    from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+
+    from gpt2np.tokenizer.split import GPT2_PATTERN
+
+    ranks = data_gym_to_mergeable_bpe_ranks(str(FILES[1]), str(FILES[0]))
+    encoding = tiktoken.Encoding(
+        "gpt2", pat_str=GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256}
+    )
+    return encoding.encode
+
+
+def tokenizers() -> Encode:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    from tokenizers import ByteLevelBPETokenizer
+
+    rust = ByteLevelBPETokenizer(str(FILES[0]), str(FILES[1]))
+    return lambda text: list(rust.encode(text).ids)
+
+
+ENGINES: dict[str, Callable[[], Encode]] = {
+    "gpt2np": ours,
+    "tiktoken": tiktoken,
+    "tokenizers": tokenizers,
+}
+
+
+def stories(start: float, megabytes: float) -> str:
+    """That many million characters of the stories in random order, from `start` million on."""
+    parts = (DATA / "stories" / "train.txt").read_text(encoding="utf-8").split("<|endoftext|>")
+    random.Random(0).shuffle(parts)  # in the file those of one book stand together
+    text = "".join(parts)
+    return text[int(start * 1e6) : int((start + megabytes) * 1e6)]
+
+
+def hard_inputs() -> dict[str, str]:
+    rng = random.Random(0)
+    base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    emoji = ["😀", "👍🏽", "👩‍👩‍👧", "🇩🇪", "❤️", "🤖", "🏳️‍🌈", "①"]
+    rows = [
+        {"id": n, "name": f"user{n % 97}", "on": n % 3 == 0, "x": n * 0.37} for n in range(20_000)
+    ]
+    return {
+        "1 MB of one letter": "a" * 1_000_000,
+        "200 kB of random letters": "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=200_000)),
+        "1 MB of spaces": " " * 1_000_000,
+        '1 MB of "^"': "^" * 1_000_000,
+        "1 MB of base64": "".join(rng.choices(base64, k=1_000_000)),
+        "1 MB of one JSON line": json.dumps(rows, separators=(",", ":"))[:1_000_000],
+        "1 MB of mixed emoji": "".join(rng.choices(emoji, k=90_000))
+        .encode()[:1_000_000]
+        .decode("utf-8", "ignore"),
+    }
+
+
+def measure(engine: str, task: str) -> dict[str, float | str]:
+    """In a process of its own: seconds for a task, its characters, and the peak memory in MiB."""
+    encode = ENGINES[engine]()
+    if task in (hard := hard_inputs()):
+        text = hard[task]
+    else:
+        kind, start, megabytes = task.split()
+        text = stories(float(start), float(megabytes))
+        if kind == "warm":
+            encode(stories(10, 20))
+    before = time.perf_counter()
+    try:
+        encode(text)
+    except ValueError as error:
+        return {"error": str(error)}
+    seconds = time.perf_counter() - before
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"seconds": seconds, "characters": len(text), "peak": peak}
+
+
+def in_turn(engines: list[str], task: str, rounds: int) -> dict[str, list[dict[str, float]]]:
+    results: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
+    for _ in range(rounds):
+        for engine in engines:
+            command = [sys.executable, __file__, "--measure", engine, task]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            results[engine].append(json.loads(done.stdout))
+    return results
+
+
+def speed_table(rounds: int) -> None:
+    print(f"MB/s (peak MiB), median of {rounds} in turn; ratio to tiktoken, to tokenizers")
+    for task, slow in (("cold 0 3", True), ("cold 4 20", False), ("warm 30.5 3", True)):
+        engines = list(ENGINES) if slow else list(ENGINES)[:2]
+        results = in_turn(engines, task, rounds)
+        speed, cells = {}, []
+        for engine in engines:
+            seconds = statistics.median(result["seconds"] for result in results[engine])
+            speed[engine] = results[engine][0]["characters"] / seconds / 1e6
+            peak = max(result["peak"] for result in results[engine])
+            cells.append(f"{engine} {speed[engine]:.1f} ({peak:.0f})")
+        ratios = [f"{speed['gpt2np'] / speed[engine]:.2f}×" for engine in engines[1:]]
+        kind, _, megabytes = task.split()
+        print(f"  {kind} {megabytes:>2} MB: {', '.join(cells)}; {', '.join(ratios)}")
+
+
+def hard_table(rounds: int) -> None:
+    print(f"hard inputs, seconds, median of {rounds} in turn")
+    print(f"  {'':26}" + "".join(f"{engine:>12}" for engine in ENGINES))
+    for task in hard_inputs():
+        row = f"  {task:26}"
+        for results in in_turn(list(ENGINES), task, rounds).values():
+            failed = any("error" in result for result in results)
+            known = [result["seconds"] for result in results if "error" not in result]
+            row += f"{'refuses' if failed else f'{statistics.median(known):.3f}':>12}"
+        print(row, flush=True)
+
+
+def start_table(rounds: int) -> None:
+    """What loading GPT-2's vocabulary and encoding a prompt adds to starting Python."""
+    seconds: dict[str, list[float]] = {"pass": [], f"{START}({PROMPT!r})": []}
+    for _ in range(rounds):
+        for code, times in seconds.items():
+            before = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            times.append(time.perf_counter() - before)
+    bare, full = (statistics.median(times) * 1000 for times in seconds.values())
+    print(
+        f"start: Python {bare:.0f} ms; with GPT-2's vocabulary loaded and the first prompt encoded "
+        f"{full:.0f} ms, so {full - bare:.0f} ms more (median of {rounds})"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--measure", nargs=2, metavar=("ENGINE", "TASK"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        print(json.dumps(measure(*args.measure)))
+        return
+    start_table(20)
+    speed_table(args.rounds)
+    hard_table(3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Matrix products that are fast in NumPy: arrays in, arrays out."""

@@ -1,0 +1,1 @@
+"""One forward pass on this machine."""

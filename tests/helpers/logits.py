@@ -1,0 +1,37 @@
+"""Logits compared with `transformers` and with a float64 reference."""
+
+import copy
+
+import numpy as np
+
+from helpers.references import reference_logits, to_float64
+
+NEAR_TIE = 1e-4
+TITLE = "logits against transformers: largest difference from a float64 reference"
+
+
+def check_logits(name, model, reference, sequences, show, title=TITLE):
+    """Every arg-max equal, and no further from float64 than twice as far as transformers is."""
+    exact_model = to_float64(copy.deepcopy(reference))
+    ours = [model.forward([ids]) for ids in sequences]
+    theirs = [reference_logits(reference, ids) for ids in sequences]
+    exact = [reference_logits(exact_model, ids) for ids in sequences]
+    compare_logits(name, ours, theirs, exact, show, title)
+
+
+def compare_logits(name, ours, theirs, exact, show, title=TITLE):
+    """What check_logits asserts, of logits (T, V) for each of some sequences."""
+    assert {logits.dtype for logits in (*ours, *theirs)} == {np.dtype(np.float32)}
+    ours, theirs, exact = np.concatenate(ours), np.concatenate(theirs), np.concatenate(exact)
+    ours_off, theirs_off = np.abs(ours - exact).max(), np.abs(theirs - exact).max()
+    differing = np.flatnonzero(ours.argmax(-1) != theirs.argmax(-1))
+    for row in differing:
+        second, first = np.sort(exact[row])[-2:]
+        assert first - second < NEAR_TIE, f"{name}, row {row}: the arg-max differs"
+    show(
+        title,
+        f"{name:16} {len(ours):5} tokens  gpt2np {ours_off:.2e}  transformers {theirs_off:.2e}  "
+        f"ratio {ours_off / theirs_off:.2f}  apart {np.abs(ours - theirs).max():.2e}  "
+        f"arg-max differs at {len(differing)} near-ties",
+    )
+    assert ours_off <= 2 * theirs_off

@@ -1,0 +1,27 @@
+"""GPT-2s with random weights, made without `transformers`."""
+
+import numpy as np
+
+from gpt2np import GPT2
+from gpt2np.checkpoint.load import weight_shapes
+from gpt2np.model import GPT2Config
+
+SHAPES = {
+    "GPT-2 small's width": {"n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 3},
+    "GPT-2 XL's width": {"n_embd": 1600, "n_head": 25, "n_inner": 6400, "n_layer": 1},
+    "small heads": {"n_embd": 40, "n_head": 5, "n_inner": 100, "n_layer": 4},
+}
+
+
+def random_model(dtype=np.float32, **shape):
+    config = GPT2Config(vocab_size=1031, n_positions=1100, **shape)
+    rng = np.random.default_rng(0)
+    return GPT2(
+        config,
+        {
+            name: (
+                rng.standard_normal(size, np.float32) * 0.05 + name.endswith("ln_1.weight")
+            ).astype(dtype)
+            for name, size in weight_shapes(config).items()
+        },
+    )

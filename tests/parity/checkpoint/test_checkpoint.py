@@ -1,0 +1,268 @@
+"""Checkpoints: what is accepted, what is refused, and in which words."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from helpers.references import reference_logits
+from safetensors.numpy import load_file, save_file
+
+from gpt2np import GPT2, CheckpointError, GPT2Config, InvalidArgumentError
+from gpt2np.checkpoint.convert import convert
+from gpt2np.checkpoint.load import load_weights, read_checkpoint, weight_shapes
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    for file in tiny[0].iterdir():
+        shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+def change_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def change_config(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+
+
+def test_shapes_sum_to_gpt2_smalls_parameter_count():
+    assert sum(int(np.prod(shape)) for shape in weight_shapes(GPT2Config()).values()) == 124_439_808
+
+
+def test_float32_weights_are_views_of_the_file(folder):
+    checkpoint = read_checkpoint(folder)
+    for array in load_weights(checkpoint).values():
+        assert not array.flags.owndata and not array.flags.writeable
+
+
+def test_names_and_values_are_those_of_the_file(folder):
+    stored = load_file(folder / "model.safetensors")
+    weights = GPT2.from_folder(folder).weights
+    assert list(weights) == list(weight_shapes(GPT2.from_folder(folder).config))
+    for name, array in weights.items():
+        np.testing.assert_array_equal(array, stored["transformer." + name])
+
+
+def test_old_buffers_are_passed_over_and_a_tied_head_too(folder):
+    before = GPT2.from_folder(folder).forward([[1, 2]])
+
+    def add(tensors):
+        tensors["transformer.h.0.attn.bias"] = np.ones((1, 1, 48, 48), bool)
+        tensors["transformer.h.1.attn.masked_bias"] = np.array(-1e4, np.float32)
+        tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
+
+    change_tensors(folder, add)
+    model = GPT2.from_folder(folder)
+    assert "lm_head.weight" not in model.weights
+    np.testing.assert_array_equal(model.forward([[1, 2]]), before)
+
+
+def test_all_problems_are_told_together(folder):
+    def spoil(tensors):
+        del tensors["transformer.ln_f.bias"]
+        tensors["transformer.h.2.mlp.c_fc.weight"] = np.zeros((96, 24), np.float32)
+        tensors["transformer.h.0.attn.rotary"] = np.zeros(3, np.float32)
+        tensors["transformer.h.1.ln_1.bias"] = np.zeros(24, np.int64)
+
+    change_tensors(folder, spoil)
+    with pytest.raises(CheckpointError) as error:
+        GPT2.from_folder(folder)
+    message = str(error.value)
+    assert "ln_f.bias is missing" in message
+    assert "h.0.attn.rotary is unexpected" in message
+    assert "h.2.mlp.c_fc.weight has shape (96, 24), expected (24, 96)" in message
+    assert "h.1.ln_1.bias is stored as I64, none of F64, F32, F16, BF16" in message
+    assert "\n" not in message
+
+
+def test_a_pointer_of_git_lfs(folder):
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
+    (folder / "model.safetensors").write_text(text)
+    with pytest.raises(CheckpointError, match=r"is a pointer of Git LFS.* git lfs pull"):
+        GPT2.from_folder(folder)
+
+
+def test_without_any_bias_all_are_zero(folder, tmp_path):
+    """As nanoGPT saves by default; transformers takes them for 0, too."""
+    from transformers import GPT2LMHeadModel
+
+    def drop(tensors):
+        for name in [name for name in tensors if name.endswith(".bias")]:
+            del tensors[name]
+
+    change_tensors(folder, drop)
+    reference = GPT2LMHeadModel.from_pretrained(folder, dtype="float32").eval()
+    expected = reference_logits(reference, [3, 1, 4, 1, 5])
+    model = GPT2.from_folder(folder)
+    np.testing.assert_allclose(model.forward([[3, 1, 4, 1, 5]]), expected, atol=1e-5)
+    convert(read_checkpoint(folder), tmp_path / "b")
+    np.testing.assert_array_equal(
+        GPT2.from_folder(tmp_path / "b").forward([[3, 1, 4]]), model.forward([[3, 1, 4]])
+    )
+    change_tensors(folder, lambda t: t.update({"ln_f.bias": np.zeros(24, np.float32)}))
+    with pytest.raises(CheckpointError, match=r"h\.0\.ln_1\.bias is missing"):  # some, not all
+        GPT2.from_folder(folder)
+
+
+def test_many_problems_are_counted(folder):
+    change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors)[:10]])
+    with pytest.raises(CheckpointError, match="and 4 more"):
+        GPT2.from_folder(folder)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 8, 60, 4000, -1])
+def test_truncated_file(folder, keep):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match="damaged or not a safetensors file"):
+        GPT2.from_folder(folder)
+
+
+def test_header_that_lies_about_sizes(folder):
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["transformer.wpe.weight"]["shape"] = [480, 24]
+    changed = json.dumps(header).encode()
+    path.write_bytes(len(changed).to_bytes(8, "little") + changed + content[8 + size :])
+    with pytest.raises(CheckpointError, match="damaged or not a safetensors file"):
+        GPT2.from_folder(folder)
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_data_that_begins_at_an_odd_place_is_copied(folder, shift):
+    """As in the Hub's gpt2, which an early version of safetensors wrote."""
+    before = GPT2.from_folder(folder).forward([[1, 2, 3]])
+    path = folder / "model.safetensors"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = content[8 : 8 + size].rstrip() + b" " * shift
+    header += b" " * ((shift - len(header)) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + size :])
+    model = GPT2.from_folder(folder)
+    assert all(array.flags.aligned for array in model.weights.values())
+    np.testing.assert_array_equal(model.forward([[1, 2, 3]]), before)
+
+
+def test_a_name_with_and_without_prefix(folder):
+    change_tensors(folder, lambda t: t.update({"ln_f.bias": t["transformer.ln_f.bias"]}))
+    with pytest.raises(CheckpointError, match=r"ln_f\.bias twice"):
+        GPT2.from_folder(folder)
+
+
+def test_only_two_dtypes(folder):
+    with pytest.raises(InvalidArgumentError, match="dtype is 'int32'"):
+        GPT2.from_folder(folder, "int32")
+
+
+def test_a_name_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"no folder bundled; a model's name is for gpt2np\.load"
+    ):
+        GPT2.from_folder("bundled")
+
+
+def test_missing_weights(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"holds no model\.safetensors"):
+        GPT2.from_folder(folder)
+
+
+def test_pickles_are_never_opened(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin, a pickle.*save_pretrained"):
+        GPT2.from_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "llama"}, "model_type is 'llama'"),
+        (
+            {"activation_function": "mish"},
+            "activation_function is 'mish', expected one of gelu_new,",
+        ),
+        ({"activation_function": ["relu"]}, "activation_function is .'relu'., expected one of"),
+        ({"hidden_size": 25}, "n_embd is 24 and hidden_size, its other name, 25"),
+        ({"is_causal": False}, "is_causal is not true"),
+        ({"add_cross_attention": True}, "add_cross_attention is set"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
+        ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),
+        ({"n_layer": "3"}, "n_layer is '3', expected a whole number above 0"),
+        ({"n_layer": 0}, "n_layer is 0"),
+        ({"n_layer": True}, "n_layer is True"),
+        ({"n_embd": {"a": 1}}, "n_embd is {'a': 1}"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
+        ({"layer_norm_epsilon": -1.0}, "layer_norm_epsilon is -1.0"),
+        ({"layer_norm_epsilon": 10**400}, "layer_norm_epsilon is 1000"),
+        ({"eos_token_id": "x"}, "eos_token_id is 'x'"),
+        ({"tie_word_embeddings": False}, "lm_head.weight is missing"),
+        ({"layer_norm_epsilon": "tiny"}, "layer_norm_epsilon is 'tiny', expected a number"),
+        ({"scale_attn_weights": 1}, "scale_attn_weights is 1, expected true or false"),
+        ({"n_layer": 4}, "n_layer is 4, but 3 blocks are stored; h.3.ln_1.weight is missing"),
+        ({"vocab_size": 999}, r"wte.weight has shape \(211, 24\), expected \(999, 24\)"),
+    ],
+)
+def test_config_that_does_not_fit(folder, changes, message):
+    change_config(folder, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        GPT2.from_folder(folder)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "\xff", "[" * 200_000])
+def test_damaged_config(folder, content):
+    (folder / "config.json").write_text(content, encoding="latin-1")
+    with pytest.raises(CheckpointError, match=r"config\.json is damaged"):
+        GPT2.from_folder(folder)
+
+
+def test_missing_config(folder):
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"can't read .*config\.json"):
+        GPT2.from_folder(folder)
+
+
+def test_defaults_and_other_names_are_those_of_transformers():
+    from transformers import GPT2Config as Reference
+
+    ours, theirs = GPT2Config(), Reference()
+    for name in GPT2Config.__dataclass_fields__:
+        if name not in ("n_inner", "eos_token_ids"):
+            assert getattr(ours, name) == getattr(theirs, name), name
+    other_names = {
+        "hidden_size": 12,
+        "num_attention_heads": 3,
+        "num_hidden_layers": 5,
+        "max_position_embeddings": 77,
+    }
+    ours, theirs = GPT2Config.from_mapping(other_names), Reference(**other_names)
+    for name in ("n_embd", "n_head", "n_layer", "n_positions"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert ours.n_inner == 48 and GPT2Config(n_embd=5).n_inner == 20
+    assert GPT2Config.from_mapping({"n_inner": None, "intermediate_size": 7}).n_inner == 7
+    assert GPT2Config.from_mapping({"eos_token_id": 3}).eos_token_ids == (3,)
+    assert GPT2Config.from_mapping({"eos_token_id": [1, 2]}).eos_token_ids == (1, 2)
+
+
+def test_a_tensor_that_is_stored_in_float64_is_narrowed(folder):
+    change_tensors(folder, lambda t: t.update({k: v.astype(np.float64) for k, v in t.items()}))
+    weights = load_weights(read_checkpoint(folder))
+    assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
+
+
+def test_only_the_head_of_a_tied_pair_is_stored(folder):
+    """As safetensors.torch.save_model leaves it; transformers takes it, too."""
+    before = GPT2.from_folder(folder).forward([[1, 2]])
+    change_tensors(folder, lambda t: t.update({"lm_head.weight": t.pop("transformer.wte.weight")}))
+    np.testing.assert_array_equal(GPT2.from_folder(folder).forward([[1, 2]]), before)
+    change_config(folder, tie_word_embeddings=False)
+    with pytest.raises(CheckpointError, match=r"wte\.weight is missing"):
+        GPT2.from_folder(folder)

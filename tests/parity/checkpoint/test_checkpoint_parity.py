@@ -1,0 +1,441 @@
+"""Checkpoints as transformers writes them and as others do: its logits, or a refusal.
+
+Shapes, dtypes, switches, names, shards and layouts, all of them small.
+"""
+
+import itertools
+import json
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers.logits import check_logits
+from helpers.references import load_reference, reference_logits, save_reference, to_float64
+from safetensors.torch import load_file, save_file
+
+from gpt2np import GPT2, CheckpointError
+
+IDS = np.random.default_rng(2).integers(0, 300, 60)
+INDEX = "model.safetensors.index.json"
+
+# Dimension → label → what it changes; the first, without a label, is the default. A case takes one
+# choice of each.
+DIMENSIONS = {
+    "shape": {
+        "": {"n_embd": 64, "n_head": 4, "n_layer": 3, "vocab_size": 300, "n_positions": 64},
+        "1 layer": {"n_embd": 96, "n_head": 6, "n_layer": 1, "vocab_size": 257, "n_positions": 33},
+        "7 by 13": {"n_embd": 91, "n_head": 7, "n_layer": 2, "vocab_size": 311, "n_positions": 50},
+        "1 head": {"n_embd": 33, "n_head": 1, "n_layer": 4, "vocab_size": 299, "n_positions": 150},
+        "D 1": {"n_embd": 32, "n_head": 32, "n_layer": 2, "vocab_size": 128, "n_positions": 40},
+    },
+    "n_inner": {"": {}, "F 77": {"n_inner": 77}, "F 64": {"n_inner": 64}, "F 91": {"n_inner": 91}},
+    "activation": {
+        "": {},
+        "gelu": {"activation_function": "gelu"},
+        "relu": {"activation_function": "relu"},
+        "silu": {"activation_function": "silu"},
+        "swish": {"activation_function": "swish"},
+        "tanh": {"activation_function": "tanh"},
+        "pytorch_tanh": {"activation_function": "gelu_pytorch_tanh"},
+    },
+    "scale": {"": {}, "unscaled": {"scale_attn_weights": False}},
+    "by layer": {"": {}, "by layer": {"scale_attn_by_inverse_layer_idx": True}},
+    "upcast": {"": {}, "upcast": {"reorder_and_upcast_attn": True}},
+    "epsilon": {
+        "": {},
+        "eps 1e-3": {"layer_norm_epsilon": 1e-3},
+        "eps 0.2": {"layer_norm_epsilon": 0.2},
+        "eps 1e-12": {"layer_norm_epsilon": 1e-12},
+    },
+    "dtype": {
+        "": {},
+        "float16": {"dtype": "float16"},
+        "bfloat16": {"dtype": "bfloat16"},
+        "float64": {"dtype": "float64"},
+    },
+    "shards": {"": {}, "2 shards": {"shards": 2}, "6 shards": {"shards": 6}},
+    "head": {
+        "": {},
+        "base": {"base": True},
+        "untied": {"tie_word_embeddings": False},
+        "tied + head": {"tie_word_embeddings": False, "said_to_be_tied": True},
+        "tied + same": {"tie_word_embeddings": False, "said_to_be_tied": True, "same_head": True},
+    },
+    "names": {"": {}, "hidden_size": {"other_names": True}},
+}
+OTHER_NAMES = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+}
+
+
+def one_at_a_time():
+    """The default, and every other choice alone."""
+    default = dict.fromkeys(DIMENSIONS, "")
+    yield default
+    for dimension, choices in DIMENSIONS.items():
+        yield from (default | {dimension: label} for label in choices if label)
+
+
+def pairwise(rng):
+    """Cases in which every two choices of different dimensions meet at least once."""
+    left = {
+        ((a, label_a), (b, label_b))
+        for a, b in itertools.combinations(DIMENSIONS, 2)
+        for label_a, label_b in itertools.product(DIMENSIONS[a], DIMENSIONS[b])
+    }
+    while left:
+        missing = sorted(left)
+        drawn = [
+            {dimension: rng.choice(list(choices)) for dimension, choices in DIMENSIONS.items()}
+            | dict(rng.choice(missing))
+            for _ in range(30)
+        ]
+        best = max(drawn, key=lambda case: len(left.intersection(pairs(case))))
+        left.difference_update(pairs(best))
+        yield best
+
+
+def pairs(case):
+    return set(itertools.combinations(case.items(), 2))
+
+
+def name_of(case):
+    return ", ".join(filter(None, case.values())) or "default"
+
+
+ALONE = {name_of(case): case for case in one_at_a_time()}
+CASES = ALONE | {name_of(case): case for case in pairwise(random.Random(0))}
+
+
+def save_case(folder, case):
+    """The case's checkpoint, written by transformers; only config.json may be changed after it."""
+    options = {"spread": 0.1}
+    for dimension, label in case.items():
+        options |= DIMENSIONS[dimension][label]
+    said_to_be_tied = options.pop("said_to_be_tied", False)
+    other_names = options.pop("other_names", False)
+    save_reference(folder, **options)
+    if said_to_be_tied:
+        change_config(folder, tie_word_embeddings=True)
+    if other_names:
+        config = read_json(folder / "config.json")
+        renamed = {OTHER_NAMES.get(name, name): value for name, value in config.items()}
+        (folder / "config.json").write_text(json.dumps(renamed))
+
+
+def read_json(path):
+    return json.loads(path.read_text())
+
+
+def change_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps(read_json(path) | changes))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_transformers(name, tmp_path, show):
+    case = CASES[name]
+    save_case(tmp_path, case)
+    assert len(list(tmp_path.glob("*.safetensors"))) in (range(2, 11) if case["shards"] else [1])
+    model, reference = GPT2.from_folder(tmp_path), load_reference(tmp_path)
+    rng = np.random.default_rng(1)
+    lengths = [1, 2, model.config.n_positions]
+    sequences = [rng.integers(0, model.config.vocab_size, length) for length in lengths]
+    title = f"{len(CASES)} checkpoints written by transformers: largest |Δlogit|"
+    check_logits(f"{name:92}", model, reference, sequences, show, title)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_in_float64_the_logits_agree_to_its_rounding(name, tmp_path):
+    """Weights stored in float64 keep all their digits, in both."""
+    save_case(tmp_path, ALONE[name])
+    model, reference = GPT2.from_folder(tmp_path, "float64"), load_reference(tmp_path, "float64")
+    ids = np.random.default_rng(1).integers(0, model.config.vocab_size, 33)
+    ours, theirs = model.forward([ids]), reference_logits(to_float64(reference), ids)
+    assert ours.dtype == theirs.dtype == np.float64
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"activation_function": name} for name in ("gelu", "relu", "silu", "tanh")),
+        {"scale_attn_weights": False},
+        {"scale_attn_by_inverse_layer_idx": True},
+        {"layer_norm_epsilon": 1e-3},
+    ],
+    ids=str,
+)
+def test_a_switch_changes_the_logits_far_more_than_parity_lets_pass(changes, tmp_path):
+    save_case(tmp_path, CASES["default"])
+    ids = np.arange(60)
+    before = GPT2.from_folder(tmp_path).forward([ids])
+    change_config(tmp_path, **changes)
+    after = GPT2.from_folder(tmp_path).forward([ids])
+    assert np.abs(after - before).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_inner": None},
+        {"n_inner": None, "intermediate_size": 256},
+        {"n_embd": 64, "hidden_size": 64},
+        {"pruned_heads": {"0": [1]}},
+        {"n_ctx": 10, "head_dim": 7, "is_decoder": True, "chunk_size_feed_forward": 8},
+        {"layer_norm_eps": 0.1},
+        {"dtype": "float64", "torch_dtype": "float16"},
+        {"architectures": ["GPT2Model"]},
+        {"reorder_and_upcast_attn": True},
+    ],
+    ids=str,
+)
+def test_what_a_config_may_say_without_changing_anything(changes, tmp_path):
+    save_case(tmp_path, CASES["default"])
+    ours, theirs = both_logits(tmp_path)
+    change_config(tmp_path, **changes)
+    ours_then, theirs_then = both_logits(tmp_path)
+    np.testing.assert_array_equal(ours_then, ours)
+    np.testing.assert_allclose(theirs_then, theirs, rtol=0, atol=1e-5)
+
+
+def test_what_a_config_leaves_out_is_as_transformers_has_it(tmp_path):
+    save_case(tmp_path, CASES["default"])
+    config = read_json(tmp_path / "config.json")
+    sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
+    kept = {name: config[name] for name in sizes}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    ours, theirs = both_logits(tmp_path)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+def both_logits(folder):
+    """Those of gpt2np and those of transformers."""
+    return GPT2.from_folder(folder).forward([IDS]), reference_logits(load_reference(folder), IDS)
+
+
+# What transformers doesn't write itself: its checkpoints with their tensors named, laid out or
+# spread over files in another way.
+
+BLOCK_MATRICES = (
+    "attn.c_attn.weight",
+    "attn.c_proj.weight",
+    "mlp.c_fc.weight",
+    "mlp.c_proj.weight",
+)
+PREFIX = "transformer."
+
+
+@pytest.fixture(scope="module", params=["", "F 64"], ids=["F is 4C", "F is C"])
+def original(request, tmp_path_factory):
+    """A checkpoint by transformers, and its logits."""
+    folder = tmp_path_factory.mktemp("original")
+    save_case(folder, CASES[request.param or "default"])
+    return folder, GPT2.from_folder(folder).forward([IDS])
+
+
+@pytest.fixture
+def copied(original, tmp_path):
+    """The same files, to be changed."""
+    return shutil.copytree(original[0], tmp_path / "copy")
+
+
+@pytest.fixture
+def sharded(tmp_path):
+    """A checkpoint in some shards, to be changed."""
+    save_case(tmp_path, CASES["6 shards"])
+    return tmp_path
+
+
+def change_tensors(path, change):
+    """Write what `change` makes of the file's tensors, a dict."""
+    tensors = {name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}
+    save_file(tensors, path, {"format": "pt"})
+
+
+def with_prefix(prefix):
+    return lambda tensors: {prefix + n.removeprefix(PREFIX): t for n, t in tensors.items()}
+
+
+def with_masks(dtype):
+    """The buffers of old checkpoints."""
+    mask, value = torch.ones(64, 64).tril().to(dtype)[None, None], torch.tensor(-1e4)
+    attention = [f"{PREFIX}h.{layer}.attn" for layer in range(3)]
+    masks = {f"{name}.bias": mask.clone() for name in attention}
+    values = {f"{name}.masked_bias": value.clone() for name in attention}
+    return lambda tensors: tensors | masks | values
+
+
+def without_prefix_in_part(tensors):
+    return {n.removeprefix(PREFIX) if "ln_" in n else n: t for n, t in tensors.items()}
+
+
+def with_same_head(tensors):
+    return tensors | {"lm_head.weight": tensors[PREFIX + "wte.weight"].clone()}
+
+
+def with_head_instead_of_embedding(tensors):
+    """As safetensors.torch.save_model does, which keeps one of two names of a tensor."""
+    return {n.replace(PREFIX + "wte.weight", "lm_head.weight"): t for n, t in tensors.items()}
+
+
+def transposed(*endings):
+    """Matrices as nn.Linear has them, [out, in]: all of a block, or those with these endings."""
+    endings = endings or BLOCK_MATRICES
+    return lambda tensors: {n: t.T if n.endswith(endings) else t for n, t in tensors.items()}
+
+
+def as_nanogpt_saves(tensors):
+    """torch.compile's prefix, nn.Linear's layout, masks, and the tied head once more."""
+    tensors = transposed()(with_masks(torch.float32)(with_same_head(tensors)))
+    return {f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}
+
+
+VARIANTS = {
+    "no prefix": with_prefix(""),
+    "model.": with_prefix("model."),
+    "_orig_mod.": with_prefix("_orig_mod."),
+    "_orig_mod.transformer.": with_prefix("_orig_mod.transformer."),
+    "a prefix in part": without_prefix_in_part,
+    "bool masks": with_masks(torch.bool),
+    "uint8 masks": with_masks(torch.uint8),
+    "float32 masks": with_masks(torch.float32),
+    "masks without a prefix": lambda tensors: with_prefix("")(with_masks(torch.uint8)(tensors)),
+    "same head": with_same_head,
+    "a head for both": with_head_instead_of_embedding,
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_same_weights_in_other_words(variant, original, copied):
+    change_tensors(copied / "model.safetensors", VARIANTS[variant])
+    np.testing.assert_array_equal(GPT2.from_folder(copied).forward([IDS]), original[1])
+
+
+@pytest.mark.parametrize("change", [transposed(), as_nanogpt_saves], ids=["alone", "nanoGPT"])
+def test_matrices_as_nn_linear_has_them(change, original, copied):
+    """Also where c_fc and mlp.c_proj are square, and only c_attn tells."""
+    change_tensors(copied / "model.safetensors", change)
+    logits = GPT2.from_folder(copied).forward([IDS])
+    np.testing.assert_allclose(logits, original[1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "endings",
+    [
+        ["mlp.c_fc.weight", "mlp.c_proj.weight"],
+        ["attn.c_attn.weight"],
+        ["h.1.attn.c_attn.weight", "h.1.mlp.c_fc.weight", "h.1.mlp.c_proj.weight"],
+        ["h.2.mlp.c_fc.weight"],
+    ],
+    ids=" ".join,
+)
+def test_two_layouts_in_one_checkpoint_are_refused(endings, tmp_path):
+    save_case(tmp_path, CASES["default"])
+    change_tensors(tmp_path / "model.safetensors", transposed(*endings))
+    with pytest.raises(CheckpointError, match=r"has shape"):
+        GPT2.from_folder(tmp_path)
+
+
+def test_two_layouts_where_one_matrix_is_square_are_refused(tmp_path):
+    """c_fc and mlp.c_proj are square; c_attn of block 1 says otherwise than the others'."""
+    save_case(tmp_path, CASES["F 64"])
+    change_tensors(tmp_path / "model.safetensors", transposed("h.1.attn.c_attn.weight"))
+    with pytest.raises(CheckpointError, match=r"c_attn\.weight has shape"):
+        GPT2.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_another_head_is_used_whatever_the_config_says(tied, copied, original):
+    """As transformers does; the logits are x @ head.T either way."""
+
+    def with_other_head(tensors):
+        return tensors | {"lm_head.weight": 2 * tensors[PREFIX + "wte.weight"].flip(0)}
+
+    change_tensors(copied / "model.safetensors", with_other_head)
+    change_config(copied, tie_word_embeddings=tied)
+    ours, theirs = both_logits(copied)
+    np.testing.assert_allclose(ours, 2 * original[1][:, ::-1], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_no_head_is_made_up(copied):
+    """transformers draws one at random and warns."""
+    change_config(copied, tie_word_embeddings=False)
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight is missing"):
+        GPT2.from_folder(copied)
+
+
+def shard_of(folder, name):
+    """The path of the shard that the index places this tensor in."""
+    return folder / read_json(folder / INDEX)["weight_map"][name]
+
+
+def other_shard(folder, name):
+    """Some other shard than that."""
+    return next(p for p in sorted(folder.glob("model-*")) if p != shard_of(folder, name))
+
+
+def test_a_missing_shard_is_named(sharded):
+    shard = shard_of(sharded, "transformer.ln_f.bias")
+    shard.unlink()
+    with pytest.raises(CheckpointError, match=rf"{shard.name}.*{INDEX}"):
+        GPT2.from_folder(sharded)
+
+
+def test_a_shard_that_the_index_does_not_name_is_passed_over(sharded):
+    before = GPT2.from_folder(sharded).forward([IDS])
+    stray = {"transformer.ln_f.bias": torch.full((64,), 9.0)}
+    for name in ("model-00000-of-00009.safetensors", "model-00099-of-00099.safetensors"):
+        save_file(stray, sharded / name, {"format": "pt"})
+    ours, theirs = both_logits(sharded)
+    np.testing.assert_array_equal(ours, before)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_a_tensor_that_its_shard_lacks_is_named_with_the_shard(sharded):
+    name = "transformer.ln_f.bias"
+    shard = shard_of(sharded, name)
+    change_tensors(shard, lambda tensors: {n: t for n, t in tensors.items() if n != name})
+    with pytest.raises(CheckpointError, match=rf"ln_f\.bias.*{shard.name}"):
+        GPT2.from_folder(sharded)
+
+
+def test_a_tensor_in_two_shards_is_refused(sharded):
+    """transformers silently takes one of them."""
+    other = other_shard(sharded, "transformer.ln_f.bias")
+    change_tensors(other, lambda t: t | {"transformer.ln_f.bias": torch.ones(64)})
+    with pytest.raises(CheckpointError, match=r"ln_f\.bias.* two shards"):
+        GPT2.from_folder(sharded)
+
+
+def test_a_single_file_counts_before_an_index(sharded, original):
+    """As for transformers; here it holds other weights than the shards do."""
+
+    def changed(tensors):
+        name = "transformer.ln_f.bias"
+        return tensors | {name: tensors[name] + 1}
+
+    before = GPT2.from_folder(sharded).forward([IDS])
+    shutil.copy(original[0] / "config.json", sharded)
+    shutil.copy(original[0] / "model.safetensors", sharded)
+    change_tensors(sharded / "model.safetensors", changed)
+    ours, theirs = both_logits(sharded)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    assert np.abs(ours - before).max() > 0.1
+
+
+@pytest.mark.parametrize("prefix", ["", "_orig_mod.", "model."])
+def test_shards_with_other_prefixes(prefix, sharded):
+    before = GPT2.from_folder(sharded).forward([IDS])
+    for path in sharded.glob("model-*"):
+        change_tensors(path, with_prefix(prefix))
+    index = read_json(sharded / INDEX)
+    index["weight_map"] = with_prefix(prefix)(index["weight_map"])
+    (sharded / INDEX).write_text(json.dumps(index))
+    np.testing.assert_array_equal(GPT2.from_folder(sharded).forward([IDS]), before)

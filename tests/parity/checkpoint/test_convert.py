@@ -1,0 +1,228 @@
+"""Conversions: what transformers makes of the result, what is checked, what is refused."""
+
+import json
+import resource
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from helpers.references import reference_logits, save_reference
+from safetensors.torch import load_file, save_file
+
+from gpt2np import GPT2, CheckpointError, InvalidArgumentError
+from gpt2np.checkpoint import convert as conversion
+from gpt2np.checkpoint.convert import ConversionOptions, convert, plan_shards
+from gpt2np.checkpoint.load import read_checkpoint
+
+SHAPE = {"vocab_size": 211, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
+IDS = np.random.default_rng(5).integers(0, 211, 40)
+
+
+def converted(folder, target, **options):
+    return convert(read_checkpoint(folder), target, ConversionOptions(**options))
+
+
+def change_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(change(tensors) or tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", None])
+@pytest.mark.parametrize("limit", [None, 10_000])
+@pytest.mark.parametrize("tied", [True, False])
+def test_transformers_reads_what_it_would_have_written(dtype, limit, tied, tmp_path):
+    """Every tensor as torch rounds it, and the same logits, ours and theirs."""
+    from transformers import GPT2LMHeadModel
+
+    source = save_reference(tmp_path / "a", **SHAPE, tie_word_embeddings=tied)
+    report = converted(tmp_path / "a", tmp_path / "b", dtype=dtype, max_shard_size=limit)
+    expected = source.to(getattr(torch, dtype or "float32"))
+    loaded, info = GPT2LMHeadModel.from_pretrained(
+        tmp_path / "b", dtype="auto", attn_implementation="eager", output_loading_info=True
+    )
+    assert not any(info.values())
+    assert loaded.dtype == expected.dtype
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    assert (report.tied, len(report.files) > 1) == (tied, limit is not None)
+    ours = GPT2.from_folder(tmp_path / "b").forward([IDS])
+    theirs = reference_logits(loaded.eval().float(), IDS)
+    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    index = tmp_path / "b" / "model.safetensors.index.json"
+    files = {path.name for path in (tmp_path / "b").glob("*.safetensors")}
+    assert files == set(report.files) and index.exists() == (limit is not None)
+
+
+def test_any_names_and_layout_become_those_of_transformers(tiny, tmp_path):
+    """nanoGPT's nn.Linear matrices, torch.compile's prefix, masks, Llama's names in the config."""
+    folder = tmp_path / "a"
+    shutil.copytree(tiny[0], folder)
+
+    def export(tensors):
+        turned = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+        renamed = {
+            "_orig_mod." + name: (tensor.T if name.endswith(turned) else tensor).contiguous()
+            for name, tensor in tensors.items()
+        }
+        return renamed | {"_orig_mod.transformer.h.0.attn.bias": torch.ones(1, 1, 48, 48)}
+
+    change_tensors(folder, export)
+    config = json.loads((folder / "config.json").read_text())
+    config["hidden_size"] = config.pop("n_embd")
+    (folder / "config.json").write_text(json.dumps(config))
+    assert read_checkpoint(folder).transposed
+    converted(folder, tmp_path / "b")
+    before = load_file(tiny[0] / "model.safetensors")
+    after = load_file(tmp_path / "b" / "model.safetensors")
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert json.loads((tmp_path / "b" / "config.json").read_text())["n_embd"] == 24
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_head_that_equals_the_embedding(tiny, tmp_path, keep):
+    folder = tmp_path / "a"
+    shutil.copytree(tiny[0], folder)
+    change_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"] + 0}))
+    assert converted(folder, tmp_path / "b", keep_head=keep).tied
+    after = load_file(tmp_path / "b" / "model.safetensors")
+    assert ("lm_head.weight" in after) is keep
+    converted(tiny[0], tmp_path / "c", keep_head=keep)
+    assert load_file(tmp_path / "c" / "model.safetensors").keys() == after.keys()
+
+
+def test_rounding_to_bfloat16_is_torchs_over_all_kinds_of_numbers():
+    bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate([bits, (bits & 0xFFFF0000) | 0x8000]).view(np.float32)  # also ties
+    x = x[np.abs(x) < 3.38e38]
+    from gpt2np.checkpoint.safetensors_file import _to_bfloat16
+
+    expected = torch.tensor(x).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+    np.testing.assert_array_equal(_to_bfloat16(x), expected)
+    special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0], np.float32)
+    assert _to_bfloat16(special).tolist() == [0x7FC0, 0x7F80, 0xFF80, 0, 0x8000]
+
+
+@pytest.mark.parametrize(("dtype", "number"), [("float16", 70_000.0), ("bfloat16", 3.4e38)])
+def test_numbers_too_large_are_refused_and_nothing_stays(tiny, tmp_path, dtype, number):
+    folder = tmp_path / "a"
+    shutil.copytree(tiny[0], folder)
+    change_tensors(folder, lambda t: t.update({"transformer.ln_f.bias": torch.full((24,), number)}))
+    with pytest.raises(CheckpointError, match=r"ln_f\.bias holds numbers too large for"):
+        converted(folder, tmp_path / "b", dtype=dtype)
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_numbers_that_are_not_finite_are_kept_and_told(tiny, tmp_path):
+    folder = tmp_path / "a"
+    shutil.copytree(tiny[0], folder)
+
+    def spoil(tensors):
+        tensors["transformer.ln_f.bias"][3] = float("nan")
+        tensors["transformer.wpe.weight"][2, 5] = -float("inf")
+
+    change_tensors(folder, spoil)
+    for dtype in ("bfloat16", "float16", "float64"):
+        report = converted(folder, tmp_path / dtype, dtype=dtype)
+        assert report.not_finite == ["wpe.weight", "ln_f.bias"]
+        after = load_file(tmp_path / dtype / "model.safetensors")
+        assert after["transformer.ln_f.bias"][3].isnan()
+        assert after["transformer.wpe.weight"][2, 5] == -float("inf")
+
+
+def test_an_existing_folder_is_left_alone(tiny, tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "file").touch()
+    (tmp_path / "c").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InvalidArgumentError, match="exists already"):
+        converted(tiny[0], tmp_path / "c")
+    with pytest.raises(InvalidArgumentError, match="exists already"):
+        converted(tiny[0], tmp_path / "b")
+    with pytest.raises(InvalidArgumentError, match="exists already"):
+        converted(tiny[0], tiny[0])
+
+
+def test_an_empty_folder_is_filled(tiny, tmp_path):
+    (tmp_path / "b").mkdir()
+    converted(tiny[0], tmp_path / "b")
+    assert GPT2.from_folder(tmp_path / "b") and len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_was_damaged_on_the_way_is_found(tiny, tmp_path, monkeypatch):
+    def damage(path, *arguments):
+        write(path, *arguments)
+        content = bytearray(path.read_bytes())
+        content[-2] ^= 0x10
+        path.write_bytes(content)
+
+    write = conversion.write_safetensors
+    monkeypatch.setattr(conversion, "write_safetensors", damage)
+    with pytest.raises(CheckpointError, match="was not written as it is"):
+        converted(tiny[0], tmp_path / "b")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_transformers_would_refuse_in_the_config_is_put_right(tiny, tmp_path):
+    from transformers import GPT2LMHeadModel
+
+    folder = tmp_path / "a"
+    shutil.copytree(tiny[0], folder)
+    config = json.loads((folder / "config.json").read_text())
+    odd = {"layer_norm_epsilon": None, "scale_attn_weights": None, "quantization_config": {}}
+    (folder / "config.json").write_text(json.dumps(config | odd | {"my_own": [1]}))
+    converted(folder, tmp_path / "b")
+    GPT2LMHeadModel.from_pretrained(tmp_path / "b")
+    written = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert written["my_own"] == [1] and written["eos_token_id"] == config["eos_token_id"]
+
+
+def test_companions_but_none_from_elsewhere(tiny, tmp_path):
+    folder = tmp_path / "cache" / "snapshots" / "a"
+    shutil.copytree(tiny[0], folder)
+    (tmp_path / "secret.txt").write_text("secret")
+    blobs = tmp_path / "cache" / "blobs"
+    blobs.mkdir()
+    (blobs / "0123").write_text("merges")
+    (folder / "README.md").symlink_to(tmp_path / "secret.txt")
+    (folder / "merges.txt").symlink_to("../../blobs/0123")
+    (folder / "LICENSE.txt").write_text("MIT")
+    (folder / "other.txt").write_text("x")
+    also = ("README.md", "merges.txt", "LICENSE*", "vocab.json")
+    convert(read_checkpoint(folder), tmp_path / "b", also=also)
+    copied = {file.name: file for file in (tmp_path / "b").iterdir()}
+    assert copied.keys() == {"config.json", "model.safetensors", "merges.txt", "LICENSE.txt"}
+    assert copied["merges.txt"].read_text() == "merges" and not copied["merges.txt"].is_symlink()
+
+
+@pytest.mark.parametrize("options", [{"dtype": "int8"}, {"max_shard_size": 0}])
+def test_impossible_options(options):
+    with pytest.raises(InvalidArgumentError, match=next(iter(options))):
+        ConversionOptions(**options)
+
+
+def test_shards_are_filled_in_order():
+    sizes = {"a": 3, "b": 4, "c": 9, "d": 1, "e": 1}
+    assert list(plan_shards(sizes, 7).values()) == [["a", "b"], ["c"], ["d", "e"]]
+    assert list(plan_shards(sizes, 7)) == [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
+    assert plan_shards(sizes, None) == {"model.safetensors": list(sizes)}
+    assert list(plan_shards(sizes, 18)) == ["model.safetensors"]
+
+
+def test_no_more_than_a_matrix_is_in_memory(tmp_path):
+    """A 160 MB model in float32, of matrices of 16 MB, turned and narrowed."""
+    folder = tmp_path / "a"
+    shape = {"vocab_size": 500, "n_positions": 16, "n_embd": 1024, "n_layer": 3, "n_head": 8}
+    save_reference(folder, **shape)
+    change_tensors(
+        folder,
+        lambda tensors: {
+            name: (t.T if t.ndim == 2 and ".h." in name else t).contiguous()
+            for name, t in tensors.items()
+        },
+    )
+    checkpoint = read_checkpoint(folder)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    convert(checkpoint, tmp_path / "b", ConversionOptions("float16"))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert grown < 100e6

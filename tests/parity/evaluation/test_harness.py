@@ -1,0 +1,160 @@
+"""gpt2np in lm-evaluation-harness, and `gpt2np eval`, beside transformers in lm-evaluation-harness.
+
+benchmarks/compare_harness.py prints such tables for whole files.
+"""
+
+import pytest
+from helpers.paths import CHECKOUT
+
+from gpt2np import LanguageModel
+from gpt2np.errors import InvalidArgumentError
+
+pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: pip install gpt2np[harness]")
+pytest.importorskip("accelerate", reason="the harness's peer needs it: pip install lm-eval[hf]")
+
+from compare_harness import compare, greedy_texts, records_of
+from lm_eval.api.instance import Instance
+from lm_eval.api.registry import get_model
+
+from gpt2np.evaluation.harness import HarnessModel, options_of
+
+
+def requests_of(kind, *arguments):
+    return [Instance(kind, {}, args, i) for i, args in enumerate(arguments)]
+
+
+@pytest.fixture(scope="module")
+def own(bundled):
+    return HarnessModel(LanguageModel.load(bundled))
+
+
+@pytest.fixture(scope="module")
+def peer(bundled):
+    from lm_eval.models.huggingface import HFLM
+
+    return HFLM(pretrained=str(bundled), dtype="float32", device="cpu", batch_size=1)
+
+
+@pytest.fixture(scope="module")
+def numbers(data):
+    return dict(compare(str(CHECKOUT / "weights"), records_of(data, 100, 24, 1)))
+
+
+def test_accuracies_are_equal(numbers):
+    names = [name for name in numbers if " acc" in name]
+    assert len(names) == 7  # LAMBADA's, and two of each of three kinds of questions
+    for name in names:
+        theirs, *ours = numbers[name]
+        assert ours == [theirs, theirs], name
+    assert len({tuple(numbers[name]) for name in names}) > 3
+
+
+def test_perplexities_are_equal(numbers):
+    names = [name for name in numbers if "perplexity" in name or "bits" in name]
+    assert len(names) == 4
+    for name in names:
+        theirs, *ours = numbers[name]
+        assert ours == pytest.approx([theirs, theirs], rel=1e-4), name
+
+
+def test_greedy_texts_are_equal(numbers):
+    assert numbers["greedy texts equal, of 20"] == [1, 1, 1]
+
+
+PAIRS = [
+    ("The old woman said", " to the fox"),
+    ("The old woman said  ", "to the fox"),
+    ("", "Once upon a time"),
+    ("", "<|endoftext|>Once"),
+    ("The king\n", "and the queen"),
+    ("A fox. " * 300, "The end"),
+    ("Ein Fuchs – “größer", " als ich”"),
+    ("Once upon a ti", "me there was a fox"),  # a token spans the border
+    ("The wom", "an said, and th"),
+    ("He said “N", "o” – and again “no”"),
+]
+
+
+def test_loglikelihood(own, peer):
+    requests = requests_of("loglikelihood", *PAIRS)
+    theirs = peer.loglikelihood(requests, disable_tqdm=True)
+    ours = own.loglikelihood(requests, disable_tqdm=True)
+    assert [one[0] for one in ours] == pytest.approx([one[0] for one in theirs], rel=1e-4)
+    assert [one[1] for one in ours] == [one[1] for one in theirs]
+
+
+def test_loglikelihood_rolling(own, peer):
+    texts = ["", "One", "The fox went home. " * 10, "The fox went home. " * 300]
+    requests = requests_of("loglikelihood_rolling", *((text,) for text in texts))
+    theirs = peer.loglikelihood_rolling(requests, disable_tqdm=True)
+    ours = own.loglikelihood_rolling(requests, disable_tqdm=True)
+    assert ours == pytest.approx(theirs, rel=1e-4) and ours[0] == 0
+
+
+def test_greedy_texts_up_to_what_ends_them(own, peer):
+    prompts = ["Once upon a time", "The king said:", "A fox. " * 300, "He had a dog, and"]
+    assert greedy_texts(own, prompts, 30) == greedy_texts(peer, prompts, 30)
+
+
+def test_equal_requests_are_sampled_anew(own):
+    drawn = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 12}
+    asked = [("Once upon a time", drawn)] * 9
+    asked += [("Once upon a time", drawn | {"until": ["never"]}), ("Once upon a time", drawn)]
+    requests = requests_of("generate_until", *asked)
+    texts = own.generate_until(requests, disable_tqdm=True)
+    assert len(set(texts)) == 11  # over parts of eight, and over changes of the options
+    assert own.generate_until(requests, disable_tqdm=True) == texts
+
+
+def test_sampling_is_from_as_many_as_in_transformers(own, peer, monkeypatch):
+    from transformers import GenerationConfig
+
+    monkeypatch.setattr(peer.model, "generation_config", GenerationConfig())
+    prompt, drawn = "Once upon a time", {"temperature": 100.0, "max_gen_toks": 1}
+    requests = requests_of("generate_until", *[(prompt, drawn)] * 80)
+    ranked = own.lm.generate(prompt, max_new_tokens=1, logprobs=100).logprobs[0].top
+    ranks = {own.lm.tokenizer.decode([one]): rank for rank, (one, _) in enumerate(ranked)}
+    for model in (peer, own):
+        texts = model.generate_until(requests, disable_tqdm=True)
+        assert 40 <= max(ranks.get(text, 100) for text in texts) < 50
+
+
+def test_the_answers_go_to_the_harness_cache(own, monkeypatch):
+    kept = []
+    monkeypatch.setattr(own.cache_hook, "add_partial", lambda *entry: kept.append(entry))
+    (answer,) = own.loglikelihood(requests_of("loglikelihood", PAIRS[0]), disable_tqdm=True)
+    assert kept == [("loglikelihood", PAIRS[0], answer)]
+
+
+def test_it_is_registered_and_takes_what_the_command_line_hands_over(bundled):
+    assert get_model("gpt2np") is HarnessModel
+    arguments = {"pretrained": str(bundled), "dtype": "float64"}
+    more = {"batch_size": 1, "max_batch_size": None, "device": "cpu"}
+    model = HarnessModel.create_from_arg_obj(arguments, more)
+    assert model.lm.model.dtype == "float64"
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("wanted", "expected"),
+        [
+            ({}, {"max_new_tokens": 256, "temperature": 0.0, "stop": []}),
+            ({"until": "\n", "max_gen_toks": 5}, {"max_new_tokens": 5, "stop": ["\n"]}),
+            ({"until": ["a", ""], "max_tokens": 7}, {"max_new_tokens": 7, "stop": ["a"]}),
+            ({"temperature": 0.5}, {"temperature": 0.5, "top_k": 50, "top_p": 1.0}),
+            ({"temperature": 0.5, "top_k": None}, {"top_k": 0}),
+            ({"temperature": 0.5, "do_sample": False}, {"temperature": 0.0}),
+            ({"do_sample": True, "top_k": 3, "top_p": 0.9}, {"temperature": 1.0, "top_k": 3}),
+        ],
+    )
+    def test_by_hand(self, wanted, expected):
+        options = options_of(wanted)
+        assert {name: options[name] for name in expected} == expected
+
+    def test_an_unknown_one(self):
+        with pytest.raises(InvalidArgumentError, match="no option num_beams for a generation"):
+            options_of({"num_beams": 4})
+
+    def test_no_room_for_a_prompt(self, own):
+        with pytest.raises(InvalidArgumentError, match="512 new tokens leave no room"):
+            greedy_texts(own, ["The"], 512)

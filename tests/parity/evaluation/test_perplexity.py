@@ -1,0 +1,175 @@
+"""Perplexity against the program of Hugging Face's guide, and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers.references import load_reference
+
+from gpt2np import LanguageModel
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.evaluation.perplexity import perplexity
+from gpt2np.generation.scoring import strided_count, strided_spans
+
+TEXT = (
+    "Once upon a time there was a little fox who lived in a hollow tree. Every morning he went "
+    "down to the brook, and every evening he came home again.\n\n“Where have you been?” asked "
+    "the owl — “I have been waiting all day long.”\n"
+) * 20
+ASCII = TEXT.encode("ascii", "ignore").decode()
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    return LanguageModel.load(bundled)
+
+
+@pytest.fixture(scope="module")
+def peer(bundled):
+    return load_reference(bundled)
+
+
+def guide(model, ids, context, stride):
+    """(perplexity by the guide's weights, perplexity in which each counted token weighs the same)
+
+    transformers' loss of each window is the mean over its labels that aren't -100, after they have
+    been shifted by one.
+    """
+    import torch
+
+    losses, weights, counts, before = [], [], [], 0
+    for begin in range(0, len(ids), stride):
+        end = min(begin + context, len(ids))
+        labels = torch.tensor(ids[begin:end])[None]
+        inputs, new = labels.clone(), end - before
+        labels[:, :-new] = -100
+        counted = int((labels[:, 1:] != -100).sum())
+        if counted:  # else the loss is not a number
+            with torch.no_grad():
+                losses.append(model(inputs, labels=labels).loss.item())
+            weights.append(int((labels != -100).sum()) - 1)
+            counts.append(counted)
+        before = end
+        if end == len(ids):
+            break
+    by_guide = np.average(losses, weights=weights) if sum(weights) else math.nan
+    return math.exp(by_guide), math.exp(np.average(losses, weights=counts)), sum(counts)
+
+
+class TestAgainstTransformers:
+    @pytest.mark.parametrize(
+        ("context", "stride"), [(512, 512), (512, 256), (None, None), (64, 63), (64, 1), (7, 5)]
+    )
+    def test_strided_and_not(self, lm, peer, context, stride):
+        text = TEXT if stride != 1 and context != 7 else TEXT[:300]
+        ids = lm.tokenizer.encode(text)
+        result = perplexity(lm, [text], context=context, stride=stride)
+        by_guide, even, counted = guide(peer, ids, context or 512, stride or 256)
+        assert (result.tokens, result.counted) == (len(ids), counted)
+        assert result.perplexity == pytest.approx(even, rel=1e-5)
+        assert result.in_guide == pytest.approx(by_guide, rel=1e-5)
+
+    @pytest.mark.parametrize("length", [2, 511, 512, 513, 514, 1024, 1025])
+    @pytest.mark.parametrize("stride", [512, 256])
+    def test_lengths_around_the_context(self, lm, peer, length, stride):
+        ids = lm.tokenizer.encode(ASCII)[:length]
+        text = lm.tokenizer.decode(ids)
+        assert lm.tokenizer.encode(text) == ids
+        result = perplexity(lm, [text], stride=stride)
+        by_guide, even, counted = guide(peer, ids, 512, stride)
+        assert (result.tokens, result.counted) == (length, counted)
+        assert result.perplexity == pytest.approx(even, rel=1e-5)
+        assert result.in_guide == pytest.approx(by_guide, rel=1e-5, nan_ok=True)
+
+    def test_an_end_of_text_before(self, lm, peer):
+        result = perplexity(lm, ["The", TEXT[:300]], from_end_of_text=True)
+        losses = []
+        for text in ("The", TEXT[:300]):
+            ids = lm.tokenizer.encode(text)
+            _, even, count = guide(peer, [lm.bos_token_id, *ids], 512, 256)
+            losses.append((count, count * math.log(even)))
+        counted, total = np.sum(losses, 0)
+        assert result.counted == result.tokens == counted
+        assert -result.log_probability == pytest.approx(total, rel=1e-5)
+
+
+class TestNumbers:
+    def test_documents_do_not_see_each_other(self, lm):
+        both = perplexity(lm, [TEXT[:400], TEXT[400:900]])
+        alone = [perplexity(lm, [text]) for text in (TEXT[:400], TEXT[400:900])]
+        assert both.documents == 2
+        assert both.counted == sum(one.counted for one in alone)
+        total = sum(one.log_probability for one in alone)
+        assert both.log_probability == pytest.approx(total, rel=1e-6)
+
+    def test_units(self, lm):
+        text = "Ein Fuchs,  größer als\nich — “ja”.\n"
+        result = perplexity(lm, [text], from_end_of_text=True)
+        assert (result.words, result.characters, result.bytes) == (7, 35, 43)
+        assert len(text) == 35 and len(text.encode()) == 43 and len(text.split()) == 7
+        nats = -result.log_probability
+        assert result.perplexity == pytest.approx(math.exp(nats / result.tokens))
+        assert result.word_perplexity == pytest.approx(math.exp(nats / 7))
+        assert result.byte_perplexity == pytest.approx(math.exp(nats / 43))
+        assert result.bits_per_byte == pytest.approx(nats / math.log(2) / 43)
+        assert result.bits_per_character == pytest.approx(nats / math.log(2) / 35)
+
+    def test_tokens_that_do_not_count_are_as_hard_as_the_others(self, lm):
+        result = perplexity(lm, [TEXT], stride=512)
+        assert result.counted < result.tokens - 1
+        nats = -result.log_probability / result.counted * result.tokens
+        assert result.bits_per_byte == pytest.approx(nats / math.log(2) / len(TEXT.encode()))
+
+    def test_infinity_instead_of_an_overflow(self, lm):
+        result = perplexity(lm, ["xq" * 800])
+        assert result.words == 1 and result.word_perplexity == math.inf
+        assert math.isfinite(result.perplexity)
+
+    def test_special_tokens_are_plain_text(self, lm):
+        assert perplexity(lm, ["a<|endoftext|>b"]).tokens > 3
+
+    def test_progress(self, lm):
+        told = []
+        result = perplexity(lm, [TEXT, TEXT[:100]], progress=lambda *seen: told.append(seen))
+        assert [done for done, *_ in told] == sorted({done for done, *_ in told})
+        assert {total for _, total, _ in told} == {result.counted}
+        assert told[-1] == (result.counted, result.counted, {"perplexity": result.perplexity})
+
+
+def test_windows_are_made_as_they_are_needed(lm, monkeypatch):
+    made, seen = [], []
+
+    def counted(*size):
+        for span in strided_spans(*size):
+            made.append(span)
+            yield span
+
+    monkeypatch.setattr("gpt2np.evaluation.perplexity.strided_spans", counted)
+    text = TEXT[:600]
+    perplexity(lm, [text], context=64, stride=1, progress=lambda *_: seen.append(len(made)))
+    assert seen[0] <= 2 * (512 // 64 + 1) < len(made) // 4
+
+
+@pytest.mark.parametrize("length", range(30))
+def test_the_tokens_that_count_are_counted_without_the_windows(length):
+    for context in (2, 3, 7):
+        for stride in range(1, context + 1):
+            spans = strided_spans(length, context, stride)
+            expected = sum(span.stop - span.first for span in spans)
+            assert strided_count(length, context, stride) == expected
+
+
+class TestNothingToMeasure:
+    @pytest.mark.parametrize("documents", [[], [""]])
+    def test_no_text(self, lm, documents):
+        with pytest.raises(InvalidArgumentError, match="there is no text"):
+            perplexity(lm, documents, from_end_of_text=False)
+
+    def test_one_token(self, lm):
+        with pytest.raises(InvalidArgumentError, match="no token with another one before it"):
+            perplexity(lm, ["The"])
+        assert perplexity(lm, ["The"], from_end_of_text=True).counted == 1
+
+    def test_no_document_at_all_with_an_end_of_text(self, lm):
+        with pytest.raises(InvalidArgumentError, match="there is no text"):
+            perplexity(lm, [], from_end_of_text=True)

@@ -1,0 +1,229 @@
+"""Beam search against transformers.generate(num_beams=…), id by id, all hypotheses."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.references import load_reference
+
+from gpt2np import (
+    GPT2,
+    ContextLengthError,
+    GenerationOptions,
+    InvalidArgumentError,
+    LanguageModel,
+)
+from gpt2np.generation import beam_texts
+from gpt2np.generation.beam import beam_search
+
+# (beams, length penalty, early stopping, further options)
+SEARCHES = [
+    (2, 1.0, False, {}),
+    (3, 0.0, True, {}),
+    (3, 1.5, "never", {}),
+    (4, -1.0, False, {}),
+    (4, 2.0, True, {"repetition_penalty": 1.3}),
+    (4, 0.6, "never", {"no_repeat_ngram_size": 2}),
+    (5, 1.0, True, {"min_new_tokens": 9}),
+    (5, 0.3, False, {"bad_words_ids": [[5], [17, 3]]}),
+    (6, 1.0, "never", {"suppress_tokens": [9, 30]}),
+    (8, 3.0, False, {"repetition_penalty": 0.9, "no_repeat_ngram_size": 3}),
+]
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread():
+    """Its threads wait for each other in a loop, far longer than these small products take."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
+    """Whether all hypotheses have the ids, and the scores, of transformers'."""
+    beams, length_penalty, early_stopping, further = search
+    common = {"num_beams": beams, "length_penalty": length_penalty, "max_new_tokens": new_tokens}
+    words = further.get("bad_words_ids", []) + [[i] for i in further.get("suppress_tokens", [])]
+    ours = beam_search(
+        model,
+        prompt,
+        GenerationOptions(
+            temperature=0,
+            early_stopping=early_stopping,
+            bad_words=words,
+            **common,
+            **{name: value for name, value in further.items() if not isinstance(value, list)},
+        ),
+        eos_token_ids,
+    )
+    with torch.no_grad():
+        theirs = reference.generate(
+            torch.tensor([prompt]),
+            do_sample=False,
+            early_stopping=early_stopping,
+            num_return_sequences=beams,
+            eos_token_id=sorted(eos_token_ids),
+            pad_token_id=sorted(eos_token_ids)[0],
+            return_dict_in_generate=True,
+            output_scores=True,
+            **common,
+            **further,
+        )
+    assert len(ours) == beams
+    for found, ids, score in zip(ours, theirs.sequences, theirs.sequences_scores, strict=True):
+        ids = ids[len(prompt) :].tolist()
+        assert (found.ids, set(ids[len(found.ids) :]) - set(eos_token_ids)) == (
+            ids[: len(found.ids)],
+            set(),
+        )
+        assert found.score == pytest.approx(float(score), rel=1e-5, abs=1e-4)
+        assert (found.finish_reason == "eos") == (found.ids[-1] in eos_token_ids)
+        seen.append(found.finish_reason)
+
+
+def test_random_models(tiny, show):
+    """Several ids end a text here, so that beams end at different lengths."""
+    folder, reference = tiny
+    model, rng, seen = GPT2.from_folder(folder), np.random.default_rng(21), []
+    for number in range(2 * len(SEARCHES)):
+        prompt = rng.integers(0, 211, rng.integers(1, 20)).tolist()
+        ends = set(rng.choice(211, [1, 6, 20, 60][number % 4], replace=False).tolist())
+        search = SEARCHES[number % len(SEARCHES)]
+        compare(model, reference, prompt, ends, search, int(rng.integers(2, 28)), seen)
+    assert {"eos", "length"} == set(seen)
+    ended = seen.count("eos")
+    show("beam search", f"random model: 20 searches, {len(seen)} texts equal, {ended} end by eos")
+
+
+def test_bundled_model(bundled, data, show):
+    model, reference, seen = GPT2.from_folder(bundled), load_reference(bundled), []
+    tokenizer = LanguageModel.load(bundled).tokenizer
+    stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
+    for number, search in enumerate(SEARCHES):
+        text = stories[40 + number].strip()
+        # The last words of a story are followed by its end.
+        prompt = tokenizer.encode(text[-150:] if number % 2 else text[:200])
+        compare(model, reference, prompt, {4095}, search, 24, seen)
+    ended = seen.count("eos")
+    show("beam search", f"bundled model: 10 searches, {len(seen)} texts equal, {ended} end by eos")
+
+
+def test_until_the_context_is_full(tiny):
+    model = GPT2.from_folder(tiny[0])
+    options = GenerationOptions(temperature=0, num_beams=3, max_new_tokens=100)
+    found = beam_search(model, [5] * 40, options, ())
+    assert [len(each.ids) for each in found] == [9, 9, 9]
+    assert {each.finish_reason for each in found} == {"length"}
+    assert len(beam_search(model, [5] * 48, options, ())[0].ids) == 1
+    with pytest.raises(ContextLengthError):
+        beam_search(model, [5] * 49, options, ())
+
+
+def test_one_step_takes_the_likeliest(tiny):
+    model = GPT2.from_folder(tiny[0])
+    options = GenerationOptions(temperature=0, num_beams=4, max_new_tokens=1)
+    found = beam_search(model, [1, 2, 3], options, ())
+    logits = model.forward([[1, 2, 3]])[-1].astype(np.float64)
+    logs = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
+    assert [each.ids[0] for each in found] == np.argsort(-logs)[:4].tolist()
+    np.testing.assert_allclose([each.score for each in found], np.sort(logs)[::-1][:4], atol=1e-5)
+
+
+def test_stop_ids_end_a_beam(tiny):
+    model = GPT2.from_folder(tiny[0])
+    options = {"temperature": 0, "num_beams": 4, "max_new_tokens": 20}
+    free = beam_search(model, [1, 2, 3], GenerationOptions(**options), ())
+    stop = free[0].ids[5]
+    found = beam_search(model, [1, 2, 3], GenerationOptions(**options, stop_token_ids=[stop]), ())
+    assert any(each.finish_reason == "stop" for each in found)
+    for each in found:
+        assert stop not in each.ids[:-1]
+        assert (each.ids[-1] == stop) == (each.finish_reason == "stop")
+
+
+def test_everything_ruled_out(tiny):
+    model = GPT2.from_folder(tiny[0])
+    words = [[i] for i in range(211)]
+    options = GenerationOptions(temperature=0, num_beams=2, bad_words=words)
+    with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
+        beam_search(model, [1], options, ())
+
+
+def test_a_beam_without_a_way_on_leaves_the_others(tiny):
+    """Forms of text that some beams can't fulfil."""
+
+    class OneWay:
+        """Ids 5 and 6 first; after 5 nothing at all, after 6 only 7."""
+
+        def __init__(self, way=(5, 6)):
+            self.way = way
+
+        complete = property(lambda self: self.way is None)
+
+        def allowed(self):
+            return np.isin(np.arange(211), self.way)
+
+        def advance(self, token_id):
+            return OneWay({5: (), 6: (7,), 7: None}[token_id])
+
+    model = GPT2.from_folder(tiny[0])
+    options = GenerationOptions(temperature=0, num_beams=3)
+    found = beam_search(model, [1, 2], options, (), OneWay())
+    assert [(each.ids, each.finish_reason) for each in found] == [([6, 7], "stop")]
+    with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
+        beam_search(model, [1, 2], options, (), OneWay((5,)))
+
+
+class TestTexts:
+    @pytest.fixture(scope="class")
+    def lm(self, bundled):
+        return LanguageModel.load(bundled)
+
+    def test_alternatives(self, lm):
+        best = lm.generate(
+            "Once upon a time", num_beams=4, num_return_sequences=3, max_new_tokens=15
+        )
+        assert len(best.alternatives) == 2
+        for completion in [best, *best.alternatives]:
+            assert completion.text == lm.tokenizer.decode(completion.ids)
+            assert completion.prompt == "Once upon a time" and completion.seconds > 0
+
+    def test_stops_cut_it(self, lm):
+        options = {"num_beams": 4, "max_new_tokens": 25}
+        whole = lm.generate("Once upon a time", **options)
+        stop = whole.text[20:24]
+        for cut in ({"stop": stop}, {"stop_regex": stop.replace(".", r"\.")}):
+            found = lm.generate("Once upon a time", **options, **cut)
+            assert found.text == whole.text[: whole.text.index(stop)]
+            assert found.finish_reason == "stop"
+            assert found.ids == whole.ids[: len(found.ids)] and len(found.ids) < len(whole.ids)
+
+    def test_log_probabilities(self, lm):
+        found = lm.generate(
+            "Once upon", num_beams=3, max_new_tokens=9, logprobs=1, prompt_logprobs=0
+        )
+        assert [each.id for each in found.logprobs] == found.ids
+        assert found.prompt_logprobs[0] is None
+        assert [each.id for each in found.prompt_logprobs[1:]] == found.prompt_ids[1:]
+        again = lm.generate([*found.prompt_ids, *found.ids], max_new_tokens=1, prompt_logprobs=1)
+        assert again.prompt_logprobs[-9:] == found.logprobs
+
+    def test_the_prompt_is_scored_once(self, lm, monkeypatch):
+        scored, score = [], beam_texts.text_logprobs
+        monkeypatch.setattr(
+            beam_texts, "text_logprobs", lambda *a: scored.append(a[1]) or score(*a)
+        )
+        found = lm.generate(
+            "Once upon", num_beams=4, num_return_sequences=4, max_new_tokens=3, prompt_logprobs=0
+        )
+        assert len(found.alternatives) == 3 and scored == [found.prompt_ids]
+
+    def test_a_batch_with_and_without_beams(self, lm):
+        prompts, each = ["Once upon a time", "The king"], [{"num_beams": 3}, {"temperature": 0}]
+        found = lm.generate_batch(prompts, each, max_new_tokens=12, seed=1)
+        for prompt, options, completion in zip(prompts, each, found, strict=True):
+            assert completion.ids == lm.generate(prompt, **options, max_new_tokens=12).ids
+
+    def test_not_as_a_stream(self, lm):
+        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search has no text"):
+            lm.stream("x", num_beams=2)

@@ -1,0 +1,94 @@
+"""generation_config.json: what is honoured, what is told, what is refused."""
+
+import json
+
+import pytest
+from transformers import GenerationConfig
+
+from gpt2np import CheckpointError
+from gpt2np.generation import read_generation_config
+
+
+def read(folder, **content):
+    (folder / "generation_config.json").write_text(json.dumps(content))
+    return read_generation_config(folder)
+
+
+def test_what_is_honoured(tmp_path):
+    asked = {
+        "temperature": 0.5,
+        "top_k": 7,
+        "top_p": 0.8,
+        "min_p": 0.1,
+        "typical_p": 0.9,
+        "repetition_penalty": 1.2,
+        "no_repeat_ngram_size": 3,
+        "min_new_tokens": 4,
+        "max_new_tokens": 50,
+        "length_penalty": 2.0,
+        "early_stopping": "never",
+    }
+    config = read(tmp_path, **asked, do_sample=True)
+    assert config.ignored == ()
+    assert {name: getattr(config.options, name) for name in asked} == asked
+
+
+def test_bans(tmp_path):
+    """As in transformers, where an end of the text is not banned as a bad word."""
+    config = read(tmp_path, bad_words_ids=[[5], [6, 7], [9]], suppress_tokens=[3], eos_token_id=9)
+    assert config.options.bad_words == ((5,), (6, 7), (3,)) and config.ignored == ()
+
+
+def test_beams(tmp_path):
+    greedy = read(tmp_path, num_beams=4)
+    assert (greedy.options.num_beams, greedy.options.temperature) == (4, 0)
+    sampled = read(tmp_path, num_beams=4, do_sample=True)
+    assert sampled.options.num_beams == 1 and sampled.ignored == ("num_beams",)
+
+
+def test_what_is_not_done_is_told(tmp_path):
+    asked = {"min_length": 5, "penalty_alpha": 0.6, "guidance_scale": 1, "sequence_bias": []}
+    assert read(tmp_path, **asked).ignored == ("penalty_alpha", "min_length")
+
+
+def test_what_is_about_one_call_is_not_the_files_to_say(tmp_path):
+    config = read(
+        tmp_path, seed=1, stop=["a"], num_return_sequences=3, window=9, logprobs=2, regex="x"
+    )
+    options = config.options
+    assert (options.seed, options.stop, options.num_return_sequences, options.window) == (
+        None,
+        (),
+        1,
+        0,
+    )
+
+
+def test_as_transformers_writes_it(tmp_path):
+    GenerationConfig().save_pretrained(tmp_path)
+    config = read_generation_config(tmp_path)
+    assert config.ignored == () and config.options.num_beams == 1
+    GenerationConfig(num_beams=3, length_penalty=0.5, early_stopping=True).save_pretrained(tmp_path)
+    options = read_generation_config(tmp_path).options
+    assert (options.num_beams, options.length_penalty, options.early_stopping) == (3, 0.5, True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"bad_words_ids": 5},
+        {"bad_words_ids": [5]},
+        {"bad_words_ids": [["a"]]},
+        {"suppress_tokens": "x"},
+        {"suppress_tokens": [-1]},
+        {"repetition_penalty": 0},
+        {"num_beams": "many"},
+        {"num_beams": [2]},
+        {"num_beams": 0},
+        {"early_stopping": "soon"},
+        {"min_p": 2},
+    ],
+)
+def test_damaged(tmp_path, content):
+    with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+        read(tmp_path, **content)

@@ -1,0 +1,185 @@
+"""Sampling filters against transformers' logits processors."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+
+from gpt2np import GenerationOptions
+from gpt2np.generation import (
+    apply_temperature,
+    min_p_filter,
+    next_id,
+    next_probabilities,
+    top_k_filter,
+    top_p_filter,
+    typical_filter,
+)
+from gpt2np.model.ops import softmax
+
+RNG = np.random.default_rng(11)
+CASES = {
+    "normal": RNG.normal(0, 3, (20, 1000)),
+    "gpt2's size": RNG.normal(-30, 4, (4, 50257)),
+    "flat": RNG.normal(0, 1e-3, (10, 300)),
+    "peaked": np.eye(8, 64) * 50,
+    "ties": RNG.integers(-3, 4, (40, 100)),
+    "all equal": np.zeros((2, 64)),
+    "two tokens": RNG.normal(size=(10, 2)),
+    "huge": RNG.normal(0, 1e4, (10, 100)),
+    "tiny": RNG.normal(0, 1e-30, (10, 100)),
+    "some ruled out": np.where(RNG.random((10, 100)) < 0.5, -np.inf, RNG.normal(0, 2, (10, 100))),
+}
+
+
+@pytest.fixture(params=CASES)
+def logits(request):
+    return CASES[request.param].astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def stable_sort(monkeypatch):
+    """torch.sort orders equals as it likes, and top-p may cut between them; make it stable."""
+    sort = torch.sort
+    monkeypatch.setattr(
+        torch, "sort", lambda x, descending: sort(x, descending=descending, stable=True)
+    )
+
+
+def check_same(ours, logits, *warpers):
+    """The kept set of transformers in float32, and its probabilities without float32's rounding."""
+    kept, exact = torch.tensor(logits), torch.tensor(logits.astype(np.float64))
+    for warper in warpers:
+        kept = warper(None, kept)
+        if isinstance(warper, TemperatureLogitsWarper):
+            exact = warper(None, exact)
+    exact = torch.softmax(exact.masked_fill(torch.isneginf(kept), -torch.inf), -1).numpy()
+    np.testing.assert_array_equal(ours > 0, exact > 0)
+    np.testing.assert_allclose(ours, exact, atol=1e-6)
+
+
+def probabilities(logits):
+    return softmax(logits.astype(np.float64))
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 40, 63])
+def test_top_k(logits, k):
+    check_same(probabilities(top_k_filter(logits, k)), logits, TopKLogitsWarper(k))
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.1, 0.37, 0.5, 0.9, 0.95, 0.999])
+def test_top_p(logits, p):
+    check_same(probabilities(top_p_filter(logits, p)), logits, TopPLogitsWarper(p))
+
+
+def test_top_p_keeps_equal_values_whatever_the_order_of_equals(logits, monkeypatch):
+    monkeypatch.undo()
+    kept = TopPLogitsWarper(0.6)(None, torch.tensor(logits)).numpy()
+    np.testing.assert_array_equal(np.sort(top_p_filter(logits, 0.6)), np.sort(kept))
+
+
+@pytest.mark.parametrize("p", [0.0, 1e-6, 0.05, 0.3, 0.9, 1.0])
+def test_min_p(logits, p):
+    check_same(probabilities(min_p_filter(logits, p)), logits, MinPLogitsWarper(p))
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.1, 0.2, 0.5, 0.9, 0.95, 0.999])
+def test_typical(logits, p):
+    check_typical(typical_filter(logits, p), logits, p)
+
+
+def check_typical(ours, logits, p):
+    """The kept set of transformers in float64, but for float32's rounding.
+
+    Tokens in which they differ weigh less than that, or lie at the border itself. (In float32
+    transformers' own sum over 50,257 tokens is off by ten times as much.)
+    """
+    exact = torch.tensor(logits.astype(np.float64))
+    kept = TypicalLogitsWarper(p)(None, exact).numpy() > -np.inf
+    other = kept != (ours > -np.inf)
+    probability = softmax(logits.astype(np.float64))
+    log_p = np.log(np.maximum(probability, 1e-300))
+    distance = np.abs(-log_p + (probability * log_p).sum(-1, keepdims=True))
+    border = np.where(kept, distance, -1).max(-1, keepdims=True)
+    at_border = np.abs(distance - border) <= 2e-5 * np.maximum(1, border)
+    light = (probability * other).sum(-1, keepdims=True) <= 1e-6
+    assert (at_border | light | ~other).all()
+    np.testing.assert_array_equal(ours[ours > -np.inf], logits[ours > -np.inf])
+
+
+def test_thousands_of_random_rows(show):
+    """Every filter on rows of many scales; each filter's kept set is transformers'."""
+    rng, rows = np.random.default_rng(5), 0
+    for _ in range(150):
+        scale, size = 10.0 ** rng.uniform(-3, 3), int(rng.integers(2, 300))
+        logits = rng.normal(rng.normal(0, 50), scale, (8, size)).astype(np.float32)
+        k, p = int(rng.integers(1, size)), float(rng.uniform(0.01, 0.99))
+        check_same(probabilities(top_k_filter(logits, k)), logits, TopKLogitsWarper(k))
+        check_same(probabilities(top_p_filter(logits, p)), logits, TopPLogitsWarper(p))
+        check_same(probabilities(min_p_filter(logits, p)), logits, MinPLogitsWarper(p))
+        check_typical(typical_filter(logits, p), logits, p)
+        rows += 4 * len(logits)
+    show("sampling filters against transformers", f"{rows} random rows: the same kept sets")
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.7, 1.0, 2.5])
+def test_temperature(logits, temperature):
+    ours = probabilities(apply_temperature(logits, temperature))
+    check_same(ours, logits, TemperatureLogitsWarper(temperature))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "k", "p", "min_p"),
+    [(0.8, 40, 0.9, 0.0), (1.3, 5, 0.6, 0.1), (0.5, 200, 0.2, 0.5)],
+)
+def test_all_in_order(logits, temperature, k, p, min_p):
+    options = GenerationOptions(temperature=temperature, top_k=k, top_p=p, min_p=min_p)
+    warpers = TemperatureLogitsWarper(temperature), TopKLogitsWarper(k), TopPLogitsWarper(p)
+    check_same(next_probabilities(logits, options), logits, *warpers, MinPLogitsWarper(min_p))
+
+
+def test_typical_comes_last():
+    rng = np.random.default_rng(8)
+    for _ in range(200):
+        logits = rng.normal(0, 3, (1, 60)).astype(np.float32)
+        options = GenerationOptions(temperature=1.3, top_k=25, top_p=0.9, min_p=0.01, typical_p=0.6)
+        warpers = (
+            *(TemperatureLogitsWarper(1.3), TopKLogitsWarper(25), TopPLogitsWarper(0.9)),
+            *(MinPLogitsWarper(0.01), TypicalLogitsWarper(0.6)),
+        )
+        check_same(next_probabilities(logits, options), logits, *warpers)
+
+
+def test_top_p_keeps_the_token_that_crosses():
+    logits = np.log([0.5, 0.3, 0.2])
+    assert (top_p_filter(logits, 0.6) > -np.inf).tolist() == [True, True, False]
+    assert (top_p_filter(logits, 0.01) > -np.inf).tolist() == [True, False, False]
+
+
+def test_the_smallest_temperature_is_greedy_and_not_nan():
+    options = GenerationOptions(temperature=5e-324, top_k=0)
+    probabilities = next_probabilities(np.array([1.0, 3.0, 2.0], np.float32), options)
+    assert probabilities.tolist() == [0, 1, 0]
+
+
+def test_greedy_takes_the_first_of_equals():
+    options = GenerationOptions(temperature=0)
+    logits = np.array([0, 2, 2], np.float32)
+    assert next_probabilities(logits, options).tolist() == [0, 1, 0]
+    assert next_id(logits, options, np.random.default_rng(0)) == 1
+
+
+def test_draws_follow_the_probabilities():
+    options = GenerationOptions(temperature=0.9, top_k=6, top_p=0.95)
+    logits = RNG.normal(0, 1, 10).astype(np.float32)
+    rng = np.random.default_rng(0)
+    counts = np.bincount([next_id(logits, options, rng) for _ in range(20_000)], minlength=10)
+    expected = next_probabilities(logits, options)
+    assert not counts[expected == 0].any()
+    np.testing.assert_allclose(counts / 20_000, expected, atol=0.015)

@@ -1,0 +1,51 @@
+"""Greedy continuations against transformers.generate, id by id."""
+
+import copy
+
+import numpy as np
+import torch
+from helpers.references import reference_logits
+from transformers import GPT2LMHeadModel
+
+from gpt2np import LanguageModel
+
+NEAR_TIE = 1e-4
+NEW_TOKENS = 200
+
+
+def continued(reference, prompts):
+    """transformers' continuation of each prompt, all at once, with padding in front."""
+    longest, end = max(map(len, prompts)), reference.generation_config.eos_token_id
+    there = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    ids = torch.tensor([[end] * (longest - len(p)) + p for p in prompts])
+    options = {"do_sample": False, "max_new_tokens": NEW_TOKENS, "pad_token_id": end}
+    with torch.no_grad():
+        rows = reference.generate(ids, attention_mask=there, **options)[:, longest:].tolist()
+    return [row[: row.index(end) + 1] if end in row else row for row in rows]
+
+
+def test_twenty_prompts(bundled, data, show):
+    reference = GPT2LMHeadModel.from_pretrained(
+        bundled, dtype="float32", attn_implementation="eager"
+    ).eval()
+    lm = LanguageModel.load(bundled)
+    text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
+    documents = [part.strip() for part in text.split("<|endoftext|>")][10:30]
+    cuts = [lm.tokenizer.encode(text)[: 5 + 10 * n] for n, text in enumerate(documents)]
+    equal = near_ties = 0
+    for number, (prompt, theirs) in enumerate(zip(cuts, continued(reference, cuts), strict=True)):
+        ours = lm.generate(prompt, temperature=0, max_new_tokens=NEW_TOKENS).ids
+        if ours == theirs:
+            equal += 1
+            continue
+        place = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
+        exact = copy.deepcopy(reference).double()
+        second, first = np.sort(reference_logits(exact, prompt + ours[:place])[-1])[-2:]
+        show("greedy", f"prompt {number}: differs at {place}, gap {first - second:.1e} there")
+        assert first - second < NEAR_TIE
+        near_ties += 1
+    line = (
+        f"{equal} of {len(documents)} prompts by {NEW_TOKENS} tokens equal, {near_ties} near-ties"
+    )
+    show("greedy continuations against transformers.generate", line)
+    assert equal + near_ties == 20

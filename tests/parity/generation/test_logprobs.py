@@ -1,0 +1,125 @@
+"""Log probabilities against transformers in float64, of generated tokens and of prompts."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from helpers.references import load_reference, reference_logits, to_float64
+
+from gpt2np import GPT2, LanguageModel
+from gpt2np.generation.logprobs import log_softmax, text_logprobs, token_logprob
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    return LanguageModel.load(bundled)
+
+
+@pytest.fixture(scope="module")
+def exact(bundled):
+    """ids → transformers' log probabilities (T, V), computed in float64."""
+    model = to_float64(load_reference(bundled))
+    return lambda ids: torch.log_softmax(torch.tensor(reference_logits(model, ids)), -1).numpy()
+
+
+def check(found, ids, logs, top):
+    """What was found for ids, where the rows of logs are the distributions they came from."""
+    assert [each.id for each in found] == list(ids)
+    for each, row in zip(found, logs, strict=True):
+        assert each.logprob == pytest.approx(row[each.id], abs=5e-5)
+        likeliest = np.argsort(-row, kind="stable")[:top]
+        assert [token_id for token_id, _ in each.top] == likeliest.tolist()
+        np.testing.assert_allclose([p for _, p in each.top], row[likeliest], atol=5e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 0},
+        {"temperature": 0.6, "top_k": 3, "repetition_penalty": 1.5, "seed": 1},
+        {"best_of": 3, "seed": 2},
+    ],
+)
+def test_generated_tokens(lm, exact, options):
+    """The model's own distribution, whatever penalties and filters chose from."""
+    found = lm.generate("Once upon a time", max_new_tokens=20, logprobs=4, **options)
+    logs = exact([*found.prompt_ids, *found.ids])[len(found.prompt_ids) - 1 : -1]
+    check(found.logprobs, found.ids, logs, 4)
+
+
+def test_a_prompt(lm, exact, data):
+    text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")[:900]
+    found = lm.generate(text, max_new_tokens=1, seed=0, prompt_logprobs=3)
+    assert 100 < len(found.prompt_ids) == len(found.prompt_logprobs)
+    assert found.prompt_logprobs[0] is None and found.logprobs is None
+    check(found.prompt_logprobs[1:], found.prompt_ids[1:], exact(found.prompt_ids)[:-1], 3)
+
+
+def test_they_change_nothing(lm):
+    options = {"seed": 4, "max_new_tokens": 20}
+    plain = lm.generate("The king", **options)
+    for further in ({"logprobs": 0}, {"prompt_logprobs": 5}, {"logprobs": 2, "prompt_logprobs": 0}):
+        assert lm.generate("The king", **options, **further).ids == plain.ids
+    assert plain.logprobs is plain.prompt_logprobs is None
+    assert all(not each.top for each in lm.generate("x", logprobs=0, max_new_tokens=3).logprobs)
+
+
+def test_short_prompts(lm):
+    assert lm.generate("", prompt_logprobs=2, max_new_tokens=1).prompt_logprobs == [None]
+    two = lm.generate([5, 6], prompt_logprobs=2, max_new_tokens=1).prompt_logprobs
+    assert two[0] is None and two[1].id == 6
+
+
+def test_a_prompt_that_a_window_cuts(lm):
+    ids = np.random.default_rng(0).integers(0, 4000, 600).tolist()
+    found = lm.generate(ids, prompt_logprobs=0, window=100, max_new_tokens=1, seed=0)
+    assert found.prompt_logprobs[:501] == [None] * 501
+    assert [each.id for each in found.prompt_logprobs[501:]] == ids[501:]
+
+
+def test_best_of(lm):
+    options = {"max_new_tokens": 25, "seed": 40}
+    singles = [lm.generate("The", max_new_tokens=25, seed=40 + j, logprobs=0) for j in range(5)]
+    means = [np.mean([each.logprob for each in single.logprobs]) for single in singles]
+    order = np.argsort(means)[::-1]
+    best = lm.generate("The", best_of=5, num_return_sequences=3, **options)
+    found = [best, *best.alternatives]
+    assert [each.seed for each in found] == [40 + j for j in order[:3]]
+    assert [each.ids for each in found] == [singles[j].ids for j in order[:3]]
+    assert best.logprobs is None  # nobody asked for them
+
+
+def test_ties_and_extremes():
+    logits = np.array([1, 3, 3, 2, 3], np.float32)
+    assert [i for i, _ in token_logprob(logits, 0, 2).top] == [1, 2]
+    assert [i for i, _ in token_logprob(logits, 0, 99).top] == [1, 2, 4, 3, 0]
+    np.testing.assert_allclose(log_softmax(np.float32([1e30, 0])), [0, -1e30], rtol=1e-6)
+    assert np.exp(log_softmax(np.float32([-80, -81, -90]))).sum() == pytest.approx(1)
+
+
+def test_long_prompts_take_little_memory(lm):
+    """Not the (T, V) of all logits, 8 MB here and 200 MB for GPT-2."""
+    ids = np.random.default_rng(0).integers(0, 4000, 512).tolist()
+    text_logprobs(lm.model, ids, 2, lm.model.new_cache())
+    tracemalloc.start()
+    found = text_logprobs(lm.model, ids, 2, lm.model.new_cache())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(found) == 511
+    assert peak < 0.8 * 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
+
+
+def test_on_a_random_model(tiny):
+    folder, reference = tiny
+    rng, model = np.random.default_rng(6), GPT2.from_folder(folder)
+    for _ in range(20):
+        ids = rng.integers(0, 211, rng.integers(2, 48)).tolist()
+        logs = reference_logits(reference, ids).astype(np.float64)
+        logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
+        found = text_logprobs(model, ids, 0, model.new_cache())
+        np.testing.assert_allclose(
+            [each.logprob for each in found],
+            logs[np.arange(len(ids) - 1), ids[1:]],
+            atol=2e-5,
+        )

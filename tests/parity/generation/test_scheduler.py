@@ -1,0 +1,366 @@
+"""Batches: whenever a sequence joins, and whatever runs beside it, it gets what it gets alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
+
+from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
+from gpt2np.generation import RunningSequence, Scheduler, decode_step, start_sequence
+from gpt2np.generation.prompt import share_prompt
+from gpt2np.generation.speculate import Speculation
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return GPT2.from_folder(tiny[0])
+
+
+def random_options(rng, vocab_size, longest=24):
+    """Some of everything that changes ids."""
+    options = {"max_new_tokens": int(rng.integers(1, longest)), "seed": int(rng.integers(1000))}
+    options["temperature"] = float(rng.choice([0, 0, 0.7, 1.0, 1.5]))
+    for name, values in {
+        "top_k": [0, 5, 40],
+        "top_p": [1.0, 0.9, 0.5],
+        "min_p": [0.0, 0.02],
+        "typical_p": [1.0, 0.8],
+        "repetition_penalty": [1.0, 1.3],
+        "frequency_penalty": [0.0, 0.5],
+        "no_repeat_ngram_size": [0, 0, 3],
+        "window": [0, 0, 20],
+        "prompt_lookup": [False, True],
+    }.items():
+        options[name] = rng.choice(values).item()
+    ids = rng.integers(0, vocab_size, 6).tolist()
+    for name, values in {
+        "presence_penalty": [0.0, 0.0, 0.7],
+        "logit_bias": [{}, {}, {ids[0]: 3.0, ids[1]: -5.0, vocab_size - 1: 2.0}],
+        "bad_words": [(), (), [[ids[2]], [ids[3], ids[4]]]],
+        "stop_token_ids": [(), (), [ids[5]]],
+        "min_new_tokens": [0, 0, options["max_new_tokens"] // 2],
+        "logprobs": [None, None, 2],
+    }.items():
+        options[name] = values[int(rng.integers(len(values)))]
+    return GenerationOptions(**options)
+
+
+class StopPair:
+    """A listener that stops a sequence where five divides the sum of its last two ids."""
+
+    def __init__(self):
+        self.ids = []
+
+    def push(self, token_id):
+        self.ids.append(token_id)
+        return len(self.ids) > 4 and sum(self.ids[-2:]) % 5 == 0
+
+    def finish(self):
+        return False
+
+
+class EveryThird:
+    """A constraint: an id has another remainder by three than that before it."""
+
+    complete = False
+
+    def __init__(self, vocab_size, last=0):
+        self.vocab_size, self.last = vocab_size, last
+
+    def allowed(self):
+        return np.arange(self.vocab_size) % 3 != self.last % 3
+
+    def advance(self, token_id):
+        return EveryThird(self.vocab_size, token_id)
+
+
+def start(model, prompt, options, eos_token_ids, draft=None):
+    sequence = start_sequence(model, prompt, options, eos_token_ids)
+    if options.seed % 3 == 0:
+        sequence.constraint = EveryThird(sequence.vocab_size)
+    if options.seed % 4 == 0:
+        sequence.listener = StopPair()
+    if options.prompt_lookup:
+        sequence.speculation = Speculation(model, None)
+    elif draft:
+        sequence.speculation = Speculation(model, draft)
+    return sequence
+
+
+def alone(model, prompt, options, eos_token_ids):
+    """The ids one by one, without guesses; and how near each choice was to another."""
+    sequence = start(model, prompt, options, eos_token_ids)
+    sequence.speculation = None
+    gaps = watch(sequence)
+    while sequence.finish_reason is None:
+        decode_step(model, [sequence])
+    return sequence, gaps
+
+
+def run_batch(model, rng, jobs, eos_token_ids, draft):
+    """Sequences join a few at a time, at random steps; returns them in their own order.
+
+    Half of them have a draft, which has fewer rows than the model. Those of one prompt share it.
+    """
+    scheduler = Scheduler(model, max_running=int(rng.integers(1, 9)))
+    drafts = [draft if rng.random() < 0.5 else None for _ in jobs]
+    sequences = [start(model, *job, eos_token_ids, d) for job, d in zip(jobs, drafts, strict=True)]
+    for one, other in zip(sequences[::2], sequences[1::2], strict=False):
+        if one.prompt == other.prompt and one.options.window == other.options.window:
+            share_prompt([one, other])
+    waiting, ended = list(rng.permutation(len(jobs))), []
+    while waiting or scheduler.busy:
+        for _ in range(min(len(waiting), int(rng.integers(0, 4)))):
+            scheduler.add(sequences[waiting.pop()])
+        ended += scheduler.step()
+        assert len(scheduler.running) <= 8
+    assert sorted(map(id, ended)) == sorted(map(id, sequences))
+    return sequences
+
+
+def smaller(model, rows):
+    """A draft: the first block of a model, with fewer rows."""
+    weights = {n: a for n, a in model.weights.items() if n[:2] != "h." or n[:4] == "h.0."}
+    weights["wte.weight"] = weights["wte.weight"][:rows]
+    return GPT2(replace(model.config, n_layer=1, vocab_size=rows), weights)
+
+
+def random_jobs(rng, vocab_size, longest):
+    """Prompts, some of them twice in a row, with options."""
+    jobs = []
+    for _ in range(rng.integers(2, 8)):
+        again = jobs and rng.random() < 0.3
+        prompt = rng.integers(0, vocab_size, rng.integers(1, 25)).tolist()
+        options = random_options(rng, vocab_size, longest)
+        jobs.append((jobs[-1][0] if again else prompt, options))
+    return jobs
+
+
+def check_batches(model, rng, batches, vocab_size, longest):
+    rows = near = flipped = 0
+    draft = smaller(model, vocab_size - 11)
+    for _ in range(batches):
+        eos_token_ids = set(rng.choice(vocab_size, 3).tolist())
+        jobs = random_jobs(rng, vocab_size, longest)
+        for together, job in zip(
+            run_batch(model, rng, jobs, eos_token_ids, draft), jobs, strict=True
+        ):
+            single, gaps = alone(model, *job, eos_token_ids)
+            rows += 1
+            near += sum(distance < NEAR_TIE for distance in gaps)
+            if together.ids != single.ids:
+                assert_fell_otherwise(together.ids, single.ids, gaps)
+                flipped += 1
+            else:
+                assert together.finish_reason == single.finish_reason
+    return f"{batches} batches, {rows} rows: {rows - flipped} equal; {near} near-ties met"
+
+
+def test_two_hundred_random_batches(model, show):
+    line = check_batches(model, np.random.default_rng(31), 200, 211, 24)
+    show("each row of a batch against its own single run", f"random model: {line}")
+
+
+def test_bundled_model(bundled, show):
+    line = check_batches(GPT2.from_folder(bundled), np.random.default_rng(32), 8, 4096, 20)
+    show("each row of a batch against its own single run", f"bundled model: {line}")
+
+
+@pytest.mark.slow
+def test_two_hundred_batches_of_the_bundled_model(bundled, show):
+    line = check_batches(GPT2.from_folder(bundled), np.random.default_rng(33), 200, 4096, 60)
+    show("each row of a batch against its own single run", f"bundled model: {line}")
+
+
+class TestScheduler:
+    def options(self, **given):
+        return GenerationOptions(**{"max_new_tokens": 5, "seed": 0} | given)
+
+    def test_first_come_first_served(self, model):
+        scheduler = Scheduler(model, max_running=2)
+        sequences = [start_sequence(model, [1, i], self.options(), ()) for i in range(5)]
+        assert not scheduler.busy and scheduler.free == 2
+        for sequence in sequences:
+            scheduler.add(sequence)
+        assert scheduler.free == 0 and scheduler.step() == []
+        assert scheduler.running == sequences[:2] and list(scheduler.waiting) == sequences[2:]
+        ended = []
+        while scheduler.busy:
+            ended += scheduler.step()
+        assert ended == sequences and scheduler.step() == []
+
+    def test_the_same_order_each_time(self, model, monkeypatch):
+        """Elsewhere than on AVX-512 the bits depend on it."""
+        passes, forward = [], model.forward
+        monkeypatch.setattr(
+            model, "forward", lambda new, *a, **k: passes.append(new) or forward(new, *a, **k)
+        )
+        runs = []
+        for _ in range(3):
+            scheduler = Scheduler(model)
+            prompts = [[first] * (1 + first % 3) for first in range(20)]
+            kept = [start_sequence(model, p, self.options(max_new_tokens=80), ()) for p in prompts]
+            for sequence in kept[::-1]:  # whose stores have other addresses than in that order
+                scheduler.add(sequence)
+            while scheduler.busy:
+                scheduler.step()
+            runs.append(passes[:])
+            passes.clear()
+        assert runs[0] == runs[1] == runs[2]
+        assert [ids[0] for ids in runs[0][0]] == list(range(19, 3, -1))
+
+    def test_memory_is_bounded(self, model):
+        one = 2 * 3 * 24 * 4 * 25  # layers, channels, bytes, tokens
+        scheduler = Scheduler(model, cache_bytes=3 * one)
+        for _ in range(7):
+            scheduler.add(start_sequence(model, [3] * 20, self.options(), ()))
+        scheduler.step()
+        assert len(scheduler.running) == 3
+        small = Scheduler(model, cache_bytes=1)  # one always runs
+        small.add(start_sequence(model, [3] * 20, self.options(), ()))
+        small.step()
+        assert len(small.running) == 1
+
+    def test_memory_of_drafts_counts(self, model):
+        one = 2 * 3 * 24 * 4 * 25
+        scheduler = Scheduler(model, cache_bytes=3 * one)
+        for _ in range(7):
+            sequence = start_sequence(model, [3] * 20, self.options(), ())
+            sequence.speculation = Speculation(model, model)
+            scheduler.add(sequence)
+        scheduler.step()
+        assert len(scheduler.running) == 1
+        scheduler.running[0].end("cancelled")
+        scheduler._cache_bytes = 4 * one
+        scheduler.step()
+        scheduler.step()
+        assert len(scheduler.running) == 2
+
+    def test_memory_of_a_shared_prompt_counts_once(self, model):
+        token = 2 * 3 * 24 * 4
+        scheduler = Scheduler(model, cache_bytes=4 * 25 * token + 19 * token)
+        sequences = [start_sequence(model, [3] * 20, self.options(), ()) for _ in range(7)]
+        share_prompt(sequences)
+        for sequence in sequences:
+            scheduler.add(sequence)
+        scheduler.step()
+        assert len(scheduler.running) == 3  # a fourth would fit without the prompt's 20 tokens
+        scheduler.step()
+        assert len(scheduler.running) == 3
+        scheduler._cache_bytes += token
+        scheduler.step()
+        assert len(scheduler.running) == 4
+
+    def test_caches_are_let_go(self, model):
+        scheduler = Scheduler(model)
+        sequences = [start_sequence(model, [1, i], self.options(), ()) for i in range(3)]
+        for sequence in sequences:
+            scheduler.add(sequence)
+        while scheduler.busy:
+            scheduler.step()
+        assert all(sequence.cache.length == 0 for sequence in sequences)
+
+    def test_cancelled_ones_leave(self, model):
+        scheduler = Scheduler(model)
+        first, second = (start_sequence(model, [1, i], self.options(), ()) for i in range(2))
+        scheduler.add(first)
+        scheduler.add(second)
+        scheduler.step()
+        first.end("cancelled")
+        assert scheduler.step() == [first] and len(first.ids) == 1 and len(second.ids) == 2
+
+    def test_one_that_fails_does_not_hurt_the_others(self, model):
+        scheduler = Scheduler(model)
+        banned = self.options(bad_words=[[i] for i in range(211)])
+        bad = start_sequence(model, [1], banned, ())
+        good = start_sequence(model, [1], self.options(), ())
+        scheduler.add(bad)
+        scheduler.add(good)
+        assert scheduler.step() == [bad]
+        assert isinstance(bad.error, InvalidArgumentError) and bad.finish_reason == "cancelled"
+        while scheduler.busy:
+            scheduler.step()
+        assert len(good.ids) == 5 and good.error is None
+
+
+class TestSharedPrompt:
+    def samples(self, model, n, **given):
+        options = GenerationOptions(max_new_tokens=12, **given)
+        sequences = []
+        for seed in range(n):
+            sequence = start_sequence(model, [9, 8, 7, 6, 5] * 4, options, ())
+            sequences.append(sequence)
+            sequence.rng = type(sequence.rng)(seed)
+        share_prompt(sequences)
+        return sequences
+
+    def test_the_prompt_is_computed_once(self, model, monkeypatch):
+        tokens, forward = [], model.forward
+
+        def counted(sequences, *args, **kwargs):
+            tokens.append(sum(map(len, sequences)))
+            return forward(sequences, *args, **kwargs)
+
+        monkeypatch.setattr(model, "forward", counted)
+        decode_step(model, self.samples(model, 6))
+        assert sum(tokens) == 19 + 6  # its last token is where the samples part
+
+    @pytest.mark.parametrize("further", [{}, {"prompt_logprobs": 2}, {"window": 7}])
+    def test_each_is_what_it_is_alone(self, model, further):
+        sequences = self.samples(model, 4, **further)
+        while running := [s for s in sequences if s.finish_reason is None]:
+            decode_step(model, running)
+        for seed, sequence in enumerate(sequences):
+            single = self.samples(model, 1, **further)[0]
+            single.rng = type(single.rng)(seed)
+            while single.finish_reason is None:
+                decode_step(model, [single])
+            assert single.ids == sequence.ids
+        assert len({tuple(sequence.ids) for sequence in sequences}) == 4
+
+    def test_caches_are_independent(self, model):
+        first, second = self.samples(model, 2)
+        decode_step(model, [first, second])
+        before = [array.copy() for array in second.cache.held(0, slice(None), second.length)]
+        decode_step(model, [first])
+        after = second.cache.held(0, slice(None), second.length)
+        for expected, found in zip(before, after, strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+class TestWindow:
+    @pytest.mark.parametrize("window", [1, 7, 47, 48])
+    def test_equals_a_fresh_forward_of_that_window(self, model, window):
+        options = GenerationOptions(max_new_tokens=120, temperature=0, window=window)
+        sequence = start_sequence(model, [4, 5, 6], options, ())
+        seen, take = [], RunningSequence.choose
+
+        def watched(logits):
+            first = sequence.start
+            seen.append(([*sequence.prompt, *sequence.ids][first:], logits))
+            return take(sequence, logits)
+
+        sequence.choose = watched
+        while sequence.finish_reason is None:
+            decode_step(model, [sequence])
+        assert len(sequence.ids) == 120 and sequence.finish_reason == "length"
+        assert len(seen) == 120 and max(len(ids) for ids, _ in seen) == 48
+        for (before, _), (after, _) in zip(seen, seen[1:], strict=False):
+            assert len(after) == (len(before) + 1 if len(before) < 48 else window)
+        for ids, logits in seen:
+            np.testing.assert_allclose(model.forward([ids])[-1], logits, atol=1e-4)
+
+    def test_of_a_prompt_longer_than_the_context(self, model):
+        prompt = np.random.default_rng(3).integers(0, 211, 5000).tolist()
+        options = GenerationOptions(max_new_tokens=10, temperature=0, window=30)
+        sequence = start_sequence(model, prompt, options, ())
+        fresh = start_sequence(model, prompt[-30:], options, ())
+        for each in (sequence, fresh):
+            while each.finish_reason is None:
+                decode_step(model, [each])
+        assert sequence.ids == fresh.ids
+
+    def test_larger_than_the_context(self, model):
+        with pytest.raises(InvalidArgumentError, match=r"window is 49, more than .* of 48"):
+            start_sequence(model, [1], GenerationOptions(window=49), ())

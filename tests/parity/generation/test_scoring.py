@@ -1,0 +1,194 @@
+"""Log probabilities of given ids: windows by hand, transformers in float64, bounded memory."""
+
+import math
+
+import numpy as np
+import pytest
+from helpers.references import load_reference, reference_logits, to_float64
+
+from gpt2np import LanguageModel
+from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.generation import scoring
+from gpt2np.generation.scoring import Window, score_text, score_windows, strided_spans
+from gpt2np.kernels.blas import small_kernels
+from gpt2np.model import GPT2
+
+
+class TestStridedSpans:
+    @pytest.mark.parametrize(
+        ("length", "context", "stride", "spans"),
+        [
+            (0, 4, 2, []),
+            (1, 4, 2, []),
+            (2, 4, 2, [(0, 1, 2)]),
+            (4, 4, 2, [(0, 1, 4)]),
+            (5, 4, 2, [(0, 1, 4), (2, 4, 5)]),
+            (9, 4, 2, [(0, 1, 4), (2, 4, 6), (4, 6, 8), (6, 8, 9)]),
+            (8, 4, 4, [(0, 1, 4), (4, 5, 8)]),
+            (9, 4, 4, [(0, 1, 4), (4, 5, 8)]),  # the ninth would stand alone
+            (10, 4, 4, [(0, 1, 4), (4, 5, 8), (8, 9, 10)]),
+            (6, 4, 3, [(0, 1, 4), (3, 4, 6)]),
+            (4, 2, 1, [(0, 1, 2), (1, 2, 3), (2, 3, 4)]),
+        ],
+    )
+    def test_by_hand(self, length, context, stride, spans):
+        assert list(strided_spans(length, context, stride)) == spans
+
+
+@pytest.fixture(scope="module")
+def tiny_model(tiny):
+    return GPT2.from_folder(tiny[0])
+
+
+@pytest.fixture(scope="module")
+def reference(tiny):
+    """transformers in float64: log probabilities (n, V) of what follows each of n ids."""
+    model = to_float64(load_reference(tiny[0]))
+
+    def log_probabilities(ids):
+        logits = reference_logits(model, ids)
+        return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+    return log_probabilities
+
+
+def random_ids(n, seed=0):
+    return np.random.default_rng(seed).integers(0, 211, n)
+
+
+class TestScoreText:
+    @pytest.mark.parametrize("length", [2, 47, 48, 49, 200])
+    @pytest.mark.parametrize(("context", "stride"), [(None, None), (48, 48), (20, 7)])
+    def test_as_transformers_in_float64(self, tiny_model, reference, length, context, stride):
+        ids = random_ids(length, seed=length)
+        score = score_text(tiny_model, ids, context, stride)
+        expected, best = np.full(length, np.nan), np.full(length, -1)
+        for start, first, stop in strided_spans(length, context or 48, stride or 24):
+            table = reference(ids[start : stop - 1])[first - 1 - start :]
+            expected[first:stop] = table[np.arange(stop - first), ids[first:stop]]
+            best[first:stop] = table.argmax(-1)
+        assert score.ids.tolist() == ids.tolist()
+        assert score.log_probabilities == pytest.approx(expected, abs=2e-6, nan_ok=True)
+        assert score.best.tolist() == best.tolist()
+        assert score.total == pytest.approx(np.nansum(expected), rel=1e-6)
+        assert score.perplexity == pytest.approx(math.exp(-np.nanmean(expected)), rel=1e-6)
+
+    def test_an_id_before_the_text(self, tiny_model, reference):
+        ids = random_ids(30)
+        score = score_text(tiny_model, ids, before=7)
+        table = reference([7, *ids[:-1]])
+        assert score.ids.tolist() == ids.tolist()
+        assert score.log_probabilities == pytest.approx(table[np.arange(30), ids], abs=2e-6)
+
+    @pytest.mark.parametrize("ids", [[], [5], np.array([5], np.uint16)])
+    def test_nothing_to_predict(self, tiny_model, ids):
+        score = score_text(tiny_model, ids)
+        assert len(score.ids) == len(score.log_probabilities) == len(ids)
+        assert np.isnan(score.log_probabilities).all() and math.isnan(score.perplexity)
+        assert score.total == 0 and (score.best == -1).all()
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"context": 49}, "context is 49; it must be 2 to 48"),
+            ({"context": 1}, "context is 1; it must be 2 to 48"),
+            ({"stride": 49}, "stride is 49; it must be 1 to 48"),
+            ({"context": 10, "stride": 11}, "stride is 11; it must be 1 to 10"),
+            ({"stride": 0}, "stride is 0"),
+        ],
+    )
+    def test_impossible_windows(self, tiny_model, options, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            score_text(tiny_model, [1, 2, 3], **options)
+
+    @pytest.mark.parametrize("ids", [[1, 211], [-1, 2], [[1, 2]], [1.5, 2.5], b"abc"])
+    def test_impossible_ids(self, tiny_model, ids):
+        with pytest.raises(InvalidArgumentError):
+            score_text(tiny_model, ids)
+
+
+class TestScoreWindows:
+    def test_alone_or_together(self, tiny_model):
+        rng = np.random.default_rng(3)
+        windows = []
+        for n in rng.integers(2, 50, 60):
+            windows.append(Window(random_ids(n, seed=n), int(rng.integers(1, n))))
+        together = list(score_windows(tiny_model, windows))
+        assert len(together) == 60
+        for window, scored in zip(windows, together, strict=True):
+            (alone,) = score_windows(tiny_model, [window])
+            assert len(scored.log_probabilities) == len(window.ids) - window.first
+            assert alone.best.tolist() == scored.best.tolist()
+            if small_kernels():
+                assert alone.log_probabilities.tolist() == scored.log_probabilities.tolist()
+            assert alone.log_probabilities == pytest.approx(scored.log_probabilities, abs=1e-5)
+
+    def test_excluded_ids(self, tiny_model, reference):
+        ids = random_ids(40)
+        table = reference(ids[:-1])
+        excluded = sorted(set(table.argmax(-1).tolist()))[:20]
+        (plain,) = score_windows(tiny_model, [Window(ids, 1)])
+        (scored,) = score_windows(tiny_model, [Window(ids, 1)], excluded)
+        assert scored.log_probabilities.tolist() == plain.log_probabilities.tolist()
+        assert scored.best.tolist() == plain.best.tolist() == table.argmax(-1).tolist()
+        table[:, excluded] = -np.inf
+        assert scored.best_allowed.tolist() == table.argmax(-1).tolist() != plain.best.tolist()
+
+    def test_what_is_as_wide_as_the_vocabulary_has_a_bound(self, tiny_model, monkeypatch):
+        rows, tokens = [], []
+        forward = GPT2.forward
+
+        def watched(self, sequences, caches=None, **options):
+            logits = forward(self, sequences, caches, **options)
+            rows.append(len(logits))
+            tokens.append(sum(map(len, sequences)))
+            return logits
+
+        monkeypatch.setattr(GPT2, "forward", watched)
+        windows = [Window(random_ids(48, seed=i), 1) for i in range(40)]
+        windows += [Window(random_ids(48, seed=i), 47) for i in range(40)]
+        windows += [Window(random_ids(49), 20)]
+        assert len(list(score_windows(tiny_model, iter(windows)))) == 81
+        assert sum(rows) == 40 * 47 + 40 + 29
+        assert max(rows) == scoring._ROWS and max(tokens) <= scoring._TOKENS
+        assert len(rows) < 30  # short windows share passes
+
+    def test_damaged_weights(self, tiny_model):
+        weights = {name: array.copy() for name, array in tiny_model.weights.items()}
+        weights["ln_f.bias"] = np.full_like(weights["ln_f.bias"], np.nan)
+        damaged = GPT2(tiny_model.config, weights)
+        with pytest.raises(CheckpointError, match="not numbers"):
+            list(score_windows(damaged, [Window(random_ids(5), 1)]))
+
+
+class TestLanguageModel:
+    @pytest.fixture(scope="class")
+    def lm(self, bundled):
+        return LanguageModel.load(bundled)
+
+    def test_a_text_and_its_ids(self, lm):
+        text = "The little fox ran home."
+        score = lm.score(text)
+        assert score.ids.tolist() == lm.tokenizer.encode(text)
+        assert np.isnan(score.log_probabilities[0]) and (score.log_probabilities[1:] < 0).all()
+        again = lm.score(lm.tokenizer.encode(text))
+        assert again.log_probabilities.tolist()[1:] == score.log_probabilities.tolist()[1:]
+        begun = lm.score(text, from_end_of_text=True)
+        assert not np.isnan(begun.log_probabilities).any()
+
+    def test_special_tokens_are_plain_text(self, lm):
+        assert len(lm.score("<|endoftext|>").ids) > 1
+        assert len(lm.score("").ids) == 0
+
+    def test_against_transformers(self, lm, bundled):
+        ids = lm.tokenizer.encode("Once upon a time there was a king who had three sons.")
+        logits = reference_logits(to_float64(load_reference(bundled)), ids[:-1])
+        expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        expected = expected[np.arange(len(ids) - 1), ids[1:]]
+        assert lm.score(ids).log_probabilities[1:] == pytest.approx(expected, abs=1e-5)
+
+    def test_no_end_of_text(self, lm):
+        without = LanguageModel(lm.model, lm.tokenizer, name="mine")
+        without.bos_token_id = None
+        with pytest.raises(InvalidArgumentError, match="mine has no end-of-text"):
+            without.score("The", from_end_of_text=True)

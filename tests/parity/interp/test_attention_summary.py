@@ -1,0 +1,95 @@
+"""Attention summaries of patterns made by hand, and induction found in a model made for it."""
+
+import numpy as np
+import pytest
+from helpers.references import save_reference
+
+from gpt2np import GPT2, ContextLengthError, GPT2Config, InvalidArgumentError
+from gpt2np.interp import Trace, attention_summary, induction_scores, trace
+from gpt2np.interp.attention_summary import _looks_back
+
+
+def summary_of(pattern):
+    array = np.asarray(pattern, np.float64)[None]
+    arrays = {"blocks.0.attn.pattern": array}
+    config = GPT2Config(n_layer=1, n_head=1)
+    found = attention_summary(Trace(np.arange(array.shape[1]), config, arrays))
+    return {name: value.item() for name, value in vars(found).items()}
+
+
+def test_all_earlier_tokens_alike():
+    found = summary_of(np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None])
+    assert found == pytest.approx(
+        {
+            "entropy": np.log([1, 2, 3, 4]).mean(),
+            "distance": np.mean([0, 0.5, 1, 1.5]),
+            "previous_token": np.mean([1 / 2, 1 / 3, 1 / 4]),
+            "first_token": np.mean([1, 1 / 2, 1 / 3, 1 / 4]),
+        }
+    )
+
+
+def test_the_token_before():
+    pattern = np.eye(5, k=-1)
+    pattern[0, 0] = 1
+    expected = {"entropy": 0, "distance": 0.8, "previous_token": 1, "first_token": 0.4}
+    assert summary_of(pattern) == pytest.approx(expected)
+
+
+def test_itself_and_a_single_token():
+    expected = {"entropy": 0, "distance": 0, "previous_token": 0, "first_token": 0.2}
+    assert summary_of(np.eye(5)) == pytest.approx(expected)
+    assert summary_of([[1.0]]) == {**expected, "first_token": 1}
+
+
+def test_shapes_and_dtype(tiny):
+    model = GPT2.from_folder(tiny[0])
+    found = attention_summary(trace(model, range(9), "blocks.*.attn.pattern"))
+    for array in vars(found).values():
+        assert array.shape == (3, 3) and array.dtype == np.float32
+    with pytest.raises(InvalidArgumentError, match="doesn't hold blocks"):
+        attention_summary(trace(model, range(9), "embed"))
+
+
+def test_what_came_after_the_same_token():
+    """Ids 0 1 2 0 1 2: the second 0 looks at the first 1, and so on."""
+    pattern = np.zeros((1, 6, 6))
+    pattern[0, [3, 4, 5], [1, 2, 3]] = 1
+    assert _looks_back(pattern, 2).tolist() == [1.0]
+    pattern[0, 4] = np.eye(6)[0]
+    assert _looks_back(pattern, 2) == pytest.approx([2 / 3])
+
+
+def test_induction_scores_are_means_over_the_second_time(tiny):
+    model = GPT2.from_folder(tiny[0])
+    ids = [7, 100, 3, 50, 9]
+    patterns = trace(model, ids * 2, "blocks.*.attn.pattern")
+    expected = [
+        [pattern[h, range(5, 10), range(1, 6)].mean() for h in range(3)]
+        for pattern in patterns.values()
+    ]
+    np.testing.assert_allclose(induction_scores(model, ids), expected, atol=1e-7)
+
+
+def test_by_default_random_ids_chosen_by_the_seed(tiny, bundled):
+    model = GPT2.from_folder(tiny[0])  # whose context of 48 has room for 24 twice
+    first, again, other = (induction_scores(model, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert first.shape == (3, 3) and (first != other).any()
+    # Some heads of a trained model do it, and most don't.
+    scores = induction_scores(GPT2.from_folder(bundled))
+    assert scores.max() > 5 * np.median(scores)
+
+
+def test_too_few_or_too_many_ids(tiny):
+    model = GPT2.from_folder(tiny[0])
+    with pytest.raises(InvalidArgumentError, match="at least two ids"):
+        induction_scores(model, [1])
+    with pytest.raises(ContextLengthError, match="50 tokens"):
+        induction_scores(model, range(25))
+
+
+def test_a_context_without_room(tmp_path):
+    save_reference(tmp_path, n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=3)
+    with pytest.raises(InvalidArgumentError, match="context of 3 has no room for two ids twice"):
+        induction_scores(GPT2.from_folder(tmp_path))

@@ -1,0 +1,121 @@
+"""Direct logit attribution: the parts add up to the logit, and each is what its formula says."""
+
+import numpy as np
+import pytest
+from helpers.references import save_reference
+
+from gpt2np import GPT2, InvalidArgumentError
+from gpt2np.interp import attribution, trace, zero_head
+
+TITLE = "attribution: largest |logit − sum of its parts|"
+SHAPES = {
+    "12 layers": {"n_layer": 12, "n_embd": 48, "n_head": 2, "vocab_size": 500, "n_positions": 64},
+    "n_inner 100": {"n_layer": 3, "n_embd": 40, "n_head": 5, "n_inner": 100, "vocab_size": 401},
+    "untied": {"n_layer": 2, "n_embd": 32, "n_head": 2, "tie_word_embeddings": False},
+    "epsilon 0.1": {"n_layer": 2, "n_embd": 32, "n_head": 2, "layer_norm_epsilon": 0.1},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return GPT2.from_folder(tiny[0])
+
+
+@pytest.fixture(scope="module")
+def traced(model):
+    return trace(model, np.random.default_rng(1).integers(0, 211, 30))
+
+
+def largest_rest(model, kept, tokens):
+    rests = []
+    for position in range(0, len(kept.ids), 5):
+        found = attribution(model, kept, tokens, position)
+        np.testing.assert_array_equal(found.logits, kept["logits"][position, tokens])
+        rests += [np.abs(found.rest).max(), np.abs(found.by_block().rest).max()]
+    return max(rests)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_parts_add_up_in_random_models(name, tmp_path, show):
+    save_reference(tmp_path, **SHAPES[name])
+    model = GPT2.from_folder(tmp_path)
+    ids = np.random.default_rng(2).integers(0, model.config.vocab_size, 30)
+    rest = largest_rest(model, trace(model, ids), list(range(0, 300, 7)))
+    show(TITLE, f"{name:16} {rest:.1e}")
+    assert rest < 1e-4
+
+
+def test_and_in_the_bundled_model_for_every_token(bundled, show):
+    model = GPT2.from_folder(bundled)
+    ids = np.random.default_rng(2).integers(0, 4096, 40)
+    rest = largest_rest(model, trace(model, ids), list(range(4096)))
+    show(TITLE, f"{'bundled':16} {rest:.1e}, every token of the vocabulary")
+    assert rest < 1e-4
+
+
+def test_to_rounding_in_float64(tiny):
+    model = GPT2.from_folder(tiny[0], "float64")
+    assert largest_rest(model, trace(model, [5, 6, 7]), [0, 210]) < 1e-12
+
+
+def test_each_part_is_its_vector_through_the_frozen_layer_norm(model, traced):
+    found = attribution(model, traced, [9, 10], position=12)
+    values = dict(zip(found.parts, found.values, strict=True))
+    w, x = model.weights, traced["blocks.2.resid"][12].astype(np.float64)
+    deviation = np.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
+
+    def adds(vector):
+        centred = vector - vector.mean()
+        return (centred / deviation * w["ln_f.weight"]) @ w["wte.weight"][[9, 10]].T
+
+    head = traced["blocks.1.attn.z"][2, 12] @ w["h.1.attn.c_proj.weight"][16:24]
+    mlp = traced["blocks.2.mlp.out"][12] - w["h.2.mlp.c_proj.bias"]
+    for part, vector in {
+        "wte": w["wte.weight"][traced.ids[12]],
+        "wpe": w["wpe.weight"][12],
+        "blocks.1.attn.head.2": head,
+        "blocks.1.attn.c_proj.bias": w["h.1.attn.c_proj.bias"],
+        "blocks.2.mlp": mlp,
+        "blocks.2.mlp.c_proj.bias": w["h.2.mlp.c_proj.bias"],
+    }.items():
+        np.testing.assert_allclose(values[part], adds(vector), atol=1e-5, err_msg=part)
+    bias = w["ln_f.bias"] @ w["wte.weight"][[9, 10]].T
+    np.testing.assert_allclose(values["ln_f.bias"], bias, atol=1e-6)
+
+
+def test_parts_and_blocks(model, traced):
+    found = attribution(model, traced, 7)
+    assert found.position == 29 and found.tokens.tolist() == [7]
+    assert len(found.parts) == 2 + 3 * (3 + 1 + 2) + 1 and found.values.shape == (21, 1)
+    blocks = found.by_block()
+    inner = [f"blocks.{i}.{part}" for i in range(3) for part in ("attn", "mlp")]
+    assert list(blocks.parts) == ["embed", *inner, "ln_f.bias"]
+    heads = [n for n, part in enumerate(found.parts) if part.startswith("blocks.1.attn.")]
+    assert len(heads) == 4
+    np.testing.assert_allclose(blocks.values[3], found.values[heads].sum(0))
+
+
+def test_a_silenced_head_adds_nothing_and_the_rest_adds_up(model, traced):
+    silent = trace(model, traced.ids, interventions=zero_head(2, 1))
+    found = attribution(model, silent, [3, 4])
+    assert not found.values[found.parts.index("blocks.2.attn.head.1")].any()
+    assert np.abs(found.rest).max() < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tokens": 211}, "tokens must be ids below 211"),
+        ({"tokens": [-1]}, "tokens must be ids below 211"),
+        ({"tokens": []}, "tokens must be ids below 211"),
+        ({"tokens": np.array([], int)}, "tokens must be ids below 211: one, or a list of at least"),
+        ({"tokens": [[1, 2]]}, "tokens must be ids below 211: one, or a list of at least"),
+        ({"tokens": 1.5}, "tokens must be ids below 211"),
+        ({"tokens": 1, "position": 30}, "position is 30; there are 30 tokens"),
+    ],
+)
+def test_bad_input(model, traced, arguments, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        attribution(model, traced, **arguments)
+    with pytest.raises(InvalidArgumentError, match=r"doesn't hold blocks\.0\.attn\.z"):
+        attribution(model, traced.only(["embed", "logits"]), 1)

@@ -1,0 +1,270 @@
+"""Interventions: what they change, and nothing else."""
+
+import numpy as np
+import pytest
+
+from gpt2np import GPT2, InvalidArgumentError
+from gpt2np.interp import (
+    chain,
+    mean_ablate,
+    patch_from,
+    point_names,
+    replace,
+    scale,
+    trace,
+    zero,
+    zero_head,
+)
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return GPT2.from_folder(tiny[0])
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    return np.random.default_rng(5).integers(0, 211, (2, 20))
+
+
+@pytest.fixture(scope="module")
+def a(model, prompts):
+    return trace(model, prompts[0])
+
+
+@pytest.fixture(scope="module")
+def b(model, prompts):
+    return trace(model, prompts[1])
+
+
+def changed(model, prompts, *interventions):
+    return trace(model, prompts[0], interventions=interventions)
+
+
+class TestPatching:
+    """From prompt B into prompt A; both have 20 tokens."""
+
+    @pytest.mark.parametrize(
+        "points", [None, "*", "embed", *(f"blocks.{i}.resid" for i in range(3)), "ln_f", "logits"]
+    )
+    def test_a_whole_layer_gives_the_other_prompts_logits_to_the_bit(
+        self, model, prompts, a, b, points
+    ):
+        patched = changed(model, prompts, patch_from(b, points))
+        np.testing.assert_array_equal(patched["logits"], b["logits"])
+        assert np.abs(a["logits"] - b["logits"]).max() > 1
+
+    def test_everything_but_the_logits_does_so_too(self, model, prompts, b):
+        patched = changed(model, prompts, patch_from(b, point_names(3)[:-1]))
+        for name, array in patched.items():
+            np.testing.assert_array_equal(array, b[name], err_msg=name)
+
+    @pytest.mark.parametrize("bundled_prompts", [("The fox ran away", "The king sat down")])
+    def test_in_the_bundled_model(self, bundled, bundled_prompts):
+        from gpt2np import LanguageModel
+
+        lm = LanguageModel.load(bundled)
+        one, other = (trace(lm, text) for text in bundled_prompts)
+        assert len(one.ids) == len(other.ids)
+        for points in ("*", "embed", "blocks.3.resid"):
+            patched = trace(lm, one.ids, "logits", interventions=patch_from(other, points))
+            np.testing.assert_array_equal(patched["logits"], other["logits"])
+
+    def test_from_itself_changes_nothing(self, model, prompts, a):
+        patched = changed(model, prompts, patch_from(a))
+        for name, array in patched.items():
+            np.testing.assert_array_equal(array, a[name], err_msg=name)
+
+    def test_one_position_and_head(self, model, prompts, a, b):
+        point = "blocks.1.attn.z"
+        patched = changed(model, prompts, patch_from(b, point, positions=[4, -1], heads=2))
+        expected = a[point].copy()
+        expected[2, [4, 19]] = b[point][2, [4, 19]]
+        np.testing.assert_array_equal(patched[point], expected)
+        # What comes before in the pass, and tokens before the position, are as they were.
+        np.testing.assert_array_equal(patched["blocks.1.attn.v"], a["blocks.1.attn.v"])
+        np.testing.assert_array_equal(patched["logits"][:4], a["logits"][:4])
+        assert (patched["logits"][4:] != a["logits"][4:]).any(-1).all()
+
+    def test_positions_of_the_source(self, model, prompts, a, b):
+        patch = patch_from(b, "blocks.0.resid", positions=3, source_positions=7)
+        patched = changed(model, prompts, patch)["blocks.0.resid"]
+        np.testing.assert_array_equal(patched[3], b["blocks.0.resid"][7])
+        np.testing.assert_array_equal(
+            np.delete(patched, 3, 0), np.delete(a["blocks.0.resid"], 3, 0)
+        )
+
+    def test_prompts_of_two_lengths(self, model, prompts):
+        other = trace(model, prompts[1][:12])
+        with pytest.raises(InvalidArgumentError, match=r"\(12, 24\).*\(20, 24\) at embed.*choose"):
+            changed(model, prompts, patch_from(other, "embed"))
+        one = trace(model, prompts[1][:1])
+        with pytest.raises(InvalidArgumentError, match=r"\(1, 24\)"):
+            changed(model, prompts, patch_from(one, "embed"))
+        with pytest.raises(InvalidArgumentError, match=r"there is no position of embed 15"):
+            changed(model, prompts, patch_from(other, "embed", positions=[15]))
+        patched = changed(model, prompts, patch_from(other, "blocks.0.attn.k", positions=range(12)))
+        np.testing.assert_array_equal(patched["blocks.0.attn.k"][:, :12], other["blocks.0.attn.k"])
+
+    def test_what_the_trace_does_not_hold(self, model, prompts):
+        some = trace(model, prompts[1], "embed")
+        with pytest.raises(InvalidArgumentError, match="doesn't hold ln_f; ask for it in points"):
+            patch_from(some, ["embed", "ln_f"])
+        assert patch_from(some).points == ("embed",)
+
+
+class TestAblation:
+    def test_zero_head_takes_out_what_the_head_adds(self, tiny, prompts):
+        model = GPT2.from_folder(tiny[0], "float64")
+        before = trace(model, prompts[0])
+        ablated = changed(model, prompts, zero_head(1, 2))
+        rows = model.weights["h.1.attn.c_proj.weight"][2 * 8 : 3 * 8]
+        head = before["blocks.1.attn.z"][2] @ rows
+        np.testing.assert_allclose(
+            ablated["blocks.1.attn.out"], before["blocks.1.attn.out"] - head, atol=1e-12
+        )
+        assert np.abs(head).max() > 0.01
+
+    def test_several_heads_at_one_position(self, model, prompts, a):
+        z = changed(model, prompts, zero_head(0, [0, 2], positions=-1))["blocks.0.attn.z"]
+        assert not z[[0, 2], -1].any()
+        np.testing.assert_array_equal(z[:, :-1], a["blocks.0.attn.z"][:, :-1])
+        np.testing.assert_array_equal(z[1], a["blocks.0.attn.z"][1])
+
+    def test_zero_of_all_that_is_added_leaves_the_embedding(self, model, prompts, a):
+        ablated = changed(model, prompts, zero(["blocks.*.attn.out", "blocks.*.mlp.out"]))
+        np.testing.assert_array_equal(ablated["blocks.2.resid"], a["embed"])
+
+    def test_mean_ablation_puts_the_mean_over_tokens_and_traces(self, model, prompts, a, b):
+        points = ["blocks.1.mlp.act", "blocks.1.hook_attn_out"]
+        ablated = changed(model, prompts, mean_ablate(points, [a, b]))
+        for name in ("blocks.1.mlp.act", "blocks.1.attn.out"):
+            mean = (a[name].astype(float).sum(0) + b[name].sum(0)) / 40
+            np.testing.assert_allclose(ablated[name], np.tile(mean, (20, 1)), atol=1e-6)
+
+    def test_mean_ablation_of_heads(self, model, prompts, a, b):
+        point = "blocks.2.attn.z"
+        ablated = changed(model, prompts, mean_ablate(point, [b], heads=[1], positions=[3, 5]))
+        mean = b[point][1].astype(float).mean(0)
+        np.testing.assert_allclose(ablated[point][1, [3, 5]], [mean, mean], atol=1e-6)
+        np.testing.assert_array_equal(ablated[point][[0, 2]], a[point][[0, 2]])
+        with pytest.raises(InvalidArgumentError, match=r"pattern has no mean.*attn\.z"):
+            mean_ablate("blocks.0.attn.*", [a])
+
+
+class TestEdits:
+    def test_scale(self, model, prompts, a):
+        doubled = changed(model, prompts, scale("blocks.0.mlp.out", 2, positions=[1]))
+        expected = a["blocks.0.mlp.out"].copy()
+        expected[1] *= 2
+        np.testing.assert_array_equal(doubled["blocks.0.mlp.out"], expected)
+        same = changed(model, prompts, scale("*", 1.0))
+        np.testing.assert_array_equal(same["logits"], a["logits"])
+        silent = changed(model, prompts, scale("blocks.*.attn.z", 0))
+        zeroed = changed(model, prompts, zero("blocks.*.attn.z"))
+        np.testing.assert_array_equal(silent["logits"], zeroed["logits"])
+
+    def test_replace_broadcasts_and_keeps_the_dtype(self, model, prompts):
+        vector = np.arange(24.0)
+        array = changed(model, prompts, replace("embed", vector, positions=[0, 2]))["embed"]
+        np.testing.assert_array_equal(array[[0, 2]], [vector, vector])
+        assert array.dtype == np.float32
+        whole = np.ones((3, 20, 20)) / 20
+        pattern = changed(model, prompts, replace("blocks.0.attn.pattern", whole))
+        np.testing.assert_array_equal(pattern["blocks.0.attn.pattern"], whole.astype(np.float32))
+        mean = pattern["blocks.0.attn.v"].mean(1, keepdims=True)
+        z = pattern["blocks.0.attn.z"]
+        np.testing.assert_allclose(z, np.broadcast_to(mean, z.shape), atol=1e-5)
+
+    def test_a_pattern_row_by_head(self, model, prompts, a):
+        row = np.eye(20)[0]
+        point = "blocks.1.attn.hook_pattern"
+        looked = changed(model, prompts, replace(point, row, positions=-1, heads=1))[point]
+        np.testing.assert_array_equal(looked[1, -1], row)
+        np.testing.assert_array_equal(looked[[0, 2]], a[point][[0, 2]])
+
+    def test_a_chain_goes_in_turn(self, model, prompts):
+        twice = chain(replace("embed", 3.0), scale("embed", 2.0))
+        np.testing.assert_array_equal(changed(model, prompts, twice)["embed"], 6)
+        in_turn = changed(model, prompts, scale("embed", 2.0), replace("embed", 3.0))
+        np.testing.assert_array_equal(in_turn["embed"], 3)
+
+    def test_interventions_are_probes(self, model, prompts):
+        silent = chain(zero_head(0, 1), zero_head(2, 0))
+        logits = model.forward([prompts[0]], hook=silent)
+        np.testing.assert_array_equal(logits, changed(model, prompts, silent)["logits"])
+
+    def test_what_goes_into_blocks_is_not_what_comes_out_of_the_last(self, model, prompts, a):
+        ablation = zero("blocks.*.hook_resid_pre", positions=3)
+        ablated = changed(model, prompts, ablation)
+        assert not ablated["blocks.1.resid"][3].any() and ablated["blocks.2.resid"][3].any()
+        forward = model.forward([prompts[0]], hook=ablation)
+        np.testing.assert_array_equal(forward, ablated["logits"])
+
+    @pytest.mark.parametrize(
+        ("pattern", "points"),
+        [
+            ("blocks.1*.attn.z", {"blocks.1.attn.z"}),
+            ("blocks.*2.attn.z", {"blocks.2.attn.z"}),
+            ("b*1.attn.z", {"blocks.1.attn.z"}),
+            ("blocks.2*hook_resid_pre", {"blocks.1.resid"}),
+        ],
+    )
+    def test_patterns_mean_what_they_mean_to_trace(self, model, prompts, a, pattern, points):
+        assert set(trace(model, prompts[0], pattern)) == points
+        one = changed(model, prompts, zero(pattern))
+        same = changed(model, prompts, zero(list(points)))
+        np.testing.assert_array_equal(one["logits"], same["logits"])
+        assert (one["logits"] != a["logits"]).any()
+
+    def test_a_pattern_of_deeper_models(self):
+        assert not zero("blocks.1*2.attn.z")("blocks.12.attn.z", np.ones((3, 5, 8))).any()
+
+    def test_the_array_that_comes_in_is_not_written_to(self):
+        array = np.ones((4, 24), np.float32)
+        array.flags.writeable = False
+        assert not zero("embed")("embed", array).any()
+        assert zero("embed")("ln_f", array) is array
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: zero("blocks.0.attn.pattrn"), "did you mean 'blocks.0.attn.pattern'"),
+            (lambda: zero("blocks.7.attn.pattrn"), "did you mean 'blocks.7.attn.pattern'"),
+            (lambda: zero("blocks.[12].attn.z"), "there is no point 'blocks.[12].attn.z'"),
+            (lambda: zero_head(-1, 0), "there is no point 'blocks.-1.attn.z'"),
+            (lambda: zero(f"blocks.{'9' * 5000}.attn.z"), "there is no point 'blocks.999"),
+            (lambda: zero("blocks.9.hook_resid_pre", heads=0), "blocks.8.resid has no heads"),
+            (lambda: mean_ablate("embed", []), "no mean over no traces"),
+            (lambda: zero("embed", heads=0), "embed has no heads; choose positions only"),
+        ],
+    )
+    def test_when_it_is_made(self, make, message):
+        with pytest.raises(InvalidArgumentError) as caught:
+            make()
+        assert message in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("intervention", "message"),
+        [
+            (zero_head(3, 0), "blocks are 0 … 2"),
+            (zero_head(10**9 - 1, 0), "blocks are 0 … 2"),
+            (chain(zero_head(3, 0)), "blocks are 0 … 2"),
+            (chain(zero("embed"), chain(zero_head(99, 0))), "blocks are 0 … 2"),
+            (zero_head(1, 3), "no head of blocks.1.attn.z 3; they are 0 … 2"),
+            (zero("embed", positions=20), "no position of embed 20; they are 0 … 19"),
+            (zero("embed", positions=-21), "no position of embed -21"),
+            (zero("embed", positions=1.5), "1.5 is no position of embed"),
+            (zero("embed", positions=[True]), "is no position"),
+            (replace("embed", np.zeros(7)), r"(7,) can't take the place of (20, 24) at embed"),
+        ],
+    )
+    def test_when_it_meets_the_model(self, model, prompts, intervention, message):
+        with pytest.raises(InvalidArgumentError) as caught:
+            changed(model, prompts, intervention)
+        assert message in str(caught.value) and "\n" not in str(caught.value)
+        with pytest.raises(InvalidArgumentError) as caught:
+            model.forward([prompts[0]], hook=intervention)
+        assert message in str(caught.value)

@@ -1,0 +1,101 @@
+"""The logit lens against the model's own logits and against its formula in float64."""
+
+import numpy as np
+import pytest
+from helpers.references import save_reference
+
+from gpt2np import GPT2, InvalidArgumentError
+from gpt2np.interp import lens_table, logit_lens, trace
+from gpt2np.interp.lens import likeliest
+from gpt2np.kernels.blas import small_kernels
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return GPT2.from_folder(tiny[0])
+
+
+@pytest.fixture(scope="module")
+def traced(model):
+    return trace(model, np.random.default_rng(1).integers(0, 211, 30))
+
+
+def by_formula(model, residual, head="wte.weight"):
+    x = residual.astype(np.float64)
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    x = x * model.weights["ln_f.weight"] + model.weights["ln_f.bias"]
+    return x @ model.weights[head].astype(np.float64).T
+
+
+def test_of_the_last_residual_it_is_the_models_logits(model, traced):
+    logits = logit_lens(model, traced["blocks.2.resid"])
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, traced["logits"], atol=1e-5)
+    if small_kernels():
+        np.testing.assert_array_equal(logits, traced["logits"])
+
+
+def test_any_residual_of_any_shape(model, traced):
+    residuals = np.stack([traced["embed"], traced["blocks.1.resid_mid"]])
+    logits = logit_lens(model, residuals)
+    assert logits.shape == (2, 30, 211)
+    np.testing.assert_allclose(logits, by_formula(model, residuals), atol=1e-4)
+    np.testing.assert_array_equal(logit_lens(model, residuals[1, 3]).shape, (211,))
+
+
+def test_a_head_of_its_own_is_used(tmp_path):
+    shape = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 300, "n_positions": 64}
+    save_reference(tmp_path, tie_word_embeddings=False, **shape)
+    model = GPT2.from_folder(tmp_path)
+    kept = trace(model, [1, 2, 3])
+    logits = logit_lens(model, kept["blocks.1.resid"])
+    np.testing.assert_allclose(logits, kept["logits"], atol=1e-5)
+    np.testing.assert_allclose(
+        logits, by_formula(model, kept["blocks.1.resid"], "lm_head.weight"), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("last", [None, 1, 7, 30, 99])
+def test_table(model, traced, last, monkeypatch):
+    monkeypatch.setattr("gpt2np.interp.lens._ROWS", 8)  # so that there are several parts
+    done = []
+    table = lens_table(model, traced, 3, last=last, progress=done.append)
+    points = ["embed", "blocks.0.resid", "blocks.1.resid", "blocks.2.resid"]
+    rows = min(last or 30, 30)
+    assert (
+        list(table.points) == points and table.ids.shape == (4, rows, 3) and sum(done) == 4 * rows
+    )
+    assert table.positions.tolist() == list(range(30 - rows, 30))
+    for k, point in enumerate(points):
+        logits = by_formula(model, traced[point])[table.positions]
+        p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        expected = np.sort(p)[:, :-4:-1]
+        np.testing.assert_allclose(table.probabilities[k], expected, atol=1e-6)
+        np.testing.assert_allclose(np.take_along_axis(p, table.ids[k], -1), expected, atol=1e-6)
+
+
+def test_other_residuals_and_what_can_not_be(model, traced):
+    assert lens_table(model, traced, points="blocks.*.resid_mid").points[0] == "blocks.0.resid_mid"
+    for n in (0, 212):
+        with pytest.raises(InvalidArgumentError, match=f"n is {n}; it must be from 1 to 211"):
+            lens_table(model, traced, n)
+    with pytest.raises(InvalidArgumentError, match=r"doesn't hold blocks\.0\.resid"):
+        lens_table(model, trace(model, traced.ids, "embed"))
+
+
+def test_likeliest_takes_the_lowest_id_of_equals():
+    scores = np.array([[0.0, 5, 1, 5, 5], [4, 3, 2, 1, 0]])
+    assert likeliest(scores, 4).tolist() == [[1, 3, 4, 2], [0, 1, 2, 3]]
+    assert likeliest(scores[0], 5).tolist() == [1, 3, 4, 2, 0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 40, 999, 1000])
+def test_likeliest_is_the_beginning_of_a_stable_sorting(n):
+    scores = np.random.default_rng(3).integers(0, 30, (4, 1000)).astype(np.float32)
+    scores[1] = 0
+    scores[2] = -1
+    scores[2, [5, 900]] = 1
+    expected = np.argsort(-scores, axis=-1, kind="stable")[:, :n]
+    np.testing.assert_array_equal(likeliest(scores, n), expected)
+    np.testing.assert_array_equal(likeliest(scores.reshape(2, 2, 1000), n)[1, 0], expected[2])
+    assert likeliest(scores, n)[2, 0] == scores[2].argmax() == 5

@@ -1,0 +1,183 @@
+"""What a trace holds, that looking changes nothing, and its file."""
+
+import numpy as np
+import pytest
+
+import gpt2np
+from gpt2np import GPT2, ContextLengthError, InvalidArgumentError, LanguageModel
+from gpt2np.interp import point_names, trace
+from gpt2np.kernels.blas import small_kernels
+from gpt2np.model import last_token_indices
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    return LanguageModel.load(bundled)
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return GPT2.from_folder(tiny[0])
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return np.random.default_rng(3).integers(0, 211, 40)
+
+
+def assert_same(a, b):
+    """To the bit, where a pass promises as much."""
+    if small_kernels():
+        np.testing.assert_array_equal(a, b)
+    else:
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4)
+
+
+class TestLooking:
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    @pytest.mark.parametrize("tokens", [1, 2, 3, 17, 40])
+    def test_a_probe_that_returns_its_input_changes_nothing(self, tiny, ids, dtype, tokens):
+        model = GPT2.from_folder(tiny[0], dtype)
+        plain = model.forward([ids[:tokens]])
+        assert_same(model.forward([ids[:tokens]], hook=lambda name, array: array), plain)
+        assert_same(trace(model, ids[:tokens])["logits"], plain)
+
+    @pytest.mark.parametrize("tokens", [1, 9, 70, 512])
+    def test_nor_in_the_bundled_model(self, lm, tokens):
+        ids = np.random.default_rng(tokens).integers(0, 4096, tokens)
+        plain = lm.model.forward([ids])
+        assert_same(lm.model.forward([ids], hook=lambda name, array: array.copy()), plain)
+
+    def test_nor_with_a_cache_several_sequences_and_some_rows(self, model, ids):
+        def logits(hook):
+            caches = [model.new_cache(), model.new_cache()]
+            model.forward([ids[:5]], caches[:1], hook=hook)
+            new = [ids[5:6], ids[6:12]]
+            return model.forward(new, caches, logits_indices=last_token_indices(new), hook=hook)
+
+        assert_same(logits(lambda name, array: array), logits(None))
+
+    def test_writing_into_a_trace_changes_no_other(self, model, ids):
+        first = trace(model, ids)
+        for array in first.values():
+            array[...] = 7
+        np.testing.assert_array_equal(trace(model, ids)["embed"], model_embedding(model, ids))
+
+
+def model_embedding(model, ids):
+    return model.weights["wte.weight"][ids] + model.weights["wpe.weight"][: len(ids)]
+
+
+class TestContent:
+    def test_all_points_by_default_in_the_pass_s_order(self, model, ids):
+        kept = gpt2np.trace(model, ids)
+        assert list(kept) == point_names(3) and len(kept) == 3 + 3 * 13
+        assert kept.ids.tolist() == ids.tolist() and kept.config is model.config
+        assert {array.dtype for array in kept.values()} == {np.dtype(np.float32)}
+
+    def test_the_residual_stream_adds_up(self, model, ids):
+        kept = trace(model, ids)
+        np.testing.assert_array_equal(kept["embed"], model_embedding(model, ids))
+        for i in range(3):
+            before, at = kept[f"blocks.{i}.hook_resid_pre"], f"blocks.{i}"
+            np.testing.assert_array_equal(kept[f"{at}.resid_mid"], before + kept[f"{at}.attn.out"])
+            after = kept[f"{at}.resid_mid"] + kept[f"{at}.mlp.out"]
+            np.testing.assert_array_equal(kept[f"{at}.resid"], after)
+
+    def test_transformerlens_names_are_the_same_arrays(self, model, ids):
+        kept = trace(model, ids)
+        for ours, theirs in {
+            "blocks.1.ln_1": "blocks.1.ln1.hook_normalized",
+            "blocks.1.attn.pattern": "blocks.1.attn.hook_pattern",
+            "blocks.1.attn.out": "blocks.1.hook_attn_out",
+            "blocks.1.mlp.act": "blocks.1.mlp.hook_post",
+            "blocks.1.resid": "blocks.1.hook_resid_post",
+            "ln_f": "ln_final.hook_normalized",
+        }.items():
+            assert kept[theirs] is kept[ours] and theirs in kept
+        assert kept["blocks.2.hook_resid_pre"] is kept["blocks.1.resid"]
+
+    @pytest.mark.parametrize(
+        "points", ["embed", "blocks.1.attn.k", "blocks.2.resid", ["blocks.*.mlp.act", "ln_f"]]
+    )
+    def test_chosen_points_are_as_in_a_whole_trace(self, model, ids, points):
+        whole, some = trace(model, ids), trace(model, ids, points)
+        assert 0 < len(some) < len(whole)
+        for name, array in some.items():
+            np.testing.assert_array_equal(array, whole[name])
+
+    def test_the_pass_ends_when_all_has_been_seen(self, model, ids):
+        seen = []
+
+        def look(name, array):
+            seen.append(name)
+            return array
+
+        trace(model, ids, "blocks.1.attn.q", interventions=look)
+        assert seen[-1] == "blocks.1.attn.q" and len(seen) == len(set(seen)) < 20
+
+    def test_a_text_is_encoded_as_the_engine_does(self, lm):
+        text = "The fox <|endoftext|>"
+        assert trace(lm, text, "embed").ids.tolist() == lm.generate(text, seed=1).prompt_ids
+        assert trace(lm, "", "embed").ids.tolist() == [lm.bos_token_id]
+        with pytest.raises(InvalidArgumentError, match="no tokenizer"):
+            trace(lm.model, text)
+
+    def test_what_is_not_here(self, model, ids):
+        kept = trace(model, ids, "embed")
+        assert "logits" not in kept and kept.get("logits") is None
+        with pytest.raises(KeyError, match="logits is not in this trace"):
+            kept["logits"]
+        with pytest.raises(KeyError, match="not in this trace"):
+            kept["*"]
+        with pytest.raises(InvalidArgumentError, match="doesn't hold blocks"):
+            kept.only("blocks.0.ln_1")
+        assert repr(kept) == "<Trace of 40 tokens: 1 arrays, 3,840 bytes>"
+
+    @pytest.mark.parametrize(
+        ("prompt", "error", "message"),
+        [
+            ([], InvalidArgumentError, "no ids"),
+            ([211], InvalidArgumentError, "id 211"),
+            ([1.5], InvalidArgumentError, "whole numbers"),
+            ([1] * 49, ContextLengthError, "49 tokens"),
+        ],
+    )
+    def test_impossible_prompts(self, model, prompt, error, message):
+        with pytest.raises(error, match=message):
+            trace(model, prompt)
+
+    def test_a_text_beyond_the_context(self, lm):
+        with pytest.raises(ContextLengthError, match=r"has 600 tokens.*context of 512"):
+            trace(lm, " a" * 600)
+
+    def test_no_points(self, model, ids):
+        assert len(trace(model, ids, [])) == 0
+        with pytest.raises(InvalidArgumentError, match="id 211"):
+            trace(model, [211], [])
+
+
+class TestFile:
+    def test_npz_holds_every_array_under_its_name(self, model, ids, tmp_path):
+        kept = trace(model, ids, ["embed", "blocks.*.attn.pattern"])
+        kept.save(tmp_path / "x")  # NumPy adds no .npz
+        assert [file.name for file in tmp_path.iterdir()] == ["x"]
+        with np.load(tmp_path / "x") as file:
+            assert file.files == ["ids", *kept]
+            np.testing.assert_array_equal(file["ids"], ids)
+            for name, array in kept.items():
+                assert file[name].dtype == array.dtype
+                np.testing.assert_array_equal(file[name], array)
+
+    @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+    def test_a_failed_save_leaves_what_was_there(self, model, ids, tmp_path, monkeypatch, error):
+        (tmp_path / "x.npz").write_text("before")
+
+        def half(file, **arrays):
+            file.write(b"half")
+            raise error
+
+        monkeypatch.setattr(np, "savez", half)
+        with pytest.raises(type(error)):
+            trace(model, ids, "embed").save(tmp_path / "x.npz")
+        assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]

@@ -1,0 +1,220 @@
+"""The forward pass: cache, packing, hook, dtypes, bounds."""
+
+import re
+
+import numpy as np
+import pytest
+from helpers.references import reference_logits
+
+from gpt2np import GPT2, ContextLengthError, InvalidArgumentError
+from gpt2np.model import last_token_indices
+from gpt2np.model import model as gpt2
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return GPT2.from_folder(tiny[0])
+
+
+@pytest.fixture(scope="module")
+def ids():
+    return np.random.default_rng(3).integers(0, 211, 48)
+
+
+@pytest.fixture(scope="module")
+def bundled_model(bundled):
+    return GPT2.from_folder(bundled)
+
+
+class TestCache:
+    def test_any_split_gives_the_logits_of_one_pass(self, bundled_model, show):
+        rng = np.random.default_rng(0)
+        largest = 0.0
+        for _ in range(25):
+            ids = rng.integers(0, bundled_model.config.vocab_size, 300)
+            cuts = np.sort(rng.choice(np.arange(1, 300), rng.integers(1, 12), replace=False))
+            caches = [bundled_model.new_cache()]
+            parts = [bundled_model.forward([part], caches) for part in np.split(ids, cuts)]
+            difference = np.concatenate(parts) - bundled_model.forward([ids])
+            largest = max(largest, np.abs(difference).max())
+        title = "KV cache: largest |difference| between random parts and one pass"
+        show(title, f"25 texts of 300 tokens in 2 to 12 parts, bundled model: {largest:.2e}")
+        assert largest < 1e-4
+
+    def test_one_token_at_a_time(self, model, tiny, ids):
+        caches = [model.new_cache()]
+        rows = [model.forward([[i]], caches)[0] for i in ids]
+        np.testing.assert_allclose(np.stack(rows), reference_logits(tiny[1], ids), atol=1e-4)
+
+    def test_truncated_cache_is_as_if_the_rest_had_never_been(self, model, ids):
+        cache = model.new_cache()
+        model.forward([ids[:30]], [cache])
+        cache.truncate(11)
+        again = model.forward([ids[11:20]], [cache])
+        np.testing.assert_allclose(again, model.forward([ids[:20]])[11:], atol=1e-5)
+        with pytest.raises(InvalidArgumentError, match="20 tokens to 21"):
+            cache.truncate(21)
+
+    def test_a_failed_pass_leaves_the_cache_as_it_was(self, model, ids):
+        cache = model.new_cache()
+        model.forward([ids[:5]], [cache])
+
+        def fail(name, array):
+            if name == "blocks.2.attn.q":
+                raise RuntimeError
+            return array
+
+        with pytest.raises(RuntimeError):
+            model.forward([ids[5:9]], [cache], hook=fail)
+        assert cache.length == 5
+        np.testing.assert_allclose(
+            model.forward([ids[5:9]], [cache]), model.forward([ids[:9]])[5:], atol=1e-5
+        )
+
+
+class TestPacking:
+    def test_each_sequence_is_as_alone(self, model, ids):
+        sequences = [ids[:7], ids[7:8], ids[8:40]]
+        packed = model.forward(sequences)
+        alone = np.concatenate([model.forward([sequence]) for sequence in sequences])
+        np.testing.assert_allclose(packed, alone, atol=1e-5)
+
+    def test_sequences_join_and_leave_with_their_caches(self, model, ids):
+        a, b, c = (model.new_cache() for _ in range(3))
+        model.forward([ids[:5], ids[:9]], [a, b])
+        model.forward([ids[9:10], ids[20:30]], [b, c])
+        logits = model.forward([ids[30:33], ids[10:11], ids[5:8]], [c, b, a])
+        np.testing.assert_allclose(logits[:3], model.forward([ids[20:33]])[10:], atol=1e-5)
+        np.testing.assert_allclose(logits[3:4], model.forward([ids[:11]])[10:], atol=1e-5)
+        np.testing.assert_allclose(logits[4:], model.forward([ids[:8]])[5:], atol=1e-5)
+
+    def test_rows_are_those_asked_for(self, model, ids):
+        sequences = [ids[:7], ids[7:8], ids[8:40]]
+        rows = last_token_indices(sequences)
+        assert rows.tolist() == [6, 7, 39]
+        chosen = model.forward(sequences, logits_indices=rows)
+        np.testing.assert_allclose(chosen, model.forward(sequences)[rows], atol=1e-6)
+
+
+class TestProbe:
+    # S = 2 sequences of 5 and 3 new tokens after 4 and 0 cached ones, R = 2 rows.
+    def documented_points(self, layers):
+        c, h, d, f, v = 24, 3, 8, 96, 211
+        points = [("embed", (8, c))]
+        for i in range(layers):
+            at = f"blocks.{i}"
+            points.append((f"{at}.ln_1", (8, c)))
+            for n in (5, 3):
+                points += [(f"{at}.attn.{name}", (h, n, d)) for name in "qkv"]
+            for n, t in ((5, 9), (3, 3)):
+                points += [(f"{at}.attn.pattern", (h, n, t)), (f"{at}.attn.z", (h, n, d))]
+            rows = 8 if i < layers - 1 else 2
+            points += [(f"{at}.{name}", (rows, c)) for name in ("attn.out", "resid_mid", "ln_2")]
+            points += [(f"{at}.mlp.pre", (rows, f)), (f"{at}.mlp.act", (rows, f))]
+            points += [(f"{at}.mlp.out", (rows, c)), (f"{at}.resid", (rows, c))]
+        return [*points, ("ln_f", (2, c)), ("logits", (2, v))]
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64"])
+    def test_points_shapes_and_dtypes_are_as_documented(self, tiny, ids, dtype):
+        model = GPT2.from_folder(tiny[0], dtype)
+        caches = [model.new_cache(), model.new_cache()]
+        model.forward([ids[:4]], caches[:1])
+        seen = []
+
+        def record(name, array):
+            seen.append((name, array.shape))
+            assert array.dtype == dtype, name
+            return array
+
+        sequences = [ids[4:9], ids[9:12]]
+        model.forward(sequences, caches, logits_indices=last_token_indices(sequences), hook=record)
+        assert seen == self.documented_points(model.config.n_layer)
+        kinds = {re.sub(r"blocks\.\d+", "blocks.i", name) for name, _ in seen}
+        documented = gpt2.__doc__.replace(".q, .k, .v", ".q, blocks.i.attn.k, blocks.i.attn.v")
+        words = set(re.findall(r"[a-z_.12]+", documented))
+        assert kinds <= words, f"{kinds - words} not in the module's docstring"
+
+    def test_looking_changes_nothing(self, model, ids):
+        for rows in (None, [len(ids) - 1]):
+            seen = model.forward([ids], logits_indices=rows, hook=lambda name, array: array)
+            np.testing.assert_allclose(seen, model.forward([ids], logits_indices=rows), atol=1e-5)
+
+    def test_what_a_probe_returns_takes_the_place(self, model, ids):
+        def ablate(name, array):
+            return array * 0 if name.endswith(("attn.out", "mlp.out")) else array
+
+        kept = {}
+
+        def keep(name, array):
+            kept[name] = array
+            return array
+
+        logits = model.forward([ids], hook=lambda n, a: keep(n, ablate(n, a)))
+        np.testing.assert_array_equal(kept["blocks.2.resid"], kept["embed"])
+        assert np.abs(logits - model.forward([ids])).max() > 0.1
+
+    @pytest.mark.parametrize(
+        ("returned", "message"),
+        [(None, "returned None at embed"), (np.zeros(3), r"shape \(3,\) at embed.*\(2, 24\)")],
+    )
+    def test_a_probe_that_returns_no_such_array_is_told(self, model, returned, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            model.forward([[1, 2]], hook=lambda name, array: returned)
+
+    def test_a_probe_can_not_change_the_dtype(self, model, ids):
+        logits = model.forward([ids], hook=lambda name, array: array.astype(np.float64))
+        assert logits.dtype == np.float32
+
+    def test_patterns_are_causal_and_sum_to_one(self, model, ids):
+        patterns = []
+        model.forward([ids], hook=lambda n, a: patterns.append(a) or a if "pattern" in n else a)
+        for pattern in patterns:
+            np.testing.assert_allclose(pattern.sum(-1), 1, atol=1e-6)
+            assert not np.triu(pattern, 1).any()
+
+
+class TestBounds:
+    def test_the_whole_context_and_not_one_token_more(self, model, ids):
+        cache = model.new_cache()
+        assert model.forward([ids], [cache]).shape == (48, 211)
+        with pytest.raises(ContextLengthError, match=r"49 tokens .* 48"):
+            model.forward([[1]], [cache])
+        assert cache.length == 48
+
+    @pytest.mark.parametrize(
+        ("sequences", "message"),
+        [
+            ([[5, 211]], "id 211"),
+            ([[-1]], "id -1"),
+            ([[]], "no ids"),
+            ([], "no sequences"),
+            ([[1.5]], "whole numbers"),
+            ([[2**70]], "whole numbers"),
+            ([[[1]]], "list of whole numbers"),
+            ([5, 6, 7], r"as in \[\[5, 6, 7\]\]"),
+        ],
+    )
+    def test_impossible_input_is_named(self, model, sequences, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            model.forward(sequences)
+
+    @pytest.mark.parametrize("rows", [[3], [-1], [True, False, True], [0.0]])
+    def test_impossible_rows_are_refused_before_anything_is_computed(self, model, rows):
+        cache = model.new_cache()
+        with pytest.raises(InvalidArgumentError, match="logits_indices must be"):
+            model.forward([[1, 2, 3]], [cache], logits_indices=rows)
+        assert cache.length == 0
+
+    def test_one_cache_is_no_list(self, model):
+        with pytest.raises(InvalidArgumentError, match=r"as in \[cache\]"):
+            model.forward([[1]], model.new_cache())
+
+    def test_two_sequences_can_not_share_a_cache(self, model):
+        cache = model.new_cache()
+        with pytest.raises(InvalidArgumentError, match="all different"):
+            model.forward([[1], [2]], [cache, cache])
+
+    def test_positions_differ(self, model):
+        """The same token at two places gives two results: position embeddings are in use."""
+        logits = model.forward([[7, 7, 7]])
+        assert np.abs(logits[0] - logits[2]).max() > 0.01

@@ -1,0 +1,99 @@
+"""The list of points against what a pass really comes by."""
+
+import re
+
+import numpy as np
+import pytest
+from helpers.paths import CHECKOUT
+
+from gpt2np import GPT2, InvalidArgumentError
+from gpt2np.interp import HOOK_POINTS, point_names, point_shape, points_nbytes, trace
+from gpt2np.model.hooks import chosen_points, names_of
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return GPT2.from_folder(tiny[0])
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 7])
+def test_names_shapes_and_order_are_those_of_a_pass(model, tokens):
+    seen = []
+
+    def record(name, array):
+        seen.append((name, array.shape))
+        return array
+
+    model.forward([list(range(tokens))], hook=record)
+    names = point_names(model.config.n_layer)
+    assert seen == [(name, point_shape(name, model.config, tokens)) for name in names]
+
+
+def test_the_readme_lists_every_point_with_its_shape():
+    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## See inside\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\S+)` \| ([^|]+) \| ([^|]+) \|", section, re.MULTILINE)
+    documented = [
+        (name, shape, tuple(re.findall(r"`([^`]+)`", aliases))) for name, shape, aliases in rows
+    ]
+    assert documented == [
+        (
+            point.name.format(i="i"),
+            point.shape.replace(" ", " × "),
+            tuple(alias.format(i="i", next="i+1") for alias in point.aliases),
+        )
+        for point in HOOK_POINTS
+    ]
+
+
+def test_no_two_points_share_a_name():
+    names = [other for name in point_names(3) for other in names_of(name, 3)]
+    assert len(set(names)) == len(names) == 2 + 3 * (13 + 14) - 1 + 2 + 1
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("blocks.1.attn.q", ["blocks.1.attn.q"]),
+        ("blocks.*.attn.pattern", [f"blocks.{i}.attn.pattern" for i in range(3)]),
+        ("blocks.*.attn.hook_pattern", [f"blocks.{i}.attn.pattern" for i in range(3)]),
+        ("blocks.*.hook_resid_pre", ["embed", "blocks.0.resid", "blocks.1.resid"]),
+        ("blocks.0.hook_resid_pre", ["embed"]),
+        ("blocks.2.hook_resid_pre", ["blocks.1.resid"]),
+        ("ln_final.hook_normalized", ["ln_f"]),
+        (["logits", "embed", "embed"], ["embed", "logits"]),
+        ([], []),
+        ("*", point_names(3)),
+    ],
+)
+def test_patterns_choose(pattern, expected):
+    assert chosen_points(pattern, 3) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("blocks.0.attn.patern", "did you mean 'blocks.0.attn.pattern'?"),
+        ("blocks.*.hook_resid_prev", r"did you mean 'blocks.*.hook_resid_pre'?"),
+        ("block.2.mlp.out", "did you mean 'blocks.2.mlp.out'?"),
+        ("logit", "did you mean 'logits'?"),
+        ("blocks.3.resid", "the model's blocks are 0 … 2"),
+        ("blocks.3.hook_resid_pre", "the model's blocks are 0 … 2"),  # out of the last block
+        ("blocks.[12].attn.z", "did you mean 'blocks.2.attn.z'?"),
+        ("blocks.?.attn.z", "did you mean 'blocks."),
+        ("transformer.h.0", "gpt2np trace --list-points"),
+        ("", "gpt2np trace --list-points"),
+    ],
+)
+def test_a_name_that_no_point_has_is_told_with_the_closest(pattern, message):
+    with pytest.raises(InvalidArgumentError) as caught:
+        chosen_points(["embed", pattern], 3)
+    assert repr(pattern) in str(caught.value) and message in str(caught.value)
+
+
+@pytest.mark.parametrize("points", ["*", "blocks.*.attn.pattern", ["logits", "blocks.0.mlp.*"]])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_memory_told_is_the_memory_taken(tiny, points, dtype):
+    model = GPT2.from_folder(tiny[0], dtype)
+    kept = trace(model, np.arange(11), points)
+    assert kept.nbytes == points_nbytes(model.config, 11, points, dtype)

@@ -1,0 +1,221 @@
+"""Ids against tiktoken and tokenizers (Rust), live, with GPT-2's own vocabulary."""
+
+import json
+import random
+from itertools import accumulate
+
+import pytest
+import tiktoken
+from helpers.texts import any_characters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+from tokenizers import ByteLevelBPETokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+
+from gpt2np import Tokenizer
+from gpt2np.tokenizer.split import GPT2_PATTERN, splitter
+
+PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+
+@pytest.fixture(scope="module")
+def ours(gpt2_vocabulary):
+    return Tokenizer.load(gpt2_vocabulary)
+
+
+@pytest.fixture(scope="module")
+def tiktoken_gpt2(gpt2_vocabulary):
+    ranks = data_gym_to_mergeable_bpe_ranks(
+        str(gpt2_vocabulary / "merges.txt"), str(gpt2_vocabulary / "vocab.json")
+    )
+    return tiktoken.Encoding(
+        "gpt2", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": 50256}
+    )
+
+
+@pytest.fixture(scope="module")
+def rust_gpt2(gpt2_vocabulary):
+    files = (str(gpt2_vocabulary / name) for name in ("vocab.json", "merges.txt"))
+    return ByteLevelBPETokenizer(*files)
+
+
+def test_the_worked_example(ours, tiktoken_gpt2):
+    text = "GPT2 was created by OpenAI"
+    assert ours.encode(text) == [38, 11571, 17, 373, 2727, 416, 4946, 20185]
+    assert tiktoken_gpt2.encode(text) == [38, 11571, 17, 373, 2727, 416, 4946, 20185]
+
+
+def all_texts(data):
+    for folder in ("text", "eval"):
+        for path in sorted((data / folder).rglob("*.*")):
+            if path.suffix in (".txt", ".raw") or path.name.startswith("lambada"):
+                yield path.name, path.read_bytes().decode("utf-8")
+    lines = (data / "text" / "edge-cases.jsonl").read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        yield f"edge case {number}", json.loads(line)
+
+
+def check_spans(spans, text):
+    """Each token's bytes are where its span says, and the spans leave out nothing."""
+    data = text.encode()
+    assert [span.byte_start for span in spans[1:]] == [span.byte_end for span in spans[:-1]]
+    if spans:
+        assert spans[0].byte_start == 0 and spans[-1].byte_end == len(data)
+
+
+def check_offsets(ours, text, expected):
+    """Ids and offsets are those of `expected`, the Encoding of tokenizers."""
+    spans = ours.offsets(text, disallowed_special=())
+    assert [span.id for span in spans] == expected.ids, ascii(text[:100])
+    assert [(span.start, span.end) for span in spans] == expected.offsets, ascii(text[:100])
+    check_spans(spans, text)
+
+
+@pytest.mark.parametrize("most", [30_000, pytest.param(None, marks=pytest.mark.slow)])
+def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show, most):
+    """Ids of the whole texts; offsets of so many characters of the longest, unless it is slow."""
+    texts = tokens = 0
+    for name, text in all_texts(data):
+        ids = ours.encode(text, disallowed_special=())
+        assert ids == tiktoken_gpt2.encode(text, disallowed_special=()), name
+        assert ours.decode(ids) == text, name
+        check_offsets(ours, text[:most], rust_gpt2.encode(text[:most]))
+        texts, tokens = texts + 1, tokens + len(ids)
+    line = f"{texts} texts, {tokens} tokens: ids and offsets equal, every text decodes to itself"
+    show("tokenizer against tiktoken and tokenizers", line)
+    assert texts > 6000
+
+
+@pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.slow)])
+def test_all_the_stories(data, ours, tiktoken_gpt2, rust_gpt2, show, step):
+    """Ids of all of them; offsets of each twentieth, or with `-m slow` of all."""
+    stories = (data / "stories/train.txt").read_text(encoding="utf-8").split("<|endoftext|>")
+    tokens = 0
+    for text in stories:
+        ids = ours.encode(text)
+        assert ids == tiktoken_gpt2.encode_ordinary(text)
+        assert ours.decode(ids) == text
+        tokens += len(ids)
+    for text in stories[::step]:
+        check_offsets(ours, text, rust_gpt2.encode(text))
+    some = len(stories[::step])
+    line = f"{len(stories)} stories, {tokens} tokens: ids equal; and offsets of {some} stories"
+    show("tokenizer against tiktoken and tokenizers", line)
+    assert tokens > 5_000_000
+
+
+def strange(rng):
+    """A short text over all of Unicode, or of what is most easily cut wrongly."""
+    kind, length = rng.random(), rng.randrange(20)
+    if kind < 0.5:
+        return any_characters(rng, length)
+    if kind < 0.7:
+        return "".join(chr(rng.randrange(0x3100)) for _ in range(length))
+    return "".join(rng.choices(" \n\t\r\x0b\x1c\x85\xa0\u3000ab1.'!é漢🤗\x01\x02sdmtl", k=length))
+
+
+@pytest.mark.parametrize("count", [50_000, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_random_texts(ours, tiktoken_gpt2, rust_gpt2, show, count):
+    rng = random.Random(2026)
+    texts = [strange(rng) for _ in range(count)]
+    for text, expected in zip(texts, rust_gpt2.encode_batch(texts), strict=True):
+        ids = ours.encode(text)
+        assert ids == tiktoken_gpt2.encode_ordinary(text), ascii(text)
+        assert ours.decode(ids) == text
+        check_offsets(ours, text, expected)
+    line = f"{len(texts)} random texts: ids and offsets equal"
+    show("tokenizer against tiktoken and tokenizers", line)
+
+
+@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_character(ours, tiktoken_gpt2, step):
+    """Each character of Unicode after a letter, a digit and a sign: which does it belong to?
+
+    The ids tell that of many characters, the pieces of all. From 0x40000 on, where almost none is
+    assigned, each sixteenth, or with `-m slow` all.
+    """
+    codes = [code for code in range(0x40000) if not 0xD800 <= code < 0xE000]
+    codes += range(0x40000, 0x110000, step)
+    rust, split = ByteLevel(add_prefix_space=False), splitter((GPT2_PATTERN,))
+    for start in range(0, len(codes), 1000):
+        text = "".join(f"a{chr(c)}1{chr(c)}.{chr(c)} {chr(c)}" for c in codes[start : start + 1000])
+        assert ours.encode(text) == tiktoken_gpt2.encode_ordinary(text)
+        ends = [end for _, (_, end) in rust.pre_tokenize_str(text)]
+        assert [*accumulate(map(len, split(text)))] == ends
+
+
+@settings(deadline=None, max_examples=500)
+@given(text=st.text())
+def test_any_text(ours, tiktoken_gpt2, text):
+    ids = ours.encode(text, disallowed_special=())
+    assert ids == tiktoken_gpt2.encode(text, disallowed_special=())
+    assert ours.decode(ids) == text
+
+
+# What tiktoken's own tests look at (tests/test_encoding.py, test_offsets.py), and more of the kind.
+HARD = [
+    *("", " ", "\0", "\0" * 9, "0" * 50, "rer", "'rer", "today\n ", "today\n \n", "today\n  \n"),
+    *(" " * n for n in (1, 2, 3, 15, 1000)),
+    *("\ud83d\udc4d", "\ud83d", "a\udc00b", "\ud83d\ud83d\udc4d", "\udc4d\ud83d"),
+    *("hello world", "hello <|endoftext|", "I'm", "we'll'd", "我非常渴望与人工智能一起工作"),
+    *("请考试我的软件！12345", "نعم بعد", "\U0001f469\u200d\U0001f469\u200d\U0001f467", "e\u0301"),
+    *("\n" * 999 + "x", "don't" * 500, "x" * 20_000, "^" * 10_000, " x" * 10_000, "0" * 10_000),
+    *("\r\n" * 500, "\t \t" * 300, "a\u200bb", "\ufeffbom", "\uffff", "\U0010ffff"),
+]
+
+
+@pytest.mark.parametrize("text", HARD, ids=lambda text: ascii(text[:12]))
+def test_hard_texts(ours, tiktoken_gpt2, text):
+    assert ours.encode(text) == tiktoken_gpt2.encode(text)
+    with_end = ours.encode(f"{text}<|endoftext|>", allowed_special="all")
+    assert with_end == tiktoken_gpt2.encode(f"{text}<|endoftext|>", allowed_special="all")
+
+
+@pytest.mark.parametrize("letter", ["^", "0", "a", "'s"])
+def test_a_million_of_one(ours, tiktoken_gpt2, letter):
+    text = letter * 1_000_000
+    assert ours.encode(text) == tiktoken_gpt2.encode(text)
+
+
+@pytest.mark.parametrize("white", [" ", "\n", "\t "])
+def test_a_million_of_white_space(ours, rust_gpt2, white):
+    """Against tokenizers: tiktoken 0.14 gives up, "Max stack size exceeded for backtracking"."""
+    text = white * 1_000_000
+    assert ours.encode(text) == rust_gpt2.encode(text).ids
+
+
+def test_random_letters_without_any_space(ours, tiktoken_gpt2):
+    text = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=50_000))
+    assert ours.encode(text) == tiktoken_gpt2.encode(text)
+
+
+def test_bytes_that_are_not_utf_8_decode_as_python_does(ours, data):
+    single = {ours.decode_bytes([number]): number for number in range(256)}
+    for line in (data / "text" / "invalid-utf8.hex.txt").read_text().split():
+        content = bytes.fromhex(line)
+        ids = [single[bytes([byte])] for byte in content]
+        assert ours.decode_bytes(ids) == content
+        assert ours.decode(ids) == content.decode("utf-8", "replace")
+
+
+def test_any_bytes_make_the_round_trip(ours, data):
+    contents = [bytes.fromhex(line) for line in (data / "text/invalid-utf8.hex.txt").open()]
+    contents += [random.Random(n).randbytes(50) for n in range(2000)]
+    for content in contents:
+        text = content.decode("utf-8", "surrogateescape")
+        ids = ours.encode(text, errors="surrogateescape")
+        assert ours.decode_bytes(ids) == content
+        assert ours.decode(ids, errors="surrogateescape") == text
+        spans = ours.offsets(text, errors="surrogateescape")
+        assert b"".join(content[s.byte_start : s.byte_end] for s in spans) == content
+
+
+def test_bundled_vocabulary_against_tokenizers(bundled, data):
+    files = (str(bundled / name) for name in ("vocab.json", "merges.txt"))
+    rust, ours = ByteLevelBPETokenizer(*files), Tokenizer.load(bundled)
+    assert ours.vocab_size == 4096
+    for name in ("fra", "cmn_hans", "rus", "eng"):
+        text = (data / "text" / "udhr" / f"{name}.txt").read_text(encoding="utf-8")
+        assert ours.encode(text) == rust.encode(text).ids
+        assert ours.decode(ours.encode(text)) == text

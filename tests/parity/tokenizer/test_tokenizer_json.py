@@ -1,0 +1,310 @@
+"""`tokenizer.json` files that `tokenizers` itself trains and writes: the same ids and offsets."""
+
+import json
+import pickle
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from helpers.texts import any_characters
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Rust
+
+from gpt2np import Tokenizer, TokenizerError
+from gpt2np.tokenizer.added import AddedToken as AddedTokenOfOurs
+from gpt2np.tokenizer.added import split_added
+from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, QWEN2_PATTERN
+
+LANGUAGES = ("eng", "fra", "vie", "rus", "cmn_hans", "kor", "hin", "arb", "tha", "deu_1901")
+WHITE = " \n\t\r\x0b\x0c\x1c\x85\xa0\u2003\u3000"
+
+
+def split(pattern, **options):
+    return pre_tokenizers.Split(Regex(pattern), **{"behavior": "isolated"} | options)
+
+
+BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+PRE_TOKENIZERS = {
+    "gpt2": pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "gpt2 with a space in front": pre_tokenizers.ByteLevel(add_prefix_space=True),
+    "qwen": pre_tokenizers.Sequence([split(QWEN2_PATTERN), BYTES]),
+    "llama 3": pre_tokenizers.Sequence([split(CL100K_PATTERN), BYTES]),
+    "o200k": pre_tokenizers.Sequence([split(O200K_PATTERN), BYTES]),
+    "removed, inverted": pre_tokenizers.Sequence(
+        [split(CL100K_PATTERN, behavior="removed", invert=True), BYTES]
+    ),
+    "starcoder": pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), PRE_GPT2 := pre_tokenizers.ByteLevel(False)]
+    ),
+    "digits in runs": pre_tokenizers.Sequence([pre_tokenizers.Digits(), BYTES]),
+    "gaps": pre_tokenizers.Sequence([split(r"[aeiou]+|\d"), split("(?i)(th|ch)"), BYTES]),
+    "a string": pre_tokenizers.Sequence([pre_tokenizers.Split("a.", "isolated"), BYTES]),
+    "no pattern": BYTES,
+    "characters": None,
+    "characters in words": split(GPT2_PATTERN),
+}
+NFC = {"qwen", "gaps"}
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+
+
+@pytest.fixture(scope="module")
+def texts(data):
+    udhr = [(data / "text/udhr" / f"{name}.txt").read_text(encoding="utf-8") for name in LANGUAGES]
+    edges = (data / "text/edge-cases.jsonl").read_text(encoding="utf-8").splitlines()
+    code = (data / "text/UTF-8-demo.txt").read_text(encoding="utf-8")
+    return [text[:6000] for text in udhr] + [code] + [json.loads(line) for line in edges[::7]]
+
+
+def train(kind, texts):
+    """A tokenizer of that kind, with 1,500 tokens, that `tokenizers` has trained."""
+    characters = kind.startswith("characters")
+    rust = Rust(models.BPE(unk_token="<unk>" if characters else None))
+    rust.pre_tokenizer = PRE_TOKENIZERS[kind]
+    rust.decoder = decoders.Fuse() if characters else decoders.ByteLevel()
+    rust.normalizer = normalizers.NFC() if kind in NFC else None
+    alphabet = [] if characters else pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1500,
+        show_progress=False,
+        initial_alphabet=alphabet,
+        special_tokens=["<|endoftext|>", "<unk>"],
+        max_token_length=20,
+    )
+    rust.train_from_iterator([text[:3000] for text in texts[:8]], trainer)
+    return rust
+
+
+def strange(rng):
+    """A short text of the kind that finds faults."""
+    kind, length = rng.random(), rng.randrange(25)
+    if kind < 0.3:
+        return any_characters(rng, length)
+    if kind < 0.6:
+        return "".join(rng.choices(WHITE + "ab1.'!éſK漢🤗\x01\x02sdmtlAB²", k=length))
+    if kind < 0.8:
+        return "".join(
+            rng.choices("eaou\u0301\u0308\u0323\u0345q\u1100\u1161\u11a8각é\u212b ", k=length)
+        )
+    return " ".join(
+        rng.choices(["don't", "WE'LL", "a.", "[X]", "abc", "\n", "", "x1y22"], k=length)
+    )
+
+
+@pytest.mark.parametrize("kind", PRE_TOKENIZERS)
+def test_ids_and_offsets(kind, texts, tmp_path):
+    rust = train(kind, texts)
+    rust.save(str(tmp_path / "tokenizer.json"))
+    ours = Tokenizer.load(tmp_path)
+    rng = random.Random(kind)
+    for text in [*texts, *(strange(rng) for _ in range(3000))]:
+        expected = rust.encode(text)
+        assert ours.encode(text, allowed_special="all") == expected.ids, text
+        spans = ours.offsets(text, allowed_special="all")
+        assert [(span.start, span.end) for span in spans] == expected.offsets, text
+        assert [span.id for span in spans] == expected.ids
+        assert ours.decode(expected.ids) == rust.decode(expected.ids, skip_special_tokens=False)
+
+
+@pytest.mark.parametrize("kind", PRE_TOKENIZERS)
+def test_saved_and_read_again_by_both(kind, texts, tmp_path):
+    rust = train(kind, texts)
+    rust.add_tokens([AddedToken("abc", lstrip=True, single_word=True)])
+    rust.save(str(tmp_path / "tokenizer.json"))
+    Tokenizer.load(tmp_path).save(tmp_path / "saved")
+    theirs = Rust.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    ours = Tokenizer.load(tmp_path / "saved")
+    rng = random.Random(1)
+    for text in [*texts[::5], *(strange(rng) for _ in range(300))]:
+        expected = rust.encode(text).ids
+        assert theirs.encode(text).ids == expected
+        assert ours.encode(text, allowed_special="all") == expected
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_added_tokens(special, texts, tmp_path):
+    """Every combination of the flags, beside words, white space, signs and each other."""
+    rng = random.Random(0)
+    for number in range(16):
+        flags = {flag: bool(number >> bit & 1) for bit, flag in enumerate(FLAGS)}
+        rust = train("qwen", texts)
+        tokens = [AddedToken(token, **flags) for token in ("<x>", "<x>y", "né", "ne\u0301e", " z")]
+        (rust.add_special_tokens if special else rust.add_tokens)(tokens)
+        rust.save(str(tmp_path / "tokenizer.json"))
+        ours = Tokenizer.load(tmp_path)
+        words = [
+            "<x>",
+            "y",
+            "né",
+            "ne\u0301",
+            "e",
+            " ",
+            "\n",
+            "\x1c",
+            "z",
+            "_",
+            "1",
+            ".",
+            "漢",
+            "-",
+        ]
+        for _ in range(400):
+            text = "".join(rng.choices(words, k=rng.randrange(9)))
+            expected = rust.encode(text)
+            assert ours.encode(text, allowed_special="all") == expected.ids, (flags, text)
+            spans = [(span.start, span.end) for span in ours.offsets(text, allowed_special="all")]
+            assert spans == expected.offsets, (flags, text)
+
+
+def test_ignore_merges(texts, tmp_path):
+    """Some tokens are not to be had by merging: then a piece that is one is only found whole."""
+    rust = train("llama 3", texts)
+    content = json.loads(rust.to_str())
+    content["model"]["vocab"] |= {"Ġzyxwv": 1500, "qjx": 1501}
+    content["model"]["ignore_merges"] = True
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    rust, ours = Rust.from_str(json.dumps(content)), Tokenizer.load(tmp_path)
+    for text in ["qjx zyxwv zyxwvu", *texts]:
+        assert ours.encode(text, allowed_special="all") == rust.encode(text).ids
+    assert {1500, 1501} <= set(ours.encode("qjx zyxwv"))
+    assert ours.explain("qjx")[0].steps == ()
+
+
+def test_merges_as_older_files_have_them(texts, tmp_path):
+    content = json.loads(train("gpt2", texts).to_str())
+    content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    rust, ours = Rust.from_str(json.dumps(content)), Tokenizer.load(tmp_path)
+    assert ours.encode(texts[0]) == rust.encode(texts[0]).ids
+
+
+BOS = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]}
+
+
+def changed(path, value):
+    def change(content):
+        *outer, last = path
+        for key in outer:
+            content = content[key]
+        content[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed(["model", "type"], "WordPiece"), "does not do the model 'WordPiece'"),
+        (changed(["model", "dropout"], 0.1), "does not do the BPE model's dropout = 0.1"),
+        (changed(["model", "byte_fallback"], True), "does not do the BPE model's byte_fallback"),
+        (changed(["model", "end_of_word_suffix"], "</w>"), "end_of_word_suffix = '</w>'"),
+        (changed(["model", "merges"], [["a"]]), "merge 0 is "),
+        (changed(["model", "merges"], ["a b c"]), "merge 0 is 'a b c'"),
+        (changed(["model", "merges"], [["q", "qqq"]]), "no token for the merge 'q qqq'"),
+        (changed(["model", "vocab", "a"], "b"), "an id must be a whole number"),
+        (changed(["model", "vocab", "a"], 3), "same id to two tokens"),
+        (changed(["model", "vocab"], {"a": 1}), "no token for the merge"),
+        (changed(["normalizer"], {"type": "Lowercase"}), "does not do the normalizer 'Lowercase'"),
+        (changed(["pre_tokenizer"], {"type": "Metaspace"}), "the pre-tokenizer 'Metaspace'"),
+        (changed(["pre_tokenizer", "pretokenizers", 0, "behavior"], "Removed"), "'Removed'"),
+        (
+            changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": "("}),
+            "split pattern",
+        ),
+        (changed(["post_processor"], {"type": "BertProcessing"}), "'BertProcessing'"),
+        (changed(["post_processor"], BOS), "a post-processor that adds <s>"),
+        (changed(["decoder"], {"type": "WordPiece"}), "the decoder 'WordPiece'"),
+        (changed(["added_tokens", 0, "id"], "0"), "the added token"),
+        (changed(["model"], None), 'it has no "model" with a vocabulary'),
+        (changed(["pre_tokenizer"], {}), "is damaged"),
+        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": r"\w+$"}), r"'\$' in"),
+        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": r"\h+"}), "in the sp"),
+        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": "[a&&b]"}), "'&&' in"),
+        (changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Foo": "x"}), "the kind 'Foo'"),
+        (changed(["added_tokens", 0, "id"], 7), "id 7, but transformers gives it 0"),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(change, message, texts, tmp_path):
+    content = json.loads(train("qwen", texts).to_str())
+    change(content)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(TokenizerError, match=message) as error:
+        Tokenizer.load(tmp_path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+class TestGPT2sOwn:
+    """A tokenizer.json with GPT-2's merges is read faster, unless there is more in it."""
+
+    @pytest.fixture
+    def content(self, gpt2_vocabulary, tmp_path):
+        Tokenizer.load(gpt2_vocabulary).save(tmp_path)
+        return json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+
+    def ours_and_theirs(self, content, tmp_path):
+        path = tmp_path / "tokenizer.json"
+        path.write_text(json.dumps(content), encoding="utf-8")
+        return Tokenizer.load(path), Rust.from_file(str(path))
+
+    def test_with_a_token_that_no_merge_makes(self, content, tmp_path):
+        content["model"]["vocab"]["Ġzyxwv"] = 50257
+        ours, theirs = self.ours_and_theirs(content, tmp_path)
+        assert ours.encode("a zyxwv") == theirs.encode("a zyxwv").ids
+        assert not ours.vocabulary.self_encoding
+
+    def test_with_a_merge_that_comes_twice(self, content, tmp_path):
+        content["model"]["merges"].append(content["model"]["merges"][0])
+        ours, theirs = self.ours_and_theirs(content, tmp_path)
+        assert ours.encode(" the test") == theirs.encode(" the test").ids
+        assert not ours.vocabulary.self_encoding
+
+    def test_changed_afterwards(self, content, tmp_path):
+        ours, _ = self.ours_and_theirs(content, tmp_path)
+        assert ours.vocabulary.self_encoding
+        without_merges = replace(ours.vocabulary, ranks={})
+        assert Tokenizer(without_merges).encode("hello") == [71, 68, 75, 75, 78]
+
+
+def test_added_tokens_of_every_kind_are_saved_and_decoded(gpt2_vocabulary, tmp_path):
+    """With a space, of one character, outside the byte alphabet, and as an ordinary token."""
+    gpt2 = Tokenizer.load(gpt2_vocabulary)
+    texts = ["<a b>", "\n", "😀", "你好", "gpt2np"]
+    new = [AddedTokenOfOurs(text, 50257 + n, special=False) for n, text in enumerate(texts)]
+    same = AddedTokenOfOurs("hello", 31373, special=False)
+    ours = Tokenizer(replace(gpt2.vocabulary, added=(same, *gpt2.vocabulary.added, *new)))
+    ours.save(tmp_path)
+    again, theirs = Tokenizer.load(tmp_path), Rust.from_file(str(tmp_path / "tokenizer.json"))
+    text = "a<a b>\n😀 你好gpt2npx hello hellos the"
+    ids = ours.encode(text)
+    assert ids == again.encode(text) == theirs.encode(text).ids
+    assert again.decode(ids) == theirs.decode(ids) == text
+    assert pickle.loads(pickle.dumps(again)).vocabulary == again.vocabulary == ours.vocabulary
+
+
+def test_what_can_not_be_saved(gpt2_vocabulary, tmp_path):
+    vocabulary = Tokenizer.load(gpt2_vocabulary).vocabulary
+    double = AddedTokenOfOurs("hello", 50257, special=False)
+    for change in (
+        {"added": (*vocabulary.added, double)},
+        {"prefix_space": True, "patterns": (CL100K_PATTERN,)},
+    ):
+        with pytest.raises(TokenizerError, match=r"tokenizer\.json can't hold"):
+            Tokenizer(replace(vocabulary, **change)).save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_other_vocabulary_stays_beside_a_saved_one(gpt2_vocabulary, tmp_path):
+    vocabulary = Tokenizer.load(gpt2_vocabulary).vocabulary
+    Tokenizer(vocabulary).save(tmp_path)
+    assert (tmp_path / "merges.txt").exists()
+    Tokenizer(replace(vocabulary, nfc=True)).save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"tokenizer.json", "tokenizer_config.json"}
+
+
+def test_white_space_around_many_tokens_takes_linear_time():
+    tokens = [AddedTokenOfOurs("<mask>", 1, lstrip=True, rstrip=True)]
+    text = "w <mask> " * 100_000
+    start = time.perf_counter()
+    assert len(list(split_added(text, tokens))) == 200_000
+    assert time.perf_counter() - start < 30  # 0.2 s; it was minutes

@@ -1,0 +1,45 @@
+"""The benchmark programs run; their figures are nobody's business here."""
+
+import json
+import os
+import subprocess
+import sys
+
+from helpers.paths import CHECKOUT
+
+COMPARE = CHECKOUT / "benchmarks" / "compare.py"
+
+
+def test_compare_measures_reports_and_says_what_it_skips(tmp_path):
+    engines = "gpt2np,transformers,plain-numpy,llama.cpp"
+    command = [sys.executable, str(COMPARE), "--shape", "tiny", "--rounds", "1"]
+    command += ["--engines", engines, "--only", "decode,rows", "--work", str(tmp_path)]
+    found = tmp_path / "results.json"
+    variables = os.environ | {"OPENBLAS_CORETYPE": "Haswell"}
+    done = subprocess.run(
+        [*command, "--json", str(found)], capture_output=True, encoding="utf-8", env=variables
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(found.read_text(encoding="utf-8"))
+    for engine in ("gpt2np", "transformers"):
+        values = results["values"][engine]
+        assert all(len(values[work]) == 1 for work in ("decode at 900", "8 rows"))
+        assert all(value > 0 for (value,) in values.values())
+        assert results["difference"][engine] < 1e-4
+    assert results["values"]["plain-numpy"]["decode at 64"]
+    assert results["unsupported"]["plain-numpy"] == dict.fromkeys(
+        ["1 row", "8 rows"], "it has no cache"
+    )
+    assert "| decode at 64, tokens/s |" in done.stdout
+    assert "| decode at 64 |" in done.stdout  # a ratio
+    left_out = done.stdout.split("left out: ")[1].split(".\n")[0]
+    assert "OPENBLAS_CORETYPE=Haswell" in left_out.split(", ")
+    if "llama.cpp" in results["skipped"]:
+        assert "- llama.cpp is skipped: " in done.stdout
+
+
+def test_compare_refuses_what_it_does_not_know():
+    command = [sys.executable, str(COMPARE), "--engines", "gpt2np,gpt3"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
+    assert done.returncode == 2
+    assert "no 'gpt3' in gpt2np, transformers" in done.stderr

@@ -1,0 +1,125 @@
+"""Checkpoints of GPT-2's real sizes: parity, and the memory that loading takes.
+
+The slow ones (medium, large, XL) write up to 6 GB and need up to 16 GB of memory.
+"""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.references import reference_logits, to_float64
+from test_logits_parity import compare_logits
+
+from gpt2np import GPT2
+
+MEDIUM = {"n_layer": 24, "n_embd": 1024, "n_head": 16}
+LARGE = {"n_layer": 36, "n_embd": 1280, "n_head": 20}
+XL = {"n_layer": 48, "n_embd": 1600, "n_head": 25}
+PARAMETERS = 124_439_808  # GPT-2 small
+
+
+def uniform_model(seed=0, **shape):
+    """transformers' GPT-2 with uniform weights, which are drawn in a fraction of its own time."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    with torch.device("meta"):
+        model = GPT2LMHeadModel(GPT2Config(**shape, attn_implementation="eager"))
+    model = model.to_empty(device="cpu").eval()
+    model.tie_weights()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.uniform_(-0.05, 0.05, generator=generator)
+            if "ln_" in name and name.endswith("weight"):
+                parameter += 1
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An empty folder that is emptied again after the test: pytest keeps its own for a while."""
+    yield tmp_path
+    for path in tmp_path.iterdir():
+        path.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("medium", MEDIUM, 354_823_168),
+        ("large", LARGE, 774_030_080),
+        ("XL", XL, 1_557_611_200),
+    ],
+    ids=["medium", "large", "XL"],
+)
+def test_larger_sizes(name, shape, parameters, folder, show):
+    """24 tokens. The reference stays in memory; at no time are two models in float64 there."""
+    reference = uniform_model(**shape)
+    assert reference.num_parameters() == parameters
+    reference.save_pretrained(folder, max_shard_size="2GB")
+    ids = np.random.default_rng(0).integers(0, 50257, 24)
+    theirs = reference_logits(reference, ids)
+    exact = reference_logits(to_float64(reference), ids)
+    del reference
+    gc.collect()
+    model = GPT2.from_folder(folder)
+    assert model.weights.parameters == parameters
+    compare_logits(name, [model.forward([ids])], [theirs], [exact], show)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from gpt2np import GPT2
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+before = peak()
+model = GPT2.from_folder(sys.argv[1])
+for _ in range(3):  # from the file, then laid out
+    model.forward([[1, 2, 3]])
+print(peak() - before, model.weights.nbytes)
+"""
+
+
+@pytest.fixture(scope="module")
+def small():
+    return uniform_model(n_layer=12)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("head", [False, True], ids=["tied", "same head"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_loading_takes_no_second_copy(dtype, head, small, folder, show):
+    """In a process of its own, whose peak counts mapped pages of files, too."""
+    tensors = {
+        name: tensor.to(getattr(torch, dtype)) for name, tensor in small.state_dict().items()
+    }
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
+    if head:
+        tensors["lm_head.weight"] = tensors["lm_head.weight"].clone()  # else shared, and not stored
+    small.save_pretrained(folder, state_dict=tensors, max_shard_size="200MB")
+    files = list(folder.glob("*.safetensors"))
+    stored = sum(path.stat().st_size for path in files)
+    bytes_each = torch.finfo(getattr(torch, dtype)).bits // 8
+    heads = 50257 * 768 if head else 0
+    assert len(files) > 1 and stored == pytest.approx((PARAMETERS + heads) * bytes_each, rel=0.001)
+    arguments = [sys.executable, "-c", CHILD, str(folder)]
+    child = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    growth, weights = map(int, child.stdout.split())
+    show(
+        "GPT-2 small, loaded and read: growth of the process's peak memory",
+        f"{dtype:8} {'with an equal head' if head else 'tied':18} in {len(files)} shards  "
+        f"{stored / 2**20:6.0f} MiB stored  {growth / 2**20:6.0f} MiB  "
+        f"{growth / (4 * PARAMETERS):.2f} times the weights in float32",
+    )
+    assert weights == 4 * PARAMETERS
+    # What had to be converted is let go of tensor by tensor; the embedding is a third of all.
+    assert growth <= (1.1 if dtype == "float32" else 1.35) * weights

@@ -1,0 +1,282 @@
+"""Checkpoints from somebody who means harm: each is refused in one line, or it is what it says."""
+
+import ast
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+if sys.platform != "linux":
+    pytest.skip("memory is watched in Linux's /proc", allow_module_level=True)
+
+from helpers.hostile_files import HAND_MADE, SHAPE
+from helpers.load_watched import digest
+from helpers.mutations import as_it_should_be, mutate
+from helpers.paths import CHECKOUT
+from helpers.references import save_reference
+
+from gpt2np import CheckpointError
+from gpt2np.checkpoint.load import load_weights, read_checkpoint
+from gpt2np.checkpoint.safetensors_file import StoredTensor, read_tensors
+
+LOAD_WATCHED = Path(__file__).parent / "load_watched.py"
+SEED, MUTANTS = 4, 1000
+SECONDS, BYTES = 1.0, 200 << 20  # that a folder may take
+
+VOCABULARY = shutil.ignore_patterns("vocab.json", "merges.txt")  # which not every test needs
+LONGEST = 3000  # characters of a message
+PACKAGE = CHECKOUT / "gpt2np"
+PYTHON = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE, Path(np.__file__).parents[1]]
+
+
+def load_watched(folders):
+    """What came of each of [(folder, whether with its tokenizer)], loaded in a fresh process."""
+    done = subprocess.run(
+        [sys.executable, str(LOAD_WATCHED)],
+        input=json.dumps([[str(folder), whole] for folder, whole in folders]),
+        capture_output=True,
+        text=True,
+        timeout=10 + len(folders),
+    )
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    if done.returncode or len(results) < len(folders):
+        last = folders[min(len(results), len(folders) - 1)][0]
+        pytest.fail(f"ended with {done.returncode} at {last}: {done.stderr[-2000:]}")
+    assert done.stderr == ""
+    return results
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory, bundled):
+    """Sound checkpoints in three formats, which the tests then break."""
+    import torch
+
+    folders = {}
+    for dtype, shards in (("float32", "1GB"), ("float16", "1KB"), ("bfloat16", "1GB")):
+        folder = folders[dtype] = tmp_path_factory.mktemp(dtype)
+        model = save_reference(folder, **SHAPE)
+        (folder / "model.safetensors").unlink()
+        model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shards)
+        for file in ("vocab.json", "merges.txt"):
+            shutil.copy(bundled / file, folder)
+    assert len(list(folders["float16"].glob("model-*.safetensors"))) > 2
+    return folders
+
+
+def complaint(outcome, folder):
+    """What is wrong with how loading a folder ended, None if nothing is."""
+    message = outcome.get("message", "")
+    if not message.isprintable() or len(message) > LONGEST:
+        return f"a message that is no line: {message[:LONGEST]!a}"
+    if strange := [name for name in outcome["opened"] if not may_be_opened(name, folder)]:
+        return f"opened {strange[0]}"
+    if outcome["bytes"] > BYTES:
+        return f"took {outcome['bytes']:,} bytes"
+    if outcome["seconds"] > SECONDS:  # perhaps the machine had something else to do
+        again = [load_watched([(folder, outcome["whole"])])[0]["seconds"] for _ in range(3)]
+        if sorted(again)[1] > SECONDS:
+            return f"took {sorted(again)[1]:.2f} s"
+    return None
+
+
+def may_be_opened(name, folder):
+    """Files of the model's formats in its folder, its folder, and what Python is made of."""
+    path = Path(os.path.normpath(name))
+    if path.parent == folder:
+        return path.suffix in (".json", ".safetensors", ".txt")
+    return path == folder or any(path.is_relative_to(home) for home in PYTHON)
+
+
+@pytest.fixture(scope="module")
+def outcomes(bases, tmp_path_factory):
+    """Name of the case → the folder, and what came of loading it."""
+    root = tmp_path_factory.mktemp("hand-made")
+    folders = []
+    for number, case in enumerate(HAND_MADE.values()):
+        folder = root / str(number) / "model"
+        shutil.copytree(bases[case.base], folder, ignore=None if case.whole else VOCABULARY)
+        case.change(folder)
+        folders.append((folder, case.whole))
+    results = load_watched(folders)
+    yield dict(zip(HAND_MADE, zip([f for f, _ in folders], results, strict=True), strict=True))
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("name", HAND_MADE)
+def test_hand_made(outcomes, name):
+    (folder, outcome), case = outcomes[name], HAND_MADE[name]
+    assert complaint(outcome, folder) is None
+    if case.message is None:
+        assert "error" not in outcome
+    else:
+        assert outcome.get("error") == case.error, outcome
+        assert re.search(case.message, outcome["message"])
+
+
+def test_weights_that_are_no_numbers_are_loaded_as_they_are(bases, outcomes):
+    sound = as_it_should_be(bases["float32"], digest)["weights"]
+    for name, value in (("weights nan", np.nan), ("weights inf", np.inf)):
+        changed = digest(np.full(8, value, np.float32))
+        assert outcomes[name][1]["weights"] == sound | {"ln_f.bias": changed}
+
+
+@pytest.fixture(scope="module")
+def mutants(bases, tmp_path_factory):
+    """(what was done, folder, what came of loading it) for each of many damaged checkpoints."""
+    rng, root = random.Random(SEED), tmp_path_factory.mktemp("mutants")
+    folders, done = [], []
+    for number in range(MUTANTS):
+        base = rng.choice(list(bases))
+        folder = root / str(number)
+        shutil.copytree(bases[base], folder, ignore=VOCABULARY)
+        done.append(f"number {number}, {base}: {mutate(folder, rng)}")
+        folders.append((folder, False))
+    results = load_watched(folders)
+    yield [(d, f, r) for d, (f, _), r in zip(done, folders, results, strict=True)]
+    shutil.rmtree(root)
+
+
+def test_mutants_are_refused_or_what_their_files_say(mutants, outcomes, show):
+    """Refused if and only if an independent reader refuses them; else with equal weights."""
+    loaded = 0
+    for done, folder, outcome in mutants:
+        assert complaint(outcome, folder) is None, done
+        try:
+            expected = as_it_should_be(folder, digest)
+        except Exception:
+            assert outcome.get("error") == "CheckpointError", f"{done}: {outcome}"
+        else:
+            assert "error" not in outcome, f"{done}: {outcome}"
+            assert {name: outcome[name] for name in ("config", "weights")} == expected, done
+            loaded += 1
+    assert MUTANTS / 10 < loaded < MUTANTS / 2
+    everything = [outcome for _, outcome in outcomes.values()] + [m[2] for m in mutants]
+    show(
+        "hostile checkpoints",
+        f"{len(outcomes)} hand-made, {MUTANTS} mutants of which {loaded} are sound, "
+        f"at most {max(o['seconds'] for o in everything):.2f} s and "
+        f"{max(o['bytes'] for o in everything) >> 20} MiB",
+    )
+
+
+@pytest.mark.parametrize("base", ["float32", "bfloat16"])  # one is mapped, the other converted
+@pytest.mark.parametrize("keep", [0, 4000, -1])
+def test_a_file_that_is_cut_after_its_header_was_read(bases, tmp_path, base, keep):
+    shutil.copytree(bases[base], tmp_path / "model")
+    checkpoint = read_checkpoint(tmp_path / "model")
+    path = tmp_path / "model" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=r"breaks off|can't map"):
+        load_weights(checkpoint)
+
+
+def test_a_tensor_that_is_larger_than_the_memory(tmp_path):
+    tensor = StoredTensor(tmp_path / "file", "F16", (1 << 58,), 0, 1 << 59)
+    with pytest.raises(CheckpointError, match="wte is too large"):
+        read_tensors({"wte": tensor}, "float32")
+
+
+FORBIDDEN = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "torch"}
+
+
+def test_no_module_of_the_package_can_run_what_a_file_holds():
+    """No pickles, and no eval; NumPy and multiprocessing import pickle for their own purposes.
+
+    One module compares with transformers: it imports torch, and hands it arrays, but no file.
+    """
+    modules = list(PACKAGE.rglob("*.py"))
+    assert len(modules) > 40
+    for module in modules:
+        text = module.read_text(encoding="utf-8")
+        found = list(dangers(ast.parse(text)))
+        if module == PACKAGE / "inspection" / "compare.py":
+            assert set(found) == {"torch"}
+            found = [word for word in ("torch.load", "from_pretrained", "hub") if word in text]
+        assert not found, module
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pickle", "from torch.serialization import load", "import os, marshal as m",
+        "eval('1')", "__import__('pickle')", "importlib.import_module(name)",
+        "np.load(path, allow_pickle=True)", "np.load(path, allow_pickle=whatever)",
+    ],
+)  # fmt: skip
+def test_dangers_are_found(text):
+    assert list(dangers(ast.parse(f"def f():\n    {text}")))
+
+
+def dangers(tree):
+    """What in a module could run a file's content: imports, calls, arguments."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from FORBIDDEN & {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            yield from FORBIDDEN & {(node.module or "").split(".")[0]}
+        elif isinstance(node, ast.Call):
+            called = node.func
+            if isinstance(called, ast.Name) and called.id in (
+                "eval",
+                "exec",
+                "compile",
+                "__import__",
+            ):
+                yield called.id
+            if isinstance(called, ast.Attribute) and called.attr == "import_module":
+                yield called.attr
+            for option in node.keywords:
+                if option.arg == "allow_pickle" and ast.unparse(option.value) != "False":
+                    yield option.arg
+
+
+def test_nothing_is_unpickled_from_start_to_text(bundled):
+    """Seen by Python's own audit events, which a pickle raises for each class it names."""
+    program = """
+import pickle, sys
+seen = []
+sys.addaudithook(lambda event, arguments: seen.append(event) if event.startswith("pickle.") else 0)
+import gpt2np
+gpt2np.load(sys.argv[1]).generate("Once", max_new_tokens=3, seed=1)
+print(len(seen))
+pickle.loads(pickle.dumps(gpt2np.GPT2))
+print(len(seen))
+"""
+    command = [sys.executable, "-c", program, str(bundled)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "7 bytes",
+        "header length 2^63",
+        "only pickles",
+        "pickle with a nasty name",
+        "name with control characters",
+        "name of 1 MB",
+        "config of a billion layers",
+        "shard in the parent folder",
+        "model.safetensors a fifo",
+        "config.json a device",
+        "merges.txt a fifo",
+        "temperature a list, 960 deep",
+    ],
+)
+def test_the_command_line_says_it_in_one_line(outcomes, name):
+    folder, _ = outcomes[name]
+    command = [sys.executable, "-m", "gpt2np", "generate", "x", "--model", str(folder)]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == b""
+    message = done.stderr.decode()
+    assert message.startswith("gpt2np generate: error: ") and message.endswith("\n")
+    assert message[:-1].isprintable() and len(message) < LONGEST
+    assert re.search(HAND_MADE[name].message, message)

@@ -1,0 +1,89 @@
+"""`gpt2np convert` as a user runs it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers.altered import slow_conversion
+
+COMMAND = [sys.executable, "-m", "gpt2np"]
+
+
+def run(*arguments):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, encoding="utf-8", timeout=120
+    )
+
+
+def test_a_converted_model_writes_the_same_text(tmp_path):
+    result = run("convert", "bundled", tmp_path / "b", "--dtype", "float32")
+    assert (result.returncode, result.stdout) == (0, f"{tmp_path / 'b'}\n")
+    assert "model.safetensors, 23.7 MB in float32, unembedding tied" in result.stderr
+    assert "the largest change of a weight is 0\n" in result.stderr
+    prompt = ("generate", "The fox", "-n", "40", "--greedy", "--no-echo", "--model")
+    assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
+
+
+def test_shards_and_what_belongs_to_a_model(tmp_path, bundled):
+    target = tmp_path / "b"
+    result = run("convert", "bundled", target, "--max-shard-size", "4MB", "--json")
+    report = json.loads(result.stdout)
+    assert report["folder"] == str(target) and report["dtype"] == "float16"
+    assert len(report["files"]) == 4 and report["largest_change"] == 0
+    for name in ("vocab.json", "merges.txt", "generation_config.json"):
+        assert (target / name).read_bytes() == (bundled / name).read_bytes()
+    assert json.loads(run("info", target, "--json").stdout)["parameters"] == 5_918_720
+
+
+@pytest.mark.parametrize("size", ["", "0", "0MB", "-5", "2XB", "many", "9" * 400, "1e9", "٣MB"])
+def test_impossible_sizes(tmp_path, size):
+    result = run("convert", "bundled", tmp_path / "b", f"--max-shard-size={size}")
+    assert result.returncode == 2 and result.stdout == ""
+    assert "expected a size such as 500MB" in result.stderr and not (tmp_path / "b").exists()
+
+
+def test_impossible_targets(tmp_path):
+    (tmp_path / "file").write_text("x")
+    below = tmp_path / "file" / "b"
+    for target, code in ((tmp_path, 2), (tmp_path / "file", 2), ("", 2), (".", 2), (below, 1)):
+        result = run("convert", "bundled", target)
+        assert code == 2 or f"can't write {below}: Not a directory" in result.stderr
+        assert (result.returncode, result.stdout) == (code, "")
+        assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_openais_names_of_the_vocabulary(tmp_path, bundled):
+    source = tmp_path / "a"
+    source.mkdir()
+    names = {"vocab.json": "encoder.json", "merges.txt": "vocab.bpe"}
+    for file in ("config.json", "model.safetensors", *names):
+        (source / names.get(file, file)).write_bytes((bundled / file).read_bytes())
+    assert run("convert", source, tmp_path / "b").returncode == 0
+    prompt = ("generate", "The fox", "-n", "5", "--greedy", "--no-echo", "--model")
+    assert run(*prompt, tmp_path / "b").stdout == run(*prompt, "bundled").stdout
+
+
+def test_pickles_are_not_read(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    result = run("convert", tmp_path, tmp_path / "b")
+    assert result.returncode == 1 and "a pickle" in result.stderr
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(("kind", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_it_leaves_nothing(tmp_path, kind, code):
+    process = subprocess.Popen(
+        [*slow_conversion(), "convert", "bundled", str(tmp_path / "b")], stderr=subprocess.PIPE
+    )
+    while not list(tmp_path.glob(".b.*.tmp/*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(kind)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == code and b"Traceback" not in stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,240 @@
+"""`python -m gpt2np encode` as a user runs it; killed, and run again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tiktoken
+from helpers.altered import saving_all_the_time
+
+from gpt2np import Tokenizer
+from gpt2np.tokenizer.split import HF_GPT2_PATTERN
+
+EOT = "<|endoftext|>"
+COMMAND = [sys.executable, "-m", "gpt2np", "encode"]
+SAVING_ALL_THE_TIME = [*saving_all_the_time(0.5), "encode"]  # here ten times
+
+
+def encode(*arguments, model="bundled"):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments), "--model", str(model)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "corpus"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "b.txt").write_text("two\n")
+    (folder / "a.txt").write_text("one")
+    (folder / "deep" / "c.txt").write_text("three")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def peer(gpt2_vocabulary):
+    """tiktoken with GPT-2's vocabulary."""
+    table = Tokenizer.load(gpt2_vocabulary).vocabulary.token_bytes
+    ranks = {token: number for number, token in table.items() if number < 50256}
+    return tiktoken.Encoding(
+        "gpt2", pat_str=HF_GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={EOT: 50256}
+    )
+
+
+@pytest.fixture(scope="module")
+def stories(data, tmp_path_factory):
+    """A text of ten batches."""
+    file = tmp_path_factory.mktemp("stories") / "stories.txt"
+    file.write_bytes((data / "stories" / "train.txt").read_bytes()[:10_000_000])
+    return file
+
+
+@pytest.fixture(scope="module")
+def expected(stories, peer):
+    """What nanoGPT's prepare.py makes of its documents."""
+    documents = (text.strip("\r\n") for text in stories.read_text(encoding="utf-8").split(EOT))
+    ids = peer.encode_ordinary_batch([text for text in documents if text])
+    return np.concatenate([np.array([*document, peer.eot_token], np.uint16) for document in ids])
+
+
+class TestOutput:
+    def test_a_folder_in_stable_order(self, corpus, tmp_path, bundled):
+        result = encode(corpus, tmp_path / "x.bin")
+        assert (result.returncode, result.stdout) == (0, "")
+        assert result.stderr.splitlines() == [
+            "vocabulary: bundled",
+            f"3 documents, {len(np.fromfile(tmp_path / 'x.bin', np.uint16))} ids (uint16) in "
+            f"{tmp_path / 'x.bin'}",
+        ]
+        text = Tokenizer.load(bundled).decode(np.fromfile(tmp_path / "x.bin", np.uint16))
+        assert text == f"one{EOT}two{EOT}three{EOT}"
+
+    def test_a_pattern_and_options(self, corpus, tmp_path, bundled):
+        result = encode(corpus / "**" / "[ac].txt", tmp_path / "x.npz", "--combine", "1")
+        assert result.returncode == 0
+        chunks = np.load(tmp_path / "x.npz")
+        tokenizer = Tokenizer.load(bundled)
+        assert [tokenizer.decode(chunks[name]) for name in chunks.files] == ["one", "three"]
+
+    @pytest.mark.parametrize("processes", [1, 2])
+    def test_as_nanogpt_with_tiktoken(
+        self, stories, expected, tmp_path, gpt2_vocabulary, processes
+    ):
+        out = tmp_path / "x.bin"
+        result = encode(stories, out, "--processes", processes, model=gpt2_vocabulary)
+        assert result.returncode == 0, result.stderr
+        assert np.array_equal(np.memmap(out, dtype=np.uint16, mode="r"), expected)
+        assert len(expected) > 2_000_000
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+class TestInterruption:
+    def start(self, stories, out, model, *arguments):
+        """A run that has saved something, and is not done."""
+        options = ["--model", str(model), *arguments]
+        command = [*SAVING_ALL_THE_TIME, str(stories), str(out), *options]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+        journal = out.with_name(f"{out.name}.partial") / "journal"
+        while not (journal.exists() and journal.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.01)
+        return process
+
+    @pytest.mark.parametrize("suffix", [".bin", ".npz"])
+    def test_killed_and_run_again(self, stories, expected, tmp_path, gpt2_vocabulary, suffix):
+        out = tmp_path / f"x{suffix}"
+        process = self.start(stories, out, gpt2_vocabulary)
+        process.kill()
+        process.communicate()
+        assert not out.exists()
+        result = encode(stories, out, model=gpt2_vocabulary)
+        assert result.returncode == 0 and "going on at " in result.stderr
+        assert "going on at 0%" not in result.stderr
+        assert [path.name for path in tmp_path.iterdir()] == [out.name]
+        encode(stories, tmp_path / f"y{suffix}", model=gpt2_vocabulary)
+        assert out.read_bytes() == (tmp_path / f"y{suffix}").read_bytes()
+        if suffix == ".bin":
+            assert np.array_equal(np.fromfile(out, np.uint16), expected)
+
+    def test_with_another_model_it_is_told_that_it_begins_anew(
+        self, stories, corpus, tmp_path, gpt2_vocabulary
+    ):
+        out = tmp_path / "x.bin"
+        process = self.start(stories, out, gpt2_vocabulary)
+        process.kill()
+        process.communicate()
+        result = encode(corpus, out)
+        told = f"what {out}.partial holds is of other files or options; begun anew"
+        assert result.returncode == 0 and told in result.stderr.splitlines()
+        assert "begun anew" not in encode(corpus, tmp_path / "y.bin").stderr
+        assert out.read_bytes() == (tmp_path / "y.bin").read_bytes()
+
+    def test_ctrl_c(self, stories, tmp_path, gpt2_vocabulary):
+        out = tmp_path / "x.bin"
+        process = self.start(stories, out, gpt2_vocabulary)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 130 and not out.exists()
+        assert stderr.decode().splitlines()[-1].startswith("interrupted; the same command goes on")
+        assert b"Traceback" not in stderr
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+    def test_no_process_is_left_behind(self, stories, tmp_path, number):
+        process = self.start(stories, tmp_path / "x.bin", "bundled", "--processes", "2")
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.kill()
+        _, stderr = process.communicate(timeout=120)  # returns when all have closed stderr
+        assert b"Traceback" not in stderr
+        end = time.monotonic() + 60
+        while self.is_alive(process.pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not self.is_alive(process.pid)
+
+    def is_alive(self, group):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+class TestBadInput:
+    def check(self, result, code, *words):
+        line = result.stderr.splitlines()[-1]
+        assert line.startswith("gpt2np encode: error: ")
+        for word in words:
+            assert word in line
+        assert (result.returncode, result.stdout) == (code, "")
+        assert "Traceback" not in result.stderr
+
+    def test_inputs(self, tmp_path):
+        (tmp_path / "empty").mkdir()
+        out = tmp_path / "x.bin"
+        self.check(encode(tmp_path / "empty", out), 2, "empty holds no files")
+        self.check(encode(tmp_path / "*.txt", out), 2, "no file matches the pattern", "*.txt")
+        self.check(encode(tmp_path / "none.txt", out), 2, "none.txt does not exist")
+        (tmp_path / "empty" / "a.txt").write_text("")
+        self.check(encode(tmp_path / "empty", out), 2, "no text in the files")
+        assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+    def test_outputs(self, corpus, tmp_path):
+        self.check(encode(corpus, "x.txt"), 2, "x.txt", ".npz, .npy, .bin")
+        self.check(encode(corpus, tmp_path / "no" / "x.bin"), 2, "no does not exist")
+        (tmp_path / "x.bin").write_text("kept")
+        self.check(encode(corpus, tmp_path / "x.bin"), 2, "x.bin exists already", "--force")
+        assert (tmp_path / "x.bin").read_text() == "kept"
+        assert encode(corpus, tmp_path / "x.bin", "--force").returncode == 0
+        assert (tmp_path / "x.bin").read_bytes() != b"kept"
+
+    def test_a_file_that_is_no_text(self, corpus, tmp_path):
+        (corpus / "bb.txt").write_bytes(b"abc\xff")
+        self.check(encode(corpus, tmp_path / "x.bin"), 2, "bb.txt is not UTF-8", "0xff")
+        assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+        result = encode(corpus, tmp_path / "x.bin", "--skip-errors")
+        assert result.returncode == 0 and "3 documents" in result.stderr
+        assert f"skipped: {corpus / 'bb.txt'} is not UTF-8" in result.stderr
+
+    def test_json_lines_without_the_field(self, corpus, tmp_path):
+        (corpus / "d.jsonl").write_text('{"body": "four"}\n')
+        self.check(encode(corpus, tmp_path / "x.bin"), 2, "d.jsonl, line 1", "'text'")
+        result = encode(corpus, tmp_path / "x.bin", "--field", "body")
+        assert result.returncode == 0 and "4 documents" in result.stderr
+
+    def test_options(self, corpus, tmp_path):
+        out = tmp_path / "x.bin"
+        self.check(encode(corpus, tmp_path / "x.npz", "--combine", "0"), 2, "--combine is 0")
+        self.check(encode(corpus, out, "--combine", "9"), 2, "--combine is for an .npz", "x.bin")
+        self.check(encode(corpus, out, "--processes", "-1"), 2, "--processes is -1")
+        self.check(encode(corpus, out, model=corpus), 1, "holds no vocabulary")
+        self.check(encode(corpus, out, "more"), 2, "more: the name's end tells the format")
+        self.check(encode(corpus, out, "--more"), 2, "what is '--more'?")
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+    def test_a_full_disk(self, corpus, tmp_path):
+        partial = tmp_path / "x.bin.partial"
+        partial.mkdir()
+        (partial / "parts").symlink_to("/dev/full")
+        result = encode(corpus, tmp_path / "x.bin")
+        assert result.returncode == 1 and "Traceback" not in result.stderr
+        told = f"gpt2np encode: error: can't write {tmp_path / 'x.bin'}: "
+        assert result.stderr.splitlines()[-1].startswith(told)
+        assert not (tmp_path / "x.bin").exists()
+
+    @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
+    def test_where_no_file_can_be(self, corpus, tmp_path):
+        told = "error: can't write /proc/x.npz: No such file or directory"
+        self.check(encode(corpus, "/proc/x.npz"), 1, told)
+        (tmp_path / "x.bin.partial").write_text("kept")
+        self.check(encode(corpus, tmp_path / "x.bin"), 1, "x.bin.partial, where unfinished work is")
+        (tmp_path / "y.bin").mkdir()
+        self.check(encode(corpus, tmp_path / "y.bin", "--force"), 2, "y.bin is a folder; choose")
+        assert (tmp_path / "x.bin.partial").read_text() == "kept"

@@ -1,0 +1,517 @@
+"""`python -m gpt2np generate` as a user runs it: in a subprocess."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.altered import killing, ready, telling, waiting
+
+from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
+from gpt2np.cli import main
+from gpt2np.cli.generation_options import options_as_typed
+from gpt2np.kernels.threads import THREAD_VARIABLES
+from gpt2np.runtime.ranks import most_processes
+
+COMMAND = [sys.executable, "-m", "gpt2np"]
+
+
+def run(*arguments, stdin=b"", env=None, **options):
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=120,
+        env=os.environ | {"GPT2NP_MODEL": "bundled"} | (env or {}),
+        **options,
+    )
+
+
+def generate(*arguments, **options):
+    return run("generate", *arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def expected(bundled):
+    return LanguageModel.load(bundled).generate("Once upon a time", seed=1, max_new_tokens=30)
+
+
+ONCE = ["Once upon a time", "--seed", "1", "-n", "30"]
+
+
+class TestOutput:
+    def test_prompt_and_continuation_on_stdout_the_rest_on_stderr(self, expected):
+        result = generate(*ONCE)
+        assert result.returncode == 0
+        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
+        lines = result.stderr.decode().splitlines()
+        assert lines[:2] == ["model: bundled", "seed: 1"]
+        assert re.fullmatch(r"30 tokens, [\d.]+ tokens/s, finish reason: length", lines[2])
+
+    def test_no_echo(self, expected):
+        assert generate(*ONCE, "--no-echo").stdout.decode() == expected.text + "\n"
+
+    def test_json(self, expected):
+        result = generate(*ONCE, "--json")
+        content = json.loads(result.stdout)
+        assert content.pop("tokens_per_second") > 0
+        assert content == {
+            "prompt": "Once upon a time",
+            "prompt_ids": expected.prompt_ids,
+            "text": expected.text,
+            "ids": expected.ids,
+            "finish_reason": "length",
+            "seed": 1,
+            "model": "bundled",
+        }
+
+    @pytest.mark.parametrize("arguments", [["-"], []], ids=["-", "piped"])
+    @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+    def test_standard_input(self, expected, arguments, end):
+        result = generate(*arguments, *ONCE[1:], stdin=b"Once upon a time" + end)
+        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
+
+    def test_file(self, expected, tmp_path):
+        (tmp_path / "prompt.txt").write_bytes(b"\xef\xbb\xbfOnce upon a time\n")
+        result = generate("--file", str(tmp_path / "prompt.txt"), *ONCE[1:])
+        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
+
+    def test_streams(self, bundled):
+        """What is generated is written before anything more is."""
+        process = subprocess.Popen(
+            [*waiting(), "generate", "The", "-n", "9", "--no-echo", "--seed", "1"],
+            env=os.environ | {"GPT2NP_MODEL": "bundled"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        pieces = list(LanguageModel.load(bundled).stream("The", seed=1, max_new_tokens=9))
+        first, rest = "".join(pieces[:5]).encode(), "".join(pieces[5:]).encode()
+        assert process.stdout.read(len(first)) == first and rest
+        assert process.communicate(b"x", timeout=60)[0] == rest + b"\n"
+
+    def test_unicode(self):
+        env = {"PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONIOENCODING": "latin-1"}
+        result = generate("中 \N{GRINNING FACE}", "-n", "3", "--seed", "1", env=env)
+        assert result.stdout.decode("utf-8").startswith("中 \N{GRINNING FACE}")
+
+    def test_a_seed_is_chosen_and_told(self):
+        first = generate("The", "-n", "20")
+        seed = re.search(r"seed: (\d+)", first.stderr.decode()).group(1)
+        assert generate("The", "-n", "20", "--seed", seed).stdout == first.stdout
+
+
+class TestOptions:
+    def test_stop(self, expected):
+        stop = expected.text[20:25]
+        text = expected.text[: expected.text.index(stop)]
+        result = generate(*ONCE, "--no-echo", "--stop", "@@@", "--stop", stop)
+        assert result.stdout.decode() == text + "\n"
+        assert "finish reason: stop" in result.stderr.decode()
+
+    def test_greedy(self):
+        greedy = generate("The", "-n", "20", "--greedy")
+        assert greedy.stdout == generate("The", "-n", "20", "--temperature", "0").stdout
+        assert greedy.stdout == generate("The", "-n", "20", "--top-k", "1", "--seed", "9").stdout
+
+    def test_threads_and_dtype(self, expected, monkeypatch, capsys):
+        result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
+        assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
+
+        def load(model, dtype, draft, processes):
+            threads = os.environ["OPENBLAS_NUM_THREADS"]
+            raise InvalidArgumentError(f"{model} {dtype} {threads}")
+
+        for variable in THREAD_VARIABLES:
+            monkeypatch.setenv(variable, "7")
+        monkeypatch.setattr(LanguageModel, "load", load)
+        assert main.run(["generate", "x", "--threads", "3", "--dtype", "float64"]) == 2
+        assert capsys.readouterr().err == "gpt2np generate: error: None float64 3\n"
+        assert {os.environ[variable] for variable in THREAD_VARIABLES} == {"3"}
+
+    def test_samples(self, bundled):
+        result = generate("The king", "--seed", "5", "-n", "9", "--samples", "3")
+        lm = LanguageModel.load(bundled)
+        singles = [lm.generate("The king", seed=5 + j, max_new_tokens=9).text for j in range(3)]
+        assert result.stdout.decode() == "---\n".join(f"The king{text}\n" for text in singles)
+        lines = result.stderr.decode().splitlines()
+        assert lines[1] == "seeds: 5 to 7" and lines[2].startswith("27 tokens, ")
+
+    def test_best_of_and_log_probabilities(self):
+        arguments = ["Once", "--best-of", "3", "--samples", "2", "-n", "6", "--seed", "1", "--json"]
+        result = generate(*arguments, "--logprobs", "1", "--prompt-logprobs", "0")
+        found = [json.loads(line) for line in result.stdout.splitlines()]
+        means = [sum(t["logprob"] for t in one["logprobs"]) / 6 for one in found]
+        assert len(found) == 2 and means[0] > means[1]
+        for one in found:
+            assert [token["id"] for token in one["logprobs"]] == one["ids"]
+            assert all(len(token["top"]) == 1 for token in one["logprobs"])
+            assert one["prompt_logprobs"][0] is None
+
+    def test_beams(self, bundled):
+        result = generate("Once upon", "--num-beams", "3", "--samples", "2", "-n", "8", "--no-echo")
+        best = LanguageModel.load(bundled).generate(
+            "Once upon", num_beams=3, num_return_sequences=2, max_new_tokens=8
+        )
+        assert result.stdout.decode() == f"{best.text}\n---\n{best.alternatives[0].text}\n"
+
+    def test_what_the_model_proposes_contradicts_nothing(self, bundled, tmp_path):
+        """Neither a seed beside the file's beams, nor what is for beams with them."""
+        for file in bundled.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        (tmp_path / "generation_config.json").write_text('{"num_beams": 2, "top_k": 9}')
+        arguments = ["Once", "-n", "4", "--model", str(tmp_path)]
+        beams = generate(*arguments)
+        for more in (["--seed", "1"], ["--length-penalty", "1"], ["--greedy"], ["--top-k", "5"]):
+            result = generate(*arguments, *more)
+            assert (result.returncode, result.stdout) == (0, beams.stdout)
+        (tmp_path / "generation_config.json").write_text('{"length_penalty": 2, "top_p": 0.5}')
+        assert generate(*arguments, "--greedy", "--seed", "1").returncode == 0
+
+    def test_all_that_changes_the_text(self, bundled):
+        """Each option reaches the library under its name."""
+        options = {
+            "min_p": 0.05, "typical_p": 0.9, "top_p": 0.9, "repetition_penalty": 1.2,
+            "presence_penalty": 0.5, "frequency_penalty": 0.3, "no_repeat_ngram_size": 4,
+            "min_new_tokens": 30, "window": 100, "temperature": 1.1, "top_k": 100,
+        }  # fmt: skip
+        arguments = [str(x) for n, v in options.items() for x in ("--" + n.replace("_", "-"), v)]
+        arguments += ["--bad-word", "king", "--logit-bias", "11=-3", "--stop-regex", "[?]"]
+        arguments += ["--stop-id", "200", "--ignore-eos", "--json", "--seed", "8", "-n", "60"]
+        found = json.loads(generate("The king", *arguments).stdout)
+        expected = LanguageModel.load(bundled).generate(
+            "The king", **options, bad_words=["king"], logit_bias={11: -3}, stop_regex="[?]",
+            stop_token_ids=[200], ignore_eos=True, seed=8, max_new_tokens=60,
+        )  # fmt: skip
+        assert (found["ids"], found["text"]) == (expected.ids, expected.text)
+
+    @pytest.mark.parametrize("how", [["--prompt-lookup"], ["--draft", "bundled"]])
+    def test_speculation_changes_nothing(self, expected, how):
+        assert generate(*ONCE, *how).stdout.decode() == f"Once upon a time{expected.text}\n"
+
+    def test_window(self, bundled):
+        result = generate("-", "-n", "600", "--window", "64", "--seed", "1", stdin=b"the " * 400)
+        assert "600 tokens, " in result.stderr.decode() and "full" not in result.stderr.decode()
+
+    def test_what_is_rarely_needed_is_not_imported(self):
+        script = (
+            "import sys; from gpt2np.cli import main; main.run(['generate', 'x', '-n', '1', "
+            "'--model', 'bundled', '--greedy']); "
+            "names = ('beam', 'speculate', 'stop_regex', 'constraint'); "
+            "rare = {'numpy.random', *(f'gpt2np.generation.{name}' for name in names)}; "
+            "sys.exit(not rare.isdisjoint(sys.modules))"
+        )
+        assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
+
+    def test_a_full_context_is_told(self):
+        result = generate("-", "-n", "50", "--seed", "1", stdin=b"the " * 500)
+        expected = "finish reason: length (the context of 512 tokens is full)"
+        assert result.stderr.decode().splitlines()[-1].endswith(expected)
+
+    def test_help_fits_80_columns(self):
+        text = run("generate", "--help", env={"COLUMNS": "80"}).stdout.decode()
+        assert max(map(len, text.splitlines())) <= 80
+
+    def test_empty_prompt(self):
+        result = generate("", "--seed", "1", "-n", "5")
+        assert result.returncode == 0 and result.stdout.strip()
+
+    def test_help_names_the_real_defaults(self):
+        text = " ".join(run("generate", "--help").stdout.decode().split())
+        defaults = GenerationOptions()
+        for option in ("max_new_tokens", "temperature", "top_k", "top_p"):
+            name = "--" + option.replace("_", "-")
+            described = re.search(rf"{name} [A-Z] ((?:(?! --).)*)", text.partition("options:")[2])
+            assert f"(default: {getattr(defaults, option)})" in described.group(1), name
+
+    def test_help_and_version_do_without_numpy(self, tmp_path):
+        (tmp_path / "numpy.py").write_text("raise ImportError")
+        env = {"PYTHONPATH": str(tmp_path)}
+        for arguments in (["--help"], ["--version"], ["generate", "--help"], []):
+            result = run(*arguments, env=env)
+            assert result.returncode == 0 and b"gpt2np" in result.stdout
+
+
+class TestBadInput:
+    """One line on stderr, the right exit code, nothing on stdout, never a traceback."""
+
+    def check(self, result, code, *words):
+        lines = result.stderr.decode().splitlines()
+        assert len(lines) == 1, lines
+        assert lines[0].startswith("gpt2np generate: error: ")
+        for word in words:
+            assert word in lines[0]
+        assert (result.returncode, result.stdout) == (code, b"")
+
+    def test_missing_folder(self):
+        self.check(generate("x", "--model", "./no/such/folder"), 1, "no folder ./no/such/folder")
+
+    def test_file_as_model(self, bundled):
+        path = str(bundled / "merges.txt")
+        self.check(generate("x", "--model", path), 1, "is a file; name the folder")
+
+    def test_folder_without_a_model(self, tmp_path):
+        self.check(generate("x", "--model", str(tmp_path)), 1, "config.json")
+
+    def test_truncated_weights(self, bundled, tmp_path):
+        for file in bundled.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes()[:1_000_000])
+        self.check(generate("x", "--model", str(tmp_path)), 1, "model.safetensors is damaged")
+
+    def test_renamed_weights(self, bundled, tmp_path):
+        for file in bundled.iterdir():
+            (tmp_path / file.name.replace(".safetensors", ".st")).write_bytes(file.read_bytes())
+        self.check(generate("x", "--model", str(tmp_path)), 1, "holds no model.safetensors")
+
+    def test_wrong_shape(self, bundled, tmp_path):
+        for file in bundled.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps(config | {"n_positions": 1024}))
+        message = "wpe.weight has shape (512, 256), expected (1024, 256)"
+        self.check(generate("x", "--model", str(tmp_path)), 1, message)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--temperature", "-1"], ["--temperature is -1.0"]),
+            (["--temperature", "nan"], ["--temperature is nan"]),
+            (["--temperature", "warm"], ["--temperature", "'warm'"]),
+            (["--top-p", "0"], ["--top-p is 0.0"]),
+            (["--top-k", "-3"], ["--top-k is -3"]),
+            (["-n", "0"], ["--max-new-tokens is 0"]),
+            (["--seed", "x"], ["--seed", "'x'"]),
+            (["--dtype", "int8"], ["--dtype", "int8", "float64"]),
+            (["--threads", "0"], ["--threads is 0"]),
+            (["--stop", ""], ["--stop is ['']"]),
+            (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
+            (["--greedy", "--top-p", "0.9"], ["--greedy and --top-p contradict each other"]),
+            (["--num-beams", "2", "--top-k", "4"], ["--num-beams and --top-k contradict"]),
+            (["--num-beams", "2", "--seed", "1"], ["--num-beams and --seed contradict"]),
+            (["--num-beams", "2", "--draft", "bundled"], ["--num-beams and --draft contradict"]),
+            (["--length-penalty", "2"], ["--length-penalty is for beam search", "--num-beams"]),
+            (["--early-stopping", "false"], ["--early-stopping is for beam search"]),
+            (["--num-beams", "1", "--length-penalty", "0"], ["--length-penalty is for beam"]),
+            (["--force"], ["--force is for --out"]),
+            (
+                ["--num-beams", "2", "--temperature", "1"],
+                ["--num-beams is 2 and --temperature 1.0"],
+            ),
+            (["--greedy", "--samples", "2"], ["--samples is 2 and --temperature 0"]),
+            (["--min-p", "2"], ["--min-p is 2.0"]),
+            (["--repetition-penalty", "0"], ["--repetition-penalty is 0.0"]),
+            (["--min-new-tokens", "300"], ["--min-new-tokens is 300", "--max-new-tokens, 200"]),
+            (["--logit-bias", "5"], ["--logit-bias is '5'", "50256=-5"]),
+            (["--logit-bias", "9999=1"], ["--logit-bias: id 9999"]),
+            (["--bad-word", ""], ["--bad-word is ['']"]),
+            (["--stop-regex", "("], ["--stop-regex '(' is not a regular expression"]),
+            (["--stop-id", "4096"], ["--stop-id: id 4096"]),
+            (["--window", "513"], ["--window is 513", "context of 512"]),
+            (["--early-stopping", "soon"], ["--early-stopping", "soon"]),
+            (["--logprobs", "2"], ["need --json"]),
+            (["--draft", "bundled", "--prompt-lookup"], ["--draft and --prompt-lookup"]),
+            (["--file", "no-such-file"], ["either PROMPT or --file"]),
+        ],
+    )
+    def test_options(self, arguments, words):
+        self.check(generate("x", *arguments), 2, *words)
+
+    def test_unknown_option(self):
+        self.check(generate("x", "--tempreature", "1"), 2, "what is '--tempreature'?")
+
+    def test_a_prompt_without_quotes(self):
+        self.check(generate("Once", "upon", "a", "time"), 2, "what is 'upon'?", "in quotes")
+
+    def test_missing_file(self):
+        self.check(generate("--file", "no-such-file"), 2, "can't read --file no-such-file")
+
+    def test_prompt_longer_than_the_context(self, bundled):
+        result = generate("-", stdin=b"word " * 600)
+        tokens = len(LanguageModel.load(bundled).tokenizer.encode("word " * 600))
+        self.check(result, 2, f"{tokens} tokens", "context of 512")
+
+    def test_ten_megabytes_of_prompt(self, tmp_path):
+        (tmp_path / "prompt.txt").write_text("word " * 2_000_000)
+        self.check(generate("--file", str(tmp_path / "prompt.txt")), 2, "context of 512")
+
+    def test_a_draft_of_another_vocabulary(self, bundled, tmp_path, gpt2_vocabulary):
+        from helpers.references import save_reference
+
+        shape = {"n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 16}
+        save_reference(tmp_path, vocab_size=50257, **shape)
+        for name in ("vocab.json", "merges.txt"):
+            (tmp_path / name).write_bytes((gpt2_vocabulary / name).read_bytes())
+        result = generate("x", "--draft", str(tmp_path))
+        self.check(result, 2, "has another vocabulary than bundled")
+
+    def test_stop_that_is_not_utf_8(self):
+        self.check(generate("x", "--stop", b"\xff"), 2, "--stop is not UTF-8")
+
+    def test_stdin_that_is_not_utf_8(self):
+        self.check(generate("-", stdin=b"abc\xff"), 2, "standard input", "0xff at offset 3")
+
+    def test_argument_that_is_not_utf_8(self):
+        self.check(generate(b"abc\xff"), 2, "PROMPT is not UTF-8 text: byte 0xff at offset 3")
+
+    def test_file_that_is_not_utf_8(self, tmp_path):
+        (tmp_path / "p.txt").write_bytes("Grüße".encode("utf-16"))
+        self.check(generate("--file", str(tmp_path / "p.txt")), 2, "p.txt is not UTF-8")
+
+
+class TestInterruption:
+    """Of a generation that takes hours, so that no machine is done before the signal comes."""
+
+    def start(self, *arguments, command=COMMAND):
+        endless = ["-n", "10000000", "--ignore-eos", "--window", "400", "--seed", "2"]
+        return subprocess.Popen(
+            [*command, "generate", "The", *endless, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"GPT2NP_MODEL": "bundled"},
+        )
+
+    def is_its_beginning(self, text, bundled):
+        endless = {"max_new_tokens": 10_000_000, "ignore_eos": True, "window": 400, "seed": 2}
+        pieces, whole = LanguageModel.load(bundled).stream("The", **endless), ""
+        while len(whole) < len(text):
+            whole += next(pieces)
+        return whole.startswith(text)
+
+    def test_ctrl_c_keeps_what_was_written(self, bundled):
+        process = self.start("--no-echo")
+        first = os.read(process.stdout.fileno(), 10)
+        process.send_signal(signal.SIGINT)
+        rest, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130
+        text = (first + rest).decode().rstrip("\n")
+        assert text and self.is_its_beginning(text, bundled)
+        assert "Traceback" not in stderr.decode()
+        assert stderr.decode().splitlines()[-1].endswith("finish reason: cancelled")
+
+    def test_ctrl_c_with_json_gives_what_there_is(self, bundled):
+        process = self.start("--json", command=telling())
+        while process.stderr.readline() != b"begun\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        stdout, _ = process.communicate(timeout=60)
+        assert process.returncode == 130
+        content = json.loads(stdout)
+        assert content["finish_reason"] == "cancelled"
+        assert self.is_its_beginning(content["text"], bundled)
+
+    @pytest.mark.parametrize("delay", [0.0, 0.05, 0.1, 0.2, 0.4])
+    def test_ctrl_c_at_the_start_leaves_no_traceback(self, delay):
+        process = self.start(command=ready())
+        assert process.stderr.readline() == b"ready\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130 and b"Traceback" not in stderr
+
+    @pytest.mark.skipif(most_processes() == 1, reason="one process computes here")
+    def test_a_process_of_the_model_is_killed(self):
+        """The text goes on; one line tells of it."""
+        arguments = "generate", "The", "-n", "60", "--ignore-eos", "--seed", "1"
+        whole = run(*arguments).stdout
+        done = subprocess.run(
+            [*killing(), *arguments],
+            capture_output=True,
+            timeout=60,
+            env=os.environ | {"GPT2NP_MODEL": "bundled"},
+        )
+        assert (done.returncode, done.stdout) == (0, whole)
+        lines = [line for line in done.stderr.decode().splitlines() if "process" in line]
+        assert lines == ["warning: the model goes on with one process: another one has ended"]
+
+    def test_a_closed_pipe_is_not_an_error(self):
+        process = self.start("--no-echo")
+        os.read(process.stdout.fileno(), 10)
+        process.stdout.close()
+        stderr = process.stderr.read().decode()
+        assert process.wait(timeout=60) == 0
+        assert "Traceback" not in stderr and "Broken" not in stderr
+
+    def shell(self, redirection, command="generate The -n 3 --seed 1 --model bundled"):
+        command = f'"$0" -m gpt2np {command} {redirection}'
+        return subprocess.run(
+            ["sh", "-c", command, sys.executable], capture_output=True, timeout=60
+        )
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+    def test_a_full_disk(self):
+        result = self.shell(">/dev/full")
+        assert result.returncode == 1 and b"Traceback" not in result.stderr
+        assert b"error: [Errno 28] No space left" in result.stderr
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+    @pytest.mark.parametrize("redirection", ["<&-", "2>&-", "2>/dev/full"])
+    def test_closed_streams(self, redirection):
+        result = self.shell(redirection)
+        assert result.returncode == 0 and b"Traceback" not in result.stderr
+        assert b"model:" not in result.stdout and result.stdout
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+    @pytest.mark.parametrize(
+        "command",
+        ["--help", "", "--version", "generate --help", "info bundled", "trace --list-points"],
+    )
+    @pytest.mark.parametrize("redirection", [">/dev/full", ">&-", "| true"])
+    def test_a_result_that_can_not_be_written(self, command, redirection):
+        result = self.shell(redirection, command)
+        if redirection == "| true":  # the reader has gone, which is no error
+            assert (result.returncode, result.stderr) == (0, b"")
+            return
+        (line,) = result.stderr.decode().splitlines()
+        name = command.split()[0] if command[:1].isalpha() else ""
+        why = "standard output is closed" if redirection == ">&-" else "[Errno 28] No space left"
+        assert line.startswith(f"gpt2np{' ' if name else ''}{name}: error: {why}")
+        assert result.returncode == 1
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+    def test_a_closed_stdout_loses_no_result_silently(self):
+        result = self.shell(">&-")
+        assert result.returncode == 1 and b"Traceback" not in result.stderr
+        assert result.stderr.endswith(b"gpt2np generate: error: standard output is closed\n")
+
+
+@pytest.mark.parametrize(
+    ("message", "typed"),
+    [
+        ("stop_token_ids: id 7", "--stop-id: id 7"),
+        ("samples is 3 and num_beams 2: only", "--samples is 3 and --num-beams 2: only"),
+        (
+            "beams doesn't sample; set temperature to 0",
+            "beams doesn't sample; set --temperature to 0",
+        ),
+        ("less than samples, 3", "less than --samples, 3"),
+        ("stop_regex 'a stop is top_p' is no", "--stop-regex 'a stop is top_p' is no"),
+        ('stop_regex "it\'s top_p" is no', '--stop-regex "it\'s top_p" is no'),
+        (r"stop is ['\'top_p\'', 'seed: ']; it", r"--stop is ['\'top_p\'', 'seed: ']; it"),
+        (
+            "draws no samples; so it would stop at once",
+            "draws no samples; so it would stop at once",
+        ),
+    ],
+)
+def test_options_in_messages_are_named_as_they_are_typed(message, typed):
+    with pytest.raises(InvalidArgumentError) as caught, options_as_typed():
+        raise InvalidArgumentError(message)
+    assert str(caught.value) == typed
+
+
+def test_every_option_has_the_name_that_its_errors_give(capsys):
+    with contextlib.suppress(SystemExit):
+        main.run(["generate", "--help"])
+    described = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    for each in dataclasses.fields(GenerationOptions):
+        with pytest.raises(InvalidArgumentError) as caught, options_as_typed():
+            GenerationOptions(**{each.name: {"a"}})
+        name = str(caught.value).partition(" is ")[0]
+        assert name in described and name.startswith(f"--{each.name.replace('_', '-')[:7]}"), name

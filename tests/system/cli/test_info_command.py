@@ -1,0 +1,195 @@
+"""`gpt2np info` as a user runs it: what it tells of good, odd and damaged models."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gpt2np.checkpoint.load import weight_shapes
+from gpt2np.model import GPT2Config
+
+
+def info(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "gpt2np", "info", *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    for file in tiny[0].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def change_tensors(folder, change):
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def test_of_the_bundled_model(bundled):
+    result = info("bundled", "--json")
+    assert (result.returncode, result.stderr) == (0, "")
+    content = json.loads(result.stdout)
+    assert content["licence"] == "mit" and content["folder"] == str(bundled)
+    stored = load_file(bundled / "model.safetensors")
+    assert content["parameters"] == sum(array.size for array in stored.values()) == 5_918_720
+    told = {tensor["name"]: tensor for tensor in content["tensors"]}
+    for name, array in stored.items():
+        tensor = told.pop(name.removeprefix("transformer."))
+        assert (tensor["shape"], tensor["dtype"]) == (list(array.shape), "F16")
+        assert tensor["bytes"] == array.nbytes and tensor["file"] == "model.safetensors"
+    assert not told and not content["problems"]
+    assert content["memory"] == {
+        "float32_weights": 4 * 5_918_720,
+        "float32_kv_cache": 2 * 6 * 512 * 256 * 4,
+    }
+
+
+def test_as_text(bundled):
+    lines = info("bundled").stdout.splitlines()
+    for line in (
+        "licence     mit",
+        "weights     model.safetensors, 11.8 MB",
+        "parameters  5,918,720",
+        "  n_head                          4",
+        "h.5.mlp.c_proj.weight           1024 × 256      F16           524,288",
+    ):
+        assert line in lines
+
+
+def header_alone(folder, **shape):
+    """A checkpoint of which only the header is there: the numbers are a hole in the file."""
+    config = GPT2Config(**shape)
+    header, at = {}, 0
+    for name, size in weight_shapes(config).items():
+        end = at + 4 * math.prod(size)
+        header[name] = {"dtype": "F32", "shape": size, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + at)
+    content = {"model_type": "gpt2", **shape}
+    (folder / "config.json").write_text(json.dumps(content))
+    return len(header), at
+
+
+def seconds_of(*arguments):
+    """The best of three runs, as the machine may have something else to do."""
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        info(*arguments)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def test_reads_the_headers_only_and_takes_less_than_a_second(tmp_path, show):
+    number, size = header_alone(tmp_path, n_layer=12)
+    content = json.loads(info(tmp_path, "--json").stdout)
+    assert content["parameters"] == 124_439_808 and len(content["tensors"]) == number == 148
+    seconds = seconds_of(tmp_path, "--json")
+    assert seconds < max(1, 5 * seconds_of("--help"))  # on a slow machine that is slow, too
+    show("gpt2np info", f"124M parameters, {size >> 20} MiB: {seconds:.2f} s, the whole process")
+
+
+def test_the_numbers_of_a_model_larger_than_any_memory_are_not_read(tmp_path):
+    _, size = header_alone(tmp_path, n_layer=96, n_embd=12288, n_head=96)
+    content = json.loads(info(tmp_path, "--json").stdout)  # it may take two minutes
+    assert size > 690e9 and content["parameters"] == size // 4 and not content["problems"]
+
+
+def test_what_does_not_fit_is_listed_in_full(folder):
+    change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors)[:20]])
+    result = info(folder)
+    assert result.returncode == 1 and result.stderr == ""
+    assert sum(line.endswith(" is missing") for line in result.stdout.splitlines()) == 20
+    problems = json.loads(info(folder, "--json").stdout)["problems"]
+    assert len(problems) == 21 and problems[0] == "n_layer is 3, but 2 blocks are stored"
+
+
+def test_check_reads_the_numbers(folder):
+    assert json.loads(info(folder, "--check", "--json").stdout)["check"] == {
+        "not_finite": [],
+        "own_lm_head": False,
+    }
+
+    def spoil(tensors):
+        tensors["transformer.h.1.ln_1.bias"][0] = np.inf
+        tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
+
+    change_tensors(folder, spoil)
+    lines = info(folder, "--check").stdout.splitlines()
+    assert "with NaN or infinite numbers: h.1.ln_1.bias" in lines
+    assert "unembedding of its own: yes" in lines
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlicense: apache-2.0\n---\n# x", "apache-2.0"),
+        ("---\nlicense: other\nlicense_name: my-own\n---\n", "my-own"),
+        ("---\nlicense: 'mit'  \n---\n", "mit"),
+        ("---\nlicense:\n- mit\n---\n", None),
+        ("license: mit\n", None),
+        ("# no front matter", None),
+        ("---\nlanguage: en\n---\n", None),
+        ("\xff\xfe", None),
+        (None, None),
+    ],
+)
+def test_the_licence_is_that_of_the_card(folder, card, licence):
+    if card is not None:
+        (folder / "README.md").write_text(card, encoding="latin-1")
+    result = info(folder, "--json")
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["licence"] == licence
+
+
+def test_a_hostile_card_and_names_for_the_terminal(folder):
+    (folder / "README.md").write_text("---\nlicense: mit\x1b]0;x\x07\x1b[2J\n---\n")
+    change_tensors(folder, lambda t: t.update({"evil\x1b[2J\nline": np.zeros(3, np.float32)}))
+    result = info(folder)
+    assert result.returncode == 1 and "evil\\x1b[2J\\nline" in result.stdout
+    assert "\x1b" not in result.stdout and "\x07" not in result.stdout
+    (folder / "README.md").write_text("---\n" + "a: b\n" * 200_000 + "license: mit\n---\n")
+    start = time.perf_counter()
+    assert json.loads(info(folder, "--json").stdout)["licence"] is None
+    assert time.perf_counter() - start < 30
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name here")
+def test_a_pipe_for_a_card(folder):
+    os.mkfifo(folder / "README.md")
+    assert json.loads(info(folder, "--json").stdout)["licence"] is None
+
+
+def test_a_stored_head_that_is_tied_is_no_parameter(folder):
+    before = json.loads(info(folder, "--json").stdout)
+    change_tensors(folder, lambda t: t.update({"lm_head.weight": t["transformer.wte.weight"]}))
+    after = json.loads(info(folder, "--json").stdout)
+    assert after["parameters"] == before["parameters"] and after["memory"] == before["memory"]
+    assert (before["stored_head"], after["stored_head"]) == (0, 211 * 24)
+
+
+def test_nothing_is_said_of_numbers_that_were_not_read(folder):
+    change_tensors(folder, lambda t: t.pop("transformer.ln_f.bias"))
+    result = info(folder, "--check")
+    assert result.returncode == 1 and "NaN" not in result.stdout
+
+
+def test_of_nothing(tmp_path):
+    result = info(tmp_path / "nothing" / "at" / "all")
+    assert result.returncode == 1 and result.stdout == ""
+    assert result.stderr.startswith("gpt2np info: error: ") and result.stderr.count("\n") == 1

@@ -1,0 +1,281 @@
+"""`generate --prompts` as a user runs it; killed, and run again."""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers.altered import saving_all_the_time, slow_model
+from helpers.paths import CHECKOUT
+
+from gpt2np import load
+from gpt2np.cli.many_prompts import _load
+
+COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
+SAVING_ALL_THE_TIME = [*saving_all_the_time(0.03), *COMMAND[3:]]  # here hundreds of times
+WORDS = ["the", "fox", "king", "little", "boat", "ran", "said", "went", "house", "princess"]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return load("bundled")
+
+
+def generate(*arguments, stdin=""):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        input=stdin,
+        timeout=300,
+    )
+
+
+def written(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def short_prompts(path, count):
+    rng = random.Random(1)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 8))) for _ in range(count)]
+    path.write_text("\n".join(texts) + "\n")
+    return texts
+
+
+def test_each_line_is_what_it_would_be_alone(lm, tmp_path):
+    lines = [
+        "The fox",
+        {"prompt": "A king", "max_new_tokens": 3, "id": 7},
+        {"prompt": "", "temperature": 0},
+        {"prompt": [5, 6, 7], "seed": 50, "stop": ["."]},
+        {"prompt": "It was", "choices": [" so", " not so"]},
+        {"prompt": "The old man", "num_return_sequences": 2},
+        {"prompt": "The old man", "num_beams": 2, "temperature": 0},
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    arguments = ["-n", "12", "--seed", "10", "--top-k", "20"]
+    result = generate("--prompts", tmp_path / "p.jsonl", "--out", tmp_path / "o.jsonl", *arguments)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr.splitlines()[-1] == f"7 texts in {tmp_path / 'o.jsonl'}"
+    found = written(tmp_path / "o.jsonl")
+    assert [line["line"] for line in found] == [1, 2, 3, 4, 5, 6, 7]
+    for number, (line, said) in enumerate(zip(found, lines, strict=True)):
+        own = {"prompt": said} if isinstance(said, str) else dict(said)
+        assert line.get("id") == own.pop("id", None)
+        options = {"max_new_tokens": 12, "seed": 10 + number, "top_k": 20, **own}
+        alone = lm.generate(options.pop("prompt"), **options)
+        assert (line["text"], line["ids"], line["seed"]) == (alone.text, alone.ids, alone.seed)
+        assert [each["ids"] for each in line.get("alternatives", [])] == [
+            each.ids for each in alone.alternatives
+        ]
+    assert not (tmp_path / "o.jsonl.partial").exists()
+
+
+def test_a_broken_line_is_told_and_left_out(tmp_path):
+    lines = ['"a"', "oops", '{"prompt": "b", "top_p": 7}', json.dumps("word " * 600), "", '"c"']
+    lines += ['{"prompt": [99999]}', '{"prompt": "d", "regex": "(a"}', '{"prompt": "e", "stop": 1}']
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    result = generate("--prompts", tmp_path / "p.jsonl", "--out", tmp_path / "o.jsonl", "-n", "2")
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert [line["line"] for line in written(tmp_path / "o.jsonl")] == [1, 6]
+    told = [line for line in result.stderr.splitlines() if line.startswith("skipped: ")]
+    assert [int(line.split(" line ")[1].split(":")[0]) for line in told] == [2, 3, 4, 7, 8, 9]
+    assert result.stderr.endswith("2 texts in " + str(tmp_path / "o.jsonl") + ", 6 lines skipped\n")
+
+
+@pytest.mark.parametrize("content", ["oops\n[5\n", "\n \n\n"])
+def test_without_a_usable_line_nothing_is_written(tmp_path, content):
+    (tmp_path / "p.jsonl").write_text(content)
+    out = tmp_path / "o.jsonl"
+    for _ in range(2):  # the second time without --force, too
+        result = generate("--prompts", tmp_path / "p.jsonl", "--out", out)
+        assert result.returncode == 1 and "Traceback" not in result.stderr
+        told = f"{tmp_path / 'p.jsonl'} holds no usable prompt; {out} is not written\n"
+        assert result.stderr.endswith(f"gpt2np generate: error: {told}")
+        assert [path.name for path in tmp_path.iterdir()] == ["p.jsonl"]
+    out.write_text("kept")
+    assert generate("--prompts", tmp_path / "p.jsonl", "--out", out, "--force").returncode == 1
+    assert out.read_text() == "kept"
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
+def test_where_no_file_can_be(tmp_path):
+    (tmp_path / "p.txt").write_text("a\n")
+    result = generate("--prompts", tmp_path / "p.txt", "--out", "/proc/o.jsonl", "-n", "1")
+    assert result.returncode == 1
+    told = "gpt2np generate: error: can't write /proc/o.jsonl: No such file or directory\n"
+    assert result.stderr.endswith(told)
+
+
+def test_progress_at_a_terminal(tmp_path):
+    pty, fcntl, termios = map(pytest.importorskip, ("pty", "fcntl", "termios"))
+    short_prompts(tmp_path / "p.txt", 100)
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o.jsonl")]
+    command = [*slow_model(), *COMMAND[3:], *where, "-n", "8"]
+    process = subprocess.Popen(command, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # when nobody holds the other end any more
+        while piece := os.read(ours, 4096):
+            seen += piece
+    assert process.wait(timeout=60) == 0
+    bars = [line for line in seen.decode().split("\r") if line.startswith("continuing: ")]
+    assert bars[0].split("|")[-1].startswith(" 0/100 [00:00<")  # and the time that is left
+    assert any("tokens/s]" in bar for bar in bars)
+
+
+def test_every_file_of_the_model_counts(bundled, tmp_path):
+    names = [file.name for file in bundled.iterdir() if file.suffix != ".md"]
+    for name in names:
+        shutil.copy(bundled / name, tmp_path)
+    args = argparse.Namespace(model=str(tmp_path), threads=None, dtype="float32", draft=None)
+    before = _load(args)[1]
+    assert _load(args)[1] == before
+    for name in names:
+        os.utime(tmp_path / name, (1, 1))
+        assert _load(args)[1] != before, name
+        before = _load(args)[1]
+
+
+class TestInterruption:
+    COUNT = 2000
+
+    def arguments(self, tmp_path, out):
+        where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / out)]
+        return [*where, "-n", "2", "--seed", "1", "--threads", "1"]
+
+    def killed_and_again(self, tmp_path, count):
+        """Runs and is killed at a random moment, twice; how often that was before its end."""
+        kills = 0
+        rng = random.Random(count)
+        for _ in range(2):
+            arguments = self.arguments(tmp_path, "killed.jsonl")
+            process = subprocess.Popen(
+                [*SAVING_ALL_THE_TIME, *arguments], stderr=subprocess.DEVNULL
+            )
+            lines = tmp_path / "killed.jsonl.partial" / "lines"
+            before = lines.stat().st_size if lines.exists() else 0
+            while process.poll() is None and not (
+                lines.exists() and lines.stat().st_size > before + 2000
+            ):
+                time.sleep(0.01)
+            time.sleep(rng.random() * 0.5)
+            process.send_signal(signal.SIGKILL)
+            kills += process.wait() == -signal.SIGKILL
+        return kills
+
+    def test_killed_at_random_moments(self, tmp_path):
+        texts = short_prompts(tmp_path / "p.txt", self.COUNT)
+        assert generate(*self.arguments(tmp_path, "whole.jsonl")).returncode == 0
+        assert self.killed_and_again(tmp_path, self.COUNT) == 2
+        assert not (tmp_path / "killed.jsonl").exists()
+        last = generate(*self.arguments(tmp_path, "killed.jsonl"))
+        assert last.returncode == 0 and "going on at line " in last.stderr
+        found = written(tmp_path / "killed.jsonl")
+        assert [line["line"] for line in found] == [*range(1, self.COUNT + 1)]
+        assert [line["prompt"] for line in found] == texts
+        whole, again = (tmp_path / name for name in ("whole.jsonl", "killed.jsonl"))
+        assert whole.read_bytes() == again.read_bytes()
+        assert not (tmp_path / "killed.jsonl.partial").exists()
+
+    def test_ctrl_c_keeps_what_is_done(self, tmp_path):
+        short_prompts(tmp_path / "p.txt", self.COUNT)
+        arguments = self.arguments(tmp_path, "o.jsonl")[:-4]  # the seed is chosen, and kept
+        process = subprocess.Popen([*SAVING_ALL_THE_TIME, *arguments], stderr=subprocess.PIPE)
+        journal = tmp_path / "o.jsonl.partial" / "journal"
+        while not (journal.exists() and journal.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=120)
+        assert process.returncode == 130 and b"Traceback" not in stderr
+        assert b"interrupted; the same command goes on from what is kept in " in stderr
+        seed = next(line for line in stderr.decode().splitlines() if line.startswith("seed: "))
+        (tmp_path / "p.txt").write_text("another\n")
+        other = generate(*arguments)
+        assert seed in other.stderr and "what is kept is of another job; begun anew" in other.stderr
+        assert [line["prompt"] for line in written(tmp_path / "o.jsonl")] == ["another"]
+
+    def test_a_second_process_keeps_off(self, tmp_path):
+        short_prompts(tmp_path / "p.txt", 300)
+        arguments = self.arguments(tmp_path, "o.jsonl")
+        first = subprocess.Popen([*SAVING_ALL_THE_TIME, *arguments], stderr=subprocess.DEVNULL)
+        journal = tmp_path / "o.jsonl.partial" / "journal"
+        while not (journal.exists() and journal.stat().st_size):
+            assert first.poll() is None
+            time.sleep(0.01)
+        first.send_signal(signal.SIGSTOP)
+        second = generate(*arguments)
+        first.send_signal(signal.SIGCONT)
+        assert second.returncode == 1 and "Traceback" not in second.stderr
+        assert "error: another process is writing what " in second.stderr.splitlines()[-1]
+        assert first.wait(timeout=120) == 0
+        lines = [line["line"] for line in written(tmp_path / "o.jsonl")]
+        assert lines == [*range(1, 301)] and not journal.parent.exists()
+
+    @pytest.mark.slow
+    def test_killed_over_many_and_longer_texts(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(type(self), "COUNT", 20_000)
+        self.test_killed_at_random_moments(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--prompts", "p.txt"], "--prompts needs --out FILE.jsonl"),
+        (["--out", "o.jsonl", "The"], "--out is for --prompts"),
+        (["The", "--prompts", "p.txt", "--out", "o.jsonl"], "another prompt contradict"),
+        (["--prompts", "p.txt", "--out", "o.txt"], "must end in .jsonl"),
+        (["--prompts", "p.txt", "--out", "no/o.jsonl"], "the folder no does not exist"),
+        (["--prompts", "p.txt", "--out", "there.jsonl"], "exists already; give --force"),
+        (["--prompts", "there.jsonl", "--out", "there.jsonl", "--force"], "are the same file"),
+        (["--prompts", "no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
+        (["--prompts", "p.csv", "--out", "o.jsonl"], "it must be .txt or .jsonl"),
+        (["--prompts", "empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
+        (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
+        (["--prompts", "p.txt", "--out", "folder.jsonl", "--force"], "is a folder; choose another"),
+        (
+            ["--prompts", "p.txt", "--out", "o.jsonl", "--json"],
+            "--json has no place with --prompts",
+        ),
+        (["--prompts", "p.txt", "--out", "o.jsonl", "--no-echo"], "--no-echo has no place with"),
+        (
+            ["--prompts", "p.txt", "--out", "o.jsonl", "--draft", "bundled", "--prompt-lookup"],
+            "--draft and --prompt-lookup contradict each other",
+        ),
+    ],
+)
+def test_bad_input(tmp_path, monkeypatch, arguments, told):
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
+    )
+    monkeypatch.chdir(tmp_path)
+    for name, content in {
+        "p.txt": "a\n",
+        "p.csv": "a\n",
+        "there.jsonl": '"a"\n',
+        "empty.txt": "",
+    }.items():
+        (tmp_path / name).write_text(content)
+    (tmp_path / "folder.jsonl").mkdir()
+    result = generate(*arguments)
+    assert result.returncode == 2 and told in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "empty.txt",
+        "folder.jsonl",
+        "p.csv",
+        "p.txt",
+        "there.jsonl",
+    ]
+    assert (tmp_path / "there.jsonl").read_text() == '"a"\n'

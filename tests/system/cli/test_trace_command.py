@@ -1,0 +1,356 @@
+"""`python -m gpt2np trace` as a user runs it: in a subprocess."""
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gpt2np import LanguageModel
+from gpt2np.cli import main
+from gpt2np.interp import HOOK_POINTS, attention_summary, lens_table, trace
+
+FOX = "Once upon a time there was a fox"
+
+
+def run(*arguments, stdin=b"", env=None, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "gpt2np", "trace", *arguments],
+        input=stdin,
+        capture_output=True,
+        timeout=120,
+        env=os.environ | {"GPT2NP_MODEL": "bundled", "COLUMNS": "80"} | (env or {}),
+        **options,
+    )
+
+
+def output(*arguments, **options):
+    result = run(*arguments, **options)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    return LanguageModel.load(bundled)
+
+
+@pytest.fixture(scope="module")
+def traced(lm):
+    return trace(lm, FOX)
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return output(FOX)
+
+
+class TestView:
+    def test_tokens_lens_attention_and_next_token(self, shown, lm, traced):
+        assert shown.startswith("Once│ upon│ a │ time│ there│ was│ a │ fox")
+        table = lens_table(lm.model, traced)
+        rows = re.findall(r"^(embed|block \d) +(.*?)$", shown, re.MULTILINE)
+        lens = rows[:7]
+        for k, (label, cells) in enumerate(lens):
+            assert label == ("embed" if k == 0 else f"block {k - 1}")
+            percents = [int(p) for p in re.findall(r"(\d+)%", cells)]
+            np.testing.assert_allclose(percents, 100 * table.probabilities[k, -5:, 0], atol=0.51)
+        for label, cells in rows[7:]:
+            pattern = traced[f"blocks.{label[-1]}.attn.pattern"][:, -1]
+            head, position, percent = map(int, re.match(r"(\d+)→.*?@(\d+) +(\d+)%", cells).groups())
+            assert pattern[head, position] == pattern.max()
+            assert abs(100 * pattern.max() - percent) < 0.51
+        p = np.exp(traced["logits"][-1].astype(float))
+        p /= p.sum()
+        bars = re.findall(r"^(\S+) +([\d.]+)% (█\S*)", shown, re.MULTILINE)
+        assert len(bars) == 10
+        np.testing.assert_allclose(
+            [float(b[1]) for b in bars], 100 * np.sort(p)[:-11:-1], atol=0.051
+        )
+        assert [len(b[2]) for b in bars] == sorted((len(b[2]) for b in bars), reverse=True)
+        left = float(re.search(r"^4,086 others +([\d.]+)%$", shown, re.MULTILINE)[1])
+        assert abs(left - 100 * (1 - np.sort(p)[-10:].sum())) < 0.051
+
+    def test_it_fits_the_terminal(self, shown):
+        assert "(the last 5 of 8 tokens)" in shown
+        assert max(map(len, shown.splitlines())) <= 80
+        wide = output(FOX, env={"COLUMNS": "130"})
+        assert "of 8 tokens" not in wide and 100 < max(map(len, wide.splitlines())) <= 130
+        narrow = output(FOX, env={"COLUMNS": "10"})
+        assert "(the last 1 of 8 tokens)" in narrow
+
+    def test_stderr_tells_the_model_and_the_memory(self, traced):
+        lines = run(FOX).stderr.decode().splitlines()
+        points = ["embed", "blocks.*.resid", "blocks.*.attn.pattern", "logits"]
+        megabytes = traced.only(points).nbytes / 1e6
+        assert lines == ["model: bundled", f"memory: {megabytes:.1f} MB for the arrays of 8 tokens"]
+
+    def test_plain_unless_it_is_a_terminal(self, shown):
+        assert "\x1b" not in shown
+
+    @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+    @pytest.mark.parametrize("no_color", ["", "1"])
+    def test_colours_on_a_terminal_unless_no_color(self, no_color, shown):
+        import pty
+
+        parent, child = pty.openpty()
+        env = os.environ | {"GPT2NP_MODEL": "bundled", "COLUMNS": "80", "NO_COLOR": no_color}
+        command = [sys.executable, "-m", "gpt2np", "trace", FOX]
+        process = subprocess.Popen(command, stdout=child, stderr=subprocess.DEVNULL, env=env)
+        os.close(child)
+        found = b""
+        while True:
+            try:
+                part = os.read(parent, 65536)
+            except OSError as error:  # Linux says so when the other end has been closed
+                assert error.errno == errno.EIO
+                break
+            if not part:
+                break
+            found += part
+        os.close(parent)
+        assert process.wait(timeout=60) == 0
+        text = found.decode().replace("\r\n", "\n")
+        assert ("\x1b[1;32m" in text) == (not no_color)
+        plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+        if no_color:
+            assert plain == shown
+        else:
+            assert plain.splitlines()[2:] == shown.splitlines()[2:]  # tokens have no bars then
+
+    def test_what_the_whole_model_says_stands_out(self, lm, traced):
+        from gpt2np.cli.overview_text import as_text
+        from gpt2np.interp.overview import overview
+        from gpt2np.tokenizer.layout import Style
+
+        table = lm.tokenizer.vocabulary.token_bytes
+        text = as_text(overview(lm.model, traced), table, 200, Style(colour=True))
+        last = text[text.index("block 5") :].partition("\n")[0]
+        first = text[text.index("embed") :].partition("\n")[0]
+        assert last.count("\x1b[1;32m") == 8 and first.count("\x1b[1;32m") < 4
+
+    def test_text_that_a_terminal_would_obey(self):
+        text = output("a\x1b[31m\r\n‮b\x07 🦊 é中", "--top", "3")
+        assert not set(text) & set("\x1b\r\x07‮") and r"\x1b" in text
+
+    def test_a_single_token_and_an_empty_prompt(self, lm):
+        assert output("a", "--top", "1").splitlines()[1] == "64"
+        content = json.loads(output("", "--json", "--top", "1"))
+        assert content["ids"] == [lm.bos_token_id]
+
+    @pytest.mark.parametrize("way", ["-", "pipe", "--file"])
+    def test_other_ways_to_give_the_prompt(self, shown, way, tmp_path):
+        (tmp_path / "p.txt").write_text(FOX + "\n", encoding="utf-8")
+        arguments = {"-": ["-"], "pipe": [], "--file": ["--file", str(tmp_path / "p.txt")]}[way]
+        assert output(*arguments, stdin=FOX.encode() + b"\n") == shown
+
+
+class TestJson:
+    def test_everything_is_the_librarys(self, lm, traced):
+        content = json.loads(output(FOX, "--json", "--top", "4", "--points", "blocks.0.mlp.*"))
+        assert (content["model"], content["prompt"]) == ("bundled", FOX)
+        assert content["ids"] == traced.ids.tolist() and "".join(content["tokens"]) == FOX
+        table = lens_table(lm.model, traced, 4)
+        assert content["lens"]["points"] == list(table.points)
+        assert content["lens"]["positions"] == list(range(8))
+        np.testing.assert_array_equal(content["lens"]["ids"], table.ids)
+        np.testing.assert_allclose(content["lens"]["probabilities"], table.probabilities, rtol=1e-6)
+        assert content["lens"]["tokens"][3][7][0] == lm.tokenizer.decode([table.ids[3, 7, 0]])
+        for name, array in vars(attention_summary(traced)).items():
+            np.testing.assert_allclose(content["attention"][name], array, rtol=1e-6)
+        for layer, looks in enumerate(content["attention"]["last_token"]):
+            rows = traced[f"blocks.{layer}.attn.pattern"][:, -1]
+            weights = [look["weight"] for look in looks]
+            np.testing.assert_allclose(weights, np.sort(rows, axis=None)[:-5:-1], rtol=1e-6)
+            assert all(
+                look["weight"] == pytest.approx(rows[look["head"], look["position"]])
+                for look in looks
+            )
+        assert [entry["id"] for entry in content["next"]] == table.ids[-1, -1].tolist()
+        numbers = {entry["name"]: entry for entry in content["arrays"]}
+        assert list(numbers) == [f"blocks.0.mlp.{part}" for part in ("pre", "act", "out")]
+        assert numbers["blocks.0.mlp.act"]["largest"] == traced["blocks.0.mlp.act"].max()
+        assert numbers["blocks.0.mlp.act"]["shape"] == [8, 1024]
+
+    def test_more_than_the_vocabulary(self):
+        content = json.loads(output("a", "--json", "--top", "9999"))
+        assert len(content["next"]) == 4096
+        assert sum(entry["probability"] for entry in content["next"]) == pytest.approx(1, abs=1e-4)
+
+
+class TestArrays:
+    def test_all_are_saved(self, traced, tmp_path):
+        result = run(FOX, "--npz", str(tmp_path / "x.npz"))
+        assert result.returncode == 0 and result.stdout
+        file = tmp_path / "x.npz"
+        megabytes = f"{traced.nbytes / 1e6:.1f} MB"
+        assert f"memory: {megabytes} for the arrays" in result.stderr.decode()
+        assert result.stderr.decode().endswith(f"81 arrays, {megabytes}, in {file}\n")
+        with np.load(file) as arrays:
+            assert arrays.files == ["ids", *traced]
+            for name in traced:
+                np.testing.assert_array_equal(arrays[name], traced[name])
+
+    def test_chosen_ones(self, tmp_path):
+        file = tmp_path / "x.npz"
+        points = ["--points", "blocks.*.attn.hook_pattern", "--points", "ln_f"]
+        output(FOX, "--npz", str(file), *points, "--dtype", "float64")
+        with np.load(file) as arrays:
+            patterns = [f"blocks.{i}.attn.pattern" for i in range(6)]
+            assert arrays.files == ["ids", *patterns, "ln_f"]
+            assert arrays["ln_f"].dtype == np.float64
+
+    def test_without_a_file_they_are_described(self, traced):
+        text = output(FOX, "--points", "blocks.*.resid", "--points", "logits")
+        rows = re.findall(r"^(\S+) +8 × (\d+) +(\S+) +(\S+) +(\S+)$", text, re.MULTILINE)
+        assert [row[0] for row in rows] == [*(f"blocks.{i}.resid" for i in range(6)), "logits"]
+        for name, width, *numbers in rows:
+            array = traced[name]
+            assert int(width) == array.shape[1]
+            expected = [array.min(), array.mean(), array.max()]
+            np.testing.assert_allclose([float(n) for n in numbers], expected, rtol=1e-3)
+
+    def test_force(self, tmp_path):
+        file = tmp_path / "x.npz"
+        file.write_text("before")
+        output("a", "--npz", str(file), "--force", "--points", "embed")
+        assert np.load(file).files == ["ids", "embed"]
+        assert list(tmp_path.iterdir()) == [file]
+
+    def test_list_of_points(self):
+        lines = output("--list-points", env={"GPT2NP_MODEL": "./none"}).splitlines()
+        listed = [re.split(r"  +", line)[:2] for line in lines[1:-2] if not line.startswith(" ")]
+        assert listed == [
+            [point.name.format(i="i"), point.shape.replace(" ", " × ")] for point in HOOK_POINTS
+        ]
+
+
+class TestCompare:
+    """In this process, as torch takes seconds to import."""
+
+    def test_each_layer_is_near_transformers(self, capsys):
+        assert main.run(["trace", FOX, "--model", "bundled", "--compare"]) == 0
+        text = capsys.readouterr().out
+        table = text[text.index("difference to transformers") :]
+        rows = re.findall(r"^(embed|block \d|ln_f|logits) +(\S+) +(\S+e\S+) ", table, re.MULTILINE)
+        assert [row[0] for row in rows][1:7] == [f"block {i}" for i in range(6)] and len(rows) == 9
+        assert all(float(row[2]) < 1e-4 for row in rows)
+
+    def test_json_has_every_point(self, traced, capsys):
+        assert main.run(["trace", FOX, "--model", "bundled", "--compare", "--json"]) == 0
+        content = json.loads(capsys.readouterr().out)
+        assert [entry["point"] for entry in content["transformers"]] == list(traced)
+
+    def test_without_transformers(self, capsys, monkeypatch):
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        assert main.run(["trace", FOX, "--model", "bundled", "--compare"]) == 1
+        told = capsys.readouterr()
+        assert told.out == ""
+        last = told.err.splitlines()[-1]
+        assert last.startswith("gpt2np trace: error: transformers is not installed")
+
+
+class TestBadInput:
+    """One line on stderr, the right exit code, nothing on stdout, nothing written."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "words"),
+        [
+            (["--points", "blocks.0.attn.patern"], 2, "did you mean 'blocks.0.attn.pattern'?"),
+            (["--points", "blocks.6.resid"], 2, "the model's blocks are 0 … 5"),
+            (["--top", "0"], 2, "--top is 0"),
+            (["--top", "x"], 2, "--top"),
+            (["--npz", "none/x.npz"], 2, "the folder none does not exist"),
+            (["--npz", "there.npz"], 2, "there.npz exists already; give --force"),
+            (["--npz", ".", "--force"], 2, ". is not a file"),
+            (["--force"], 2, "--force is for --npz FILE"),
+            (["--model", "./none"], 1, "no folder ./none"),
+            (["--file", "there.npz"], 2, "either PROMPT or --file"),
+            (["more"], 2, "what is 'more'?"),
+            (["--threads", "0"], 2, "--threads is 0"),
+        ],
+    )
+    def test_arguments(self, arguments, code, words, tmp_path, capsys, monkeypatch):
+        (tmp_path / "there.npz").write_text("before")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("GPT2NP_MODEL", "bundled")
+        try:
+            returned = main.run(["trace", FOX, *arguments])
+        except SystemExit as exit:  # argparse's way
+            returned = exit.code
+        told = capsys.readouterr()
+        lines = told.err.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("gpt2np trace: error: "), lines
+        assert words in lines[0]
+        assert (returned, told.out) == (code, "")
+        assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
+
+    def test_a_prompt_beyond_the_context(self):
+        result = run("-", stdin=b"a " * 600)
+        assert result.returncode == 2
+        (line,) = result.stderr.decode().splitlines()
+        assert "tokens, more than the model's context of 512" in line
+
+    def test_a_prompt_that_is_not_utf_8(self):
+        result = run("-", stdin=b"abc\xff")
+        assert result.returncode == 2 and b"0xff at offset 3" in result.stderr
+
+    @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_folder_that_can_not_be_written_to(self, tmp_path):
+        folder = tmp_path / "locked"
+        folder.mkdir(mode=0o555)
+        result = run(FOX, "--npz", str(folder / "x.npz"))
+        assert (result.returncode, result.stdout) == (1, b"") and not list(folder.iterdir())
+        assert b"can't write" in result.stderr.splitlines()[-1]
+
+    @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs ulimit -f, as Linux has it")
+    def test_a_file_that_can_not_grow(self, tmp_path):
+        """The limit on a file's size stands for a full disk."""
+        (tmp_path / "x.npz").write_text("before")
+        script = (
+            f'trap "" XFSZ; ulimit -f 100; exec "$0" -m gpt2np trace "{FOX}" --force --npz "$1"'
+        )
+        result = subprocess.run(
+            ["bash", "-c", script, sys.executable, str(tmp_path / "x.npz")],
+            capture_output=True,
+            timeout=60,
+            env=os.environ | {"GPT2NP_MODEL": "bundled"},
+        )
+        assert (result.returncode, result.stdout) == (1, b"")
+        assert b"x.npz: File too large" in result.stderr.splitlines()[-1]
+        assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
+
+    def test_help_fits_80_columns_and_does_without_numpy(self, tmp_path):
+        (tmp_path / "numpy.py").write_text("raise ImportError")
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        text = output("--help", env={"PYTHONPATH": path})
+        assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "arguments"),
+    [
+        ("ln_f.weight", np.nan, []),
+        ("ln_f.weight", np.nan, ["--json"]),
+        ("h.2.attn.c_attn.weight", np.inf, ["--json"]),
+    ],
+)
+def test_a_model_whose_logits_are_no_numbers(bundled, tmp_path, name, value, arguments):
+    for file in bundled.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    weights = load_file(bundled / "model.safetensors")
+    key = next(key for key in weights if key.endswith(name))
+    weights[key].flat[3] = value
+    (tmp_path / "model.safetensors").unlink()
+    save_file(weights, tmp_path / "model.safetensors")
+    result = run("abc", "--model", str(tmp_path), *arguments)
+    message = "gpt2np trace: error: the model's logits are not numbers"
+    assert (result.returncode, result.stdout) == (1, b"")
+    assert message in result.stderr.decode().splitlines()[-1]
+    assert "Traceback" not in result.stderr.decode() and "Warning" not in result.stderr.decode()

@@ -1,0 +1,257 @@
+"""`python -m gpt2np train-tokenizer` as a user runs it, and the folder that it writes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from helpers.references import save_reference
+from tokenizers import Tokenizer as PeerTokenizer
+from transformers import AutoTokenizer
+
+from gpt2np import Tokenizer
+from gpt2np.tokenizer.split import HF_GPT2_PATTERN
+from gpt2np.tokenizer.training.train import TrainingOptions, train
+
+EOT = "<|endoftext|>"
+TEXT = "The cat sat on the mat. It's the cat's mat, 12 times; déjà vu 中文\n\n\tThe end.  " * 5
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "gpt2np", "train-tokenizer", *map(str, arguments)],
+        capture_output=True,
+        timeout=120,
+        encoding="utf-8",
+        **options,
+    )
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    file = tmp_path / "corpus.txt"
+    file.write_text(f"{TEXT}\n{EOT}\nA second document: {TEXT}\n{EOT}\n", encoding="utf-8")
+    return file
+
+
+def trained(corpus, *arguments):
+    """(the result, the folder) of a training."""
+    folder = corpus.parent / "vocabulary"
+    result = run(corpus, "--out", folder, *arguments)
+    assert result.returncode == 0, result.stderr
+    return result, folder
+
+
+class TestReport:
+    def test_json(self, corpus):
+        result, folder = trained(corpus, "--vocab-size", 300, "--json")
+        report = json.loads(result.stdout)
+        documents = [TEXT, f"A second document: {TEXT}"]
+        ids = [Tokenizer.load(folder).encode(text) for text in documents]
+        symbols = len("".join(documents).encode())
+        assert report["vocab_size"] == 300
+        assert report["merges"] == 43
+        assert report["documents"] == 2
+        assert report["characters"] == len("".join(documents))
+        assert report["symbols"] == symbols
+        assert report["tokens"] == sum(map(len, ids))
+        assert report["reduction_percent"] == round(100 - 100 * report["tokens"] / symbols, 2)
+        assert report["document_tokens"] == {str(len(ids[0])): 1, str(len(ids[1])): 1}
+        assert sum(report["token_lengths"].values()) == 299
+        assert "' mat'" in report["longest_tokens"]
+
+    def test_text(self, corpus):
+        result, folder = trained(corpus, "--vocab-size", 300)
+        lines = result.stdout.splitlines()
+        assert lines[0] == "300 tokens, 43 merges"
+        assert lines[1].startswith("2 documents, ")
+        assert lines[3].startswith("tokens per character: 1.0")
+        assert lines[4].endswith(" % fewer")
+        assert "  ' mat'" in lines and any("##" in line for line in lines)
+        assert result.stderr == f"written to {folder}\n"
+
+    def test_a_vocabulary_that_is_not_filled_is_told(self, corpus):
+        result, _ = trained(corpus, "--vocab-size", 9000, "--min-frequency", 11)
+        assert "tokens instead of 9000: no pair is left to merge" in result.stderr
+        result, _ = trained(corpus, "--vocab-size", 9, "--alphabet", "characters")
+        assert "tokens instead of 9: the alphabet alone has so many" in result.stderr
+
+
+class TestFolder:
+    @pytest.mark.parametrize("pattern", ["gpt2", "none", HF_GPT2_PATTERN, r"\p{L}+|\s+"])
+    @pytest.mark.parametrize("alphabet", ["bytes", "characters"])
+    def test_the_peers_read_it(self, corpus, pattern, alphabet):
+        arguments = ["--pattern", pattern, "--alphabet", alphabet, "--json"]
+        result, folder = trained(corpus, "--vocab-size", 320, *arguments)
+        peer = PeerTokenizer.from_file(str(folder / "tokenizer.json"))
+        auto = AutoTokenizer.from_pretrained(folder)
+        texts = [TEXT, f"A second document: {TEXT}"]
+        lengths = Counter(str(len(peer.encode(text).ids)) for text in texts)
+        assert json.loads(result.stdout)["document_tokens"] == lengths
+        for text in texts:
+            ids = peer.encode(text).ids
+            assert peer.decode(ids) == text
+            assert auto(text)["input_ids"] == ids
+            assert auto.decode(ids) == text
+        assert peer.encode(f"a{EOT}").ids[-1] == 0
+        assert auto.eos_token == EOT and auto.eos_token_id == 0
+        if alphabet == "characters":
+            assert peer.encode("ß").tokens == [auto.unk_token] == ["<unk>"]
+
+    def test_vocab_and_merges(self, corpus):
+        _, folder = trained(corpus, "--vocab-size", 300)
+        names = ["merges.txt", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
+        assert sorted(path.name for path in folder.iterdir()) == names
+        peer = PeerTokenizer.from_file(str(folder / "tokenizer.json"))
+        ours = Tokenizer.load(folder)
+        assert ours.encode(TEXT) == peer.encode(TEXT).ids
+        assert ours.special_tokens == {EOT: 0}
+        assert json.loads((folder / "vocab.json").read_text(encoding="utf-8")) == peer.get_vocab()
+
+    def test_limit_alphabet_and_length(self, corpus):
+        arguments = ["--alphabet", "characters", "--limit-alphabet", 12, "--max-token-length", 4]
+        _, folder = trained(corpus, "--vocab-size", 60, *arguments)
+        vocab = PeerTokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+        ordinary = set(vocab) - {EOT, "<unk>"}
+        assert sum(len(token) == 1 for token in ordinary) == 12
+        assert max(map(len, ordinary)) == 3
+        assert not (folder / "vocab.json").exists()
+
+
+class TestInput:
+    def test_walk_through_json_lines(self, tmp_path, data):
+        """A byte-level vocabulary of 1,024 tokens from .jsonl text (published as about an hour for
+        10 million words)."""
+        with (data / "stories" / "train.txt").open(encoding="utf-8") as file:
+            stories = file.read(2_000_000).split(EOT)
+        lines = (json.dumps({"id": n, "story": text}) for n, text in enumerate(stories))
+        (tmp_path / "stories.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        pattern = tmp_path / "*.jsonl"
+        arguments = ["--vocab-size", 1024, "--field", "story", "--json"]
+        result = run(pattern, "--out", tmp_path / "out", *arguments)
+        report = json.loads(result.stdout)
+        assert report["documents"] == len([story for story in stories if story])
+        assert report["reduction_percent"] > 50
+        content = json.loads((tmp_path / "out/tokenizer.json").read_text(encoding="utf-8"))
+        expected = train(stories, TrainingOptions(vocab_size=1024))
+        assert [tuple(pair) for pair in content["model"]["merges"]] == expected.merges
+        assert len(content["model"]["vocab"]) == 1024
+
+    def test_special_tokens_are_separators_and_never_merged(self, tmp_path):
+        (tmp_path / "a.txt").write_text(f"ab<stop>ab{EOT}ab<stop>ab", encoding="utf-8")
+        special = ["--special-token", "<stop>", "--special-token", "<pad>"]
+        result = run(tmp_path / "a.txt", "--vocab-size", 300, "--out", tmp_path, *special, "--json")
+        report = json.loads(result.stdout)
+        assert (report["documents"], report["merges"], report["vocab_size"]) == (4, 1, 259)
+        vocab = json.loads((tmp_path / "vocab.json").read_text(encoding="utf-8"))
+        assert (vocab["<stop>"], vocab["<pad>"], vocab["ab"]) == (0, 1, 258)
+
+    def test_skip_errors(self, corpus):
+        (corpus.parent / "bad.txt").write_bytes(b"\xff")
+        arguments = [corpus.parent / "*.txt", "--vocab-size", 300, "--out", corpus.parent / "out"]
+        refused = run(*arguments)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "bad.txt is not UTF-8 text: byte 0xff at offset 0" in refused.stderr
+        result = run(*arguments, "--skip-errors")
+        assert result.returncode == 0
+        assert result.stderr.splitlines()[0].startswith("skipped: ")
+        assert result.stderr.count("bad.txt") == 1
+
+    @pytest.mark.parametrize(
+        "arguments, message",
+        [
+            (["--alphabet", "bytes", "--limit-alphabet", "9"], "all 256 bytes are always kept"),
+            (["--vocab-size", "256"], "vocab_size is 256; the 256 bytes and the special tokens"),
+            (["--pattern", "("], "the pattern '(' is no regular expression"),
+            (["--out", __file__], "test_train_tokenizer.py is a file; give a folder"),
+        ],
+    )
+    def test_wrong_use_is_one_line(self, corpus, arguments, message):
+        result = run(corpus, "--vocab-size", 300, "--out", corpus.parent / "out", *arguments)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert message in result.stderr and result.stderr.count("\n") == 1
+        assert not (corpus.parent / "out").exists()
+
+    def test_a_models_vocabulary_stays(self, corpus, tmp_path):
+        (tmp_path / "model.safetensors").touch()
+        (tmp_path / "vocab.json").write_text("{}")
+        result = run(corpus, "--vocab-size", 300, "--out", tmp_path)
+        assert result.returncode == 2 and "holds a model" in result.stderr
+        assert (tmp_path / "vocab.json").read_text() == "{}"
+
+    def test_no_file(self, tmp_path):
+        result = run(tmp_path / "no.txt", "--vocab-size", 300, "--out", tmp_path / "out")
+        assert result.returncode == 2
+        assert "no.txt does not exist; give files, folders or patterns" in result.stderr
+
+    def test_no_text(self, tmp_path):
+        (tmp_path / "a.txt").write_text("\n\n", encoding="utf-8")
+        result = run(tmp_path, "--vocab-size", 300, "--out", tmp_path / "out")
+        assert result.returncode == 2 and "there is no text in the files" in result.stderr
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+    def test_folder_that_cannot_be_written(self, corpus, tmp_path):
+        (tmp_path / "closed").mkdir(mode=0o500)
+        result = run(corpus, "--vocab-size", 300, "--out", tmp_path / "closed" / "out")
+        assert result.returncode == 1 and "can't write to" in result.stderr
+
+
+def test_help_needs_no_numpy_and_fits_80_columns(tmp_path):
+    (tmp_path / "numpy.py").write_text("raise ImportError('numpy was imported')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = run("--help", env=os.environ | {"PYTHONPATH": path, "COLUMNS": "80"})
+    assert result.returncode == 0, result.stderr
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("alphabet", ["bytes", "characters"])
+def test_a_model_generates_with_it(corpus, tmp_path, alphabet):
+    """A transformers model, and the vocabulary learned into its folder."""
+    folder = tmp_path / "vocabulary"
+    trained(corpus, "--vocab-size", 300, "--alphabet", alphabet)
+    size = Tokenizer.load(folder).vocab_size
+    save_reference(folder, vocab_size=size, n_positions=64, n_embd=16, n_layer=1, n_head=2)
+    command = [sys.executable, "-m", "gpt2np", "generate", "The cat", "--model", str(folder)]
+    result = subprocess.run(
+        [*command, "-n", "8", "--greedy", "--json"], capture_output=True, check=True
+    )
+    completion = json.loads(result.stdout)
+    auto = AutoTokenizer.from_pretrained(folder)
+    assert completion["prompt_ids"] == auto("The cat")["input_ids"]
+    assert completion["text"] == auto.decode(completion["ids"])
+
+
+class TestWrongUse:
+    @pytest.mark.parametrize(
+        "arguments, message",
+        [
+            (["--out", ""], "--out is empty or the folder you are in"),
+            (["--out", "corpus.txt/x"], "/corpus.txt is no folder"),
+            (["--out", "o", "--pattern", ""], "the pattern is empty"),
+            (["--out", "o", ""], "what is ''? What is not an option must stand together"),
+        ],
+    )
+    def test_is_told_before_the_work_begins(self, corpus, arguments, message):
+        result = run("corpus.txt", "--vocab-size", 300, *arguments, cwd=corpus.parent)
+        assert result.returncode == 2 and message in result.stderr
+        assert result.stderr.count("\n") == 1 and result.stdout == ""
+        assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
+
+    def test_a_failure_leaves_no_folder(self, corpus):
+        (corpus.parent / "bad.txt").write_bytes(b"\xff")
+        result = run("bad.txt", "--vocab-size", 300, "--out", "o", cwd=corpus.parent)
+        assert result.returncode == 2 and "not UTF-8" in result.stderr
+        assert not (corpus.parent / "o").exists()
+
+    def test_patterns_are_known_by_name(self, corpus):
+        by_name, _ = trained(corpus, "--vocab-size", 300, "--pattern", "GPT2")
+        assert by_name.stdout == trained(corpus, "--vocab-size", 300)[0].stdout
+
+    def test_lost_characters_are_told(self, corpus):
+        options = ("--alphabet", "characters", "--limit-alphabet", 12, "--vocab-size", 40)
+        result, folder = trained(corpus, *options)
+        unknown = Tokenizer.load(folder).special_tokens["<unk>"]
+        ids = Tokenizer.load(folder).encode(TEXT + "A second document: " + TEXT)
+        assert f"{ids.count(unknown)} characters have no token" in result.stdout

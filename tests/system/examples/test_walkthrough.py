@@ -1,0 +1,124 @@
+"""The walkthrough: its notebooks run and say what they said, and its exercises can be solved."""
+
+import base64
+import inspect
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+
+import nbformat
+import pytest
+from checks import CHECKERS, NOTEBOOKS, check
+from helpers.paths import CHECKOUT
+from nbclient import NotebookClient
+
+WALKTHROUGH = CHECKOUT / "examples" / "walkthrough"
+PATHS = sorted(WALKTHROUGH.glob("*.ipynb"))
+LONGEST = 300  # seconds: it is 15 at most where nothing else runs, and printed at the end
+NOT_COMPARED = "not-compared"  # the tag of cells that measure time
+REFRESH = "the command in examples/walkthrough/README.md writes the outputs anew"
+
+
+def cells(path, kind):
+    return [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == kind]
+
+
+def printed(cell):
+    """The text that a cell has printed or returned."""
+    return "".join(
+        output.text if output.output_type == "stream" else output.data["text/plain"]
+        for output in cell.outputs
+        if output.output_type != "display_data" and output.get("name") != "stderr"
+    )
+
+
+def pictures(cell):
+    return [o.data["image/png"] for o in cell.outputs if "image/png" in o.get("data", {})]
+
+
+def exercises(path):
+    """Name of each exercise → the source of its cell."""
+    sources = [cell.source for cell in cells(path, "code")]
+    return {name: s for s in sources for name in re.findall(r"^check\((\w+)\)$", s, re.MULTILINE)}
+
+
+ALL_EXERCISES = {name: source for path in PATHS for name, source in exercises(path).items()}
+
+
+def run_afresh(path):
+    """The notebook with new outputs, and the seconds that it took."""
+    fresh = nbformat.read(path, 4)
+    start = time.perf_counter()
+    where = {"metadata": {"path": str(WALKTHROUGH)}}
+    NotebookClient(fresh, timeout=LONGEST, resources=where).execute()
+    return fresh, time.perf_counter() - start
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """Path of each notebook → its run, which may not have ended; two are under way at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        yield {path: pool.submit(run_afresh, path) for path in PATHS}
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_a_fresh_run_says_the_same(path, runs, show):
+    fresh, seconds = runs[path].result()
+    show("walkthrough", f"{path.stem}: {seconds:.1f} s")
+    assert seconds < LONGEST
+    new_cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
+    for stored, new in zip(cells(path, "code"), new_cells, strict=True):
+        assert len(pictures(stored)) == len(pictures(new))
+        if NOT_COMPARED not in stored.metadata.get("tags", []):
+            assert printed(stored) == printed(new), REFRESH
+
+
+def test_there_are_eight():
+    assert [path.stem[:2] for path in PATHS] == [f"{n}_" for n in range(1, 9)]
+    assert [path.stem[2:] for path in PATHS] == [m.__name__.split(".")[-1] for m in NOTEBOOKS]
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_stored_as_it_should_be(path):
+    code = cells(path, "code")
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), REFRESH
+    for cell in code:
+        assert not [
+            o for o in cell.outputs if o.output_type == "error" or o.get("name") == "stderr"
+        ]
+        for picture in pictures(cell):
+            assert len(base64.b64decode(picture)) <= 60_000
+    assert path.stat().st_size < 400_000
+    assert str(CHECKOUT) not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_links_lead_to_what_they_name(path):
+    text = "\n".join(cell.source for cell in cells(path, "markdown"))
+    links = re.findall(r"\[([^\]]+)\]\(([^)#:]+)\)", text)
+    assert len([target for _, target in links if "gpt2np/" in target]) >= 2
+    for name, target in links:
+        file = WALKTHROUGH / target
+        assert file.exists(), target
+        if name.startswith("`") and file.suffix == ".py":
+            word = name.strip("`").split(".")[-1]
+            assert re.search(rf"\b{word}\b", file.read_text(encoding="utf-8")), (name, target)
+
+
+def test_every_exercise_has_a_checker_and_a_solution():
+    assert ALL_EXERCISES.keys() == CHECKERS.keys()
+    assert all(2 <= len(exercises(path)) <= 4 for path in PATHS)
+
+
+@pytest.mark.parametrize("name", ALL_EXERCISES)
+def test_the_stub_fails_and_the_solution_passes(name, capsys):
+    namespace = {"check": check}
+    exec(ALL_EXERCISES[name], namespace)
+    assert re.fullmatch(rf"{name}: not yet\. [^\n]+\n", capsys.readouterr().out)
+    module = CHECKERS[name].__module__.split(".")[-1]
+    solution = getattr(import_module(f"solutions.{module}"), name)
+    stub = inspect.signature(namespace[name])
+    assert list(stub.parameters) == list(inspect.signature(solution).parameters)
+    check(solution)
+    assert capsys.readouterr().out == f"{name}: solved.\n"

@@ -1,0 +1,715 @@
+"""Finding models: bundled, folders, the Hugging Face cache, and a local server that is the Hub."""
+
+import contextlib
+import hashlib
+import http.server
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from helpers.hub_server import Hub, Repository, Trouble
+
+from gpt2np import Tokenizer
+from gpt2np.checkpoint.convert import ConversionOptions, convert
+from gpt2np.checkpoint.load import read_checkpoint
+from gpt2np.errors import ModelNotFoundError
+from gpt2np.hub import MODEL_FILES, VOCABULARY_FILES, find_model, find_vocabulary
+from gpt2np.hub.names import HubId, hub_id
+
+FILES = ("config.json", "generation_config.json", "model.safetensors", "vocab.json", "merges.txt")
+WEIGHTS = "model.safetensors"
+GPT2 = "openai-community/gpt2"
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture(scope="module")
+def files():
+    folder = Path(__file__).parent.parent / "weights"
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def saved_by_transformers_5(files, bundled, tmp_path_factory):
+    """A model whose vocabulary is a tokenizer.json, as transformers 5 saves it."""
+    folder = tmp_path_factory.mktemp("saved")
+    Tokenizer.load(bundled).save(folder)
+    kept = {name: data for name, data in files.items() if name not in ("vocab.json", "merges.txt")}
+    return kept | {"tokenizer.json": (folder / "tokenizer.json").read_bytes()}
+
+
+@pytest.fixture(scope="module")
+def sharded(files, bundled, tmp_path_factory):
+    """The bundled model in two shards."""
+    folder = tmp_path_factory.mktemp("sharded") / "model"
+    convert(read_checkpoint(bundled), folder, ConversionOptions(max_shard_size=6_500_000))
+    written = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {INDEX, *SHARDS} <= written.keys()
+    return {name: data for name, data in files.items() if name != WEIGHTS} | written
+
+
+@pytest.fixture
+def hub(files, saved_by_transformers_5, sharded):
+    extra = {
+        "pytorch_model.bin": b"pickle",
+        "onnx/model.onnx": b"x",
+        "onnx/model.safetensors": b"x",
+    }
+    hot = files | {"generation_config.json": b'{"temperature": 1.5}'}
+    no_shard = {name: data for name, data in sharded.items() if name != SHARDS[1]}
+    repositories = {
+        GPT2: Repository({"main": files | extra, "hot": hot, "refs/pr/1": hot}),
+        "some/pickled": Repository({"main": {"config.json": b"{}", "pytorch_model.bin": b"x"}}),
+        "some/private": Repository({"main": files}, token="hf_good"),
+        "some/gated": Repository({"main": files}, error=(403, {"X-Error-Code": "GatedRepo"})),
+        "some/forbidden": Repository(
+            {"main": files}, error=(403, {"X-Error-Message": "The token may not read this"})
+        ),
+        "some/down": Repository({"main": files}, error=(503, {})),
+        "some/new": Repository({"main": saved_by_transformers_5}),
+        "some/words": Repository({"main": {"vocab.json": b"{}", "config.json": b"{}"}}),
+        "some/sharded": Repository({"main": sharded}),
+        "some/both": Repository({"main": sharded | {WEIGHTS: files[WEIGHTS]}}),
+        "some/shardless": Repository({"main": no_shard}),
+    }
+    hub = Hub(repositories, renamed={"gpt2": GPT2})
+    yield hub
+    hub.close()
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def start(home, tmp_path):
+    """start(url, "download", "gpt2", VARIABLE="…"): a running `gpt2np download gpt2`."""
+
+    def run(url, *arguments, code=None, stderr=subprocess.PIPE, **env):
+        kept = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+        variables = {k: v for k, v in kept.items() if not k.startswith(("HF_", "GPT2NP_M"))}
+        variables |= {"HF_ENDPOINT": url, "HF_HOME": str(home), **env}
+        program = ["-m", "gpt2np"] if code is None else ["-c", code]
+        return subprocess.Popen(
+            [sys.executable, *program, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=variables,
+        )
+
+    return run
+
+
+@pytest.fixture
+def command(start):
+    def run(url, *arguments, **env):
+        process = start(url, *arguments, **env)
+        stdout, stderr = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
+
+    return run
+
+
+@pytest.fixture
+def generate(command):
+    def run(url, *arguments, **env):
+        return command(url, "generate", "Once", "-n", "3", "--seed", "1", *arguments, **env)
+
+    return run
+
+
+@pytest.fixture
+def tokenize(command):
+    def run(url, *arguments, **env):
+        return command(url, "tokenize", "--json", "Once upon", *arguments, **env)
+
+    return run
+
+
+@pytest.fixture
+def download(command):
+    def run(url, *arguments, **env):
+        return command(url, "download", *arguments, **env)
+
+    return run
+
+
+def fails(result, *words):
+    """It could not be done and says why in one line that holds `words`, and nothing else."""
+    assert (result.returncode, result.stdout) == (1, ""), result.stderr
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith(f"gpt2np {result.args[0]}: error: ")
+    for word in words:
+        assert word in line
+
+
+def folder_of(result):
+    """The folder that `gpt2np download` printed, and nothing else."""
+    assert result.returncode == 0, result.stderr
+    (line,) = result.stdout.splitlines()
+    return Path(line)
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def leftovers(home):
+    """What there is of weights in part; their names have a SHA-256, those of small files not."""
+    return [str(path) for path in home.rglob("*.incomplete") if len(path.stem) >= 64]
+
+
+def nowhere():
+    """An address at which nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}"
+
+
+class TestDefaultModel:
+    def test_is_fetched_once_and_then_costs_no_request(self, hub, generate):
+        first = generate(hub.url)
+        assert first.returncode == 0
+        assert first.stderr.splitlines()[0] == f"model: {GPT2}"
+        assert hub.fetched() == set(FILES)  # and not the pickle, ONNX
+        hub.forget()
+        second = generate(hub.url)
+        assert second.stdout == first.stdout and not hub.requests
+        assert generate(hub.url, HF_HUB_OFFLINE="1").stdout == first.stdout
+
+    def test_unreachable_hub_means_the_bundled_model_and_says_so(self, generate):
+        url = nowhere()
+        result = generate(url)
+        assert result.returncode == 0
+        line = result.stderr.splitlines()[0]
+        assert line.startswith(f"model: bundled ({GPT2} is not cached and {url}")
+        assert "choose another with --model" in line
+
+    def test_offline_mode_means_the_bundled_model_and_says_so(self, hub, generate):
+        result = generate(hub.url, HF_HUB_OFFLINE="1")
+        assert "model: bundled" in result.stderr and "HF_HUB_OFFLINE is set" in result.stderr
+        assert not hub.requests
+
+    def test_a_download_that_breaks_means_the_bundled_model(self, hub, generate):
+        hub.trouble = Trouble(cut=5000)
+        result = generate(hub.url)
+        assert result.returncode == 0 and "Traceback" not in result.stderr
+        line = result.stderr.splitlines()[0]
+        assert line.startswith(f"model: bundled (the download of {GPT2} from {hub.url} broke off")
+
+    def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, generate):
+        with socket.socket() as silent:  # accepts connections, never answers
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            start = time.monotonic()
+            result = generate(url)
+            seconds = time.monotonic() - start
+            start = time.monotonic()
+            generate(url, HF_HUB_OFFLINE="1")  # all that, without the wait
+            seconds -= time.monotonic() - start
+        assert "model: bundled" in result.stderr and "within 3 seconds" in result.stderr
+        assert seconds < 8  # huggingface_hub's own limit is 10
+
+    def test_the_variable_names_another(self, hub, generate):
+        result = generate(hub.url, GPT2NP_MODEL="bundled")
+        assert result.stderr.startswith("model: bundled\n") and not hub.requests
+
+
+class TestNames:
+    def test_what_they_mean(self):
+        assert hub_id("gpt2") == hub_id(GPT2) == HubId(GPT2)
+        assert hub_id("gpt2@main") == HubId(GPT2, "main")
+        assert hub_id("distilgpt2@refs/pr/1") == HubId("distilbert/distilgpt2", "refs/pr/1")
+        assert hub_id("a/b@v1.0") == HubId("a/b", "v1.0")
+        assert HubId(GPT2).known_as == [GPT2, "gpt2"] and HubId("a/b").known_as == ["a/b"]
+        assert str(HubId("a/b")) == "a/b" and str(HubId("a/b", "c")) == "a/b@c"
+
+    @pytest.mark.parametrize(
+        "revision", ["", "..", "a/../b", "/x", "-x", "a b", "a\n", "a^", "a:b"]
+    )
+    def test_no_revisions(self, revision):
+        with pytest.raises(ModelNotFoundError, match="can't be a revision; expected a/b@REVISION"):
+            hub_id(f"a/b@{revision}")
+
+    @pytest.mark.parametrize("name", ["a/b/c", "../x", "what is this?", "-x-/", "a/b/c@main"])
+    def test_impossible(self, name, tmp_path, monkeypatch):
+        (tmp_path / "here").mkdir()
+        monkeypatch.chdir(tmp_path / "here")
+        with pytest.raises(ModelNotFoundError, match="and it can't be the name of a model") as info:
+            find_model(name)
+        assert str(info.value).startswith(f"there is no folder {name}")
+
+    @pytest.mark.parametrize("name", ["", "~nosuchuser/x", "x" * 300])
+    def test_no_path(self, hub, download, name):
+        fails(download(hub.url, name), "folder")
+        assert not hub.requests
+
+    def test_the_old_name_serves_from_either_place(self, hub, download, home):
+        folder = folder_of(download(hub.url, GPT2))
+        hub.forget()
+        assert folder_of(download(hub.url, "gpt2")) == folder
+        cache = home / "hub"
+        (cache / "models--openai-community--gpt2").rename(cache / "models--gpt2")
+        for name in ("gpt2", GPT2, "gpt2@main", f"{GPT2}@main"):
+            assert folder_of(download(hub.url, name)) == cache / "models--gpt2" / "snapshots" / (
+                folder.name
+            )
+        assert not hub.requests
+
+
+class TestFoldersAndFiles:
+    """What exists comes before the Hub."""
+
+    @pytest.fixture(params=["openai-community/gpt2", "gpt2@main"])
+    def model(self, request, tmp_path, files, monkeypatch):
+        folder = tmp_path / request.param
+        folder.mkdir(parents=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+        monkeypatch.chdir(tmp_path)
+        return request.param
+
+    def test_an_existing_folder_comes_first(self, hub, download, model):
+        assert folder_of(download(hub.url, model)) == Path(model).absolute()
+        assert not hub.requests
+
+    @pytest.mark.parametrize("content", [b"", b"\xff\xfe{", None])
+    @pytest.mark.parametrize("name", [WEIGHTS, "config.json", "merges.txt"])
+    def test_a_folder_that_could_not_be_loaded_is_refused(
+        self, hub, download, model, name, content
+    ):
+        file = Path(model) / name
+        if content is None:
+            content = file.read_bytes()[: file.stat().st_size // 2]
+        file.write_bytes(content)
+        fails(download(hub.url, model), name)
+
+    def test_the_file_of_weights_stands_for_its_folder(self, model):
+        for find in (find_model, find_vocabulary):
+            source = find(f"{model}/{WEIGHTS}")
+            assert (source.name, source.folder) == (f"{model}/{WEIGHTS}", Path(model))
+
+    def test_other_files_do_not(self, hub, download, model):
+        fails(download(hub.url, f"{model}/vocab.json"), "is a file; name the folder that holds it")
+        Path("alone").mkdir()
+        Path(f"alone/{WEIGHTS}").touch()
+        fails(download(hub.url, f"alone/{WEIGHTS}"), "is a file; name the folder")
+        fails(download(hub.url, f"nowhere/{WEIGHTS}"), f"there is no file nowhere/{WEIGHTS}")
+        assert not hub.requests
+
+    def test_a_vocabularys_file(self, bundled, monkeypatch):
+        for file in (bundled / "vocab.json", str(bundled / "merges.txt")):
+            assert str(find_vocabulary(file).folder) == str(file)
+        monkeypatch.setenv("GPT2NP_MODEL", str(bundled / "vocab.json"))
+        assert find_vocabulary().folder == bundled / "vocab.json"
+
+    def test_bundled_in_a_checkout(self, bundled):
+        source = find_model("bundled")
+        assert (source.name, source.folder, source.fallback_reason) == ("bundled", bundled, None)
+
+
+class TestDownloadCommand:
+    def test_prints_the_folder_and_nothing_else(self, hub, download):
+        result = download(hub.url, "gpt2")
+        assert {path.name for path in folder_of(result).iterdir()} == set(FILES)
+        assert result.stderr.splitlines() == ["model: gpt2, 5 files, 11,936,894 bytes"]
+
+    def test_json(self, hub, download):
+        content = json.loads(download(hub.url, "gpt2@hot", "--json").stdout)
+        commit = hub.repositories[GPT2].commit("hot")
+        assert content.pop("folder").endswith(f"models--openai-community--gpt2/snapshots/{commit}")
+        size = sum(map(len, hub.repositories[GPT2].revisions["hot"].values()))
+        expected = {"model": GPT2, "revision": "hot", "commit": commit, "bytes": size}
+        assert content == expected | {"files": sorted(FILES)}
+
+    def test_what_needs_no_download(self, hub, download, bundled, tmp_path):
+        for name in ("bundled", str(bundled)):
+            assert folder_of(download(hub.url, name)) == bundled
+        content = json.loads(download(hub.url, "bundled", "--json").stdout)
+        assert content["commit"] is None and WEIGHTS in content["files"]
+        fails(download(hub.url, str(tmp_path)), "has no config.json, model.safetensors, vocab")
+        assert not hub.requests
+
+    def test_a_terminal_sees_how_far_the_weights_are_and_no_more(self, hub, start):
+        fcntl, termios = pytest.importorskip("fcntl"), pytest.importorskip("termios")
+        terminal, stderr = os.openpty()
+        fcntl.ioctl(stderr, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        process = start(hub.url, "download", "gpt2", stderr=stderr)
+        os.close(stderr)
+        shown = b""
+        with contextlib.suppress(OSError):  # when nobody holds the other end any more
+            while piece := os.read(terminal, 4096):
+                shown += piece
+        shown = shown.decode()
+        assert process.communicate(timeout=60)[0].count("\n") == 1
+        assert shown.startswith("\rmodel.safetensors:   0%|") and "100%|" in shown
+        assert {line.split(":")[0] for line in shown.split() if line.endswith(":")} == {
+            "model.safetensors",
+            "model",
+        }
+
+    def test_finding_a_local_model_and_help_import_no_numpy(self, hub, start):
+        code = (
+            "import sys; from gpt2np.cli.main import run\n"
+            "from gpt2np.hub import find_model\n"
+            "find_model('bundled'); assert 'numpy' not in sys.modules\n"
+            "run(['--help'])"
+        )
+        process = start(hub.url, code=code)
+        stdout, stderr = process.communicate()
+        assert process.returncode == 0, stderr
+        assert "Fetch a model for use without a network." in stdout
+
+
+class TestRevisions:
+    @pytest.mark.parametrize("kind", ["branch", "pull request", "commit", "short commit"])
+    def test_is_fetched_once_and_apart_from_the_others(self, hub, download, kind):
+        commit = hub.repositories[GPT2].commit("hot")
+        named = {"branch": "hot", "pull request": "refs/pr/1", "commit": commit}.get(kind)
+        name = f"{GPT2}@{named or commit[:8]}"
+        folder = folder_of(download(hub.url, name))
+        assert b"1.5" in (folder / "generation_config.json").read_bytes()
+        assert folder.name == hub.repositories[GPT2].commit(named or commit[:8])
+        hub.forget()
+        for offline in ("0", "1"):
+            assert folder_of(download(hub.url, name, HF_HUB_OFFLINE=offline)) == folder
+        if kind == "branch":
+            assert folder_of(download(hub.url, f"gpt2@{folder.name}")) == folder
+        assert not hub.requests
+        assert folder_of(download(hub.url, GPT2)) != folder
+
+    def test_one_with_the_same_weights_costs_only_the_small_files(self, hub, download):
+        first = folder_of(download(hub.url, GPT2))
+        hub.forget()
+        second = folder_of(download(hub.url, "gpt2@hot"))
+        assert not hub.large_requests()
+        assert (second / WEIGHTS).resolve() == (first / WEIGHTS).resolve()
+
+    def test_unknown(self, hub, download):
+        fails(download(hub.url, "gpt2@v9"), f"{GPT2} on {hub.url} has no revision 'v9'", "a tag")
+        unknown = "0" * 40
+        fails(download(hub.url, f"gpt2@{unknown}"), f"no revision '{unknown}'")
+
+    def test_of_a_model_to_generate_with(self, hub, generate):
+        result = generate(hub.url, "--model", "gpt2@hot")
+        assert result.returncode == 0 and "model: gpt2@hot" in result.stderr
+
+
+class TestShards:
+    def test_all_that_the_index_names(self, hub, download, sharded):
+        folder = folder_of(download(hub.url, "some/sharded"))
+        assert {path.name for path in folder.iterdir()} == set(sharded)
+        assert (folder / SHARDS[1]).read_bytes() == sharded[SHARDS[1]]
+        hub.forget()
+        assert folder_of(download(hub.url, "some/sharded")) == folder and not hub.requests
+
+    def test_they_give_the_text_of_the_single_file(self, hub, command, generate, tmp_path):
+        folder = tmp_path / "shards"
+        size = ["--max-shard-size", "4MB"]
+        assert command(hub.url, "convert", "bundled", str(folder), *size).returncode == 0
+        content = {path.name: path.read_bytes() for path in folder.iterdir()}
+        assert len([name for name in content if name.startswith("model-0")]) > 2
+        hub.repositories["some/sharded"].revisions["main"] = content
+        result = generate(hub.url, "--model", "some/sharded")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == generate(hub.url, "--model", "bundled").stdout
+
+    def test_without_one_of_them_it_is_not_whole(self, hub, download):
+        folder = folder_of(download(hub.url, "some/sharded"))
+        (folder / SHARDS[1]).unlink()
+        offline = download(hub.url, "some/sharded", HF_HUB_OFFLINE="1")
+        fails(offline, "is in the cache", f"without {SHARDS[1]}")
+        hub.forget()
+        assert (folder_of(download(hub.url, "some/sharded")) / SHARDS[1]).exists()
+        assert not any(SHARDS[0] in request for request in hub.requests)
+
+    def test_a_single_file_is_preferred(self, hub, download):
+        folder = folder_of(download(hub.url, "some/both"))
+        assert {path.name for path in folder.iterdir()} == set(FILES)
+
+    def test_one_that_is_not_on_the_hub(self, hub, download):
+        fails(download(hub.url, "some/shardless"), f"has no {SHARDS[1]}, without which")
+
+
+class TestRefusals:
+    """What is named is found or an error; it never becomes another model."""
+
+    def test_by_id(self, hub, generate):
+        result = generate(hub.url, "--model", GPT2)
+        assert result.returncode == 0 and f"model: {GPT2}" in result.stderr
+
+    def test_unknown(self, hub, generate):
+        result = generate(hub.url, "--model", "no/such")
+        fails(result, "no folder no/such and no model of that name", "set HF_TOKEN to a token")
+        result = generate(hub.url, "--model", "no/such", HF_TOKEN="hf_other")
+        fails(result, "the token that is set may not read it")
+
+    def test_private(self, hub, download, home):
+        fails(download(hub.url, "some/private"), "if it is private, set HF_TOKEN")
+        hub.forget()
+        folder_of(download(hub.url, "some/private", HF_TOKEN="hf_good"))
+        for request, headers in zip(hub.requests, hub.headers, strict=True):
+            if "some/private" in request:
+                assert headers["Authorization"] == "Bearer hf_good"
+            if "/large/" in request:  # that is another host
+                assert headers["Authorization"] is None
+        hub.forget()
+        folder_of(download(hub.url, "some/private"))  # once here, it is here
+        assert not hub.requests
+
+    @pytest.mark.parametrize(
+        "model, token, words",
+        [
+            (GPT2, "hf_invalid", ["does not accept the token (401: Invalid", "/settings/tokens"]),
+            ("some/gated", None, ["needs its owner's permission", "some/gated, and set HF_TOKEN"]),
+            ("some/forbidden", "x", ["does not let you have", "403: The token may not read"]),
+            ("some/down", None, ["can't give some/down right now (503); try again later"]),
+            ("some/words", None, ["has no model.safetensors, vocabulary (tokenizer.json or"]),
+        ],
+    )
+    def test_by_the_hub(self, hub, download, home, model, token, words):
+        variables = {"HF_TOKEN": token} if token else {}
+        fails(download(hub.url, model, **variables), hub.url, *words)
+        assert not list(home.rglob("blobs/*"))
+
+    def test_without_safetensors(self, hub, download):
+        hub.repositories["some/pickled"].revisions["main"] |= {"tokenizer.json": b"{}"}
+        advice = "AutoModelForCausalLM.from_pretrained('some/pickled').save_pretrained('converted')"
+        fails(download(hub.url, "some/pickled"), "has no model.safetensors", "a pickle", advice)
+        assert not hub.fetched()
+
+    def test_unreachable(self, generate, home):
+        url = nowhere()
+        words = ("distilgpt2 is neither", str(home / "hub"), url, "bundled", "Connection refused")
+        fails(generate(url, "--model", "distilgpt2"), *words)
+
+    def test_offline(self, hub, generate, download, home):
+        result = generate(hub.url, "--model", "distilgpt2", HF_HUB_OFFLINE="1")
+        fails(result, "HF_HUB_OFFLINE is set", "vocab.json", "./distilgpt2", str(home / "hub"))
+        folder = folder_of(download(hub.url, "gpt2"))
+        (folder / WEIGHTS).unlink()
+        hub.forget()
+        result = download(hub.url, "gpt2", HF_HUB_OFFLINE="1")
+        fails(result, f"is in the cache {home / 'hub'} without model.safetensors")
+        assert not hub.requests
+
+    def test_a_part_in_the_cache_does_not_hide_that_the_network_is_gone(self, hub, download):
+        (folder_of(download(hub.url, "gpt2")) / WEIGHTS).unlink()
+        url = nowhere()
+        fails(download(url, "gpt2"), "without model.safetensors", f"can't be fetched from {url}")
+
+    def test_with_tokenizer_json_instead_of_vocab_json(self, hub, generate):
+        result = generate(hub.url, "--model", "some/new")
+        assert result.returncode == 0
+        assert result.stdout == generate(hub.url, "--model", "bundled").stdout
+        hub.forget()
+        assert generate(hub.url, "--model", "some/new").stdout == result.stdout
+        assert not hub.requests
+
+
+class TestInterruptions:
+    """Large files are continued, within a process and in the next, and come whole."""
+
+    def check(self, hub, folder, files, home):
+        assert sha256((folder / WEIGHTS).read_bytes()) == sha256(files[WEIGHTS])
+        assert not leftovers(home)
+        assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+
+    def test_killed_and_continued(self, hub, start, download, files, home):
+        hub.trouble = Trouble(stall=10_600_000, times=1)
+        process = start(hub.url, "download", "gpt2")
+        deadline = time.monotonic() + 120
+        while not sum(Path(path).stat().st_size for path in leftovers(home)):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.kill()
+        process.communicate()
+        done = Path(leftovers(home)[0]).stat().st_size
+        hub.forget()
+        self.check(hub, folder_of(download(hub.url, "gpt2")), files, home)
+        assert 0 < done < len(files[WEIGHTS])
+        assert hub.large_requests() == [f"bytes={done}-"]
+
+    def test_broken_off_and_continued(self, hub, download, files, home):
+        hub.trouble = Trouble(cut=5000)
+        fails(download(hub.url, "gpt2"), "broke off in model.safetensors after", "try again")
+        hub.trouble = Trouble()
+        self.check(hub, folder_of(download(hub.url, "gpt2")), files, home)
+
+    def test_what_was_there_is_no_part_of_it(self, hub, download, files, home):
+        blobs = home / "hub" / "models--openai-community--gpt2" / "blobs"
+        blobs.mkdir(parents=True)
+        for content in (b"x" * 1000, b"x" * 20_000_000, b"x" * len(files[WEIGHTS])):
+            (blobs / f"{sha256(files[WEIGHTS])}.incomplete").write_bytes(content)
+            folder = folder_of(download(hub.url, "gpt2"))
+            self.check(hub, folder, files, home)
+            (blobs / sha256(files[WEIGHTS])).unlink()
+            (folder / WEIGHTS).unlink()
+
+    def test_a_server_that_knows_no_ranges(self, hub, download, files, home):
+        hub.trouble = Trouble(ranges=False)
+        blobs = home / "hub" / "models--openai-community--gpt2" / "blobs"
+        blobs.mkdir(parents=True)
+        (blobs / f"{sha256(files[WEIGHTS])}.incomplete").write_bytes(files[WEIGHTS][:1000])
+        self.check(hub, folder_of(download(hub.url, "gpt2")), files, home)
+
+    def test_damaged_on_the_way(self, hub, download, files, home):
+        hub.trouble = Trouble(damage=True)
+        fails(download(hub.url, "gpt2"), "model.safetensors of openai-community/gpt2", "SHA-256")
+        assert not leftovers(home)
+        hub.trouble = Trouble()
+        self.check(hub, folder_of(download(hub.url, "gpt2")), files, home)
+
+    def test_a_slow_server(self, hub, download, files, home):
+        hub.trouble = Trouble(stall=10_600_000, times=1, delay=0.1)
+        folder = folder_of(download(hub.url, "gpt2", HF_HUB_DOWNLOAD_TIMEOUT="1"))
+        self.check(hub, folder, files, home)
+
+    def test_two_processes_at_once(self, hub, start, files, home):
+        hub.trouble = Trouble(delay=0.2)
+        processes = [start(hub.url, "download", "gpt2") for _ in range(3)]
+        results = [process.communicate(timeout=120) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0, 0], results
+        (folder,) = {stdout for stdout, _ in results}
+        self.check(hub, Path(folder.strip()), files, home)
+        assert hub.large_requests() == [None]  # once
+
+
+class TestDisk:
+    START = "import sys; from gpt2np.__main__ import main\n"
+
+    @pytest.mark.parametrize("place", ["/dev/null/home", "file"])
+    def test_a_cache_that_cannot_be_written(self, hub, download, tmp_path, place):
+        (tmp_path / "file").touch()
+        home = tmp_path / place
+        result = download(hub.url, "gpt2", HF_HOME=str(home))
+        fails(result, f"the cache folder {home / 'hub'} can't be written", "set HF_HOME")
+
+    def test_no_space_left(self, hub, command, home):
+        code = "import shutil; shutil.disk_usage = lambda _: shutil._ntuple_diskusage(9, 9, 5)\n"
+        result = command(hub.url, "download", "gpt2", code=code + self.START + "sys.exit(main())")
+        words = ("no space for model.safetensors", "needs 11.8 MB", "0.0 MB free", "set HF_HOME")
+        fails(result, *words, str(home / "hub"))
+        assert not hub.large_requests()
+
+    def test_no_space_left_while_it_comes(self, hub, command, home):
+        code = (
+            "import errno, huggingface_hub.file_download as there\n"
+            "def http_get(*_, **__): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+            "there.http_get = http_get\n"
+        )
+        result = command(hub.url, "download", "gpt2", code=code + self.START + "sys.exit(main())")
+        fails(result, f"the disk of the cache {home / 'hub'} is full; free some space")
+
+
+class TestProxy:
+    @pytest.fixture
+    def proxy(self, hub):
+        """Its address, and whom it was asked for: hub.test is a host that only it knows."""
+        proxied = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                proxied.append(urlsplit(self.path).hostname)
+                self.path = self.path.removeprefix("http://").partition("/")[2]
+                self.path = f"/{self.path}"
+                hub.answer(self)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", proxied
+        server.shutdown()
+        server.server_close()
+
+    def test_is_used(self, hub, download, proxy):
+        address, proxied = proxy
+        folder_of(download("http://hub.test", GPT2, HTTP_PROXY=address))
+        assert set(proxied) == {"hub.test", "localhost"}
+
+    def test_that_does_not_answer_is_named_without_its_password(self, download):
+        address = nowhere().removeprefix("http://")
+        result = download("http://hub.test", "gpt2", HTTP_PROXY=f"http://me:secret@{address}")
+        fails(result, f"can't be fetched from http://hub.test (through the proxy {address}: ")
+        assert "secret" not in result.stderr
+
+
+class TestVocabularyAlone:
+    """Only the vocabulary's files are asked for; where and when is as for models."""
+
+    @pytest.mark.parametrize(
+        "arguments, names",
+        [
+            ([], {"config.json", "vocab.json", "merges.txt"}),
+            (["--model", "gpt2@hot"], {"config.json", "vocab.json", "merges.txt"}),
+            (["--model", "some/new"], {"config.json", "tokenizer.json"}),
+        ],
+    )
+    def test_is_fetched_once_and_without_weights(self, hub, tokenize, bundled, arguments, names):
+        first = tokenize(hub.url, *arguments)
+        assert first.returncode == 0, first.stderr
+        expected = Tokenizer.load(bundled).encode("Once upon")
+        assert json.loads(first.stdout)["ids"] == expected
+        assert hub.fetched() == names
+        hub.forget()
+        assert tokenize(hub.url, *arguments).stdout == first.stdout and not hub.requests
+
+    def test_of_a_model_in_the_cache_costs_no_request(self, hub, download, tokenize):
+        folder_of(download(hub.url, "gpt2"))
+        hub.forget()
+        assert tokenize(hub.url).returncode == 0 and not hub.requests
+
+    def test_is_whole_only_with_all_its_files(self, hub, tokenize, bundled):
+        """One of the small files fails: next time all are asked for, since it may change ids."""
+        files = hub.repositories["openai-community/gpt2"].revisions["main"]
+        files["tokenizer_config.json"] = b'{"add_prefix_space": true}'
+        hub.trouble.refused = "tokenizer_config.json"
+        assert tokenize(hub.url, "--model", "gpt2").returncode == 1
+        hub.trouble.refused = None
+        ids = json.loads(tokenize(hub.url, "--model", "gpt2").stdout)["ids"]
+        assert ids == Tokenizer.load(bundled).encode(" Once upon")
+
+    def test_does_not_pass_for_the_model(self, hub, generate, tokenize):
+        assert tokenize(hub.url).returncode == 0
+        assert f"model: {GPT2}" in generate(hub.url).stderr
+        assert WEIGHTS in hub.fetched()
+
+    def test_offline_means_the_bundled_one_and_says_so(self, hub, tokenize):
+        result = tokenize(hub.url, HF_HUB_OFFLINE="1")
+        assert result.returncode == 0 and not hub.requests
+        assert "bundled" in result.stderr and "HF_HUB_OFFLINE is set" in result.stderr
+
+    def test_missing_on_the_hub(self, hub, tokenize):
+        result = tokenize(hub.url, "--model", "some/words")
+        fails(result, "has no vocabulary (tokenizer.json or vocab.json + merges.txt)")
+
+
+def test_what_is_missing():
+    there = {"vocab.json"}.__contains__
+    assert VOCABULARY_FILES.missing({"vocab.json", "merges.txt"}.__contains__) == []
+    assert VOCABULARY_FILES.missing({"tokenizer.json"}.__contains__) == []
+    assert VOCABULARY_FILES.missing(there) != []
+    model = {"config.json", "tokenizer.json"}
+    assert MODEL_FILES.missing(model.__contains__) == [WEIGHTS]
+    assert MODEL_FILES.missing((model | {INDEX}).__contains__) == []
+
+
+def test_a_folder_of_that_name_comes_before_the_bundled_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("bundled").mkdir()
+    assert find_model("bundled").folder == Path("bundled")

@@ -1,0 +1,204 @@
+"""Work that threads share: every piece once, errors told, nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+from gpt2np.kernels import threads
+from gpt2np.kernels.threads import in_parallel, split
+
+PATIENCE = 120  # seconds, after which a thread that is waited for will not come
+
+
+@pytest.fixture
+def three_threads(monkeypatch):
+    monkeypatch.setattr(threads, "threads_in_use", lambda: 3)
+    threads._forget_helpers()
+    yield
+    threads._forget_helpers()
+
+
+@pytest.mark.usefixtures("three_threads")
+class TestInParallel:
+    @pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
+    def test_every_piece_once(self, count):
+        done = []
+        in_parallel(done.append, range(count), 3)
+        assert sorted(done) == list(range(count))
+
+    def test_pieces_run_at_the_same_time(self):
+        meeting = threading.Barrier(3, timeout=PATIENCE)
+        in_parallel(lambda _: meeting.wait(), range(3), 3)
+
+    @pytest.mark.parametrize("failing", [0, 2])
+    def test_an_error_is_raised_when_all_is_done(self, failing):
+        done = []
+
+        def work(piece):
+            time.sleep(0.01)
+            done.append(piece)
+            if piece == failing:
+                raise RuntimeError(f"piece {piece}")
+
+        with pytest.raises(RuntimeError, match=f"piece {failing}"):
+            in_parallel(work, range(4), 3)
+        assert sorted(done) == [0, 1, 2, 3]
+        in_parallel(done.append, [9, 9], 3)  # and it goes on working
+
+    def test_no_more_threads_than_are_asked_for(self):
+        for most in (1, 2):
+            seen, meeting = set(), threading.Barrier(most, timeout=PATIENCE)
+
+            def work(piece, most=most, seen=seen, meeting=meeting):
+                seen.add(threading.get_ident())
+                if piece < most:
+                    meeting.wait()  # so many do come
+                time.sleep(0.005)
+
+            in_parallel(work, range(12), most)
+            assert len(seen) == most
+
+    def test_within_a_piece_there_is_one_thread(self):
+        pairs = []
+
+        def outer(_):
+            within = []
+            in_parallel(lambda _: within.append(threading.get_ident()), range(4), 3)
+            pairs.append((threading.get_ident(), set(within)))
+
+        in_parallel(outer, range(6), 3)
+        assert len(pairs) == 6 and all(within == {mine} for mine, within in pairs)
+
+    def test_the_only_piece_may_share_its_work(self):
+        meeting = threading.Barrier(3, timeout=PATIENCE)
+        in_parallel(lambda _: in_parallel(lambda _: meeting.wait(), range(3), 3), [0], 3)
+
+    def test_ctrl_c_waits_for_what_runs_and_leaves_the_rest(self):
+        main, begun, ended = threading.get_ident(), [], []
+
+        def work(piece):
+            begun.append(piece)
+            if threading.get_ident() == main and len(begun) > 1:
+                signal.raise_signal(signal.SIGINT)
+            time.sleep(0.05)
+            ended.append(piece)
+
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(20):  # until the signal comes where it waits, too
+                in_parallel(work, range(5), 3)
+        before = list(ended)
+        time.sleep(0.2)
+        assert ended == before
+        begun.clear()
+        in_parallel(begun.append, range(9), 3)
+        assert sorted(begun) == list(range(9))
+
+    def test_ctrl_c_while_waiting_for_a_helper(self):
+        main, ended, helped = threading.get_ident(), [], threading.Event()
+
+        def work(piece):
+            if threading.get_ident() != main:
+                helped.set()
+                time.sleep(0.2)
+                signal.pthread_kill(main, signal.SIGINT)
+                time.sleep(0.2)
+                ended.append(piece)
+            else:
+                assert helped.wait(PATIENCE)  # and then it waits for the helper's end
+
+        with pytest.raises(KeyboardInterrupt):
+            in_parallel(work, range(2), 2)
+        assert len(ended) == 1
+
+    def test_ctrl_c_after_a_helper_s_first_outcome(self, monkeypatch):
+        main = threading.get_ident()
+
+        class Outcomes(threads.SimpleQueue):
+            def get(self, block=True, timeout=None):
+                outcome = super().get(block, timeout)
+                if threading.get_ident() == main and timeout is None:
+                    raise KeyboardInterrupt
+                return outcome
+
+        helped = threading.Event()
+
+        def work(_):
+            if threading.get_ident() == main:
+                assert helped.wait(PATIENCE)
+                time.sleep(0.1)  # the helper does the rest in this time
+            else:
+                helped.set()
+
+        monkeypatch.setattr(threads, "SimpleQueue", Outcomes)
+        threads._helpers()
+        with pytest.raises(KeyboardInterrupt):
+            in_parallel(work, range(5), 2)
+
+    def test_many_callers_at_once(self):
+        results = {}
+
+        def caller(number):
+            for _ in range(50):
+                done = []
+                in_parallel(done.append, [(number, piece) for piece in range(5)], 3)
+                results.setdefault(number, []).append(sorted(done))
+
+        callers = [threading.Thread(target=caller, args=(number,)) for number in range(8)]
+        for thread in callers:
+            thread.start()
+        for thread in callers:
+            thread.join(PATIENCE)
+        for number in range(8):
+            assert results[number] == [[(number, piece) for piece in range(5)]] * 50
+
+    def test_helpers_heed_the_caller_s_errstate(self):
+        big = np.full(2000, 3e38, np.float32)
+        with warnings.catch_warnings(), np.errstate(over="ignore"):
+            warnings.simplefilter("error")
+            in_parallel(lambda _: big * big, range(9), 3)
+
+
+def test_split():
+    assert split(7, 3) == [slice(0, 2), slice(2, 4), slice(4, 7)]
+    assert split(2, 5) == [slice(0, 1), slice(1, 2)]
+    assert split(4, 1) == [slice(0, 4)]
+
+
+PROGRAM = """
+import os, sys, threading
+import numpy as np
+from gpt2np import GPT2
+model = GPT2.from_folder(sys.argv[1])
+ids = list(range(200))
+before = model.forward([ids])
+if sys.argv[2] == "fork":
+    child = os.fork()
+    same = np.array_equal(model.forward([ids]), before)
+    if child == 0:
+        os._exit(0 if same else 3)
+    _, status = os.waitpid(child, 0)
+    assert same and os.waitstatus_to_exitcode(status) == 0
+if sys.argv[2] == "busy":  # the process ends while another thread is computing
+    threading.Thread(target=lambda: [model.forward([ids]) for _ in range(99)], daemon=True).start()
+print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "fork", "busy"])
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_computed_ends_at_once(bundled, how):
+    child = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(bundled), how],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "3"},
+    )
+    assert (child.returncode, child.stdout) == (0, "end\n"), child.stderr

@@ -1,0 +1,655 @@
+"""Several processes compute what one does, to the bit, and leave nothing behind."""
+
+import gc
+import mmap
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import warnings
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.random_models import SHAPES, random_model
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels.blas import small_kernels
+from gpt2np.kernels.matmul import FEW_ROWS
+from gpt2np.model import last_token_indices
+from gpt2np.model import model as gpt2
+from gpt2np.runtime import process_group as team
+from gpt2np.runtime.ranks import most_processes
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "memfd_create") or os.uname().machine != "x86_64", reason="needs Linux on x86"
+)
+
+
+def with_processes(model, count):
+    """Also more than there are processors."""
+    model.processes = 1
+    model._team = team.Team(model, count)
+    return model
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def alone(request):
+    model = random_model(**SHAPES[request.param])
+    model.forward([[1]])
+    return model
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def model(request, alone):
+    model = random_model(**{key: getattr(alone.config, key) for key in next(iter(SHAPES.values()))})
+    model.forward([[1]])
+    yield with_processes(model, request.param)
+    model.processes = 1
+
+
+def small(**changes):
+    model = random_model(**{**SHAPES["small heads"], **changes})
+    model.forward([[1]])
+    return with_processes(model, 2)
+
+
+def pids(model):
+    return model.process_ids
+
+
+def is_running(pid):
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def soon(condition):
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def both(models, sequences, caches, **options):
+    """The same step by both."""
+    found, expected = [
+        model.forward(sequences, some, **options)
+        for model, some in zip(models, caches, strict=True)
+    ]
+    same(found, expected)
+
+
+def same(found, expected):
+    """To the bit, where that is to be had."""
+    tolerance = 0 if small_kernels() else 1e-5
+    np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+class TestSameBits:
+    def test_one_token_at_a_time(self, model, alone):
+        caches = [[model.new_cache()], [alone.new_cache()]]
+        for token in np.random.default_rng(0).integers(0, 1031, 70):
+            both((model, alone), [[token]], caches)
+        assert len(pids(model)) == model.processes - 1
+
+    @pytest.mark.parametrize("size", [2, 5, 16, 20])
+    def test_batches(self, model, alone, size):
+        rng = np.random.default_rng(size)
+        caches = [[some.new_cache() for _ in range(size)] for some in (model, alone)]
+        prompts = [rng.integers(0, 1031, n) for n in rng.integers(1, 90, size)]
+        both((model, alone), prompts, caches, logits_indices=last_token_indices(prompts))
+        for _ in range(3):
+            both((model, alone), [[i] for i in rng.integers(0, 1031, size)], caches)
+
+    def test_sequences_that_lie_side_by_side_do_so_in_every_process(self):
+        model = small()
+        caches = [model.new_cache() for _ in range(4)]
+        model.forward([[5]] * 4, caches)
+        held = [(c.length, c.slot, *model._team._where(c.store)) for c in caches]
+        there = team._seen(model, model._team._memory, held)
+        for mine, theirs in zip(caches, there, strict=True):
+            assert (theirs.length, theirs.slot) == (mine.length, mine.slot)
+            np.testing.assert_array_equal(theirs.store.keys, mine.store.keys)
+        assert [b.lies_behind(a) for a, b in pairwise(there)] == [True] * 3
+
+    def test_drafts_prompts_and_rows(self, model, alone):
+        rng = np.random.default_rng(2)
+        caches = [[model.new_cache()], [alone.new_cache()]]
+        for n, rows in ((FEW_ROWS, None), (8, None), (8, [7]), (3, []), (200, [0]), (1, [0] * 70)):
+            both((model, alone), [rng.integers(0, 1031, n)], caches, logits_indices=rows)
+
+    @pytest.mark.parametrize("n", [FEW_ROWS + 1, 100, 127, 513, 990])
+    def test_prompts(self, model, alone, n):
+        """Each process has some of the tokens; also of one that goes on."""
+        rng = np.random.default_rng(n)
+        caches = [[model.new_cache()], [alone.new_cache()]]
+        asked = [n - 1, 0, n - 1, *rng.integers(0, n, 50)]
+        both((model, alone), [rng.integers(0, 1031, n)], caches, logits_indices=asked)
+        assert len(pids(model)) == model.processes - 1
+        for more, rows in ((1, None), (99, []), (1, [0])):
+            both((model, alone), [rng.integers(0, 1031, more)], caches, logits_indices=rows)
+
+    @pytest.mark.parametrize("size", [2, 3, 40, FEW_ROWS])
+    def test_prompts_of_several(self, model, alone, size):
+        """Some of a token only, some after others, not all with a place in the same store."""
+        rng = np.random.default_rng(size)
+        caches = [[some.new_cache() for _ in range(size)] for some in (model, alone)]
+        for longest in (300, 2, 90, 90):
+            lengths = np.where(rng.random(size) < 0.4, 1, rng.integers(1, longest, size))
+            lengths[0] += FEW_ROWS
+            prompts = [rng.integers(0, 1031, n) for n in lengths]
+            both((model, alone), prompts, caches, logits_indices=last_token_indices(prompts))
+        assert len(pids(model)) == model.processes - 1
+
+    def test_more_processes_than_there_is_for_them_to_do(self):
+        model, other = small(), random_model(**SHAPES["small heads"])
+        with_processes(model, 12)
+        ids = np.random.default_rng(0).integers(0, 1031, FEW_ROWS + 1)
+        for rows in ([], [64], [5, 0, 5, 33]):
+            both(
+                (model, other),
+                [ids],
+                [[m.new_cache()] for m in (model, other)],
+                logits_indices=rows,
+            )
+        assert len(pids(model)) == 11
+
+    def test_caches_come_go_and_are_cut_and_copied(self, model, alone):
+        rng = np.random.default_rng(3)
+        pairs = []
+        for _ in range(60):
+            match rng.integers(5):
+                case 0 if len(pairs) < 20:
+                    pairs.append((model.new_cache(), alone.new_cache()))
+                case 1 if pairs:
+                    pairs.pop(rng.integers(len(pairs)))
+                case 2 if pairs:
+                    pair = pairs[rng.integers(len(pairs))]
+                    length = rng.integers(pair[0].length + 1)
+                    for cache in pair:
+                        cache.truncate(length)
+                case 3 if pairs:
+                    pairs.append(tuple(c.copy() for c in pairs[rng.integers(len(pairs))]))
+            if some := [pair for pair in pairs if rng.random() < 0.7]:
+                tokens = [rng.integers(0, 1031, rng.integers(1, 4)) for _ in some]
+                both((model, alone), tokens, list(zip(*some, strict=True)))
+
+    def test_float64(self):
+        first, second = (random_model(np.float64, **SHAPES["small heads"]) for _ in range(2))
+        for some in (first, second):
+            some.forward([[1]])
+        with_processes(first, 2)
+        both((first, second), [[5, 6, 7]], [[first.new_cache()], [second.new_cache()]])
+        assert pids(first)
+
+    def test_many_threads_at_once(self, model, alone):
+        """One has all processes, the others compute alone meanwhile."""
+        prompts = np.random.default_rng(4).integers(0, 1031, (8, 9))
+        expected = [alone.forward([prompt]) for prompt in prompts]
+        found = [[] for _ in prompts]
+
+        def work(i):
+            for _ in range(4):
+                cache = model.new_cache()
+                found[i].append([model.forward([[token]], [cache])[0] for token in prompts[i]])
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(prompts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for rows, logits in zip(found, expected, strict=True):
+            same(rows, [logits] * 4)
+
+    def test_what_is_not_finite_stays_where_it_is(self, monkeypatch):
+        """In a later pass of a prompt, whose tokens are in a tile with those of the pass before."""
+        shape = {"n_embd": 640, "n_head": 10, "n_inner": 100, "n_layer": 1}
+        models = [random_model(**shape) for _ in range(2)]
+        for model in models:
+            weight = model.weights["wte.weight"].copy()
+            weight[7] = np.inf
+            model.weights["wte.weight"] = weight
+        models[0] = with_processes(models[0], 2)
+        first, pattern = os.getpid(), gpt2.attention_pattern
+
+        def late(*arguments):
+            if os.getpid() == first:
+                time.sleep(0.02)
+            return pattern(*arguments)
+
+        monkeypatch.setattr(gpt2, "attention_pattern", late)
+        ids = np.random.default_rng(0).integers(8, 1031, 700)
+        ids[562:571] = 7  # the second pass begins at 513, a tile at 512
+        caches = [[model.new_cache()] for model in models]
+        with np.errstate(all="ignore"):
+            both(models, [ids[:1]], caches)
+            both(models, [ids[1:]], caches, logits_indices=range(450, 512))
+        assert pids(models[0])
+
+
+class TestWhenTheyCompute:
+    def test_not_in_a_short_first_pass_nor_with_many_rows_nor_with_a_probe(self):
+        model = random_model(**SHAPES["small heads"])
+        with_processes(model, 2).forward([[1]])  # the first, from the file as it is
+        model.forward([range(FEW_ROWS + 1)])
+        model.forward([[1]], hook=lambda _, array: array)
+        assert pids(model) == []
+        model.forward([[1]])
+        assert len(pids(model)) == 1
+
+    def test_in_a_long_first_pass(self):
+        model, ids = random_model(**SHAPES["small heads"]), range(FEW_ROWS + 1)
+        expected = model.forward([ids], logits_indices=[FEW_ROWS])
+        model = with_processes(random_model(**SHAPES["small heads"]), 2)
+        same(model.forward([ids], logits_indices=[FEW_ROWS]), expected)
+        assert len(pids(model)) == 1
+
+    def test_many_ids(self, monkeypatch):
+        """Of more than they can be told in one message they are told nothing."""
+        model, other = small(), random_model(**SHAPES["small heads"])
+        told, send = [], team._Other.send
+        monkeypatch.setattr(team._Other, "send", lambda o, m: told.append(len(m)) or send(o, m))
+        ids = np.random.default_rng(0).integers(100, 1031, (60, 1000))
+        for some, messages in ((ids[:32], 1), (ids, 1)):
+            rows = last_token_indices(some)
+            same(model.forward(some, logits_indices=rows), other.forward(some, logits_indices=rows))
+            assert len(told) == messages and told[0] > 0.95 * team._MESSAGE
+        assert model.processes == 2
+
+    def test_a_cache_from_before_is_for_one_process_until_it_moves(self):
+        model = small()
+        model.processes = 1
+        cache = model.new_cache()
+        ids = np.random.default_rng(0).integers(0, 1031, 300)
+        found = [*model.forward([ids[:2]], [cache])]
+        with_processes(model, 2)
+        found += [*model.forward([ids[2:3]], [cache])]
+        assert pids(model) == []
+        found += [model.forward([[i]], [cache])[0] for i in ids[3:]]
+        assert len(pids(model)) == 1
+        model.processes = 1
+        np.testing.assert_allclose(found, model.forward([ids]), atol=1e-5)
+
+    def test_weights_that_are_set(self):
+        model = small()
+        model.forward([[5]])
+        for name in ("h.0.mlp.c_fc.weight", "ln_f.bias"):
+            model.weights[name] = model.weights[name] * 2
+            found = model.forward([[5]])
+            assert pids(model)
+            fresh = random_model(**SHAPES["small heads"])
+            for each in model.weights:
+                fresh.weights[each] = model.weights[each]
+            np.testing.assert_array_equal(found, fresh.forward([[5]]))
+
+    def test_how_many(self):
+        model = random_model(**SHAPES["small heads"])
+        assert model.processes == 1
+        model.processes = 1000
+        assert model.processes == most_processes() <= os.cpu_count()
+        with pytest.raises(InvalidArgumentError, match="processes is 0; it must be at least 1"):
+            model.processes = 0
+
+
+class TestWhenSomethingHappens:
+    def test_one_is_killed(self, alone):
+        """A warning; then the model goes on with one process."""
+        model = small()
+        cache = model.new_cache()
+        expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
+        cache.truncate(1)
+        os.kill(pids(model)[0], signal.SIGKILL)
+        with pytest.warns(UserWarning, match="goes on with one process: another one has ended"):
+            found = [model.forward([[6]], [cache])[0]]
+        found.append(model.forward([[7]], [cache])[0])
+        np.testing.assert_array_equal(found, expected[1:])
+        assert (model.processes, pids(model)) == (1, [])
+
+    def test_one_can_not_be_forked(self, monkeypatch):
+        model = small()
+
+        def fork():
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(os, "fork", fork)
+        with pytest.warns(UserWarning, match="can't be forked: .* temporarily unavailable"):
+            assert model.forward([[5]]).shape == (1, 1031)
+        assert (model.processes, pids(model)) == (1, [])
+
+    def test_a_system_that_takes_no_memory_back(self, monkeypatch):
+        class Memory(mmap.mmap):
+            def madvise(self, *_):
+                raise OSError(22, "Invalid argument")
+
+        monkeypatch.setattr(mmap, "mmap", Memory)
+        model = random_model(**SHAPES["small heads"])
+        model.processes = 2
+        assert model.processes == 1
+
+    def test_one_does_not_answer(self, monkeypatch):
+        monkeypatch.setattr("gpt2np.runtime.ranks._PATIENCE", 0.2)
+        model = small()
+        expected = model.forward([[5]])
+        os.kill(pids(model)[0], signal.SIGSTOP)
+        with pytest.warns(UserWarning, match="another one has not answered for 0.2 s"):
+            found = model.forward([[5]])
+        np.testing.assert_array_equal(found, expected)
+        assert pids(model) == []
+
+    @pytest.mark.parametrize("ids", [[6], range(100)], ids=["a token", "a prompt"])
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+    def test_an_error_in_the_middle(self, error, ids, monkeypatch):
+        """It is raised, the cache is as before, and others compute the next pass."""
+        model = small()
+        cache = model.new_cache()
+        expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
+        cache.truncate(1)
+        (before,) = pids(model)
+        norm, calls = model._layer_norm, []
+
+        def failing(*arguments):
+            calls.append(None)
+            if len(calls) == 4:
+                raise error
+            return norm(*arguments)
+
+        monkeypatch.setattr(model, "_layer_norm", failing)
+        with pytest.raises(error):
+            model.forward([ids], [cache], logits_indices=[0])
+        monkeypatch.undo()
+        assert not is_running(before)
+        found = [model.forward([[i]], [cache])[0] for i in (6, 7)]
+        np.testing.assert_array_equal(found, expected[1:])
+        assert model.processes == 2
+
+    def test_ctrl_c_twice(self, monkeypatch):
+        """The second one before the others are ended."""
+        model = small()
+        expected = model.forward([[5, 6]])
+
+        def stop(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as twice:
+            twice.setattr(team, "_end_all", stop)
+            twice.setattr(model, "_layer_norm", stop)
+            with pytest.raises(KeyboardInterrupt):
+                model.forward([[7]])
+        assert pids(model)
+        same(model.forward([[5, 6]]), expected)
+        assert model.processes == 2
+
+    def test_ctrl_c_twice_while_others_are_forked(self, monkeypatch):
+        """As a new weight asks for others: those that are half made are not relied on."""
+        model = with_processes(small(), 3)
+        ids = np.random.default_rng(0).integers(0, 1031, 100)
+        model.forward([ids], logits_indices=[0])
+        model.weights["ln_f.bias"] = model.weights["ln_f.bias"] * 2
+        fork_one, forked = team._fork_one, []
+
+        def stop(*_):
+            raise KeyboardInterrupt
+
+        def fork_another(*arguments):
+            if forked:
+                monkeypatch.setattr(team, "_end_all", stop)
+                raise KeyboardInterrupt
+            forked.append(fork_one(*arguments))
+
+        with monkeypatch.context():
+            monkeypatch.setattr(team, "_fork_one", fork_another)
+            with pytest.raises(KeyboardInterrupt):
+                model.forward([ids], logits_indices=[0])
+        monkeypatch.undo()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = model.forward([ids], logits_indices=[0])
+        assert len(pids(model)) == 2
+        model.processes = 1
+        same(found, model.forward([ids], logits_indices=[0]))
+
+    def test_a_system_that_takes_no_long_messages(self, monkeypatch):
+        pair = socket.socketpair
+
+        def narrow(*arguments):
+            here, there = pair(*arguments)
+            monkeypatch.setattr(team, "_MESSAGE", 1 << 16)
+            here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 13)
+            return Narrow(fileno=here.detach()), there
+
+        class Narrow(socket.socket):
+            def setsockopt(self, *_):
+                pass
+
+        monkeypatch.setattr(socket, "socketpair", narrow)
+        model = small()
+        expected = model.forward([[5]])
+        with pytest.warns(UserWarning, match="can't be told its work: .* too long"):
+            model.forward([[5] * 1000] * 20, logits_indices=[0])
+        np.testing.assert_array_equal(model.forward([[5]]), expected)
+        assert (model.processes, pids(model)) == (1, [])
+
+    def test_floating_point_errors_are_the_first_one_s(self):
+        model = small()
+        ids = [1] * 33 + [7] * 33  # the other one's are those that overflow
+        weight = model.weights["wte.weight"].copy()
+        weight[7] = 3e38
+        model.weights["wte.weight"] = weight
+        with np.errstate(all="raise"):
+            model.forward([ids], logits_indices=[0])
+            model.forward([ids], logits_indices=[0])
+        assert (model.processes, len(pids(model))) == (2, 1)
+
+    def test_the_user_forks_while_a_thread_has_the_weights(self):
+        model = small()
+        expected = model.forward([[5]])
+        held, enough = threading.Event(), threading.Event()
+
+        def hold():
+            with model.weights.kept():
+                held.set()
+                enough.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(60)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if not pid:
+            signal.alarm(20)
+            os._exit(0 if np.array_equal(model.forward([[5]]), expected) else 1)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        enough.set()
+        thread.join()
+        assert code == 0
+
+    def test_the_user_forks(self):
+        """The fork computes alone, and can't use a cache that this process goes on with."""
+        model = small()
+        cache = model.new_cache()
+        expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
+        cache.truncate(2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if not pid:
+            refused = 0
+            try:
+                for use in (
+                    lambda: model.forward([[7]], [cache]),
+                    lambda: cache.truncate(0),
+                    cache.copy,
+                    lambda: pickle.dumps(cache),
+                ):
+                    with suppress(InvalidArgumentError):
+                        use()
+                        os._exit(1)
+                    refused += 1
+                own = model.new_cache()
+                found = [model.forward([[i]], [own])[0] for i in (5, 6, 7)]
+                os._exit(0 if np.array_equal(found, expected) and model.processes == 1 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        np.testing.assert_array_equal(model.forward([[7]], [cache])[0], expected[2])
+        assert is_running(*pids(model))
+
+    def test_a_timeout_of_the_user_s(self, monkeypatch):
+        """It is not taken for a process's end."""
+        model = small()
+        expected = model.forward([[5]])
+
+        def late(*arguments):
+            raise TimeoutError("the user's")
+
+        monkeypatch.setattr(model, "_layer_norm", late)
+        with pytest.raises(TimeoutError, match="the user's"):
+            model.forward([[5]])
+        monkeypatch.undo()
+        np.testing.assert_array_equal(model.forward([[5]]), expected)
+        assert model.processes == 2
+
+    def test_sockets_of_the_program_time_out(self):
+        before = socket.getdefaulttimeout()
+        socket.setdefaulttimeout(0.05)
+        try:
+            model = small()
+            expected = model.forward([[5]])
+            time.sleep(0.3)
+            np.testing.assert_array_equal(model.forward([[5]]), expected)
+            assert is_running(*pids(model))
+        finally:
+            socket.setdefaulttimeout(before)
+
+    def test_the_number_is_set_while_another_thread_computes(self):
+        model = small()
+        expected, wrong = model.forward([[5]]), []
+
+        def work():
+            for _ in range(60):
+                if not np.array_equal(model.forward([[5]]), expected):
+                    wrong.append(1)
+
+        thread = threading.Thread(target=work)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            thread.start()
+            start = time.monotonic()
+            while thread.is_alive():
+                with_processes(model, 2)
+            thread.join()
+        assert not wrong
+        assert time.monotonic() - start < 30
+
+    def test_many_caches_are_let_go_of_within_a_pass(self, monkeypatch):
+        """As by the garbage collector, which comes when it likes."""
+        model = small()
+        caches = [model.new_cache() for _ in range(600)]
+        for cache in caches:
+            model.forward([[5]], [cache])
+        expected = model.forward([[5]])
+        norm = model._layer_norm
+
+        def losing(*arguments):
+            caches.clear()
+            return norm(*arguments)
+
+        monkeypatch.setattr(model, "_layer_norm", losing)
+        np.testing.assert_array_equal(model.forward([[5]]), expected)
+        assert model.processes == 2
+
+    def test_memory_that_has_been_used_is_as_new(self):
+        """Of long and short caches in turns, at the same places."""
+        model, other = small(), random_model(**SHAPES["small heads"])
+        rng = np.random.default_rng(0)
+        for _ in range(30):
+            ids = rng.integers(0, 1031, rng.integers(1, 300))
+            caches = [model.new_cache(), model.new_cache()]
+            model.forward([ids, ids[:1]], caches)
+            found = model.forward([[1], [2]], caches)
+            expected = other.forward(
+                [[*ids, 1], [ids[0], 2]], logits_indices=[len(ids), len(ids) + 2]
+            )
+            same(found, expected)
+            assert pids(model)
+
+
+class TestWhatIsLeft:
+    def test_nothing_of_a_model_that_is_gone(self):
+        """Though a cache of it is left."""
+        model = small()
+        cache = model.new_cache()
+        model.forward([[5]], [cache])
+        (pid,) = pids(model)
+        assert is_running(pid)
+        del model
+        gc.collect()
+        assert not Path(f"/proc/{pid}").exists()
+        assert cache.copy().length == 1
+
+    def test_nothing_with_one_process(self):
+        model = small()
+        model.forward([[5]])
+        (pid,) = pids(model)
+        model.processes = 1
+        assert not Path(f"/proc/{pid}").exists()
+
+    def test_no_memory_of_caches_that_are_gone(self):
+        model = small(n_embd=320, n_layer=8)
+
+        def shared():
+            rollup = Path(f"/proc/{pids(model)[0]}/smaps_rollup").read_text()
+            return int(rollup.split("Pss_Shmem:")[1].split()[0])
+
+        prompts = [[1] * 120] * 40
+        caches = [model.new_cache() for _ in prompts]
+        model.forward(prompts, caches)
+        model.forward([[5]] * 40, caches)
+        more = [model.new_cache() for _ in prompts]
+        model.forward(prompts, more)
+        model.forward([[5]] * 40, more)
+        before = shared()
+        del caches, more
+        gc.collect()
+        assert before > 50_000  # kB; 2 × 40 × 128 tokens × 8 blocks × 2 × 320 numbers are 200,000
+        assert soon(lambda: shared() < before / 10)
+
+    @pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
+    def test_nothing_of_a_process_that_ends(self, end):
+        """Who reads what it prints sees the end of that, too."""
+        program = f"""
+            import os, signal
+            from tests.system.runtime.test_team import pids, small
+            model = small()
+            model.forward([[5]])
+            print(*pids(model), flush=True)
+            {end}
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=Path(__file__).parents[2],
+        )
+        assert done.returncode == (-signal.SIGKILL if end else 0), done.stderr
+        assert not done.stderr
+        assert soon(lambda: not is_running(int(done.stdout)))
+
+    def test_ctrl_c_reaches_only_the_first(self):
+        """In a terminal all processes of a group get it."""
+        model = small()
+        expected = model.forward([[5]])
+        os.kill(pids(model)[0], signal.SIGINT)
+        np.testing.assert_array_equal(model.forward([[5]]), expected)
+        assert model.processes == 2

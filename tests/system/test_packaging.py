@@ -1,0 +1,109 @@
+"""The wheel: what is in it, and that it does the main job in an empty environment, offline."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+from helpers.paths import CHECKOUT
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder)]
+    subprocess.run([*command, str(CHECKOUT)], check=True, capture_output=True)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The Python of an empty virtual environment with nothing but the wheel and what it needs."""
+    folder = tmp_path_factory.mktemp("venv")
+    venv.create(folder, with_pip=True)
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    command = [python, "-m", "pip", "install", "--quiet", "--retries", "2", wheel]
+    result = subprocess.run(command, capture_output=True, text=True)
+    no_network = ("No matching distribution", "ConnectionPool", "Connection refused", "timed out")
+    if result.returncode and any(words in result.stderr for words in no_network):
+        pytest.skip("pip can't fetch the runtime packages here")
+    assert result.returncode == 0, result.stderr
+    return python
+
+
+def offline(python, *arguments, stdin=None, folder: Path):
+    """Run without any network: in a network namespace of its own where the system has them."""
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("HF_", "PYTHON", "GPT2NP"))
+    }
+    environment |= {"HF_HOME": str(folder / "home"), "HTTPS_PROXY": "http://127.0.0.1:9"}
+    isolated = ["unshare", "--net", "--map-root-user"]
+    if not (shutil.which("unshare") and subprocess.run([*isolated, "true"]).returncode == 0):
+        isolated = []
+    command = [*isolated, str(python), "-m", "gpt2np", *arguments]
+    return subprocess.run(
+        command,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment,
+        timeout=120,
+    )
+
+
+def test_contents(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for needed in (
+        "gpt2np/py.typed",
+        "gpt2np/explain/page.html",
+        "gpt2np/explain/page.css",
+        "gpt2np/explain/page.js",
+        "gpt2np/weights/config.json",
+        "gpt2np/weights/generation_config.json",
+        "gpt2np/weights/model.safetensors",
+        "gpt2np/weights/vocab.json",
+        "gpt2np/weights/merges.txt",
+        "gpt2np/weights/README.md",
+    ):
+        assert needed in names
+    assert not [name for name in names if name.startswith(("tests", "examples"))]
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert wheel.stat().st_size < 20_000_000
+
+
+def test_runtime_requirements_are_these_four(wheel):
+    content = zipfile.ZipFile(wheel)
+    name = next(name for name in content.namelist() if name.endswith("METADATA"))
+    required = Parser().parsestr(content.read(name).decode()).get_all("Requires-Dist")
+    runtime = {re.split(r"[^\w-]", line)[0] for line in required if "extra ==" not in line}
+    assert runtime == {"numpy", "safetensors", "regex", "huggingface-hub"}
+
+
+def test_the_main_job_offline(installed, tmp_path):
+    result = offline(installed, "generate", "Once upon a time", "--seed", "1", folder=tmp_path)
+    assert result.returncode == 0
+    assert result.stdout.startswith("Once upon a time") and len(result.stdout) > 300
+    assert result.stderr.startswith("model: bundled (openai-community/gpt2 is not cached and ")
+    piped = offline(
+        installed, "generate", "-", "--seed", "1", stdin="Once upon a time\n", folder=tmp_path
+    )
+    assert piped.stdout == result.stdout
+
+
+def test_it_is_typed_and_needs_nothing_else(installed, tmp_path):
+    program = "import gpt2np; print(gpt2np.load('bundled').generate('The', max_new_tokens=1).seed)"
+    subprocess.run([installed, "-c", program], check=True, cwd=tmp_path, capture_output=True)
+    listed = subprocess.run(
+        [installed, "-m", "pip", "list", "--format=freeze"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "torch" not in listed.stdout and "transformers" not in listed.stdout

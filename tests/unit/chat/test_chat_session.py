@@ -1,0 +1,309 @@
+"""Conversations with the bundled model: each answer is what a fresh start gives."""
+
+import json
+
+import pytest
+from helpers.chat_models import CHATML, LLAMA_2, chat_model
+
+from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, load
+from gpt2np.chat import ChatSession, Conversation, Exchange, read_chat_template
+from gpt2np.chat.commands import QUIT, RETRY, command
+from gpt2np.chat.conversation import read_conversation
+from gpt2np.model import KVCache
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return load("bundled")
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory, bundled):
+    return read_chat_template(chat_model(tmp_path_factory.mktemp("m") / "m", bundled, CHATML))
+
+
+def answer(session, text):
+    return finished(session, session.say(text))
+
+
+def finished(session, stream):
+    text = "".join(stream)
+    session.finish(stream)
+    return text
+
+
+def computed(session):
+    """Lets the session answer, and counts the ids that go through the model for the prompt."""
+    stream = session.say("And then?")
+    count = len(stream.sequence.pending)
+    finished(session, stream)
+    return count, len(stream.sequence.prompt)
+
+
+class TestAnswers:
+    def test_of_a_template_are_those_of_its_text(self, lm, template):
+        session = ChatSession(lm, template, system="Be kind.", options={"seed": 5})
+        session.options |= {"max_new_tokens": 12}
+        told = "<|im_start|>system\nBe kind.<|im_end|>\n"
+        for number, text in enumerate(["Who are you?", "Why?", "And then?"]):
+            told += f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
+            fresh = lm.generate(told, seed=5 + number, max_new_tokens=12).text
+            assert answer(session, text) == fresh
+            told += f"{fresh}<|im_end|>\n"
+            assert number == 0 or session.reused > 10
+
+    def test_of_a_base_model_are_those_of_the_joined_text(self, lm):
+        session = ChatSession(lm, options={"seed": 1, "max_new_tokens": 15})
+        text = ""
+        for number, said in enumerate(["Once upon a time", "The fox", "", "\nThe end"]):
+            apart = bool(text) and not said[:1].isspace() and said != "" and not text[-1].isspace()
+            text += " " * apart + said
+            fresh = lm.generate(text, seed=1 + number, max_new_tokens=15).text
+            assert answer(session, said) == fresh
+            text += fresh
+        assert session.conversation.joined() == text
+
+    def test_need_only_what_is_new(self, lm, template):
+        session = ChatSession(lm, template, options={"seed": 2, "max_new_tokens": 10})
+        answer(session, "Tell me of the king and his three daughters, who lived by the sea. " * 3)
+        new, whole = computed(session)
+        assert new < 60 < 100 < whole
+
+    def test_after_a_cancelled_one(self, lm):
+        session = ChatSession(lm, options={"seed": 3, "max_new_tokens": 40})
+        stream = session.say("The king said")
+        pieces = [next(stream), next(stream)]
+        pieces.append(stream.cancel())
+        session.finish(stream)
+        text = "The king said" + "".join(pieces)
+        assert session.conversation.exchanges[0].answer == "".join(pieces)
+        assert answer(session, "") == lm.generate(text, seed=4, max_new_tokens=40).text
+
+    def test_again_with_the_next_seed(self, lm):
+        session = ChatSession(lm, options={"seed": 7, "max_new_tokens": 10})
+        first = answer(session, "The king")
+        second = finished(session, session.retry())
+        assert first == lm.generate("The king", seed=7, max_new_tokens=10).text
+        assert second == lm.generate("The king", seed=8, max_new_tokens=10).text != first
+        assert session.conversation.exchanges == [Exchange("The king", second)]
+
+    def test_of_a_base_model_beyond_the_context(self, lm):
+        session = ChatSession(lm, options={"seed": 1, "max_new_tokens": 5, "ignore_eos": True})
+        answer(session, "Once upon a time, " * 120)
+        text = session.conversation.joined()
+        assert len(lm.tokenizer.encode(text)) > 512
+        fresh = lm.generate(text, seed=2, max_new_tokens=5, ignore_eos=True, window=256).text
+        assert answer(session, "") == fresh
+
+    def test_without_room_the_first_exchanges_are_left_out(self, lm, template):
+        session = ChatSession(lm, template, system="Sys.", options={"max_new_tokens": 8, "seed": 1})
+        for number in range(4):
+            answer(session, f"Number {number}: " + "word " * 120)
+        assert 0 < session.left_out < 3
+        stream = session.say("short")
+        prompt = lm.tokenizer.decode(stream.sequence.prompt)
+        first = f"<|im_start|>user\nNumber {session.left_out}"
+        assert prompt.startswith(f"<|im_start|>system\nSys.<|im_end|>\n{first}")
+        session.finish(stream)
+        with pytest.raises(ContextLengthError):
+            session.say("word " * 600)
+        assert len(session.conversation.exchanges) == 5
+
+    def test_after_ctrl_c_within_a_step(self, lm, monkeypatch):
+        """When guessed ids have been through the model and before the wrong ones are dropped."""
+        said = "one two three one two three one two four one two"
+        options = {"prompt_lookup": True, "max_new_tokens": 60, "temperature": 0, "seed": 1}
+        session = ChatSession(lm, options=options)
+        stream, truncate = session.say(said), KVCache.truncate
+
+        def interrupted(cache, length):
+            if stream.sequence.ids and length < cache.length:
+                raise KeyboardInterrupt
+            truncate(cache, length)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(KVCache, "truncate", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                "".join(stream)
+        stream.cancel()
+        session.finish(stream)
+        assert session.known == stream.sequence.length - 1 < stream.sequence.cache.length
+        again = session.say("")
+        assert again.sequence.cache.length == session.reused > 10
+        options |= {"seed": 2, "window": 256}
+        fresh = lm.generate(again.sequence.prompt, **options)
+        assert finished(session, again) == fresh.text
+
+    def test_that_spell_a_special_token_count_up_to_it(self, lm, template):
+        options = {"choices": ["Yes<|endoftext|>No", "Yes<|endoftext|>Never"], "seed": 1}
+        session = ChatSession(lm, template, options=options)
+        assert answer(session, "Well?").startswith("Yes<|endoftext|>N")
+        assert session.conversation.exchanges[0].answer == "Yes"
+        assert session.cut_at == "<|endoftext|>"
+        session.options = {"max_new_tokens": 3}
+        stream = session.say("And then?")
+        assert lm.tokenizer.end_of_text not in stream.sequence.prompt
+        finished(session, stream)
+        assert session.cut_at is None
+
+    @pytest.mark.parametrize(
+        "defaults", [{"num_beams": 4, "temperature": 0}, {"num_return_sequences": 2}]
+    )
+    def test_defaults_of_several_texts_do_not_count(self, defaults):
+        lm = load("bundled")
+        lm.defaults = GenerationOptions(**defaults)
+        session = ChatSession(lm, options={"seed": 1, "max_new_tokens": 4})
+        assert command(session, "/set top_k 5") == "top_k: 5"
+        assert "top_k: 5" in command(session, "/set").splitlines()
+        fresh = lm.generate(
+            "A fox", seed=1, max_new_tokens=4, top_k=5, num_beams=1, num_return_sequences=1
+        )
+        assert answer(session, "A fox") == fresh.text
+
+
+class TestRefusals:
+    def test_special_tokens_can_not_be_forged(self, lm, template):
+        session = ChatSession(lm, template)
+        with pytest.raises(InvalidArgumentError, match=r"user message .* holds <\|endoftext\|>"):
+            session.say("a<|endoftext|>b")
+        assert session.conversation.exchanges == []
+        told = ChatSession(lm, template, system="<|endoftext|>")
+        with pytest.raises(InvalidArgumentError, match="the system message"):
+            told.say("a")
+
+    def test_nor_by_a_loaded_answer(self, lm, template, tmp_path):
+        forged = Conversation(None, [Exchange("hi", "x<|endoftext|>y")])
+        forged.save(tmp_path / "x.json")
+        session = ChatSession(lm, template)
+        with pytest.raises(InvalidArgumentError, match=r"the assistant message .* holds <\|endo"):
+            command(session, f"/load {tmp_path / 'x.json'}")
+        assert session.conversation.exchanges == []
+        session.conversation = forged
+        with pytest.raises(InvalidArgumentError, match="the assistant message"):
+            session.say("next")
+        session = ChatSession(lm)  # a base model has no turns
+        assert command(session, f"/load {tmp_path / 'x.json'}").startswith("2 messages")
+        assert lm.tokenizer.end_of_text not in session.say("next").sequence.prompt
+
+    def test_a_template_that_refuses(self, lm, tmp_path, bundled):
+        folder = chat_model(tmp_path / "m", bundled, LLAMA_2)
+        template = read_chat_template(folder, lm.tokenizer.vocabulary.roles)
+        session = ChatSession(lm, template)
+        session.conversation.exchanges.append(Exchange("unanswered"))
+        with pytest.raises(InvalidArgumentError, match="must alternate"):
+            session.say("more")
+        assert len(session.conversation.exchanges) == 1
+
+    @pytest.mark.parametrize("name", ["num_return_sequences", "num_beams", "logprobs"])
+    def test_options_that_have_no_place_here(self, lm, name):
+        with pytest.raises(InvalidArgumentError, match=f"{name} has no place in a chat"):
+            ChatSession(lm, options={name: 2})
+
+    def test_no_system_message_for_a_base_model(self, lm):
+        with pytest.raises(InvalidArgumentError, match="has no chat template"):
+            ChatSession(lm, system="Be kind.")
+
+
+class TestCommands:
+    @pytest.fixture
+    def session(self, lm):
+        session = ChatSession(lm, options={"seed": 1, "max_new_tokens": 5})
+        answer(session, "The king")
+        return session
+
+    def test_set(self, session):
+        assert command(session, "/set temperature 0.7") == "temperature: 0.7"
+        assert command(session, "/set top-k 5") == "top_k: 5"
+        assert command(session, '/set stop ["\\n", "x"]') == "stop: ['\\n', 'x']"
+        assert command(session, "/set stop word") == "stop: word"
+        assert command(session, "/set seed 9") == "seed: 9" and session.seed == 9
+        assert "temperature: 0.7" in command(session, "/set").splitlines()
+        assert session.options["top_k"] == 5
+
+    def test_set_none_is_the_default_again(self, session):
+        before = dict(session.options)
+        command(session, '/set choices ["a", "b"]')
+        assert command(session, "/set choices none") == "choices: ()"
+        command(session, "/set window 9")
+        assert command(session, "/set window none") == "window: 256"
+        assert command(session, "/set regex none") == "regex: None"
+        assert session.options == before
+
+    @pytest.mark.parametrize(
+        ("line", "told"),
+        [
+            ("/set temperature -1", "temperature is -1; it must be"),
+            ("/set temperature hot", "temperature is 'hot'"),
+            ("/set colour red", "there is no option colour; there are .*top_k"),
+            ("/set samples 3", "there is no option samples"),
+            ("/set top_k", "/set top_k needs a value"),
+            ("/set seed x", "seed is 'x'"),
+            ("/dance", "there is no command /dance; /help"),
+            ("/save", "/save needs the name of a file"),
+            ("/load", "/load needs the name of a file"),
+            ("/load /nowhere/x.json", "can't read /nowhere/x.json: No such file"),
+            ("/save /nowhere/x.json", "can't write /nowhere/x.json: No such file"),
+            ("/system Be kind.", "has no chat template"),
+            (f"/save {'x' * 300}", "File name too long"),
+            ("/save ~nobody-at-all/x", "can't write"),
+            (f"/set top_k {'[' * 100_000}", "top_k is"),
+        ],
+    )
+    def test_what_can_not_be_done(self, session, line, told):
+        before = dict(session.options)
+        with pytest.raises(InvalidArgumentError, match=told) as caught:
+            command(session, line)
+        assert "\n" not in str(caught.value) and session.options == before
+
+    def test_undo_and_clear(self, session):
+        assert command(session, "/undo") == "taken back: The king"
+        with pytest.raises(InvalidArgumentError, match="nothing has been said"):
+            command(session, "/undo")
+        with pytest.raises(InvalidArgumentError, match="nothing has been said"):
+            session.retry()
+        answer(session, "The king")
+        assert command(session, "/clear") == "all forgotten"
+        assert session.conversation.exchanges == []
+
+    def test_save_and_load(self, session, tmp_path):
+        path = tmp_path / "a b.json"
+        assert command(session, f"/save {path}") == f"2 messages in {path}"
+        assert command(session, f"/save {path}") == f"2 messages in {path}"  # its own
+        (tmp_path / "other.json").write_text("precious")
+        with pytest.raises(InvalidArgumentError, match="exists already"):
+            command(session, f"/save {tmp_path / 'other.json'}")
+        before = session.conversation
+        command(session, "/clear")
+        assert command(session, f"/load {path}") == f"2 messages from {path}"
+        assert session.conversation.messages()[0] == {"role": "user", "content": "The king"}
+        assert session.conversation is not before
+
+    def test_the_others(self, session):
+        assert command(session, "/retry") == command(session, "/regenerate") == RETRY
+        assert {command(session, f"/{name}") for name in ("quit", "exit", "bye")} == {QUIT}
+        assert "/set NAME VALUE" in command(session, "/help") == command(session, "/?")
+        assert "of 512 computed" in command(session, "/show")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"messages": [{"role": "wizard", "content": "a"}]}, "message 1 has the role 'wizard'"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "'assistant' out of turn"),
+        ({"messages": [{"role": "user", "content": "a"}] * 2}, "message 2 .* out of turn"),
+        ({"messages": [{"role": "user"}]}, "message 1 must have a role and a content"),
+        ({"messages": 3}, "no list of messages"),
+        ({}, "no list of messages"),
+        ([], "expected a JSON object"),
+    ],
+)
+def test_files_that_hold_no_conversation(tmp_path, content, told):
+    (tmp_path / "x.json").write_text(json.dumps(content))
+    with pytest.raises(InvalidArgumentError, match=told):
+        read_conversation(tmp_path / "x.json")
+
+
+def test_a_saved_conversation_is_the_same(tmp_path):
+    whole = Conversation("s", [Exchange("a\n", "ä 🦊"), Exchange("b", ""), Exchange("c")])
+    assert whole.save(tmp_path / "x.json") == 6
+    assert read_conversation(tmp_path / "x.json") == whole

@@ -1,0 +1,117 @@
+"""Choices and patterns through the engine and the command line."""
+
+import subprocess
+import sys
+
+import pytest
+import regex
+
+from gpt2np import InvalidArgumentError, load
+
+COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return load("bundled")
+
+
+def generate(*arguments):
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, encoding="utf-8", timeout=120
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r" [A-Z][a-z]+(?: [a-z]+){2,6}\.",
+        r"\d\d?:\d\d (?:am|pm)",
+        r"[é漢😀]{4}",
+        r"(?:(?:Fox|Hen|Öre 🦊)(?:, |\.)){3}",
+        r'\{"name": "[A-Z][a-z]{1,9}", "age": [1-9][0-9]?\}',
+    ],
+)
+def test_what_has_ended_matches(lm, pattern, seed):
+    found = lm.generate("The little fox said", regex=pattern, seed=seed, max_new_tokens=150)
+    assert found.finish_reason in ("stop", "eos")
+    assert regex.fullmatch(pattern, found.text)
+
+
+def test_a_complete_text_stops_and_an_open_one_may_end(lm):
+    assert lm.generate("It was", regex=r" \w\w", seed=1).finish_reason == "stop"
+    ends = lm.generate("It was", regex=r"(?: a| the)?", seed=1, logit_bias={4095: 100.0})
+    assert (ends.text, ends.finish_reason) == ("", "eos")
+
+
+def test_too_few_tokens(lm):
+    found = lm.generate("It was", regex=r"[a-z ]{200,}!", seed=1, max_new_tokens=5)
+    assert found.finish_reason == "length" and len(found.ids) == 5
+    assert regex.fullmatch(r"[a-z ]{200,}!", found.text, partial=True)
+
+
+def test_choices_are_exactly_these(lm):
+    choices = [" yes", " no", " perhaps", " 漢字", " no, never"]
+    found = {
+        lm.generate("Will you?", choices=choices, seed=s, temperature=5.0).text for s in range(40)
+    }
+    assert found <= set(choices) and len(found) > 2
+
+
+def test_with_filters_beams_samples_and_guesses(lm):
+    options = {"regex": r"(?: [a-z]+){3,5}[.!]", "max_new_tokens": 60}
+    alone = lm.generate("The king", seed=3, **options)
+    assert lm.generate("The king", seed=3, prompt_lookup=True, **options).ids == alone.ids
+    texts = lm.generate("The king", seed=3, num_return_sequences=3, **options)
+    assert texts.ids == alone.ids
+    beams = lm.generate("The king", num_beams=3, **options)
+    for each in [texts, *texts.alternatives, beams]:
+        assert regex.fullmatch(options["regex"], each.text)
+    strict = lm.generate("The king", seed=3, top_k=1, **options)
+    assert regex.fullmatch(options["regex"], strict.text)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"choices": []}, "choices"),
+        ({"choices": ["a", ""]}, "choices"),
+        ({"choices": "yes"}, "choices"),
+        ({"choices": ["a"], "regex": "b"}, "contradict"),
+        ({"regex": r"[^\s\S]"}, "no text matches"),
+        ({"regex": r"(a)\1"}, "back-references"),
+        ({"regex": "(a"}, "not closed"),
+    ],
+)
+def test_bad_input(lm, options, told):
+    with pytest.raises(InvalidArgumentError, match=told) as caught:
+        lm.generate("It was", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_on_the_command_line():
+    result = generate("Was it", "--no-echo", "--choices", " a fox", " a 狐", "--seed", "1")
+    assert result.returncode == 0 and result.stdout.rstrip("\n") in (" a fox", " a 狐")
+    assert "finish reason: stop" in result.stderr
+    result = generate("It is", "--no-echo", "--regex", r" \d{2}:\d\d", "--seed", "1")
+    assert result.returncode == 0 and regex.fullmatch(r" \d{2}:\d\d\n", result.stdout)
+    result = generate("It is", "--regex", r"[a-z ]{99,}", "-n", "3", "--seed", "1")
+    assert "finish reason: length" in result.stderr and "ended by its length" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--choices"], "--choices: expected at least one argument"),
+        (["--choices", "a", ""], "choices is"),
+        (["--regex", "[b-a]"], "no range"),
+        (["--regex", r"a(?<=b)"], "look-behind"),
+        (["--regex", r"\P{L}\p{"], "unknown Unicode property"),
+        (["--regex", r"a[^\w\W]"], "no text matches"),
+    ],
+)
+def test_bad_input_on_the_command_line(arguments, told):
+    result = generate("It is", *arguments)
+    assert result.returncode == 2 and result.stdout == ""
+    assert told in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr

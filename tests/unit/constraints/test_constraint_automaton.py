@@ -1,0 +1,193 @@
+"""The automaton of a pattern against the `regex` package: whole texts, and what can become one."""
+
+import random
+
+import pytest
+import regex
+from helpers.oracle import ALPHABET, can_lead_to_match
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gpt2np.constraints.automaton import DEAD, ByteAutomaton
+from gpt2np.constraints.characters import characters_of, complement
+from gpt2np.constraints.syntax import literals, parse
+from gpt2np.constraints.utf8 import END, ByteNodes
+from gpt2np.errors import InvalidArgumentError
+
+EVERY_CHARACTER = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+
+
+def is_empty(character_class):
+    """Whether a class has no character: of such ones regex says that they may still match and,
+    wrongly, that [^\\d\\D] has every character (2026.11.15)."""
+    opposites = any(
+        rf"\{e}" in character_class and rf"\{e.upper()}" in character_class for e in "dws"
+    )
+    return opposites or regex.search(character_class, EVERY_CHARACTER) is None
+
+
+LITERAL = st.sampled_from(ALPHABET).map(regex.escape)
+ESCAPE = st.sampled_from(
+    [r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", r"\p{L}", r"\n", r"\x61", r"\u6f22"]
+)
+PAIRS = st.tuples(st.sampled_from(ALPHABET), st.sampled_from(ALPHABET)).map(sorted)
+RANGE = PAIRS.map(lambda pair: f"{regex.escape(pair[0])}-{regex.escape(pair[1])}")
+CLASS = (
+    st.tuples(
+        st.sampled_from(["", "^"]),
+        st.lists(st.one_of(LITERAL, RANGE, ESCAPE), min_size=1, max_size=3),
+    )
+    .map(lambda parts: f"[{parts[0]}{''.join(parts[1])}]")
+    .filter(lambda text: not is_empty(text))
+)
+# Lazy ones are left out: regex says that "11" can lead to a match of .a*?a
+REPETITION = st.sampled_from(["*", "+", "?", "{2}", "{1,3}", "{,2}", "{2,}", "{0}"])
+
+
+def larger(patterns):
+    groups = patterns.map(lambda pattern: f"(?:{pattern})")
+    return st.one_of(
+        st.tuples(groups, REPETITION).map("".join),
+        st.lists(groups, min_size=2, max_size=3).map("".join),
+        # Of ([^a]|[^b]) regex wrongly says that it matches neither; not so if there is more.
+        st.lists(patterns.map("(){}".format), min_size=2, max_size=3)
+        .map("|".join)
+        .map("({})".format),
+    )
+
+
+PATTERNS = st.recursive(
+    st.one_of(LITERAL, ESCAPE, CLASS, st.just("."), st.just("")), larger, max_leaves=8
+)
+TEXTS = st.text(ALPHABET + "😁漣êA\r9", max_size=8)
+
+
+@st.composite
+def bytes_near_texts(draw):
+    """The bytes of a text, perhaps cut off, perhaps with one of them changed."""
+    data = bytearray(draw(TEXTS).encode())
+    if data and draw(st.booleans()):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)  # see what is said of regex above
+@given(PATTERNS, st.lists(bytes_near_texts(), min_size=4, max_size=12))
+@example("(?:a|ab)(?:c|bcd)", [b"abcd", b"abc", b"ac", b"abbcd", b"ab"])
+@example("(?:(?:a*)*)*", [b"", b"aaa", b"b"])
+@example("(?:a?){3}a{3}", [b"aaa", b"aa", b"aaaaaa", b"aaaaaaa"])
+def test_the_same_bytes_match_and_can_lead_to_a_match_as_with_regex(pattern, strings):
+    automaton = ByteAutomaton.of(parse(pattern))
+    for data in strings:
+        state = automaton.after(automaton.start, data)
+        assert (state != DEAD) == can_lead_to_match(pattern, data), (pattern, data)
+        try:
+            whole = regex.fullmatch(pattern, data.decode()) is not None
+        except UnicodeDecodeError:
+            whole = False
+        assert automaton.matches(state) == whole, (pattern, data)
+
+
+def walked(automaton, rng, longest):
+    """Random bytes that the automaton lets through, as many as it does, at most `longest`."""
+    state, data = automaton.start, b""
+    while len(data) < longest:
+        following = [b for b in range(256) if automaton.after(state, bytes([b])) != DEAD]
+        if not following or (automaton.matches(state) and rng.random() < 0.3):
+            break
+        data += bytes([rng.choice(following)])
+        state = automaton.after(state, data[-1:])
+    return state, data
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(PATTERNS, st.integers(0, 9))
+def test_what_it_lets_through_matches_or_can_lead_to_a_match(pattern, seed):
+    automaton = ByteAutomaton.of(parse(pattern))
+    if automaton.start == DEAD:
+        return
+    state, data = walked(automaton, random.Random(seed), 20)
+    if automaton.matches(state):
+        assert regex.fullmatch(pattern, data.decode())
+    if len(data) < 20:
+        assert automaton.matches(state)  # there is no way into a dead end
+
+
+@pytest.mark.parametrize("escape", [r"\w", r"\W", r"\d", r"\s", r"\p{Lu}", r"\P{Han}", "."])
+def test_every_character_of_unicode(escape):
+    automaton = ByteAutomaton.of(parse(escape))
+    pattern = regex.compile(escape)
+    states: dict[bytes, int] = {b"": automaton.start}
+
+    def after(data):
+        if data not in states:
+            states[data] = automaton.after(after(data[:-1]), data[-1:])
+        return states[data]
+
+    for character in EVERY_CHARACTER[::37]:
+        data = character.encode()
+        state = automaton.after(after(data[:-1]), data[-1:])
+        assert automaton.matches(state) == (pattern.fullmatch(character) is not None), character
+
+
+def test_literals():
+    automaton = ByteAutomaton.of(literals(["yes", "no", "n.", "né"]))
+    matching = [b"yes", b"no", b"n.", "né".encode()]
+    for data in [*matching, b"", b"n", b"nx", b"yess", b"n\xc3"]:
+        state = automaton.after(automaton.start, data)
+        assert automaton.matches(state) == (data in matching)
+        assert automaton.is_complete(state) == (data in matching)
+        assert (state != DEAD) == any(each.startswith(data) for each in matching)
+
+
+def test_complete_is_when_nothing_can_follow():
+    automaton = ByteAutomaton.of(parse("ab?"))
+    a = automaton.after(automaton.start, b"a")
+    ab = automaton.after(a, b"b")
+    assert automaton.matches(a) and not automaton.is_complete(a)
+    assert automaton.is_complete(ab) and not automaton.is_complete(DEAD)
+
+
+@pytest.mark.parametrize("pattern", [r"[^\s\S]", r"a[^\s\S]+b", r"\ud800", r"(?:[^\w\W]|[^\d\D])x"])
+def test_a_pattern_that_no_text_matches(pattern):
+    assert ByteAutomaton.of(parse(pattern)).start == DEAD
+
+
+def test_no_way_into_what_can_not_match():
+    automaton = ByteAutomaton.of(parse(r"a(?:b|c[^\s\S]|d)"))
+    a = automaton.after(automaton.start, b"a")
+    assert [b for b in range(256) if automaton.after(a, bytes([b])) != DEAD] == [*b"bd"]
+
+
+@pytest.mark.parametrize("pattern", ["(?:(?:a{300}){300}){300}", "a{999999999}", "a{0,999999}"])
+def test_too_large(pattern):
+    with pytest.raises(InvalidArgumentError, match="too large"):
+        ByteAutomaton.of(parse(pattern))
+
+
+def test_nothing_repeated_without_end_is_nothing():
+    automaton = ByteAutomaton.of(parse("(?:(?:(?:){999999999}){999999999})*"))
+    assert automaton.matches(automaton.start)
+
+
+def test_too_many_states():
+    automaton = ByteAutomaton.of(parse("(?:a|b)*a(?:a|b){20}"))
+    rng, state = random.Random(1), automaton.start
+    with pytest.raises(InvalidArgumentError, match=r"more than 20,000 states"):
+        for _ in range(100_000):
+            state = automaton.after(state, rng.choice([b"a", b"b"]))
+
+
+def test_nodes_of_all_characters_are_few():
+    nodes = ByteNodes()
+    root = nodes.root(complement(()))
+    assert [(a, b) for a, b, _ in nodes.edges[root]] == [
+        *[(0x00, 0x7F), (0xC2, 0xDF), (0xE0, 0xE0), (0xE1, 0xEC), (0xED, 0xED), (0xEE, 0xEF)],
+        *[(0xF0, 0xF0), (0xF1, 0xF3), (0xF4, 0xF4)],  # the table of RFC 3629, section 4
+    ]
+    assert nodes.edges[END] == () and len(nodes.edges) < 12
+
+
+def test_complement_of_a_complement():
+    assert complement(complement(characters_of(r"\w"))) == characters_of(r"\w")
+    assert complement(characters_of(r"\w")) == characters_of(r"\W")

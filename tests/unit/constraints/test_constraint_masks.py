@@ -1,0 +1,197 @@
+"""Which tokens may come next, against trying each of them; and what grows from following them."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+import regex
+from helpers.oracle import can_lead_to_match
+
+from gpt2np import Tokenizer
+from gpt2np.constraints import automaton, text_constraint
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation import GenerationOptions
+
+END = 50256
+
+
+@pytest.fixture(scope="module")
+def tokens(gpt2_vocabulary):
+    """GPT-2's tokens, id → bytes, without <|endoftext|>."""
+    table = Tokenizer.load(gpt2_vocabulary).vocabulary.token_bytes
+    return {number: data for number, data in table.items() if number != END}
+
+
+def constraint(tokens, rows=END + 1, ends=(END,), **options):
+    return text_constraint(GenerationOptions(**options), tokens, rows, ends)
+
+
+def after(state, tokens, text):
+    """The state after the bytes of `text`, each as a token of its own."""
+    single = {data[0]: number for number, data in tokens.items() if len(data) == 1}
+    for byte in text if isinstance(text, bytes) else text.encode():
+        state = state.advance(single[byte])
+    return state
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        (r"(?:yes|no|né)\.?", ["", b"n\xc3"]),
+        (r"[é漢😀]{2,3}", [b"\xe6\xbc", "漢é"]),
+        (r"[^\W\d]+(?: \w+){0,2}", ["the"]),
+        (r"-?(?:0|[1-9]\d{0,2})(?:\.\d+)?", ["12"]),
+        (r'\{"name": "[^"\n]{1,20}", "age": [0-9]{1,3}\}', ['{"name": "Æt']),
+        (r"(?:.|\n)*", [""]),
+    ],
+)
+def test_masks_equal_trying_every_token(tokens, pattern, texts):
+    start = constraint(tokens, regex=pattern)
+    for text in texts:
+        data = text if isinstance(text, bytes) else text.encode()
+        mask = after(start, tokens, text).allowed()
+        assert mask.shape == (END + 1,) and mask.dtype == bool
+        expected = [can_lead_to_match(pattern, data + tokens[number]) for number in range(END)]
+        wrong = np.flatnonzero(mask[:END] != expected)
+        assert not len(wrong), [tokens[number] for number in wrong[:5]]
+        matches = isinstance(text, str) and regex.fullmatch(pattern, text) is not None
+        assert mask[END] == matches
+
+
+PATTERNS = [
+    r"[A-Z][a-z]{2,8}(?: [a-z]{1,7}){2,5}[.!?]",
+    r"\d{4}-(?:0[1-9]|1[0-2])-[0-3]\d",
+    r"[é漢😀ß]{5,9}",
+    r"[一-龥]{3,6}。",
+    r"(?:[😀-😎] ?){4}",
+    r"\{(?:\"[a-z]+\": (?:true|false|\[\d{0,3}\])(?:, )?){1,3}\}",
+    r"(?:ab?)*c{2,}",
+    r".{3,12}",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_texts_that_follow_the_masks_match(tokens, pattern):
+    rng = random.Random(pattern)
+    start = constraint(tokens, regex=pattern)
+    split = 0
+    for _ in range(3):
+        state, data = start, b""
+        while not state.complete:
+            allowed = np.flatnonzero(state.allowed())
+            chosen = int(rng.choice(allowed))
+            if END in allowed and (chosen == END or len(data) > 30):
+                break
+            split += not _is_text(tokens[chosen])
+            data += tokens[chosen]
+            state = state.advance(chosen)
+        assert regex.fullmatch(pattern, data.decode()), data
+    if "漢" in pattern:
+        assert split > 5  # characters were put together of several tokens
+
+
+def _is_text(data):
+    try:
+        return bool(data.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def test_choices(tokens):
+    texts = (" yes", " no", " nothing", " 漢字")
+    start = constraint(tokens, choices=texts)
+    expected = [any(text.encode().startswith(tokens[i]) for text in texts) for i in range(END)]
+    assert start.allowed()[:END].tolist() == expected and not start.allowed()[END]
+    no = after(start, tokens, " no")
+    assert no.allowed()[END] and not no.complete
+    assert after(start, tokens, " nothing").complete
+    assert after(start, tokens, " yes").allowed().nonzero()[0].tolist() == [END]
+
+
+def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
+    """All texts together have more states than an automaton may; each of them is what it is alone.
+
+    To each of the 2⁷ ends of a text belongs a state of its own.
+    """
+    monkeypatch.setattr(automaton, "MOST_BYTE_STATES", 60)
+    few = {number: data for number, data in tokens.items() if len(data) < 3}
+    start, known = constraint(few, regex="[ab]*a[ab]{7}c"), []
+    rng = random.Random(4)
+    texts = ["".join(rng.choices("ab", k=12)) for _ in range(60)]
+    for text in texts:
+        state = after(start, few, text)
+        known.append((state, state.allowed().copy()))
+    monkeypatch.setattr(automaton, "MOST_BYTE_STATES", 20_000)
+    alone = constraint(dict(few), regex="[ab]*a[ab]{7}c")
+    for text, (state, mask) in zip(texts, known, strict=True):
+        assert (mask == after(alone, few, text).allowed()).all()
+        assert mask[66] == (text[-8] == "a")  # c
+        assert (state.allowed() == mask).all() and state.advance(66).complete == mask[66]
+
+
+def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
+    start = constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")
+    monkeypatch.setattr(automaton, "MOST_BYTE_STATES", 50)
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="need more than 50 states"):
+            start.allowed()
+
+
+def test_states_are_shared_and_stay_as_they_are(tokens):
+    start = constraint(tokens, regex="ab*|c")
+    before = start.allowed().copy()
+    a, c = after(start, tokens, "a"), after(start, tokens, "c")
+    assert (start.allowed() == before).all() and c.complete and not a.complete
+    assert (after(a, tokens, "b").allowed() == a.allowed()).all()
+    assert a.advance(END) is a
+    with pytest.raises(ValueError, match="read-only"):
+        start.allowed()[0] = True
+
+
+def test_an_id_that_may_not_come_leads_to_nothing(tokens):
+    lost = after(constraint(tokens, regex="ab"), tokens, "x")
+    assert not lost.allowed().any() and not lost.complete
+
+
+def test_rows_without_a_token_and_beyond_the_vocabulary(tokens):
+    mask = constraint(tokens, rows=50_304, ends=(END, 99_999), regex=".*").allowed()
+    assert mask.shape == (50_304,) and not mask[END + 1 :].any() and mask[END]
+
+
+def test_special_tokens_are_no_text(tokens):
+    table = {**tokens, END: b"<|endoftext|>", END + 1: b"<|pad|>"}
+    options = GenerationOptions(regex=r"<\|\w+\|>")
+    mask = text_constraint(options, table, END + 2, [END], [END, END + 1]).allowed()
+    assert not mask[END] and not mask[END + 1] and mask[27]  # <
+    assert text_constraint(options, table, END + 2, [END]).allowed()[END + 1]
+
+
+@pytest.mark.parametrize("pattern", [r"[^\s\S]", r"a[^\d\D]"])
+def test_a_pattern_that_nothing_matches(tokens, pattern):
+    with pytest.raises(InvalidArgumentError, match="no text matches the pattern"):
+        constraint(tokens, regex=pattern)
+
+
+def test_a_vocabulary_that_lacks_bytes(tokens):
+    some = {number: data for number, data in tokens.items() if data not in (b"\xc3", b"a")}
+    with pytest.raises(InvalidArgumentError, match="2 have none here, 0x61 among them"):
+        constraint(some, regex="b")
+
+
+def test_how_long_masks_take(tokens, show):
+    table = dict(tokens)  # unknown yet: the trie is made, too
+    for pattern in (r"(?:yes|no)", r"\d+(?:\.\d\d)?", r"(?:\w+ ){5,100}end", ".{1,500}"):
+        began = time.perf_counter()
+        start = constraint(table, regex=pattern)
+        start.allowed()
+        first = time.perf_counter() - began
+        began = time.perf_counter()
+        after(
+            start, tokens, "12345"[: 1 + 4 * (pattern[0] == ".")]
+        ).allowed() if "y" not in pattern else 0
+        next_one = time.perf_counter() - began
+        show(
+            "Constraints: pattern, first mask with all it needs, a mask further on",
+            f"{pattern:22} {1e3 * first:6.1f} ms {1e3 * next_one:6.1f} ms",
+        )

@@ -1,0 +1,136 @@
+"""Which patterns are understood, and what is said of the others."""
+
+import pytest
+import regex
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt2np.constraints.automaton import ByteAutomaton
+from gpt2np.constraints.syntax import DEEPEST, parse
+from gpt2np.errors import InvalidArgumentError
+
+TEXTS = [*"ab]^-.{}()|*+?$\\1\b\n\té漢", "", "aa", "ab", "aab", "aaa", "aaaa", "abab", "a{", "b]"]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *["[]a]", "[^]a]", "[a-]", "[-a]", r"[\]a]", r"[a\-b]", "[a^]", "[.*+?(){}|$]", "[a-aé]"],
+        *[
+            r"[\b]",
+            r"[\n\t]",
+            r"[^\s]",
+            r"[\w]",
+            "[漢-漣]",
+            r"\\",
+            r"\.",
+            r"\-",
+            r"\é",
+            r"\ ",
+            "]",
+            "}",
+        ],
+        *[
+            "^ab$",
+            "^$",
+            "",
+            "|a",
+            "a|",
+            "(|a)b",
+            "()",
+            "a|b|ab",
+            "(?:a|b)*",
+            "(?P<name>a)b",
+            "(?<n_1>a)",
+        ],
+        *["a{2}", "a{,2}", "a{2,}", "a{2,3}", "a{0}", "(?:ab){1,2}", "a{01}", "a*?b", "a+?", "a??"],
+        *[
+            r"\x61",
+            r"\u0061",
+            r"\U00000061",
+            r"\p{Lu}",
+            r"\P{L}",
+            r"\pL",
+            r"\p{Script=Han}",
+            r"\p{^L}",
+        ],
+        *[r"\{\}", "a{,}", r"[a\]b]+", r"[\[a]"],
+    ],
+)
+def test_understood_as_by_regex(pattern):
+    automaton = ByteAutomaton.of(parse(pattern))
+    for text in TEXTS:
+        found = automaton.matches(automaton.after(automaton.start, text.encode()))
+        assert found == (regex.fullmatch(pattern, text) is not None), text
+
+
+@pytest.mark.parametrize("pattern", ["ab", "a|b", "(a|b){2}", r"a\$", "[^a]", ""])
+def test_anchors_at_both_ends_do_nothing(pattern):
+    assert parse(f"^{pattern}") == parse(f"{pattern}$") == parse(f"^{pattern}$") == parse(pattern)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        (r"(a)\1", "offset 3 for what a constraint can't do: back-references"),
+        ("a(?=b)", "offset 1 for what a constraint can't do: look-ahead"),
+        ("a(?!b)", "look-ahead"),
+        ("(?<=a)b", "look-behind"),
+        ("(?<!a)b", "look-behind"),
+        ("a^b", "offset 1 for what a constraint can't do: anchors but ^ at the beginning"),
+        ("(a$)", "anchors but ^ at the beginning and $"),
+        ("a$|b", "anchors but ^ at the beginning and $"),
+        (r"\bab", "anchors but ^ at the beginning and $"),
+        ("a|^b", "anchors but ^ at the beginning and $"),
+        ("^^a", "offset 1 for what a constraint can't do: anchors"),
+        ("a$$", "offset 1 for what a constraint can't do: anchors"),
+        ("a^", "anchors"),
+        ("$a", "anchors"),
+        (r"a\Z", "anchors but ^ at the beginning and $"),
+        ("(?i)a", "flags"),
+        ("(?s:a)", "flags"),
+        ("(?>a)", "atomic"),
+        ("a*+", "possessive"),
+        ("(?P=n)", "back-references"),
+        ("(?#a)", "comments"),
+        ("[[:alpha:]]", "named classes"),
+        ("[a--b]", "set operations"),
+        ("[a&&b]", "set operations"),
+        ("(a", "offset 0 a ( that is not closed"),
+        ("a)", "offset 1 unbalanced )"),
+        ("[a", "offset 0 a [ that is not closed"),
+        ("[]", "a [ that is not closed"),
+        ("[z-a]", "offset 1 z-a, which is no range"),
+        (r"[a-\d]", "no range"),
+        ("*a", "offset 0 nothing to repeat before *"),
+        ("a|+", "nothing to repeat before +"),
+        ("^*", "nothing to repeat"),
+        ("a**", "a repetition of a repetition"),
+        ("a{2}{3}", "a repetition of a repetition"),
+        ("a{3,2}", "at least 3 and at most 2"),
+        ("a{x}", r"write \{"),
+        ("a{" + "9" * 5000 + "}", "too large a repetition"),
+        ("a\\", "the escape \\"),
+        (r"\y", r"the escape \y means nothing"),
+        (r"\x4", "needs 2 hex digits"),
+        (r"\U00110000", "needs 8 hex digits"),
+        (r"\p{Nonsense}", "unknown Unicode property"),
+        (r"\p", "unknown Unicode property"),
+        ("(" * (DEEPEST + 1) + "a" + ")" * (DEEPEST + 1), "within each other"),
+    ],
+)
+def test_refused_in_one_line(pattern, told):
+    with pytest.raises(InvalidArgumentError) as caught:
+        parse(pattern)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 250
+    assert told in str(caught.value)
+
+
+@given(st.text("ab(){}[]|*+?.^$\\-,:<>P=!012dwsxpé\n", max_size=12))
+def test_any_text_is_a_pattern_or_refused(pattern):
+    try:
+        automaton = ByteAutomaton.of(parse(pattern))
+    except InvalidArgumentError:
+        return
+    regex.compile(pattern)  # what is understood here is a pattern there, too
+    assert automaton.start >= 0

@@ -1,0 +1,166 @@
+"""Documents of a corpus: every kind of file, blocks of long documents, and what is damaged."""
+
+import gzip
+import json
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt2np import InvalidArgumentError
+from gpt2np.data import corpus
+from gpt2np.data.corpus import (
+    CorpusOptions,
+    UnreadableFileError,
+    find_files,
+    read_blocks,
+    read_documents,
+)
+from gpt2np.tokenizer.split import GPT2_PATTERN
+from gpt2np.tokenizer.training.pieces import count_pieces
+
+EOT = "<|endoftext|>"
+
+
+def documents(*paths, **options):
+    return list(read_documents(find_files(paths), CorpusOptions(**options)))
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.fixture
+def small_reads(monkeypatch):
+    monkeypatch.setattr(corpus, "_READ", 5)
+
+
+class TestFindFiles:
+    def test_sorted_and_each_once(self, tmp_path):
+        for name in ("b.txt", "a.txt", "deep/er/c.txt", "deep/.hidden/d.txt", ".e.txt"):
+            write(tmp_path / name, name)
+        expected = [tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "deep/er/c.txt"]
+        assert find_files([tmp_path]) == expected
+        paths = [tmp_path / "deep", f"{tmp_path}/**/*.txt", tmp_path / "deep/../b.txt", tmp_path]
+        assert sorted(file.resolve() for file in find_files(paths)) == expected
+        assert len(find_files([f"{tmp_path}/*.txt", tmp_path / "b.txt"])) == 2
+        assert find_files([tmp_path / ".e.txt"]) == [tmp_path / ".e.txt"]
+
+    def test_a_name_with_brackets_is_a_name_first(self, tmp_path):
+        assert find_files([write(tmp_path / "[a].txt", "x")]) == [tmp_path / "[a].txt"]
+
+    @pytest.mark.parametrize(
+        "name, message",
+        [
+            ("none.txt", r"none\.txt does not exist"),
+            ("*.txt", r"no file matches the pattern .*\*\.txt"),
+            ("**/x", "no file matches"),
+            ("empty", "the folder .*empty holds no files"),
+        ],
+    )
+    def test_nothing_found(self, tmp_path, name, message):
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(InvalidArgumentError, match=message):
+            find_files([tmp_path / name])
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+    def test_a_pipe_is_refused(self, tmp_path):
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(InvalidArgumentError, match="pipe is no file that can be read twice"):
+            find_files([tmp_path / "pipe"])
+
+
+class TestDocuments:
+    def test_text(self, tmp_path):
+        content = f"\ufeffone\r\n{EOT}\r\n two\n\nlines \n{EOT}{EOT}\n\n{EOT}three"
+        file = write(tmp_path / "a.txt", content)
+        assert documents(file) == ["one", " two\n\nlines ", "three"]
+        zipped = write(tmp_path / "a.txt.gz", gzip.compress(content.encode()))
+        assert documents(zipped) == documents(file)
+
+    def test_other_separators(self, tmp_path):
+        file = write(tmp_path / "a.md", f"1<a>2<a3{EOT}")
+        assert documents(file, separators=("<a", "<a>")) == ["1", "2", f"3{EOT}"]
+        assert documents(file, separators=()) == [f"1<a>2<a3{EOT}"]
+
+    def test_json_lines(self, tmp_path):
+        lines = [{"text": f" a\n{EOT}b\n", "body": "B"}, {"text": "", "body": "é\u2028"}]
+        content = "\n\n".join(json.dumps(line) for line in lines) + "\n"
+        file = write(tmp_path / "a.jsonl", content)
+        zipped = write(tmp_path / "b.jsonl.gz", gzip.compress(content.encode()))
+        assert documents(file, zipped) == [" a\n", "b\n"] * 2
+        assert documents(file, field="body") == ["B", "é\u2028"]
+
+    @settings(deadline=None, max_examples=300)
+    @given(
+        parts=st.lists(st.sampled_from(["<s>", "<s", "s>", "a", " ", "\n", "é", "bc d"])),
+        read=st.integers(1, 9),
+        in_blocks=st.booleans(),
+    )
+    def test_read_in_parts_as_at_once(self, tmp_path_factory, parts, read, in_blocks):
+        text = "".join(parts)
+        file = write(tmp_path_factory.mktemp("corpus") / "a.txt", text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(corpus, "_READ", read)
+            found = documents(file, separators=("<s>",), in_blocks=in_blocks)
+        assert found == [part for p in text.split("<s>") if (part := p.strip("\n"))]
+
+
+class TestBlocks:
+    @settings(deadline=None, max_examples=300)
+    @given(text=st.text("ab1.' \n\x1c\u3000", max_size=80))
+    def test_no_piece_is_cut(self, tmp_path_factory, text):
+        file = write(tmp_path_factory.mktemp("corpus") / "a.txt", text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(corpus, "_READ", 5)
+            blocks = list(read_blocks([file], CorpusOptions(in_blocks=True)))
+        whole = text.strip("\n")
+        assert "".join(block.text for block in blocks) == whole
+        assert [block.ends for block in blocks] == [False] * (len(blocks) - 1) + [True] * bool(
+            whole
+        )
+        pieces = count_pieces((block.text for block in blocks), GPT2_PATTERN)
+        assert pieces == count_pieces([whole], GPT2_PATTERN)
+
+    def test_are_about_as_long_as_what_is_read_at_once(self, tmp_path, small_reads):
+        file = write(tmp_path / "a.txt", "word " * 100)
+        lengths = [len(text) for text, _ in read_blocks([file], CorpusOptions(in_blocks=True))]
+        assert len(lengths) > 30 and max(lengths) < 20
+        assert len(list(read_blocks([file], CorpusOptions()))) == 1
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        "name, content, message",
+        [
+            ("a.txt", b"0123456\xffabc", r"a\.txt is not UTF-8 text: byte 0xff at offset 7"),
+            ("a.txt", b"0123\xe4\xb8", r"a\.txt is not UTF-8 text: byte 0xe4 at offset 4"),
+            ("a.txt.gz", b"no gzip", r"can't read .*a\.txt\.gz: Not a gzipped file"),
+            ("a.gz", gzip.compress(b"x" * 99)[:-9], r"can't read .*a\.gz: Compressed file ended"),
+            ("a.jsonl", b'{"text": "x"}\n\n{"text"}', r"a\.jsonl, line 3: not JSON"),
+            ("a.jsonl", b'{"text": "x"}\n\xff', r"a\.jsonl, line 2: not JSON"),
+            ("a.jsonl", b'{"body": "x"}', r"line 1: expected an object with a text in .*'text'"),
+            ("a.jsonl", b'{"text": 3}', "line 1: expected an object"),
+            ("a.jsonl", b'["text"]', "line 1: expected an object"),
+            ("a.jsonl", b'{"text": "\\ud800"}', "line 1: a lone surrogate"),
+        ],
+    )
+    def test_is_named_and_can_be_skipped(self, tmp_path, small_reads, name, content, message):
+        files = [write(tmp_path / name, content), write(tmp_path / "z.txt", "next document")]
+        with pytest.raises(UnreadableFileError, match=message):
+            list(read_documents(files, CorpusOptions()))
+        for in_blocks in (True, False):
+            skipped = []
+            found = list(read_documents(files, CorpusOptions(in_blocks=in_blocks), skipped.append))
+            assert [type(error) for error in skipped] == [UnreadableFileError]
+            assert found[-1] == "next document"
+
+    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
+    def test_no_permission(self, tmp_path):
+        file = write(tmp_path / "a.txt", "x")
+        file.chmod(0)
+        with pytest.raises(UnreadableFileError, match=r"can't read .*: Permission denied"):
+            documents(file)

@@ -1,0 +1,121 @@
+"""Every option out of its range, and every contradiction, is named in one line."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from gpt2np import GenerationOptions, InvalidArgumentError
+from gpt2np.generation import Options
+
+NUMBERS = ("x", None, True, math.nan, math.inf, 10**400)
+WHOLE = ("x", True, 1.5, -1, math.nan)
+
+WRONG = {
+    "max_new_tokens": (*WHOLE, None, 0),
+    "temperature": (*NUMBERS, -0.1),
+    "top_k": (*WHOLE, None),
+    "top_p": (*NUMBERS, 0, -1, 1.01),
+    "min_p": (*NUMBERS, -0.01, 1.01),
+    "typical_p": (*NUMBERS, 0, 1.01),
+    "repetition_penalty": (*NUMBERS, 0, -1, 1001),
+    "presence_penalty": (*NUMBERS, -2.1, 2.1),
+    "frequency_penalty": (*NUMBERS, -2.1, 2.1),
+    "no_repeat_ngram_size": (*WHOLE, None),
+    "logit_bias": (
+        *("x", None, 5, {"a": 1}, {-1: 1}, {1: "x"}, {1: math.nan}, {1: 10_001}, [(1, 2)]),
+        *((5,), ((5,),), {"-1": 1}, {"1.0": 1}, {"": 1}, {"²": 1}, {"9" * 5000: 1}),
+    ),
+    "bad_words": ("x", None, 5, [""], [[]], [[-1]], [[1.5]], [None], [["a"]]),
+    "min_new_tokens": (*WHOLE, None),
+    "ignore_eos": (None, 1, "yes"),
+    "seed": WHOLE,
+    "num_return_sequences": (*WHOLE, None, 0, 1001, 10**9),
+    "best_of": (*WHOLE, 0, 1001, 10**9),
+    "num_beams": (*WHOLE, None, 0, 65, 10**6),
+    "length_penalty": (*NUMBERS, 101),
+    "early_stopping": (None, "always", 2, "True"),
+    "stop": (None, 5, "", [""], [5], {"a"}),
+    "stop_token_ids": (None, 5, "x", [-1], [1.5], [True]),
+    "stop_regex": (None, 5, "", [""], [5]),
+    "window": (*WHOLE, None),
+    "prompt_lookup": (None, 1, "yes"),
+    "logprobs": (*WHOLE, 1001),
+    "prompt_logprobs": (*WHOLE, 1001),
+    "choices": ("ab", None, 5, [""], [5]),
+    "regex": ("", 5, ["a"]),
+}
+
+
+def test_all_options_are_covered():
+    names = [field.name for field in dataclasses.fields(GenerationOptions)]
+    assert set(WRONG) == set(names) == set(Options.__annotations__)
+    documented = GenerationOptions.__doc__.partition("Attributes:")[2]
+    assert all(f"        {name}: " in documented for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
+)
+def test_out_of_range(name, value):
+    with pytest.raises(InvalidArgumentError) as caught:
+        GenerationOptions(**{name: value})
+    message = str(caught.value)
+    assert message.startswith(f"{name} is ") and "; it must be " in message
+    assert "\n" not in message and len(message) < 300
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_beams": 3}, "num_beams is 3 and temperature 0.8: beam search doesn't sample"),
+        (
+            {"temperature": 0, "num_return_sequences": 2},
+            "num_return_sequences is 2 and temperature 0: greedy continuations",
+        ),
+        ({"temperature": 0, "best_of": 2}, "best_of is 2 and temperature 0"),
+        ({"temperature": 0, "num_beams": 2, "best_of": 2}, "num_beams is 2 and best_of 2"),
+        (
+            {"temperature": 0, "num_beams": 2, "num_return_sequences": 3},
+            "num_return_sequences is 3 and num_beams 2",
+        ),
+        ({"temperature": 0, "num_beams": 2, "window": 9}, "neither window nor prompt_lookup"),
+        ({"temperature": 0, "num_beams": 2, "prompt_lookup": True}, "neither window nor"),
+        (
+            {"num_return_sequences": 3, "best_of": 2},
+            "best_of is 2, which is less than num_return_sequences, 3",
+        ),
+        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens is 9, which is more than"),
+        ({"choices": ["a"], "regex": "b"}, "choices and regex contradict each other"),
+        ({"stop_regex": "("}, r"stop_regex '\(' is not a regular expression: missing \)"),
+        ({"stop_regex": ["a", "b*"]}, r"stop_regex 'b\*' matches the empty text"),
+        ({"stop_regex": "^"}, "matches the empty text"),
+    ],
+)
+def test_contradictions(options, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        GenerationOptions(**options)
+
+
+def test_what_is_given_in_one_form_or_another():
+    options = GenerationOptions(
+        stop="a", stop_regex="b", stop_token_ids=[3], bad_words=["c", [1, 2]], logit_bias={5: 1}
+    )
+    assert (options.stop, options.stop_regex, options.stop_token_ids) == (("a",), ("b",), (3,))
+    assert options.bad_words == ("c", (1, 2)) and options.logit_bias == ((5, 1.0),)
+    assert dataclasses.replace(options, seed=1).logit_bias == options.logit_bias
+    hash(options)
+
+
+def test_logit_bias_out_of_json():
+    given = json.loads('{"50256": -5, "7": 1.5}')
+    assert GenerationOptions(logit_bias=given).logit_bias == ((50256, -5.0), (7, 1.5))
+
+
+def test_the_most_that_may_be_asked_for():
+    most = GenerationOptions(
+        num_return_sequences=1000, best_of=1000, logprobs=1000, prompt_logprobs=1000
+    )
+    assert most.drawn == 1000
+    assert GenerationOptions(num_beams=64, temperature=0).num_beams == 64

@@ -1,0 +1,111 @@
+"""What is drawn follows the exact distribution, and the seed alone."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gpt2np import GenerationOptions, LanguageModel
+from gpt2np.generation import RandomStream, next_id
+
+SETTINGS = {
+    "plain": {"top_k": 0, "temperature": 1.0},
+    "cold": {"top_k": 0, "temperature": 0.5},
+    "hot": {"top_k": 0, "temperature": 2.0},
+    "top-k": {"top_k": 5, "temperature": 1.0},
+    "top-p": {"top_k": 0, "top_p": 0.8, "temperature": 1.0},
+    "min-p": {"top_k": 0, "min_p": 0.1, "temperature": 1.0},
+    "typical": {"top_k": 0, "typical_p": 0.7, "temperature": 1.0},
+    "all": {"top_k": 9, "top_p": 0.95, "min_p": 0.02, "typical_p": 0.9, "temperature": 0.8},
+}
+LOGITS = np.random.default_rng(17).normal(0, 1.5, 16)
+
+
+def exact(setting):
+    """The definition, in float64 and step by step, from the distribution at its temperature."""
+    p = np.exp(LOGITS / setting["temperature"])
+    p /= p.sum()
+    kept = np.full(len(p), True)
+
+    def keep(those):
+        nonlocal p
+        kept[:] &= those
+        p = np.where(kept, p, 0)
+        p /= p.sum()
+
+    if setting["top_k"]:
+        keep(p >= np.sort(p)[-setting["top_k"]])
+    if "top_p" in setting:
+        order = np.argsort(-p)
+        before = np.cumsum(p[order]) - p[order]
+        keep(np.isin(np.arange(len(p)), order[before < setting["top_p"]]))
+    if "min_p" in setting:
+        keep(p >= setting["min_p"] * p.max())
+    if "typical_p" in setting:
+        surprise = -np.log(np.where(kept, p, 1))
+        distance = np.where(kept, np.abs(surprise - (p * surprise).sum()), np.inf)
+        order = np.argsort(distance)
+        before = np.cumsum(p[order]) - p[order]
+        keep(np.isin(np.arange(len(p)), order[before < setting["typical_p"]]))
+    return p
+
+
+def p_value(setting, draws, seed):
+    """Of a chi-square test of so many draws (Wilson and Hilferty's approximation of its tail)."""
+    options, rng = GenerationOptions(**setting), RandomStream(seed)
+    logits = LOGITS.astype(np.float32)
+    found = [next_id(logits, options, rng) for _ in range(draws)]
+    counts = np.bincount(found, minlength=len(LOGITS))
+    expected = exact(setting) * draws
+    possible = expected > 0
+    assert not counts[~possible].any()
+    freedom = possible.sum() - 1
+    chi_square = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
+    z = ((chi_square / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))) / math.sqrt(2 / (9 * freedom))
+    return 0.5 * math.erfc(z / math.sqrt(2))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_chi_square_of_twenty_thousand_draws(setting):
+    assert p_value(SETTINGS[setting], 20_000, seed=1) > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_chi_square_of_two_hundred_thousand_draws(setting, show):
+    p = p_value(SETTINGS[setting], 200_000, seed=2)
+    show("chi-square test of 200,000 draws", f"{setting}: p = {p:.3f}")
+    assert p > 1e-3
+
+
+def test_a_wrong_distribution_is_found():
+    """The test itself: draws at another temperature fail it."""
+    setting = SETTINGS["plain"]
+    options, rng = GenerationOptions(top_k=0, temperature=1.05), RandomStream(1)
+    found = [next_id(LOGITS.astype(np.float32), options, rng) for _ in range(20_000)]
+    expected = exact(setting) * 20_000
+    chi_square = ((np.bincount(found, minlength=16) - expected) ** 2 / expected).sum()
+    assert chi_square > 60
+
+
+SCRIPT = """
+import json, sys
+from gpt2np import LanguageModel
+lm = LanguageModel.load(sys.argv[1])
+found = lm.generate("The king", num_return_sequences=2, seed=11, max_new_tokens=25, temperature=1.2, top_p=0.95)
+print(json.dumps([found.ids, found.alternatives[0].ids]))
+"""
+
+
+def test_the_same_seed_again_and_in_another_process(bundled):
+    process = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(bundled)], capture_output=True, check=True, timeout=120
+    )
+    lm = LanguageModel.load(bundled)
+    options = {"max_new_tokens": 25, "temperature": 1.2, "top_p": 0.95}
+    here = [lm.generate("The king", seed=seed, **options).ids for seed in (11, 12)]
+    assert here == [lm.generate("The king", seed=seed, **options).ids for seed in (11, 12)]
+    assert json.loads(process.stdout) == here and here[0] != here[1]

@@ -1,0 +1,346 @@
+"""Guessing ahead changes nothing but the speed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.near_ties import assert_fell_otherwise, watch
+
+from gpt2np import GPT2, InvalidArgumentError, LanguageModel, Tokenizer
+from gpt2np.generation.sampler import RandomStream
+from gpt2np.generation.speculate import Lookup, Speculation, best_length
+from gpt2np.model import GPT2Config
+from gpt2np.tokenizer.gpt2_files import read_gpt2_files
+
+SETTINGS = {
+    "greedy": {"temperature": 0},
+    "sampled": {"seed": 7},
+    "penalties": {"temperature": 1.1, "top_k": 0, "top_p": 0.95, "seed": 3}
+    | {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "no_repeat_ngram_size": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    return LanguageModel.load(bundled)
+
+
+@pytest.fixture(scope="module")
+def early_exit(lm):
+    """The bundled model's first two blocks: smaller, often right, the same vocabulary."""
+    return cut(lm, 2)
+
+
+def cut(lm, layers, context=512):
+    config = lm.model.config
+    shape = {"n_embd": config.n_embd, "n_head": config.n_head, "vocab_size": config.vocab_size}
+    config = GPT2Config(**shape, n_layer=layers, n_positions=context)
+    weights = {
+        name: array
+        for name, array in lm.model.weights.items()
+        if not name.startswith("h.") or int(name.split(".")[1]) < layers
+    }
+    weights["wpe.weight"] = weights["wpe.weight"][:context]
+    return LanguageModel(GPT2(config, weights), lm.tokenizer, name="early exit")
+
+
+@pytest.fixture
+def drafting(lm, early_exit):
+    lm.use_draft(early_exit)
+    yield lm
+    lm.draft = None
+
+
+def story_prompts(data, lm, number):
+    stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
+    words = [story.split()[50 * part :] for story in stories[60:100] for part in range(4)]
+    return [" ".join(some[: 5 + 3 * (i % 9)]) for i, some in enumerate(words[:number])]
+
+
+def same(a, b):
+    return (a.ids, a.text, a.finish_reason) == (b.ids, b.text, b.finish_reason)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_hundred_prompts(lm, early_exit, data, setting, show):
+    prompts, options = story_prompts(data, lm, 100), SETTINGS[setting] | {"max_new_tokens": 20}
+    plain = lm.generate_batch(prompts, **options)
+    looked_up = lm.generate_batch(prompts, **options, prompt_lookup=True)
+    lm.use_draft(early_exit)
+    drafted = lm.generate_batch(prompts, **options)
+    lm.draft = None
+    assert len(plain) == 100
+    ways = zip(plain, looked_up, drafted, strict=True)
+    flipped = sum(flips(lm, options, found) for found in ways)
+    others = f" but {flipped} near-ties" * (flipped > 0)
+    show("speculation", f"{setting}: {len(plain)} prompts, same by lookup and by a draft{others}")
+
+
+def flips(lm, options, completions):
+    """How many aren't what their prompt gives alone; only near-ties may have fallen otherwise."""
+    prompt, seed = completions[0].prompt, completions[0].seed
+    alone = lm.stream(prompt, **options | {"seed": seed})
+    gaps = watch(alone.sequence)
+    list(alone)
+    differing = [found for found in completions if not same(found, alone.completion)]
+    for found in differing:
+        assert_fell_otherwise(found.ids, alone.sequence.ids, gaps)
+    return len(differing)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_alone_and_with_stops(drafting, setting):
+    lm, options = drafting, SETTINGS[setting] | {"max_new_tokens": 60}
+    for number, prompt in enumerate(
+        ["one two three, one two three, one", "The king said", "a\n" * 9]
+    ):
+        draft, lm.draft = lm.draft, None
+        plain = lm.generate(prompt, **options)
+        stop = plain.text[25:28] or "zz"
+        stopped = lm.generate(prompt, **options, stop=stop)
+        lm.draft = draft
+        for lookup in (False, True):
+            assert same(plain, lm.generate(prompt, **options, prompt_lookup=lookup)), number
+            cut = lm.generate(prompt, **options, prompt_lookup=lookup, stop=stop)
+            assert same(stopped, cut)
+
+
+def test_until_the_context_is_full_and_beyond(lm):
+    prompt = lm.tokenizer.encode("he said, and he said, and ") * 60
+    for further in ({}, {"window": 40}, {"window": 480}):
+        options = {"temperature": 0, "max_new_tokens": 130, "seed": 1} | further
+        plain = lm.generate(prompt[-420:], **options)
+        assert plain.finish_reason == "length"
+        assert len(plain.ids) == (130 if further else 93)
+        assert same(plain, lm.generate(prompt[-420:], **options, prompt_lookup=True))
+        lm.use_draft(cut(lm, 1, context=64))  # and the draft's context is far shorter
+        assert same(plain, lm.generate(prompt[-420:], **options))
+        lm.draft = None
+
+
+def test_log_probabilities_and_choices(drafting):
+    lm, options = drafting, {"seed": 5, "max_new_tokens": 30, "logprobs": 2}
+    draft, lm.draft = lm.draft, None
+    plain = lm.generate("a b c a b c a b", **options)
+    lm.draft = draft
+    for lookup in (False, True):
+        found = lm.generate("a b c a b c a b", **options, prompt_lookup=lookup)
+        assert same(found, plain) and [t.id for t in found.logprobs] == plain.ids
+        for ours, theirs in zip(found.logprobs, plain.logprobs, strict=True):
+            assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
+    choices = [" the king", " the kingdom of the north", " a cat"]
+    found = lm.generate("It was", choices=choices, seed=2)
+    lm.draft = None
+    assert same(found, lm.generate("It was", choices=choices, seed=2))
+
+
+def test_guesses_save_passes(lm, monkeypatch):
+    passes, forward = [], lm.model.forward
+    monkeypatch.setattr(lm.model, "forward", lambda *a, **k: passes.append(1) or forward(*a, **k))
+    prompt = "\n".join(f"{i}. apples and pears" for i in range(1, 9))
+    lm.generate(prompt, temperature=0, max_new_tokens=80)
+    plain, passes[:] = len(passes), []
+    lm.generate(prompt, temperature=0, max_new_tokens=80, prompt_lookup=True)
+    assert plain == 80 and len(passes) <= 40
+
+
+class TestLookup:
+    def guess(self, ids, wanted=4):
+        return Lookup().guess(ids, [], wanted)
+
+    def test_by_hand(self):
+        assert self.guess([1, 2, 3, 4, 5, 1, 2]) == [3, 4, 5, 1]
+        assert self.guess([1, 2, 3, 9, 2, 3, 7, 1, 2, 3]) == [9, 2, 3, 7]  # three before two
+        assert self.guess([1, 2, 3, 1, 2, 4, 1, 2]) == [4, 1, 2, 4]  # the latest; and on
+        assert self.guess([7, 7, 7], 5) == [7] * 5
+        assert self.guess([1, 2, 3, 4]) == self.guess([5]) == []
+        assert self.guess([1, 2, 1, 2], 0) == []
+
+    def test_step_by_step_as_at_once(self):
+        rng = np.random.default_rng(0)
+        for _ in range(100):
+            ids, lookup = rng.integers(0, 4, 30).tolist(), Lookup()
+            cut = int(rng.integers(1, 10))
+            prompt, generated = ids[:cut], []
+            while len(generated) < len(ids) - cut:
+                found = lookup.guess(prompt, generated, 3)
+                assert found == self.guess([*prompt, *generated], 3)
+                generated = ids[cut : cut + len(generated) + int(rng.integers(1, 4))]
+
+
+class TestLength:
+    def test_what_pays(self):
+        assert best_length(0.0, 0.1) == 0
+        assert best_length(0.2, 0.1) == 0 and best_length(0.25, 0.1) == 1  # 1.25 ids for 1.1
+        assert best_length(1.0, 0.1) == 15
+        lengths = [best_length(a, 0.1) for a in np.linspace(0, 1, 50)]
+        assert lengths == sorted(lengths)
+        assert best_length(0.7, 0.7) == 0  # of a draft model nearly as large
+
+    def test_wrong_guesses_become_rare(self, lm):
+        speculation, guessed = Speculation(lm.model, None), 0
+        for _ in range(1000):
+            length = speculation.length(1)
+            speculation.learn(length, 0)
+            guessed += length
+        assert guessed < 40
+
+    def test_right_guesses_become_long_again(self, lm):
+        speculation = Speculation(lm.model, None)
+        for _ in range(100):
+            speculation.learn(speculation.length(1), 0)
+        lengths = []
+        for _ in range(300):
+            lengths.append(speculation.length(1))
+            speculation.learn(lengths[-1], lengths[-1])
+        assert lengths[-1] == 15
+
+
+def test_random_numbers_ahead_are_those_that_come():
+    stream, plain = RandomStream(5), np.random.default_rng(5)
+    ahead = stream.after(2)
+    looked_at = [ahead.random(), ahead.random()]
+    drawn = [stream.random() for _ in range(6)]
+    assert drawn == [plain.random() for _ in range(6)] and looked_at == drawn[2:4]
+
+
+class TestDraftModel:
+    def test_another_vocabulary(self, lm, gpt2_vocabulary):
+        files = (gpt2_vocabulary / name for name in ("vocab.json", "merges.txt"))
+        other = Tokenizer(read_gpt2_files(*files))
+        shape = {"vocab_size": 50257, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 8}
+        draft = LanguageModel(random_model(**shape), other, name="other")
+        with pytest.raises(InvalidArgumentError, match="draft model other has another vocabulary"):
+            lm.use_draft(draft)
+        assert lm.draft is None
+
+    def test_as_many_or_more_rows_than_tokens(self, lm):
+        """Padded embeddings are common; rows without a token are never guessed."""
+        plain = lm.generate("The king and the king and the", seed=1, max_new_tokens=30)
+        for size in (4096, 4200):
+            shape = {"vocab_size": size, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 64}
+            lm.use_draft(LanguageModel(random_model(**shape), lm.tokenizer, name="random"))
+            found = lm.generate("The king and the king and the", seed=1, max_new_tokens=30)
+            assert same(found, plain)
+        lm.draft = None
+
+    @pytest.mark.parametrize(
+        "further",
+        [
+            {},
+            {"regex": "[a-z ]+"},
+            {"choices": [" a king", " a queen"]},
+            {"logit_bias": {4100: -5}},
+            {"logit_bias": {4100: 20}},
+            {"repetition_penalty": 1.2},
+            {"bad_words": [[4150], [11]]},
+        ],
+    )
+    def test_fewer_rows_than_the_model(self, lm, early_exit, further):
+        """The rows that only the model has may be named, in the prompt as well."""
+        padded = with_rows(lm, 4160)
+        options = {"seed": 1, "max_new_tokens": 16, **further}
+        prompts = [lm.tokenizer.encode("one two one two one two one"), [5, 4120, 6, 4120, 6] * 3]
+        plain = [padded.generate(prompt, **options) for prompt in prompts]
+        padded.use_draft(early_exit)
+        assert early_exit.model.config.vocab_size < padded.model.config.vocab_size
+        for prompt, expected in zip(prompts, plain, strict=True):
+            assert same(padded.generate(prompt, **options), expected)
+
+    @pytest.mark.parametrize("context", [1, 8, 16, 20])
+    def test_a_short_context(self, lm, context, monkeypatch):
+        """However many ids are thought to pay, a draft guesses what it has room for."""
+        options = {"temperature": 0, "max_new_tokens": 40}
+        plain = lm.generate("The king said that the queen was there", **options)
+        lm.use_draft(cut(lm, 6, context))
+        for wanted, pays in ((15, True), (1, False)):
+            monkeypatch.setattr(Speculation, "length", hoped(wanted, pays))
+            found = lm.generate("The king said that the queen was there", **options)
+            assert same(found, plain)
+        lm.draft = None
+
+    def test_a_guess_beyond_a_constraint_is_no_guess(self, lm, early_exit):
+        """A wrong guess may lead a constraint where the text never comes; only the guess ends."""
+
+        class Fragile:
+            complete = False
+
+            def __init__(self, length=0):
+                self.length = length
+
+            def allowed(self):
+                return np.ones(lm.model.config.vocab_size, bool)
+
+            def advance(self, token_id):
+                if self.length == len(plain.ids):
+                    raise InvalidArgumentError("more than it can hold")
+                return Fragile(self.length + 1)
+
+        options = {"temperature": 0, "max_new_tokens": 8}
+        plain = lm.generate("one two one two one two", **options)
+        lm.use_draft(early_exit)
+        stream = lm.stream("one two one two one two", temperature=0, max_new_tokens=40)
+        lm.draft = None
+        stream.sequence.constraint = Fragile()
+        while len(stream.sequence.ids) < 8 and stream.running:
+            next(stream, None)
+        assert stream.sequence.ids[:8] == plain.ids
+
+    def test_loaded_beside_the_model(self, bundled, lm):
+        with_draft = LanguageModel.load(bundled, draft=bundled)
+        options = {"seed": 3, "max_new_tokens": 20}
+        assert same(with_draft.generate("The", **options), lm.generate("The", **options))
+
+
+def hoped(wanted, pays):
+    def length(speculation, sequences):
+        speculation.pays = pays
+        return wanted
+
+    return length
+
+
+def with_rows(lm, rows):
+    """The same model with rows that no token has, as padded checkpoints have them."""
+    config = replace(lm.model.config, vocab_size=rows)
+    table = lm.model.weights["wte.weight"]
+    padded = np.zeros((rows, config.n_embd), np.float32)
+    padded[: len(table)] = table
+    weights = {**lm.model.weights, "wte.weight": padded}
+    model = GPT2(config, weights)
+    return LanguageModel(model, lm.tokenizer, name="padded", eos_token_ids=lm.eos_token_ids)
+
+
+def random_model(**shape):
+    from gpt2np.checkpoint.load import weight_shapes
+
+    config, rng = GPT2Config(**shape), np.random.default_rng(0)
+    shapes = weight_shapes(config).items()
+    return GPT2(config, {n: rng.standard_normal(s, np.float32) * 0.1 for n, s in shapes})
+
+
+def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
+    from gpt2np.generation.streaming import run_together
+
+    prompts, options = (
+        ["one two one two one", "The king", "a b c a b", "It"],
+        {"max_new_tokens": 20},
+    )
+    plain = [lm.generate(prompt, seed=i, **options) for i, prompt in enumerate(prompts)]
+    streams = []
+    for i, draft in enumerate([early_exit.model, None, cut(lm, 1).model, early_exit.model]):
+        lm.draft = draft
+        streams.append(lm.stream(prompts[i], seed=i, **options))
+    lm.draft = None
+    run_together(streams)
+    assert all(same(s.completion, p) for s, p in zip(streams, plain, strict=True))
+
+
+def test_a_damaged_draft_only_guesses_nothing(lm):
+    draft = cut(lm, 1)
+    draft.model.weights["ln_f.bias"] = np.full(lm.model.config.n_embd, np.nan, np.float32)
+    plain = lm.generate("The king", seed=1, max_new_tokens=12)
+    lm.use_draft(draft)
+    found = lm.generate("The king", seed=1, max_new_tokens=12)
+    lm.draft = None
+    assert same(found, plain)

@@ -1,0 +1,142 @@
+"""Ids to pieces of text: whole characters, cut exactly where a stop begins."""
+
+import random
+
+import pytest
+import regex
+
+from gpt2np import GenerationOptions, Tokenizer
+from gpt2np.generation.streaming import TextSoFar
+
+PIECES = "é中😀 \n.aeüñ—“”𝕏"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(bundled):
+    return Tokenizer.load(bundled)
+
+
+def random_ids(rng, tokenizer):
+    """Single bytes (also of broken characters), whole characters in bytes, and common tokens."""
+    ids = []
+    while len(ids) < rng.randrange(1, 24):
+        kind = rng.random()
+        if kind < 0.3:
+            ids.append(rng.randrange(256))
+        elif kind < 0.7:
+            ids += tokenizer.encode(rng.choice(PIECES) * rng.randrange(1, 3))
+        else:
+            ids.append(rng.randrange(4000))
+    return ids
+
+
+def certain(tokenizer, ids):
+    """The text of ids but for the bytes at the end that may become a character."""
+    data = tokenizer.decode_bytes(ids)
+    for held in range(4):
+        text = data[: len(data) - held].decode("utf-8", "replace")
+        rest = data[len(data) - held :]
+        if held == 0 and not text.endswith("\ufffd"):
+            return text
+        if held and rest[0] >= 0xC0:
+            try:
+                rest.decode()
+            except UnicodeDecodeError as error:
+                if error.reason == "unexpected end of data":
+                    return text
+    return data.decode("utf-8", "replace")
+
+
+def cut(tokenizer, ids, stops, patterns):
+    """By search in the whole text after every id: the text, and how many ids it took."""
+    searches = [regex.compile(regex.escape(stop)) for stop in stops]
+    searches += [regex.compile(pattern) for pattern in patterns]
+    for n in [*range(1, len(ids) + 1), None]:
+        text = tokenizer.decode(ids) if n is None else certain(tokenizer, ids[:n])
+        found = [match.start() for search in searches if (match := search.search(text))]
+        if found:
+            return text[: min(found)], n
+    return text, None
+
+
+def run(tokenizer, ids, stops, patterns):
+    so_far = TextSoFar(tokenizer, GenerationOptions(stop=stops, stop_regex=patterns))
+    pieces, stopped = [], None
+    for n, token_id in enumerate(ids, 1):
+        stop = so_far.push(token_id)
+        pieces.append(so_far.new())
+        if stop:
+            stopped = n
+            break
+    so_far.finish()
+    pieces.append(so_far.new())
+    assert so_far.text == "".join(pieces) and so_far.new() == ""
+    return pieces, stopped
+
+
+def random_stops(rng, text):
+    """Parts of the text, over tokens' and characters' borders, and some that aren't in it."""
+    stops = []
+    for _ in range(rng.randrange(4)):
+        start = rng.randrange(len(text) + 1)
+        stop = text[start : start + rng.randrange(1, 5)]
+        if rng.random() < 0.3:
+            stop += rng.choice("xé中")
+        stops += [stop] if stop else []
+    return stops
+
+
+def test_ten_thousand_streams(tokenizer, show):
+    """Joined, the pieces are the cut of the whole text; no piece ends within a character."""
+    rng, stopped = random.Random(9), 0
+    for number in range(10_000):
+        ids = random_ids(rng, tokenizer)
+        stops = random_stops(rng, tokenizer.decode(ids))
+        patterns = [rng.choice([r"\d\s?", "中+ ", "[é—].?a", r"\n\s", r"(?<=\s)“"])]
+        patterns = patterns if number % 3 == 0 else []
+        pieces, after = run(tokenizer, ids, stops, patterns)
+        expected, expected_after = cut(tokenizer, ids, stops, patterns)
+        assert "".join(pieces) == expected, (ids, stops, patterns)
+        assert after == expected_after
+        stopped += after is not None
+    show("streaming", f"10,000 random streams: all pieces right, {stopped} ended by a stop")
+
+
+def test_nothing_is_held_longer_than_needed(tokenizer):
+    ids = tokenizer.encode("abc END of 12.5 km")
+    pieces, _ = run(tokenizer, ids, ["ENDS"], [r"\d+\.\d+ mi"])
+    assert pieces[-1] == "" and "".join(pieces) == "abc END of 12.5 km"
+
+
+def test_what_is_held_is_given_when_it_is_no_stop(tokenizer):
+    """E, N and D wait for the dot, 1 2 . 5 for the next; then 5 . may begin another number."""
+    ids = [tokenizer.encode(character)[0] for character in "abcEND.12.5.x"]
+    pieces, _ = run(tokenizer, ids, ["ENDS"], [r"\d+\.\d+ mi"])
+    given = [len("".join(pieces[: n + 1])) for n in range(len(ids))]
+    assert given == [1, 2, 3, 3, 3, 3, 7, 7, 7, 7, 7, 10, 13]
+
+
+@pytest.mark.parametrize(
+    ("text", "patterns", "expected"),
+    [
+        ("one 1. two", [r"\d\."], "one "),
+        ("price: 12 eur", [r"\d+ eu"], "price: "),
+        ("aaa\n\nQ: b", [r"\nQ:", r"\n\n"], "aaa"),
+        ("ab", ["^b"], "ab"),
+        ("line\nb", ["(?m)^b"], "line\n"),
+        ("Xab", ["(?<=X)a"], "X"),
+        ("cat cats", [r"\bcats\b"], "cat "),
+        ("cat catsup", [r"\bcats\b\W"], "cat catsup"),
+        ("日本語です", ["語.す"], "日本"),
+    ],
+)
+def test_expressions_by_hand(tokenizer, text, patterns, expected):
+    pieces, _ = run(tokenizer, tokenizer.encode(text), [], patterns)
+    assert "".join(pieces) == expected
+
+
+def test_silent_ids(tokenizer):
+    so_far = TextSoFar(tokenizer, GenerationOptions(stop_token_ids=[70]), silent={80})
+    for token_id in (80, 65, 70, 66):
+        so_far.push(token_id)
+    assert so_far.text == tokenizer.decode([65, 66])

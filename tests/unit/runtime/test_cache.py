@@ -1,0 +1,192 @@
+"""Keys and values of sequences that come, go, are copied and cut back, wherever they lie."""
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gpt2np import GPT2
+from gpt2np.checkpoint.load import weight_shapes
+from gpt2np.kernels.blas import small_kernels
+from gpt2np.model import GPT2Config, KVCache, last_token_indices
+from gpt2np.runtime.kv_cache import MOST_SLOTS, TILE, make_room
+
+CONFIG = GPT2Config(vocab_size=211, n_positions=500, n_embd=24, n_layer=2, n_head=3, n_inner=96)
+
+
+@pytest.fixture(scope="module")
+def model():
+    rng = np.random.default_rng(0)
+    shapes = weight_shapes(CONFIG).items()
+    weights = {name: rng.standard_normal(shape, np.float32) * 0.3 for name, shape in shapes}
+    return GPT2(CONFIG, weights)
+
+
+class Sequences:
+    """Some of them, and random things that happen to them."""
+
+    def __init__(self, model, seed):
+        self.model, self.rng, self.checked = model, np.random.default_rng(seed), 0
+        self.all: list[tuple[list[int], KVCache]] = []
+
+    def come(self):
+        for _ in range(self.rng.integers(1, 5)):
+            self.all.append(([], self.model.new_cache()))
+
+    def grow(self):
+        """Any of them in any order, mostly by one token each, as the forward pass says alone."""
+        if not self.all:
+            return
+        count = self.rng.integers(1, len(self.all) + 1)
+        chosen = [self.all[i] for i in self.rng.permutation(len(self.all))[:count]]
+        most = self.rng.choice([1, 1, 3, 150])
+        new = [self.rng.integers(0, 211, self.rng.integers(1, most + 1)) for _ in chosen]
+        fit = [i for i, (ids, _) in enumerate(chosen) if len(ids) + len(new[i]) <= 500]
+        chosen, new = [chosen[i] for i in fit], [new[i] for i in fit]
+        if not chosen:
+            return
+        logits = self.model.forward(
+            new, [cache for _, cache in chosen], logits_indices=last_token_indices(new)
+        )
+        for row, (ids, cache), some in zip(logits, chosen, new, strict=True):
+            ids.extend(map(int, some))
+            assert cache.length == len(ids)
+            expected = self.model.forward([ids], logits_indices=[len(ids) - 1])[0]
+            np.testing.assert_allclose(row, expected, atol=1e-3)
+            if small_kernels():
+                np.testing.assert_array_equal(row, expected)
+            self.checked += 1
+
+    def one_more_each(self):
+        for _ in range(3):
+            ids = [[7]] * len(self.all)
+            if ids and max(len(known) for known, _ in self.all) < 500:
+                self.model.forward(ids, [cache for _, cache in self.all])
+                for known, _ in self.all:
+                    known.append(7)
+
+    def be_cut(self):
+        for ids, cache in self.all[::2]:
+            length = int(self.rng.integers(0, len(ids) + 1))
+            cache.truncate(length)
+            del ids[length:]
+
+    def be_copied(self):
+        for ids, cache in self.all[:2]:
+            self.all.append((list(ids), cache.copy()))
+
+    def go(self):
+        keep = self.rng.random(len(self.all)) < 0.7
+        self.all = [each for each, kept in zip(self.all, keep, strict=True) if kept][:12]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_each_is_as_alone(model, seed):
+    sequences = Sequences(model, seed)
+    things = ["come", "grow", "grow", "grow", "one_more_each", "be_cut", "be_copied", "go"]
+    for _ in range(60):
+        getattr(sequences, sequences.rng.choice(things))()
+    assert sequences.checked > 50
+
+
+def slots(caches):
+    assert len({id(cache.store) for cache in caches}) == 1
+    return [cache.slot for cache in caches]
+
+
+class TestWhereTheyLie:
+    def grown(self, count, tokens):
+        caches = [KVCache(CONFIG) for _ in range(count)]
+        make_room(caches, [tokens] * count)
+        for cache in caches:
+            cache.advance(tokens)
+        return caches
+
+    def test_what_begins_together_lies_side_by_side(self):
+        assert slots(self.grown(5, 20)) == [0, 1, 2, 3, 4]
+
+    def test_a_newcomer_takes_a_slot_that_is_free(self):
+        caches = self.grown(4, 20)
+        store = caches[0].store
+        del caches[1]
+        gc.collect()
+        caches.append(KVCache(CONFIG))
+        make_room(caches, [1, 1, 1, 30])
+        assert slots(caches) == [0, 2, 3, 1] and caches[0].store is store
+
+    def test_without_a_free_slot_all_move(self):
+        caches = [*self.grown(4, 20), KVCache(CONFIG)]
+        store = caches[0].store
+        make_room(caches, [1] * 5)
+        assert slots(caches) == [0, 1, 2, 3, 4] and caches[0].store is not store
+
+    def test_room_doubles_up_to_the_context(self):
+        [cache] = self.grown(1, 20)
+        rooms = []
+        for _ in range(500 - 20):
+            make_room([cache], [1])
+            cache.advance(1)
+            rooms.append(cache.store.room)
+        assert sorted(set(rooms)) == [64, 192, 448, 512]
+
+    def test_what_has_moved_lets_its_slot_go(self):
+        caches = self.grown(2, 20)
+        store = caches[0].store
+        make_room(caches[:1], [100])
+        newcomer = KVCache(CONFIG)
+        make_room([caches[1], newcomer], [1, 1])
+        assert newcomer.store is store and newcomer.slot == 0
+
+    def test_a_copy_lies_in_the_same_store_if_it_can(self):
+        caches = self.grown(3, 20)
+        other = caches[1].copy()
+        assert slots([*caches, other]) == [0, 1, 2, 3]
+        copies = [caches[1].copy() for _ in range(MOST_SLOTS - 1)]
+        assert slots([caches[1], *copies]) == list(range(MOST_SLOTS))
+        assert slots([caches[0], caches[2], other]) == [0, 2, 3]
+
+    def test_many_lie_in_several_stores_each_as_long_as_its_own(self):
+        caches = [KVCache(CONFIG) for _ in range(40)]
+        make_room(caches, [*[1] * 39, 300])
+        assert [cache.slot for cache in caches] == [i % MOST_SLOTS for i in range(40)]
+        assert [cache.store.room for cache in caches[::16]] == [TILE, TILE, 512]
+
+    def test_memory_of_those_that_have_gone_is_not_kept_for_ever(self):
+        caches = self.grown(8, 400)
+        store = caches[0].store
+        del caches[1:]
+        gc.collect()
+        newcomer = KVCache(CONFIG)
+        make_room([caches[0], newcomer], [1, 1])
+        assert slots([caches[0], newcomer]) == [0, 1] and caches[0].store is not store
+
+    @pytest.mark.parametrize("again", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
+    def test_copied_or_stored_by_python(self, model, again):
+        ids = list(range(100))
+        caches = [model.new_cache() for _ in range(3)]
+        model.forward([ids] * 3, caches)
+        other = again(caches[1])
+        model.forward([[7]], [caches[1]])  # each goes on by itself
+        logits = model.forward([[5], [5]], [other, caches[2]])
+        expected = model.forward([[*ids, 5]], logits_indices=[100])
+        np.testing.assert_allclose(logits, np.repeat(expected, 2, 0), atol=1e-3)
+        assert other.length == 101 and other.copy().length == 101
+
+    def test_room_that_is_not_used_takes_no_memory(self):
+        pytest.importorskip("resource")
+        program = """
+from gpt2np.benchmark.peak_memory import peak_memory
+from gpt2np.model import GPT2Config, KVCache
+from gpt2np.runtime.kv_cache import make_room
+config = GPT2Config(n_embd=768, n_layer=12, n_head=12)  # 75 MB a sequence at 1,024 tokens
+caches, before = [KVCache(config) for _ in range(16)], peak_memory()
+make_room(caches, [900, *[1] * 15])
+print(caches[0].store.keys.nbytes, peak_memory() - before)
+"""
+        result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+        room, taken = map(int, result.stdout.split())
+        assert room > 500e6 and taken < 30e6
