@@ -1,0 +1,10 @@
+"""Names for the array types that signatures use."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
