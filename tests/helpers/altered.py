@@ -68,9 +68,9 @@ GPT2.forward = telling
 _SAVING_ALL_THE_TIME = """
 import time
 from gpt2np.prompts import job
-from gpt2np.data import encode
+from gpt2np.data import dataset
 from gpt2np.data.resume import GrowingFiles
-job._CHECKPOINT_SECONDS = encode._CHECKPOINT_SECONDS = 0
+job._CHECKPOINT_SECONDS = dataset._CHECKPOINT_SECONDS = 0
 save = GrowingFiles.save
 def slow(*args):
     save(*args)

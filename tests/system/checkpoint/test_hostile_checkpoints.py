@@ -26,7 +26,7 @@ from gpt2np import CheckpointError
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.checkpoint.safetensors_file import StoredTensor, read_tensors
 
-LOAD_WATCHED = Path(__file__).parent / "load_watched.py"
+LOAD_WATCHED = CHECKOUT / "tests/helpers/load_watched.py"
 SEED, MUTANTS = 4, 1000
 SECONDS, BYTES = 1.0, 200 << 20  # that a folder may take
 
