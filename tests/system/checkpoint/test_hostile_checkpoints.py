@@ -196,7 +196,7 @@ def test_no_module_of_the_package_can_run_what_a_file_holds():
     for module in modules:
         text = module.read_text(encoding="utf-8")
         found = list(dangers(ast.parse(text)))
-        if module == PACKAGE / "inspection" / "compare.py":
+        if module == PACKAGE / "interp" / "compare.py":
             assert set(found) == {"torch"}
             found = [word for word in ("torch.load", "from_pretrained", "hub") if word in text]
         assert not found, module
