@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.checkpoint.load import EMBEDDING, HEAD
+from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp.trace import Trace
 from gpt2np.model import GPT2
@@ -88,7 +88,7 @@ def attribution(
     last = f"blocks.{model.config.n_layer - 1}.resid"
     trace.held(["embed", "blocks.*.attn.z", "blocks.*.mlp.out", last, "logits"])
     named = dict(_parts(model, trace, position))
-    head = HEAD if HEAD in model.weights else EMBEDDING
+    head = LM_HEAD if LM_HEAD in model.weights else WTE
     columns = model.weights.rows(head, asked).T.astype(np.float64)  # (C, K)
     values = _normalized(model, np.stack(list(named.values())), trace[last][position]) @ columns
     bias = model.weights["ln_f.bias"].astype(np.float64) @ columns

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.checkpoint.load import HEAD
+from gpt2np.checkpoint.names import LM_HEAD
 from gpt2np.errors import GPT2NPError
 from gpt2np.interp.trace import trace
 from gpt2np.model import GPT2
@@ -82,7 +82,7 @@ def transformers_model(model: GPT2) -> Any:
     settings = asdict(model.config)
     del settings["eos_token_ids"]  # of which the forward pass knows nothing
     settings |= {
-        "tie_word_embeddings": HEAD not in model.weights,
+        "tie_word_embeddings": LM_HEAD not in model.weights,
         "bos_token_id": None,
         "eos_token_id": None,
         "attn_implementation": "eager",
