@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,15 @@ class GPT2Config:
                 f"{source}: n_embd ({config.n_embd}) must be a multiple of n_head ({config.n_head})"
             )
         return config
+
+    def attention_scale(self, layer: int) -> float:
+        """Factor of a block's attention scores: 1/√D, times 1/(layer + 1) if configured."""
+        scale = 1.0
+        if self.scale_attn_weights:
+            scale /= math.sqrt(self.n_embd // self.n_head)
+        if self.scale_attn_by_inverse_layer_idx:
+            scale /= layer + 1
+        return scale
 
 
 def token_ids(value: object, source: str) -> tuple[int, ...]:
