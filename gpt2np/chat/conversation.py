@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.chat.template import ChatTemplate
-from gpt2np.data.files import LARGE_JSON_BYTES, read_json_object
-from gpt2np.data.files import atomic_write_text
+from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 

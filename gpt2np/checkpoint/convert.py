@@ -180,7 +180,9 @@ def _write_index(shards: dict[str, list[str]], nbytes: int, folder: Path) -> Non
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
     """The source's config.json, with all that was understood of it in GPT-2's own terms."""
-    content = read_json_object(checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=SMALL_JSON_BYTES)
+    content = read_json_object(
+        checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=SMALL_JSON_BYTES
+    )
     understood = asdict(checkpoint.config)
     del understood["eos_token_ids"]  # stay as they are
     switched_off = ("add_cross_attention", "quantization_config", *OTHER_NAMES)

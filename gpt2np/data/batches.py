@@ -115,9 +115,7 @@ def read_batches(
     Raises:
         UnreadableFileError: a file can't be read.
     """
-    options = CorpusOptions(
-        field=field, split_long_documents=encoder.splits_before_whitespace
-    )
+    options = CorpusOptions(field=field, split_long_documents=encoder.splits_before_whitespace)
     first_file, first_batch = start
     for index in range(first_file, len(files)):
         try:

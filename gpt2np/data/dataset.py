@@ -256,9 +256,7 @@ def _write_npz(path: Path, ids: NDArray[Any], bounds: Iterator[tuple[int, int]])
                 np.lib.format.write_array(file, np.asarray(ids[start:end]))
 
 
-def array_bounds(
-    batches: Iterator[NDArray[np.void]], combine: int
-) -> Iterator[tuple[int, int]]:
+def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
     """Yield (start, end) in the token ids of each array of an .npz.
 
     Documents are joined until they have `combine` characters, those of the `<|endoftext|>` between

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np import __version__
-from gpt2np.data.append_log import ResumePoint, AppendLog, input_digests
+from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests
 from gpt2np.data.files import atomic_write_text
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation import Scheduler, new_seed

@@ -8,8 +8,7 @@ from itertools import filterfalse
 from pathlib import Path
 from zlib import crc32
 
-from gpt2np.data.files import LARGE_JSON_BYTES, read_json_object
-from gpt2np.data.files import check_is_file, atomic_write_text
+from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, check_is_file, read_json_object
 from gpt2np.errors import TokenizerError
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE
@@ -131,7 +130,9 @@ def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
     by_id = dict(sorted(ids.items(), key=lambda item: item[1]))
     lines = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
     vocab_name, merges_name = FILE_NAMES[0]
-    atomic_write_text(folder / vocab_name, json.dumps(by_id, ensure_ascii=False, separators=(",", ":")))
+    atomic_write_text(
+        folder / vocab_name, json.dumps(by_id, ensure_ascii=False, separators=(",", ":"))
+    )
     atomic_write_text(folder / merges_name, "\n".join(["#version: 0.2", *lines, ""]))
 
 

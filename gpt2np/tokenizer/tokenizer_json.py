@@ -14,8 +14,7 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
-from gpt2np.data.files import LARGE_JSON_BYTES, read_json_object
-from gpt2np.data.files import atomic_write_text
+from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
 from gpt2np.errors import TokenizerError
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.data import batches, dataset
+from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests
 from gpt2np.data.batches import PART_DTYPE
 from gpt2np.data.corpus import UnreadableFileError
 from gpt2np.data.dataset import (
     DatasetOptions,
-    check_output,
     array_bounds,
+    check_output,
     encode_dataset,
     find_inputs,
 )
-from gpt2np.data.append_log import ResumePoint, AppendLog, input_digests
 from gpt2np.data.workers import map_in_order
 
 EOT = "<|endoftext|>"

@@ -26,7 +26,7 @@ from gpt2np import CheckpointError
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.checkpoint.safetensors_file import StoredTensor, read_tensors
 
-LOAD_WATCHED = Path(__file__).parent / "load_watched.py"
+LOAD_WATCHED = CHECKOUT / "tests/helpers/load_watched.py"
 SEED, MUTANTS = 4, 1000
 SECONDS, BYTES = 1.0, 200 << 20  # that a folder may take
 
@@ -196,7 +196,7 @@ def test_no_module_of_the_package_can_run_what_a_file_holds():
     for module in modules:
         text = module.read_text(encoding="utf-8")
         found = list(dangers(ast.parse(text)))
-        if module == PACKAGE / "inspection" / "compare.py":
+        if module == PACKAGE / "interp" / "compare.py":
             assert set(found) == {"torch"}
             found = [word for word in ("torch.load", "from_pretrained", "hub") if word in text]
         assert not found, module

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from gpt2np.data.append_log import ResumePoint, AppendLog
+from gpt2np.data.append_log import AppendLog, ResumePoint
 from gpt2np.errors import GPT2NPError
 
 HOLDER = """

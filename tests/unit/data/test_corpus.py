@@ -14,8 +14,8 @@ from gpt2np.data.corpus import (
     CorpusOptions,
     UnreadableFileError,
     find_files,
-    read_parts,
     read_documents,
+    read_parts,
 )
 from gpt2np.tokenizer.split import GPT2_PATTERN
 from gpt2np.tokenizer.training.pieces import count_pieces
@@ -119,15 +119,17 @@ class TestBlocks:
             blocks = list(read_parts([file], CorpusOptions(split_long_documents=True)))
         whole = text.strip("\n")
         assert "".join(block.text for block in blocks) == whole
-        assert [block.ends_document for block in blocks] == [False] * (len(blocks) - 1) + [True] * bool(
-            whole
-        )
+        assert [block.ends_document for block in blocks] == [False] * (len(blocks) - 1) + [
+            True
+        ] * bool(whole)
         pieces = count_pieces((block.text for block in blocks), GPT2_PATTERN)
         assert pieces == count_pieces([whole], GPT2_PATTERN)
 
     def test_are_about_as_long_as_what_is_read_at_once(self, tmp_path, small_reads):
         file = write(tmp_path / "a.txt", "word " * 100)
-        lengths = [len(text) for text, _ in read_parts([file], CorpusOptions(split_long_documents=True))]
+        lengths = [
+            len(text) for text, _ in read_parts([file], CorpusOptions(split_long_documents=True))
+        ]
         assert len(lengths) > 30 and max(lengths) < 20
         assert len(list(read_parts([file], CorpusOptions()))) == 1
 
@@ -154,7 +156,11 @@ class TestDamage:
             list(read_documents(files, CorpusOptions()))
         for split_long_documents in (True, False):
             skipped = []
-            found = list(read_documents(files, CorpusOptions(split_long_documents=split_long_documents), skipped.append))
+            found = list(
+                read_documents(
+                    files, CorpusOptions(split_long_documents=split_long_documents), skipped.append
+                )
+            )
             assert [type(error) for error in skipped] == [UnreadableFileError]
             assert found[-1] == "next document"
 
