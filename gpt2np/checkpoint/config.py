@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import CheckpointError, short_repr
 
 CONFIG_FILE = "config.json"
@@ -67,7 +67,7 @@ class GPT2Config:
     @classmethod
     def from_file(cls, path: str | Path) -> GPT2Config:
         """Read a `config.json`. Raises CheckpointError for a file that is missing or damaged."""
-        content = read_json_object(Path(path), CheckpointError, at_most=SMALL)
+        content = read_json_object(Path(path), CheckpointError, max_bytes=SMALL_JSON_BYTES)
         return cls.from_mapping(content, source=str(path))
 
     @classmethod

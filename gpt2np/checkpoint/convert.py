@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpt2np.checkpoint.config import CONFIG_FILE, OTHER_NAMES
 from gpt2np.checkpoint.load import EMBEDDING, HEAD, Checkpoint, read_checkpoint, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, STORED_AS, write_safetensors
-from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.hub.weight_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 
@@ -180,7 +180,9 @@ def _write_index(shards: dict[str, list[str]], nbytes: int, folder: Path) -> Non
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
     """The source's config.json, with all that was understood of it in GPT-2's own terms."""
-    content = read_json_object(checkpoint.folder / CONFIG_FILE, CheckpointError, at_most=SMALL)
+    content = read_json_object(
+        checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=SMALL_JSON_BYTES
+    )
     understood = asdict(checkpoint.config)
     del understood["eos_token_ids"]  # stay as they are
     switched_off = ("add_cross_attention", "quantization_config", *OTHER_NAMES)

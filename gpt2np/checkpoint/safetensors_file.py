@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
-from gpt2np.data.json_file import SMALL, without_duplicates
+from gpt2np.data.files import SMALL_JSON_BYTES, reject_duplicate_keys
 from gpt2np.errors import CheckpointError
 
 Array = NDArray[Any]
@@ -79,11 +79,11 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
                     f"{path} is a pointer of Git LFS; fetch the file: git lfs pull"
                 )
             size = int.from_bytes(start, "little")
-            if size > SMALL:  # the package would read up to 100 MB
+            if size > SMALL_JSON_BYTES:  # the package would read up to 100 MB
                 raise _damaged(path, f"its header claims {size:,} bytes")
             with safe_open(path, framework="numpy"):  # checks shapes, sizes, that no byte is shared
                 pass
-            header = json.loads(file.read(size).decode(), object_pairs_hook=without_duplicates)
+            header = json.loads(file.read(size).decode(), object_pairs_hook=reject_duplicate_keys)
     except OSError as error:
         raise CheckpointError(f"can't read {path}: {error.strerror}") from error
     except MemoryError as error:
