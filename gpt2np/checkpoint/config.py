@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import CheckpointError, short_repr
 
 CONFIG_FILE = "config.json"
@@ -66,7 +67,7 @@ class GPT2Config:
     @classmethod
     def from_file(cls, path: str | Path) -> GPT2Config:
         """Read a `config.json`. Raises CheckpointError if the file is missing or damaged."""
-        content = read_json_object(Path(path), CheckpointError, at_most=SMALL)
+        content = read_json_object(Path(path), CheckpointError, max_bytes=SMALL_JSON_BYTES)
         return cls.from_mapping(content, source=str(path))
 
     @classmethod
@@ -99,6 +100,15 @@ class GPT2Config:
                 f"{source}: n_embd ({config.n_embd}) must be a multiple of n_head ({config.n_head})"
             )
         return config
+
+    def attention_scale(self, layer: int) -> float:
+        """Factor of a block's attention scores: 1/√D, times 1/(layer + 1) if configured."""
+        scale = 1.0
+        if self.scale_attn_weights:
+            scale /= math.sqrt(self.n_embd // self.n_head)
+        if self.scale_attn_by_inverse_layer_idx:
+            scale /= layer + 1
+        return scale
 
 
 def parse_eos_token_ids(value: object, source: str) -> tuple[int, ...]:

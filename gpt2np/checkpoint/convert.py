@@ -18,7 +18,7 @@ from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE
 from gpt2np.checkpoint.load import Checkpoint, read_checkpoint
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safetensors
-from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.hub.weight_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 
@@ -191,7 +191,9 @@ def _write_index(shards: dict[str, list[str]], nbytes: int, folder: Path) -> Non
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
     """Write the source's config.json with GPT-2's names for the known keys."""
-    content = read_json_object(checkpoint.folder / CONFIG_FILE, CheckpointError, at_most=SMALL)
+    content = read_json_object(
+        checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=SMALL_JSON_BYTES
+    )
     known = asdict(checkpoint.config)
     del known["eos_token_ids"]  # eos_token_id is copied unchanged
     dropped = ("add_cross_attention", "quantization_config", *ALIASES)

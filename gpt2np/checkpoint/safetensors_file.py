@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
-from gpt2np.data.json_file import SMALL, without_duplicates
+from gpt2np.data.files import SMALL_JSON_BYTES, reject_duplicate_keys
 from gpt2np.errors import CheckpointError
 
 NUMPY_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -78,13 +78,13 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                     f"{path} is a Git LFS pointer, not the file itself; run: git lfs pull"
                 )
             size = int.from_bytes(prefix, "little")
-            if size > SMALL:  # the package would read up to 100 MB
+            if size > SMALL_JSON_BYTES:  # the package would read up to 100 MB
                 raise _damaged(
-                    path, f"its header claims {size:,} bytes, expected at most {SMALL:,}"
+                    path, f"its header claims {size:,} bytes, expected at most {SMALL_JSON_BYTES:,}"
                 )
             with safe_open(path, framework="numpy"):  # checks shapes, sizes and overlapping ranges
                 pass
-            header = json.loads(file.read(size).decode(), object_pairs_hook=without_duplicates)
+            header = json.loads(file.read(size).decode(), object_pairs_hook=reject_duplicate_keys)
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     except MemoryError as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2np.data.json_file import SMALL
+from gpt2np.data.files import SMALL_JSON_BYTES
 
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
 LN_F, WTE, WPE = "transformer.ln_f.bias", "transformer.wte.weight", "transformer.wpe.weight"
@@ -341,7 +341,7 @@ def sparse(folder: Path) -> None:
 
 DAMAGED = "damaged or not a safetensors file"
 NOT_JSON = r"config\.json is damaged"
-ALLOWED = SMALL - 200  # bytes, of a header or config
+ALLOWED = SMALL_JSON_BYTES - 200  # bytes, of a header or config
 EMPTY = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 NASTY = "evil\x1b[31m\nERROR\r\x07\u202e"
 
@@ -400,14 +400,14 @@ HAND_MADE: dict[str, Hostile] = {
         replaced(
             f'"{LN_F}"', f'"{LN_F}": {{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}, "{LN_F}"'
         ),
-        "comes twice",
+        "duplicate key",
     ),
     "key twice, once escaped": Hostile(
         replaced(
             f'"{LN_F}"',
             f'"\\u0074{LN_F[1:]}": {{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}, "{LN_F}"',
         ),
-        "comes twice",
+        "duplicate key",
     ),
     "shape twice": Hostile(replaced('"shape": [', '"shape": [1], "shape": ['), DAMAGED),
     "tensor a list": Hostile(header(lambda content: content.update({LN_F: [1]})), DAMAGED),
@@ -634,7 +634,9 @@ HAND_MADE: dict[str, Hostile] = {
     ),
     "tensor in two shards": Hostile(held_twice, "is in two shards", "float16"),
     "tensor in another shard": Hostile(
-        lambda folder: placed(WTE, shard_of(folder, -1).name)(folder), "does not contain it", "float16"
+        lambda folder: placed(WTE, shard_of(folder, -1).name)(folder),
+        "does not contain it",
+        "float16",
     ),
     "tensor in no shard": Hostile(
         lambda folder: placed("x\x1b[0m\n", shard_of(folder).name)(folder),
