@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.checkpoint.load import EMBEDDING, HEAD, weight_shapes
+from gpt2np.checkpoint.names import EMBEDDING, HEAD, weight_shapes
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.linear import PackedHeads, PackedLinear
 from gpt2np.model.ops import ACTIVATIONS, layer_norm

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpt2np.checkpoint.safetensors_file import let_go, read_ahead
+from gpt2np.checkpoint.safetensors_file import read_ahead, release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
@@ -127,7 +127,7 @@ class PackedWeights(MutableMapping[str, Array]):
             for start in range(0, matrix.shape[1], chunk):
                 columns = matrix[:, start : start + chunk]
                 packed.column_range(start, start + columns.shape[1]).fill(columns)
-                let_go(columns)
+                release(columns)
             self._matrices[name] = packed
             del self._arrays[name]
 
