@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpt2np.hub import VOCABULARY_FILES
-from gpt2np.kernels.threads import threads_in_use
+from gpt2np.kernels.threads import thread_count
 from gpt2np.model import GPT2, last_token_indices
 from gpt2np.runtime.kv_cache import cache_nbytes
 from gpt2np.tokenizer import Tokenizer
@@ -19,13 +19,13 @@ _DECODED = 16  # tokens; all before them are the prompt
 def main(folder: str, dtype: str) -> None:
     """Print the fields of `gpt2np.benchmark.process.Memory` as JSON."""
     model = GPT2.from_folder(folder, dtype)
-    model.processes = threads_in_use()  # as the commands do
+    model.processes = thread_count()  # as the commands do
     # Whoever uses a model has its vocabulary in memory, too.
     _vocabulary = None if VOCABULARY_FILES.missing_in(Path(folder)) else Tokenizer.load(folder)
     _fill_context(model)
     weights = model.weights.nbytes
     kv_cache = cache_nbytes(model.config, model.config.n_positions, model.dtype)
-    peak = peak_memory(model.process_ids)
+    peak = peak_memory(model.worker_pids)
     print(json.dumps({"peak": peak, "weights": weights, "kv_cache": kv_cache}))
 
 

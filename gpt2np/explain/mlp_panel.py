@@ -12,7 +12,7 @@ from gpt2np.explain.html import formula, panel, source, table, token
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
 from gpt2np.kernels.linear import linear
-from gpt2np.model.activations import ACTIVATIONS
+from gpt2np.model.ops import ACTIVATIONS
 
 Array = NDArray[Any]
 

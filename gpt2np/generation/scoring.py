@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.kernels.blas import python_threads
-from gpt2np.kernels.threads import in_parallel, split
+from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model import GPT2, KVCache
-from gpt2np.runtime.batch import checked_sequences
+from gpt2np.runtime.arguments import check_sequences
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -144,7 +144,7 @@ def score_text(
     """
     context, stride = checked_window(model, context, stride)
     if np.size(ids):
-        ids = checked_sequences([ids], model.config.vocab_size)[0]
+        ids = check_sequences([ids], model.config.vocab_size)[0]
     text = np.asarray(ids, np.int64)
     put = 0 if before is None else 1
     text = text if before is None else np.insert(text, 0, before)
@@ -279,7 +279,7 @@ def _scored(
         log_probabilities[share] = chosen.astype(np.float64) - highest - total
 
     with np.errstate(invalid="ignore"):
-        in_parallel(some, split(len(targets), python_threads()), python_threads())
+        parallel_for(some, even_slices(len(targets), python_threads()), python_threads())
     if not np.isfinite(log_probabilities).all():
         raise CheckpointError(
             "the model's logits are not numbers; its weights or config are damaged"

@@ -16,7 +16,11 @@ from importlib import import_module
 
 from gpt2np.kernels.threads import thread_count
 
-_WITH_SMALL_KERNELS = {"skylakex", "cooperlake", "sapphirerapids"}  # OpenBLAS's names of AVX-512 cores
+_WITH_SMALL_KERNELS = {
+    "skylakex",
+    "cooperlake",
+    "sapphirerapids",
+}  # OpenBLAS's names of AVX-512 cores
 _OPENBLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 
 

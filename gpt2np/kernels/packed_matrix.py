@@ -98,9 +98,7 @@ def packed_size(shape: tuple[int, int], panel_shape: tuple[int, int]) -> int:
     return math.prod(_data_shape(shape, panel_shape))
 
 
-def _data_shape(
-    shape: tuple[int, int], panel_shape: tuple[int, int]
-) -> tuple[int, int, int, int]:
+def _data_shape(shape: tuple[int, int], panel_shape: tuple[int, int]) -> tuple[int, int, int, int]:
     (n_in, n_out), (k, m) = shape, panel_shape
     return -(-n_in // k), -(-n_out // m), k, round_up(m)
 

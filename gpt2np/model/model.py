@@ -165,4 +165,6 @@ class GPT2:
         weights: ModelWeights = self.weights.for_pass(short=False)
         w = weights.lm_head
         with single_threaded_blas():
-            return map_rows(lambda rows: linear(rows, w.panels)[:, :w.out_features], w.out_features, x)
+            return map_rows(
+                lambda rows: linear(rows, w.panels)[:, : w.out_features], w.out_features, x
+            )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.checkpoint.names import EMBEDDING, HEAD, weight_shapes
+from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.linear import PackedHeads, PackedLinear
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
@@ -79,13 +79,13 @@ class ModelWeights:
 
 def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeights:
     """Return the weights of a model, given by GPT-2's names (`weight_shapes`)."""
-    names = [*weight_shapes(config), *([HEAD] if HEAD in arrays else [])]
+    names = [*weight_shapes(config), *([LM_HEAD] if LM_HEAD in arrays else [])]
     kinds = _packings(config)
     return PackedWeights(
         {name: arrays[name] for name in names},
-        arrays[EMBEDDING].dtype,
+        arrays[WTE].dtype,
         {name: kinds[kind] for name in names if (kind := _kind(name)) in kinds},
-        partial(_arrange, config, HEAD if HEAD in arrays else EMBEDDING),
+        partial(_arrange, config, LM_HEAD if LM_HEAD in arrays else WTE),
     )
 
 
@@ -104,8 +104,8 @@ def _packings(config: GPT2Config) -> dict[str, Packing]:
     c, f = _group_size(config.n_embd), _group_size(config.n_inner)
     d = config.n_embd // config.n_head
     packings = {
-        EMBEDDING: Packing((c, _PANEL_WIDTH), is_transposed=True),
-        HEAD: Packing((c, _PANEL_WIDTH), is_transposed=True),
+        WTE: Packing((c, _PANEL_WIDTH), is_transposed=True),
+        LM_HEAD: Packing((c, _PANEL_WIDTH), is_transposed=True),
     }
     for layer, group, width in (
         ("attn.c_attn", c, d),
@@ -132,7 +132,7 @@ def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: boo
         for part in source.packed_parts(head)
     )
     return ModelWeights(
-        wte=partial(source.gather_rows, EMBEDDING),
+        wte=partial(source.gather_rows, WTE),
         wpe=source.array("wpe.weight"),
         blocks=list(blocks) if is_packed else blocks,
         ln_f=_layer_norm(config, source, "ln_f"),

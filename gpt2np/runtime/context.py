@@ -66,9 +66,7 @@ class Context:
     def hook_qkv(self, q: Array, k: Array, v: Array) -> None:
         """Let the caller's hook see and edit queries, keys and values (h, N, D), in place."""
 
-    def linear(
-        self, x: Array, w: Linear, then: Callable[[Array], Array] | None = None
-    ) -> Array:
+    def linear(self, x: Array, w: Linear, then: Callable[[Array], Array] | None = None) -> Array:
         """Return x @ w.weight + w.bias, and an elementwise function of it: (N, C) → (N, out)."""
         if not isinstance(w, PackedLinear):
             return np.concatenate([self.linear(x, part, then) for part in w], axis=1)

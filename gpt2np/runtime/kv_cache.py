@@ -91,9 +91,7 @@ class KVCache:
         """The dtype of the keys and values."""
         return self.store.keys.dtype
 
-    def read(
-        self, layer: int, heads: slice, n_keys: int, count: int = 1
-    ) -> tuple[Array, Array]:
+    def read(self, layer: int, heads: slice, n_keys: int, count: int = 1) -> tuple[Array, Array]:
         """Return views of the first `n_keys` tokens, rounded up to tiles, in `count` slots.
 
         Keys (tiles, count, h, D, TILE) and values (tiles, count, h, TILE, D), for the slots from
@@ -324,9 +322,7 @@ def rollback_on_error(caches: Sequence[KVCache]) -> Iterator[None]:
         raise
 
 
-def _move_to_new_store(
-    caches: Sequence[KVCache], length: int, allocate: Allocator | None
-) -> None:
+def _move_to_new_store(caches: Sequence[KVCache], length: int, allocate: Allocator | None) -> None:
     store = caches[0].store
     tiles = _tiles(max(length, min(2 * length, store.config.n_positions)))
     slots = 1 << (len(caches) - 1).bit_length()  # a power of 2, so that more sequences can join

@@ -48,7 +48,7 @@ class KVView:
         """
         if pattern is not self._visible:
             self._visible[...] = pattern
-        tile, head_size = self._tiles[0][1].shape[-2:]
+        head_size = self._tiles[0][1].shape[-1]
         z = np.empty((*self._scores.shape[:2], head_size), pattern.dtype)
         for span, (_, values) in zip(self._block.spans, self._tiles, strict=True):
             span_pattern = _by_sequence(self._scores[:, span.queries, : len(values)], span)

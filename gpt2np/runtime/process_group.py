@@ -196,9 +196,7 @@ def _end(workers: list[Worker], settings: ExitStack, owner_pid: int) -> None:
         settings.close()
 
 
-def _serve(
-    runner: ModelRunner, rank: Rank, memory: SharedMemory, messages: socket.socket
-) -> None:
+def _serve(runner: ModelRunner, rank: Rank, memory: SharedMemory, messages: socket.socket) -> None:
     """Compute passes as a worker, until rank 0 closes the socket or is gone."""
     with inline(), np.errstate(all="ignore"):  # rank 0 warns
         while message := messages.recv(MAX_MESSAGE):

@@ -96,9 +96,7 @@ def query_blocks(
     return [_query_block(chunks, adjacent or [False] * len(lengths)) for chunks in blocks]
 
 
-def _chunks(
-    lengths: Sequence[int], cached: Sequence[int], max_queries: int
-) -> Iterator[_Chunk]:
+def _chunks(lengths: Sequence[int], cached: Sequence[int], max_queries: int) -> Iterator[_Chunk]:
     first_token = 0
     for sequence, (n, n_cached) in enumerate(zip(lengths, cached, strict=True)):
         for start in range(0, n, max_queries):

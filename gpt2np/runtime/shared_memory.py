@@ -56,9 +56,9 @@ class SharedMemory:
             if start is None:
                 return None
         flat = np.frombuffer(self._memory, dtype, math.prod(shape), start)
-        weakref.finalize(flat, partial(self._free, (start, start + size), os.getpid())).atexit = (
-            False
-        )
+        weakref.finalize(
+            flat, partial(self._free, (start, start + size), os.getpid())
+        ).atexit = False
         if kept is not None:
             flat[...] = 0
         return flat.reshape(shape), start

@@ -23,11 +23,11 @@ from helpers.random_models import SHAPES, random_model
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
-from gpt2np.kernels.matmul import FEW_ROWS
+from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.model import last_token_indices
 from gpt2np.model import model as gpt2
 from gpt2np.runtime import process_group as team
-from gpt2np.runtime.ranks import most_processes
+from gpt2np.runtime.ranks import max_processes
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create") or os.uname().machine != "x86_64", reason="needs Linux on x86"
@@ -63,7 +63,7 @@ def small(**changes):
 
 
 def pids(model):
-    return model.process_ids
+    return model.worker_pids
 
 
 def is_running(pid):
@@ -125,10 +125,17 @@ class TestSameBits:
     def test_drafts_prompts_and_rows(self, model, alone):
         rng = np.random.default_rng(2)
         caches = [[model.new_cache()], [alone.new_cache()]]
-        for n, rows in ((FEW_ROWS, None), (8, None), (8, [7]), (3, []), (200, [0]), (1, [0] * 70)):
+        for n, rows in (
+            (SMALL_BATCH, None),
+            (8, None),
+            (8, [7]),
+            (3, []),
+            (200, [0]),
+            (1, [0] * 70),
+        ):
             both((model, alone), [rng.integers(0, 1031, n)], caches, logits_indices=rows)
 
-    @pytest.mark.parametrize("n", [FEW_ROWS + 1, 100, 127, 513, 990])
+    @pytest.mark.parametrize("n", [SMALL_BATCH + 1, 100, 127, 513, 990])
     def test_prompts(self, model, alone, n):
         """Each process has some of the tokens; also of one that goes on."""
         rng = np.random.default_rng(n)
@@ -139,14 +146,14 @@ class TestSameBits:
         for more, rows in ((1, None), (99, []), (1, [0])):
             both((model, alone), [rng.integers(0, 1031, more)], caches, logits_indices=rows)
 
-    @pytest.mark.parametrize("size", [2, 3, 40, FEW_ROWS])
+    @pytest.mark.parametrize("size", [2, 3, 40, SMALL_BATCH])
     def test_prompts_of_several(self, model, alone, size):
         """Some of a token only, some after others, not all with a place in the same store."""
         rng = np.random.default_rng(size)
         caches = [[some.new_cache() for _ in range(size)] for some in (model, alone)]
         for longest in (300, 2, 90, 90):
             lengths = np.where(rng.random(size) < 0.4, 1, rng.integers(1, longest, size))
-            lengths[0] += FEW_ROWS
+            lengths[0] += SMALL_BATCH
             prompts = [rng.integers(0, 1031, n) for n in lengths]
             both((model, alone), prompts, caches, logits_indices=last_token_indices(prompts))
         assert len(pids(model)) == model.processes - 1
@@ -154,7 +161,7 @@ class TestSameBits:
     def test_more_processes_than_there_is_for_them_to_do(self):
         model, other = small(), random_model(**SHAPES["small heads"])
         with_processes(model, 12)
-        ids = np.random.default_rng(0).integers(0, 1031, FEW_ROWS + 1)
+        ids = np.random.default_rng(0).integers(0, 1031, SMALL_BATCH + 1)
         for rows in ([], [64], [5, 0, 5, 33]):
             both(
                 (model, other),
@@ -241,17 +248,17 @@ class TestWhenTheyCompute:
     def test_not_in_a_short_first_pass_nor_with_many_rows_nor_with_a_probe(self):
         model = random_model(**SHAPES["small heads"])
         with_processes(model, 2).forward([[1]])  # the first, from the file as it is
-        model.forward([range(FEW_ROWS + 1)])
+        model.forward([range(SMALL_BATCH + 1)])
         model.forward([[1]], hook=lambda _, array: array)
         assert pids(model) == []
         model.forward([[1]])
         assert len(pids(model)) == 1
 
     def test_in_a_long_first_pass(self):
-        model, ids = random_model(**SHAPES["small heads"]), range(FEW_ROWS + 1)
-        expected = model.forward([ids], logits_indices=[FEW_ROWS])
+        model, ids = random_model(**SHAPES["small heads"]), range(SMALL_BATCH + 1)
+        expected = model.forward([ids], logits_indices=[SMALL_BATCH])
         model = with_processes(random_model(**SHAPES["small heads"]), 2)
-        same(model.forward([ids], logits_indices=[FEW_ROWS]), expected)
+        same(model.forward([ids], logits_indices=[SMALL_BATCH]), expected)
         assert len(pids(model)) == 1
 
     def test_many_ids(self, monkeypatch):
@@ -296,7 +303,7 @@ class TestWhenTheyCompute:
         model = random_model(**SHAPES["small heads"])
         assert model.processes == 1
         model.processes = 1000
-        assert model.processes == most_processes() <= os.cpu_count()
+        assert model.processes == max_processes() <= os.cpu_count()
         with pytest.raises(InvalidArgumentError, match="processes is 0; it must be at least 1"):
             model.processes = 0
 
