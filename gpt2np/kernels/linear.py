@@ -58,11 +58,10 @@ class PackedHeads:
 
 def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
     """Compute x (n, C) @ panels (I, P, k, m) + bias (P·m) → (n, P·m)."""
-    groups, n_panels, k, m = panels.shape
-    n = len(x)
-    y = np.empty((groups, n, n_panels, m), x.dtype)
-    matmul(split_k(x, groups, k)[:, None], panels, out=y.swapaxes(1, 2))
-    total = sum_partials(y).reshape(n, n_panels * m)
+    (groups, n_panels, k, m), n = panels.shape, x.shape[0]
+    partials = np.empty((groups, n, n_panels, m), x.dtype)
+    matmul(split_k(x, groups, k)[:, None], panels, out=partials.swapaxes(1, 2))
+    total = sum_partials(partials).reshape(n, n_panels * m)
     if bias is not None:
         total += bias
     return total
@@ -78,9 +77,12 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
 
 def split_k(x: Array, groups: int, k: int) -> Array:
     """Split the channels of x (n, C) into groups of k, (I, n, k); zeros pad the last group."""
-    if padding := max(0, groups * k - x.shape[1]):
-        x = np.pad(x, ((0, 0), (0, padding)))
-    return x[:, : groups * k].reshape(len(x), groups, k).swapaxes(0, 1)
+    n, channels = x.shape
+    if groups * k > channels:
+        x = np.pad(x, ((0, 0), (0, groups * k - channels)))
+    if groups == 1:
+        return x[None]
+    return x.reshape(n, groups, k).swapaxes(0, 1)
 
 
 def sum_partials(partials: Array) -> Array:
@@ -89,14 +91,14 @@ def sum_partials(partials: Array) -> Array:
     np.sum would add in another order.
     """
     total: Array = partials[0]
-    for i in range(1, len(partials)):
+    for i in range(1, partials.shape[0]):
         total += partials[i]
     return total
 
 
 def map_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:
     """Apply a row-wise function to chunks of the rows: function(*arrays) → (n, width)."""
-    n = len(arrays[0])
+    n = arrays[0].shape[0]
     if n <= SMALL_BATCH:
         return function(*arrays)
     threads = python_threads()

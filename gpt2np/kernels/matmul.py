@@ -37,20 +37,21 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     Where `small_kernels()` and k·m ≤ 500,000, a row of the result depends neither on n nor on the
     other rows. Elsewhere the result is that of np.matmul.
     """
-    n, k, m = *x.shape[-2:], w.shape[-1]
-    if not small_kernels():
-        max_rows = n
-    elif n == 1:  # BLAS would use its matrix-vector routine
-        y = matmul(np.repeat(x, 2, axis=-2), w)[..., :1, :]
-        if out is None:
-            return y
-        out[...] = y
-        return out
-    else:
-        max_rows = min(_MAX_SMALL_ROWS, max(2, _MAX_SMALL_PRODUCT // (k * m)))
+    n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
+    is_small, max_rows = True, n
+    if small_kernels():
+        if n == 1:  # BLAS would use its matrix-vector routine
+            y = matmul(np.repeat(x, 2, axis=-2), w)[..., :1, :]
+            if out is None:
+                return y
+            out[...] = y
+            return out
+        is_small = n <= 2 or (n <= _MAX_SMALL_ROWS and n * k * m <= _MAX_SMALL_PRODUCT)
     is_shared = w.ndim > 2 and n <= SMALL_BATCH and n * w.size > _MIN_SHARED_WORK
-    if n <= max_rows and not is_shared:
+    if is_small and not is_shared:
         return np.matmul(x, w, out=out)
+    if small_kernels():
+        max_rows = min(_MAX_SMALL_ROWS, max(2, _MAX_SMALL_PRODUCT // (k * m)))
     if out is None:
         stack = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
         out = np.empty((*stack, n, m), x.dtype)
@@ -61,10 +62,9 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
 def row_sums(x: Array) -> Array:
     """Sum the rows of x (…, n, k) → (…, n, 1), with the same bits for any n."""
     k = x.shape[-1]
-    ones = _ones.get(x.dtype)
-    if ones is None or len(ones) < k:
-        ones = _ones[x.dtype] = np.ones((2 * k, LANES), x.dtype)
-    return matmul(x, ones[:k])[..., :1]
+    if x.dtype not in _ones or _ones[x.dtype].shape[0] < k:
+        _ones[x.dtype] = np.ones((2 * k, LANES), x.dtype)
+    return matmul(x, _ones[x.dtype][:k])[..., :1]
 
 
 def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:

@@ -57,7 +57,7 @@ def gpt2(ctx: Context, w: ModelWeights) -> Array:
         ctx.layer = i
         x = transformer_block(ctx, block, x)  # (N, C), after the last block (R, C)
     x = ctx.hook("ln_f", ctx.by_rows(w.ln_f, x))  # (R, C)
-    return ctx.hook("logits", ctx.linear(x, w.lm_head))  # (R, V)
+    return ctx.hook("logits", ctx.unembed(x, w.lm_head))  # (R, V)
 
 
 def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:
@@ -71,7 +71,8 @@ def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:
         return ctx.hook("resid", x + ctx.hook("mlp.out", mlp(ctx, w, h)))  # (N, C)
 
     # No later block reads the rows that nobody asks for, so the last block leaves them out.
-    return ctx.by_rows(rest, x[ctx.rows], z[ctx.rows])  # (N, C), in the last block (R, C)
+    rows = ctx.rows
+    return ctx.by_rows(rest, x[rows], z[rows])  # (N, C), in the last block (R, C)
 
 
 def attention(ctx: Context, w: BlockWeights, x: Array) -> Array:

@@ -12,6 +12,8 @@ import numpy as np
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.kernels.matmul import row_sums
 
+_GELU_SCALE = 2 * math.sqrt(2 / math.pi)
+
 
 def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     """Normalize each row of x (…, C) to mean 0 and variance 1, then apply weight and bias (C).
@@ -61,8 +63,8 @@ def gelu_new(x: Array) -> Array:
     function, faster, and without the cancellation in 1 + tanh u for negative x.
     """
     u = x * x
-    u *= -2 * math.sqrt(2 / math.pi) * 0.044715
-    u -= 2 * math.sqrt(2 / math.pi)
+    u *= -_GELU_SCALE * 0.044715
+    u -= _GELU_SCALE
     u *= x
     with np.errstate(over="ignore"):  # exp → inf, and x / inf is the right limit, 0
         np.exp(u, out=u)

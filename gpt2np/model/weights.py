@@ -11,7 +11,6 @@ from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.linear import PackedHeads, PackedLinear
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
-from gpt2np.runtime.context import Linear
 from gpt2np.runtime.packed_weights import PackedWeights, Packing, WeightSource
 
 _PANEL_WIDTH = 64  # outputs
@@ -59,14 +58,14 @@ class ModelWeights:
         wpe: (n_positions, C).
         blocks: the weights of each block.
         ln_f: the final layer norm.
-        lm_head: the unembedding, C → V.
+        lm_head: the unembedding (C, V), whole or as consecutive columns.
     """
 
     wte: Callable[[IntArray], Array]
     wpe: Array
     blocks: Iterable[BlockWeights]
     ln_f: LayerNorm
-    lm_head: Linear
+    lm_head: PackedLinear | Iterable[PackedLinear]
 
     def output_widths(self) -> dict[str, int]:
         """Return the padded number of outputs of each layer, by the layer's name."""

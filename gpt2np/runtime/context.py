@@ -6,7 +6,8 @@ queries of one block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -21,9 +22,6 @@ from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.runtime.batch import Batch
 from gpt2np.runtime.kv_view import KVView
 from gpt2np.runtime.query_blocks import QueryBlock
-
-Linear = PackedLinear | Iterator[PackedLinear]
-"""A linear layer's weights, whole or as consecutive parts of its outputs."""
 
 Item = TypeVar("Item")
 
@@ -66,14 +64,20 @@ class Context:
     def hook_qkv(self, q: Array, k: Array, v: Array) -> None:
         """Let the caller's hook see and edit queries, keys and values (h, N, D), in place."""
 
-    def linear(self, x: Array, w: Linear, then: Callable[[Array], Array] | None = None) -> Array:
+    def linear(
+        self, x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None
+    ) -> Array:
         """Return x @ w.weight + w.bias, and an elementwise function of it: (N, C) → (N, out)."""
-        if not isinstance(w, PackedLinear):
-            return np.concatenate([self.linear(x, part, then) for part in w], axis=1)
-        if len(x) > self.max_rows:
-            return map_rows(lambda rows: self.linear(rows, w, then), w.out_features, x)
         y = linear(x, w.panels, w.bias)[:, : w.out_features]
         return then(y) if then else y
+
+    def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
+        """Return x @ w.weight: (R, C) → (R, V), from the whole matrix or consecutive columns."""
+        parts = [
+            map_rows(partial(self.linear, w=part), part.out_features, x)
+            for part in ([w] if isinstance(w, PackedLinear) else w)
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def qkv(self, x: Array, w: PackedHeads, heads: slice) -> Array:
         """Return the queries, keys and values of h heads: (N, C) → (3, h, N, D)."""
@@ -81,14 +85,14 @@ class Context:
 
     def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
         """Return function(*arrays), shaped like the first array; many rows run in chunks."""
-        if len(arrays[0]) <= self.max_rows:
+        if arrays[0].shape[0] <= self.max_rows:
             return function(*arrays)
         return map_rows(function, arrays[0].shape[1], *arrays)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
         """Let function(heads, z) fill z (h, N, D) for some of the heads; return all, (N, C)."""
-        z = self._empty_heads(x)
-        if len(x) <= self.max_rows:
+        z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
+        if x.shape[0] <= self.max_rows:
             function(slice(0, self._n_head), z.swapaxes(0, 1))
         else:
             threads = python_threads()
@@ -99,12 +103,9 @@ class Context:
             )
         return self._join_heads(z)
 
-    def _empty_heads(self, x: Array) -> Array:
-        return np.empty((len(x), self._n_head, self._padded_head_size), x.dtype)
-
     def _join_heads(self, z: Array) -> Array:
         """Drop the heads' padding and join them: (N, H, D) → (N, C)."""
-        return z[..., : self._head_size].reshape(len(z), self._n_head * self._head_size)
+        return z[..., : self._head_size].reshape(z.shape[0], self._n_head * self._head_size)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
         """Append the keys and values (h, N, D) of this layer to the KV cache."""

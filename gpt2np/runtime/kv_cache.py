@@ -98,7 +98,7 @@ class KVCache:
         this cache's slot on.
         """
         store, slot = self.place
-        view = slice(_tiles(n_keys)), slice(slot, slot + count), layer, heads
+        view = slice(-(-n_keys // TILE)), slice(slot, slot + count), layer, heads
         return store.keys[view], store.values[view]
 
     def is_adjacent(self, previous: KVCache) -> bool:

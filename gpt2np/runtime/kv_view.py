@@ -32,7 +32,7 @@ class KVView:
         (heads, queries, _), tile = query.shape, self._tiles[0][0].shape[-1]
         scores = np.empty((heads, queries, -(-block.n_keys // tile), tile), query.dtype)
         for span, (keys, _) in zip(block.spans, self._tiles, strict=True):
-            span_scores = _by_sequence(scores[:, span.queries, : len(keys)], span)
+            span_scores = _by_sequence(scores[:, span.queries, : keys.shape[0]], span)
             matmul(_by_sequence(query[:, span.queries], span), keys, out=span_scores)
         self._scores = scores
         flat = scores.reshape(heads, queries, -1)
@@ -51,13 +51,14 @@ class KVView:
         head_size = self._tiles[0][1].shape[-1]
         z = np.empty((*self._scores.shape[:2], head_size), pattern.dtype)
         for span, (_, values) in zip(self._block.spans, self._tiles, strict=True):
-            span_pattern = _by_sequence(self._scores[:, span.queries, : len(values)], span)
+            span_pattern = _by_sequence(self._scores[:, span.queries, : values.shape[0]], span)
             _by_sequence(z[:, span.queries], span)[...] = sum_partials(matmul(span_pattern, values))
         return z[:, :: self._block.copies]
 
 
 def _by_sequence(array: Array, span: KVSpan) -> Array:
     """Split a span's rows: (h, Q, D) → (S, h, n, D), (h, Q, tiles, m) → (tiles, S, h, n, m)."""
-    heads, _, *rest = array.shape
-    split = array.reshape(heads, span.count, -1, *rest)
-    return split.swapaxes(0, 1) if len(rest) == 1 else split.transpose(3, 1, 0, 2, 4)
+    if span.count == 1:
+        return array[None] if array.ndim == 3 else array.transpose(2, 0, 1, 3)[:, None]
+    split = array.reshape(array.shape[0], span.count, -1, *array.shape[2:])
+    return split.swapaxes(0, 1) if array.ndim == 3 else split.transpose(3, 1, 0, 2, 4)

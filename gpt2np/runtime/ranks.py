@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import blas
 from gpt2np.kernels.linear import PackedLinear, linear
 from gpt2np.kernels.threads import thread_count
 from gpt2np.runtime.batch import Batch
-from gpt2np.runtime.context import Context, Linear
+from gpt2np.runtime.context import Context
 
 COUNTER_STRIDE = 8
 """Counters of two ranks are this many apart, to lie in different cache lines."""
@@ -103,9 +105,10 @@ class TensorParallelContext(Context):
         super().__init__(config, batch)
         self._rank = rank
 
-    def linear(self, x: Array, w: Linear, then: Callable[[Array], Array] | None = None) -> Array:
+    def linear(
+        self, x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None
+    ) -> Array:
         """Compute this rank's output columns; return the columns of all ranks."""
-        assert isinstance(w, PackedLinear)  # the weights are packed before ranks start
         _, n_panels, _, width = w.panels.shape
         y = self._rank.shared_buffers[w.name][: len(x), : n_panels * width]
         share = self._rank.share(n_panels)
@@ -137,7 +140,7 @@ class ContextParallelContext(Context):
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
         """Compute all heads at once, so that ranks meet only once per layer."""
-        z = self._empty_heads(x)
+        z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         function(slice(0, self._n_head), z.swapaxes(0, 1))
         return self._join_heads(z)
 
