@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.checkpoint.load import EMBEDDING, HEAD
+from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp.trace import Trace
 from gpt2np.kernels.array import Array, IntArray
@@ -86,7 +86,7 @@ def attribution(
     last = f"blocks.{model.config.n_layer - 1}.resid"
     trace.require(["embed", "blocks.*.attn.z", "blocks.*.mlp.out", last, "logits"])
     vectors = dict(_component_vectors(model, trace, position))
-    head = HEAD if HEAD in model.weights else EMBEDDING
+    head = LM_HEAD if LM_HEAD in model.weights else WTE
     columns = model.weights.rows(head, ids).T.astype(np.float64)  # (C, K)
     normalized = _apply_ln_f(model, np.stack(list(vectors.values())), trace[last][position])
     bias = model.weights["ln_f.bias"].astype(np.float64) @ columns

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2np.checkpoint.load import HEAD
+from gpt2np.checkpoint.names import LM_HEAD
 from gpt2np.errors import GPT2NPError
 from gpt2np.interp.trace import trace
 from gpt2np.kernels.array import Array
@@ -80,7 +80,7 @@ def transformers_model(model: GPT2) -> Any:
     settings = asdict(model.config)
     del settings["eos_token_ids"]  # not used in the forward pass
     settings |= {
-        "tie_word_embeddings": HEAD not in model.weights,
+        "tie_word_embeddings": LM_HEAD not in model.weights,
         "bos_token_id": None,
         "eos_token_id": None,
         "attn_implementation": "eager",

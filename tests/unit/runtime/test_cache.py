@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt2np import GPT2
-from gpt2np.checkpoint.load import weight_shapes
+from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2Config, KVCache, last_token_indices
 from gpt2np.runtime.kv_cache import MOST_SLOTS, TILE, make_room
