@@ -20,9 +20,9 @@ PATIENCE = 120  # seconds, after which a thread that is waited for will not come
 @pytest.fixture
 def three_threads(monkeypatch):
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
-    threads._forget_helpers()
+    threads._reset_after_fork()
     yield
-    threads._forget_helpers()
+    threads._reset_after_fork()
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -137,7 +137,7 @@ class TestInParallel:
                 helped.set()
 
         monkeypatch.setattr(threads, "SimpleQueue", Outcomes)
-        threads._helpers()
+        threads._worker_queue()
         with pytest.raises(KeyboardInterrupt):
             parallel_for(work, range(5), 2)
 
