@@ -19,7 +19,7 @@ from gpt2np.evaluation.requests import end_of_text
 from gpt2np.generation.scoring import (
     Ids,
     Span,
-    checked_window,
+    check_window,
     score_windows,
     strided_count,
     strided_spans,
@@ -136,7 +136,7 @@ def perplexity(
     Raises:
         InvalidArgumentError: an impossible context or stride; or there is no token that counts.
     """
-    context, stride = checked_window(lm.model, context, stride)
+    context, stride = check_window(lm.model, context, stride)
     before = [end_of_text(lm)] if from_end_of_text else []
     texts = [_encoded(lm, text, before) for text in documents]
     amounts = _amounts(documents, sum(len(ids) - len(before) for ids in texts))

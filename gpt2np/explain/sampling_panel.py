@@ -17,7 +17,7 @@ from gpt2np.generation import (
     top_k_filter,
     top_p_filter,
 )
-from gpt2np.generation.filters import min_p_filter
+from gpt2np.generation.logits_processors import min_p_filter
 from gpt2np.model.ops import softmax
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from gpt2np import (
     LanguageModel,
 )
 from gpt2np.generation import beam_texts
-from gpt2np.generation.beam import beam_search
+from gpt2np.generation.beam_search import beam_search
 
 # (beams, length penalty, early stopping, further options)
 SEARCHES = [
@@ -50,7 +50,7 @@ def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
         GenerationOptions(
             temperature=0,
             early_stopping=early_stopping,
-            bad_words=words,
+            bad_words_ids=words,
             **common,
             **{name: value for name, value in further.items() if not isinstance(value, list)},
         ),
@@ -144,7 +144,7 @@ def test_stop_ids_end_a_beam(tiny):
 def test_everything_ruled_out(tiny):
     model = GPT2.from_folder(tiny[0])
     words = [[i] for i in range(211)]
-    options = GenerationOptions(temperature=0, num_beams=2, bad_words=words)
+    options = GenerationOptions(temperature=0, num_beams=2, bad_words_ids=words)
     with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
         beam_search(model, [1], options, ())
 

@@ -12,8 +12,8 @@ def run(stops, pieces):
     out = []
     for piece in pieces:
         out.append(holder.push(piece))
-        if holder.found:
-            return out, holder.found
+        if holder.matched:
+            return out, holder.matched
     return [*out, holder.finish()], None
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_held_longer_than_needed(text, stop):
     passed = ""
     for character in text:
         passed += holder.push(character)
-        if holder.found:
+        if holder.matched:
             return
         seen = text[: len(passed) + len(holder._held)]
         assert passed + holder._held == seen
