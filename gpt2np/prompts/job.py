@@ -172,7 +172,7 @@ class PromptJob:
         seed = self._options["seed"] + (line.number - 1) * self._drawn
         options: Any = {**self._options, "seed": seed, **line.options}
         try:
-            if self._lm.options(**options).num_beams > 1:
+            if self._lm.resolve_options(**options).num_beams > 1:
                 self._write(line, self._lm.generate(line.prompt, **options))
                 return
             streams = self._lm.streams(line.prompt, **options)

@@ -12,7 +12,7 @@ from gpt2np import (
     InvalidArgumentError,
     LanguageModel,
 )
-from gpt2np.generation import beam_texts
+from gpt2np.generation import beam_search as beam_search_module
 from gpt2np.generation.beam_search import beam_search
 
 # (beams, length penalty, early stopping, further options)
@@ -209,9 +209,9 @@ class TestTexts:
         assert again.prompt_logprobs[-9:] == found.logprobs
 
     def test_the_prompt_is_scored_once(self, lm, monkeypatch):
-        scored, score = [], beam_texts.text_logprobs
+        scored, score = [], beam_search_module.text_logprobs
         monkeypatch.setattr(
-            beam_texts, "text_logprobs", lambda *a: scored.append(a[1]) or score(*a)
+            beam_search_module, "text_logprobs", lambda *a: scored.append(a[1]) or score(*a)
         )
         found = lm.generate(
             "Once upon", num_beams=4, num_return_sequences=4, max_new_tokens=3, prompt_logprobs=0
@@ -225,5 +225,5 @@ class TestTexts:
             assert completion.ids == lm.generate(prompt, **options, max_new_tokens=12).ids
 
     def test_not_as_a_stream(self, lm):
-        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search has no text"):
+        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search can't stream"):
             lm.stream("x", num_beams=2)

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel
+from gpt2np.generation import stopping
 from gpt2np.generation.stopping import StopPatterns, compile_stop_regex
 
 
@@ -14,8 +15,8 @@ def run(pattern, pieces):
     for number, piece in enumerate(pieces, 1):
         passed += patterns.push(piece)
         if patterns.matched is not None:
-            return passed, patterns.found, number
-    return passed + patterns.finish(), patterns.found, None
+            return passed, patterns.matched, number
+    return passed + patterns.finish(), patterns.matched, None
 
 
 @pytest.mark.parametrize(
