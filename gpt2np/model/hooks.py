@@ -4,10 +4,10 @@
 TransformerLens's name (`blocks.3.hook_resid_post`) and `*` for any part of a name
 (`blocks.*.attn.pattern`).
 
-Differences from TransformerLens: arrays have no batch axis, and the head axis comes first, (H, T, D)
-instead of (batch, T, H, D). These hook points are missing, because no step of this forward pass
-computes them: `hook_embed` and `hook_pos_embed` (`embed` is their sum), `hook_attn_scores`, and
-`hook_scale` of `ln1`, `ln2` and `ln_final`.
+Differences from TransformerLens: arrays have no batch axis, and the head axis comes first:
+(H, T, D) instead of (batch, T, H, D). These hook points are missing, because no step of this
+forward pass computes them: `hook_embed` and `hook_pos_embed` (`embed` is their sum),
+`hook_attn_scores`, and `hook_scale` of `ln1`, `ln2` and `ln_final`.
 """
 
 from __future__ import annotations
