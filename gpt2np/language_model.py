@@ -82,7 +82,7 @@ class LanguageModel:
         self.defaults = defaults or GenerationOptions()
         self.fallback_reason = fallback_reason
         self.draft: GPT2 | None = None
-        candidates = [*model.config.eos_token_ids, tokenizer.end_of_text]
+        candidates = [*model.config.eos_token_ids, tokenizer.eos_token_id]
         known = [token_id for token_id in candidates if token_id is not None]
         self.eos_token_ids = eos_token_ids or frozenset(known)
         bos_candidates = [*candidates[::-1], *self.eos_token_ids]

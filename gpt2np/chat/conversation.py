@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.chat.template import ChatTemplate
-from gpt2np.data.json_file import LARGE, read_json_object
-from gpt2np.data.text_file import write_text
+from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 
@@ -67,7 +66,7 @@ class Conversation:
         """
         messages = self.messages()
         try:
-            write_text(
+            atomic_write_text(
                 path, json.dumps({"messages": messages}, ensure_ascii=False, indent=1) + "\n"
             )
         except (OSError, ValueError) as error:
@@ -82,7 +81,7 @@ def read_conversation(path: Path) -> Conversation:
     Raises:
         InvalidArgumentError: the file can't be read, or holds something else.
     """
-    content = read_json_object(path, InvalidArgumentError, at_most=LARGE)
+    content = read_json_object(path, InvalidArgumentError, max_bytes=LARGE_JSON_BYTES)
     messages = content.get("messages")
     if not isinstance(messages, list):
         raise InvalidArgumentError(f"{path} holds no conversation: it has no list of messages")

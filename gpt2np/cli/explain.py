@@ -114,10 +114,10 @@ def _check_output(path: Path) -> None:
 
 
 def _write(path: Path, html: str) -> None:
-    from gpt2np.data.text_file import write_text
+    from gpt2np.data.files import atomic_write_text
 
     with _told(path):
-        write_text(path, html)
+        atomic_write_text(path, html)
 
 
 @contextmanager

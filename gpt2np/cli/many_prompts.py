@@ -66,7 +66,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _load(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     """The model, and a text that changes with its files."""
-    from gpt2np.data.resume import digests
+    from gpt2np.data.append_log import input_digests
     from gpt2np.hub import find_model
     from gpt2np.hub.files import COMPANIONS, weights_in
 
@@ -76,7 +76,7 @@ def _load(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     folder = find_model("bundled" if lm.fallback_reason else args.model).folder
     patterns = ("config.json", *weights_in(folder), *COMPANIONS)
     files = {file for pattern in patterns for file in folder.glob(pattern)}
-    return lm, digests("", sorted(files))[-1]
+    return lm, input_digests("", sorted(files))[-1]
 
 
 def _run(

@@ -1,6 +1,4 @@
-"""A corpus → a file of ids."""
+"""Corpora in, datasets of token ids out: safe files, locks, resumable output, worker processes."""
 
-from gpt2np.data.dataset import Dataset as Dataset
-from gpt2np.data.dataset import DatasetOptions as DatasetOptions
-from gpt2np.data.dataset import Watcher as Watcher
-from gpt2np.data.dataset import encode_dataset as encode_dataset
+END_OF_TEXT = "<|endoftext|>"
+"""Separator between the documents of GPT-2's corpora, and the text of its special token."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from gpt2np.checkpoint.config import token_ids
-from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.checkpoint.config import parse_eos_token_ids
+from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError, short_repr
 from gpt2np.generation.options import GenerationOptions
 
@@ -60,13 +60,13 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     path = folder / GENERATION_CONFIG_FILE
     if not os.path.lexists(path):  # a broken link is an error
         return GenerationConfig()
-    content = read_json_object(path, CheckpointError, at_most=SMALL)
+    content = read_json_object(path, CheckpointError, max_bytes=SMALL_JSON_BYTES)
     ignored = [
         name
         for name, harmless in _UNSUPPORTED.items()
         if content.get(name) is not None and content[name] not in harmless
     ]
-    eos_token_ids = frozenset(token_ids(content.get("eos_token_id"), str(path)))
+    eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
     options = _read_options(content)
     if banned := _bad_words_ids(content, str(path), eos_token_ids):
         options["bad_words_ids"] = banned

@@ -1,7 +1,7 @@
 """Prompts in, continuations out, a line for a line; an interrupted job goes on where it was.
 
 While it runs, the folder OUT.partial holds what is done, with a journal of how much of it counts:
-see `gpt2np.data.resume`, which encoding a corpus uses, too. A job that is
+see `gpt2np.data.append_log`, which encoding a corpus uses, too. A job that is
 interrupted, in whatever way, and started again ends with the same file as one that is not: each
 text depends on nothing but its prompt, its options and its seed.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np import __version__
-from gpt2np.data.resume import Checkpoint, GrowingFiles, digests
-from gpt2np.data.text_file import write_text
+from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests
+from gpt2np.data.files import atomic_write_text
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation import Scheduler, new_seed
 from gpt2np.generation.sequence import RunningSequence
@@ -129,26 +129,26 @@ class PromptJob:
             OSError: the files can't be written.
         """
         folder = partial_folder(self._out)
-        with GrowingFiles(folder, ("lines", "skipped")) as growing:
-            self._growing = growing
-            self._digest = digests(self._task, [self._prompts])
-            self._at = growing.resume(self._digest)
+        with AppendLog(folder, ("lines", "skipped")) as log:
+            self._log = log
+            self._digest = input_digests(self._task, [self._prompts])
+            self._at = log.resume(self._digest)
             self._saved = time.monotonic()
             if self._at.done:
                 self._watcher.resumed(self._at.done)
-            elif growing.begun_anew:
+            elif log.restarted:
                 self._watcher.restarted()
-            write_text(folder / _SEED, str(self._options["seed"]))
+            atomic_write_text(folder / _SEED, str(self._options["seed"]))
             try:
                 self._continue()
             finally:
                 if self._at.done:
-                    growing.save(self._at)
-            growing.close()
-            written, skipped = (_count_lines(path) for path in growing.paths)
+                    log.save(self._at)
+            log.close()
+            written, skipped = (_count_lines(path) for path in log.paths)
             if written:
-                growing.paths[0].replace(self._out)
-            growing.remove()
+                log.paths[0].replace(self._out)
+            log.remove()
         return Outcome(written, skipped, self._tokens)
 
     def _continue(self) -> None:
@@ -214,13 +214,13 @@ class PromptJob:
         """Append, in order, all lines before the first that is not ready."""
         before = self._at.done
         while (number := self._at.done + 1) in self._ready:
-            self._growing.append(*self._ready.pop(number))
-            lengths = self._growing.lengths
-            self._at = Checkpoint(0, number, number, lengths, lengths, self._digest[1])
+            self._log.append(*self._ready.pop(number))
+            lengths = self._log.lengths
+            self._at = ResumePoint(0, number, number, lengths, lengths, self._digest[1])
         if self._at.done > before:
             self._watcher.progress(self._at.done, self._tokens)
             if time.monotonic() >= self._saved + _CHECKPOINT_SECONDS:
-                self._growing.save(self._at)
+                self._log.save(self._at)
                 self._saved = time.monotonic()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.json_file import without_duplicates
+from gpt2np.data.files import reject_duplicate_keys
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation import GenerationOptions
 
@@ -82,7 +82,7 @@ def _line(number: int, data: bytes, *, is_json: bool) -> PromptLine:
 
 
 def _parsed(number: int, text: str) -> PromptLine:
-    content = json.loads(text, object_pairs_hook=without_duplicates)
+    content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
     json.dumps(content, ensure_ascii=False).encode()  # raises where it could not be written again
     if isinstance(content, str):
         return PromptLine(number, content)

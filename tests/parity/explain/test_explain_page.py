@@ -7,6 +7,7 @@ from html import unescape
 
 import numpy as np
 import pytest
+from helpers.explain_pages import LONG, MARKUP, PROMPT, SIGNS, gpt2_small
 from helpers.page_reader import PageReader, as_number, close_numbers, exact_numbers, half_a_unit
 from helpers.paths import CHECKOUT
 from helpers.references import save_reference
@@ -19,11 +20,6 @@ from gpt2np.explain.numbers import Numbers, rounded, script_json
 from gpt2np.explain.picture import picture_url
 from gpt2np.explain.run import MOST_TOKENS
 from gpt2np.explain.work import part_flops, part_seconds
-
-PROMPT = "Once upon a time there was a little fox, and the fox said: what a fine day"
-LONG = "It was the best of times, it was the worst of times, it was the age of wisdom, it was "
-MARKUP = "</script><script>window.hacked=1</script><img src=x onerror='hacked=2'>&lt;${x}$x"
-SIGNS = "🦊👩\u200d🚀 שלום \u202eabc\x00\x1b[31m\r\n\tend\u2028\xad <!-- ]]>"
 
 
 @pytest.fixture(scope="module")
@@ -373,13 +369,6 @@ def test_text_can_be_read_on_every_ground():
         for ink in ("ink", "soft", "blue", "orange"):
             for ground in ("paper", "raised"):
                 assert contrast(full[ink], full[ground]) >= 4.5, (ink, ground, full)
-
-
-def gpt2_small(gpt2_vocabulary, folder):
-    save_reference(folder, n_layer=12)
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copy(gpt2_vocabulary / name, folder / name)
-    return load(folder)
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.logits import compare_logits
 from helpers.references import reference_logits, to_float64
-from test_logits_parity import compare_logits
 
 from gpt2np import GPT2
 

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from test_explain_page import MARKUP, PROMPT, SIGNS, gpt2_small
+from helpers.explain_pages import MARKUP, PROMPT, SIGNS, gpt2_small
 
 from gpt2np import GenerationOptions, load
 from gpt2np.explain import explain

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from helpers.hub_server import Hub, Repository, Trouble
+from helpers.paths import CHECKOUT
 
 from gpt2np import Tokenizer
 from gpt2np.checkpoint.convert import ConversionOptions, convert
@@ -33,7 +34,7 @@ INDEX = "model.safetensors.index.json"
 
 @pytest.fixture(scope="module")
 def files():
-    folder = Path(__file__).parent.parent / "weights"
+    folder = CHECKOUT / "weights"
     return {name: (folder / name).read_bytes() for name in FILES}
 
 

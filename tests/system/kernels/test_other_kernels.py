@@ -7,10 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.paths import CHECKOUT
 
 from gpt2np.kernels.blas import small_kernels
 
-FILES = ["test_product.py", "test_invariance.py", "test_attention.py", "test_linear.py"]
+FILES = [
+    "unit/kernels/test_product.py",
+    "unit/kernels/test_linear.py",
+    "parity/runtime/test_attention.py",
+    "system/runtime/test_invariance.py",
+]
 
 
 def has_both():
@@ -28,7 +34,7 @@ def test_the_same_tests_with_other_routines():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES]
     done = subprocess.run(
         command,
-        cwd=Path(__file__).parent,
+        cwd=CHECKOUT / "tests",
         env={**os.environ, "OPENBLAS_CORETYPE": other},
         capture_output=True,
         text=True,

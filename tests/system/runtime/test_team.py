@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.paths import CHECKOUT
 from helpers.random_models import SHAPES, random_model
 
 from gpt2np.errors import InvalidArgumentError
@@ -640,7 +641,7 @@ class TestWhatIsLeft:
             capture_output=True,
             text=True,
             timeout=60,
-            cwd=Path(__file__).parents[2],
+            cwd=CHECKOUT,
         )
         assert done.returncode == (-signal.SIGKILL if end else 0), done.stderr
         assert not done.stderr

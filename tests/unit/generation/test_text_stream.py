@@ -60,7 +60,9 @@ def cut(tokenizer, ids, stops, patterns):
 
 
 def run(tokenizer, ids, stops, patterns):
-    detokenizer = StreamingDetokenizer(tokenizer, GenerationOptions(stop=stops, stop_regex=patterns))
+    detokenizer = StreamingDetokenizer(
+        tokenizer, GenerationOptions(stop=stops, stop_regex=patterns)
+    )
     pieces, stopped = [], None
     for n, token_id in enumerate(ids, 1):
         stop = detokenizer.push(token_id)
@@ -136,7 +138,9 @@ def test_expressions_by_hand(tokenizer, text, patterns, expected):
 
 
 def test_silent_ids(tokenizer):
-    detokenizer = StreamingDetokenizer(tokenizer, GenerationOptions(stop_token_ids=[70]), eos_token_ids={80})
+    detokenizer = StreamingDetokenizer(
+        tokenizer, GenerationOptions(stop_token_ids=[70]), eos_token_ids={80}
+    )
     for token_id in (80, 65, 70, 66):
         detokenizer.push(token_id)
     assert detokenizer.text == tokenizer.decode([65, 66])
