@@ -62,7 +62,7 @@ def test_nothing_is_held_longer_than_needed(text, stop):
         passed += holder.push(character)
         if holder.matched:
             return
-        seen = text[: len(passed) + len(holder._held)]
-        assert passed + holder._held == seen
-        assert stop.startswith(holder._held)
-        assert not any(seen.endswith(stop[:n]) for n in range(len(holder._held) + 1, len(stop)))
+        seen = text[: len(passed) + len(holder._buffer)]
+        assert passed + holder._buffer == seen
+        assert stop.startswith(holder._buffer)
+        assert not any(seen.endswith(stop[:n]) for n in range(len(holder._buffer) + 1, len(stop)))
