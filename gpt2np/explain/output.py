@@ -14,7 +14,7 @@ from gpt2np.generation import (
     top_k_filter,
     top_p_filter,
 )
-from gpt2np.generation.filters import min_p_filter
+from gpt2np.generation.logits_processors import min_p_filter
 from gpt2np.interp.lens import logit_lens, top_k
 from gpt2np.kernels.array import Array
 from gpt2np.model.ops import softmax
