@@ -168,9 +168,9 @@ class LanguageModel:
     ) -> list[Completion]:
         """Continue several prompts in batches; the results are those of `generate`.
 
-        Prompt i has the seed `seed + i × num_return_sequences`, so that `generate` can reproduce
-        it. At most sixteen texts run at a time, fewer of large models. Beam search takes one prompt
-        at a time.
+        With n continuations per prompt, continuation j of prompt i has the seed `seed + i × n + j`,
+        so that `generate` can reproduce it. At most sixteen texts run at a time, fewer of large
+        models. Beam search takes one prompt at a time.
 
         Args:
             prompts: texts or ids.
