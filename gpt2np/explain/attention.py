@@ -18,9 +18,8 @@ from gpt2np.explain.markup import (
 )
 from gpt2np.explain.run import Run
 from gpt2np.kernels.array import Array
-from gpt2np.model.model import GPT2
-from gpt2np.model.ops import softmax
-from gpt2np.runtime.query_blocks import attention_pattern, mixed_values
+from gpt2np.model.gpt2 import attention
+from gpt2np.model.ops import causal_softmax, softmax
 
 
 def score_terms(query: Array, key: Array, scale: float) -> dict[str, Array]:
@@ -66,7 +65,7 @@ def attention_section(run: Run, numbers: Numbers) -> str:
         formula(
             "score(i, j) = scale · Σ_d q_i[d] · k_j[d]      pattern(i, ·) = softmax(score(i, ·))"
         ),
-        computed_by(GPT2._mix_values, attention_pattern, score_terms, softmax_row),
+        computed_by(attention, causal_softmax, score_terms, softmax_row),
         _focus_form(run),
         _qkv_strips(run, attn),
         f'<h4>One score, term by term</h4><p class="facts" id="score-says">{_question(run)}</p>',
@@ -177,7 +176,7 @@ def patterns_section(run: Run, numbers: Numbers) -> str:
     rows = "".join(_layer_row(run, layer, patterns[layer]) for layer in range(config.n_layer))
     body = [
         formula("pattern = softmax(scale · q kᵀ, causal)      z = pattern · v"),
-        computed_by(attention_pattern, mixed_values),
+        computed_by(attention, causal_softmax),
         '<p class="hint needs-script">Click a head to open it; the arrow keys move from head to '
         "head.</p>",
         f'<div class="wide" role="group" aria-label="Attention patterns, a row for each block">'

@@ -17,7 +17,7 @@ from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hooks import all_names, select_hook_points
-from gpt2np.runtime.batch import Hook, hook_for
+from gpt2np.runtime.hooks import Hook, resolve_hook
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,7 +126,7 @@ def trace(
     gpt2 = model.model if isinstance(model, LanguageModel) else model
     names = select_hook_points(points, gpt2.config.n_layer)
     hooks = [interventions] if callable(interventions) else interventions
-    hooks = [hook_for(hook, gpt2.config.n_layer) for hook in hooks]
+    hooks = [resolve_hook(hook, gpt2.config.n_layer) for hook in hooks]
     if not isinstance(prompt, str):
         ids = prompt
     elif isinstance(model, LanguageModel):
