@@ -29,14 +29,14 @@ from gpt2np.interp import trace
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
 from gpt2np.model.ops import softmax
-from gpt2np.runtime.packed_weights import Weights
+from gpt2np.runtime.packed_weights import PackedWeights
 
 PASS_PARTS = {
     "embed": "token and position embedding",
     "ln_1": "layer norm before attention",
     "attn.q": "queries, keys and values",
     "attn.pattern": "scores and softmax",
-    "attn.z": "values mixed",
+    "attn.z": "weighted sum of values",
     "attn.out": "attention’s output projection",
     "resid_mid": "added to the residual stream",
     "ln_2": "layer norm before the MLP",
@@ -90,7 +90,7 @@ def tensors_section(run: Run, numbers: Numbers) -> str:
     )
     body = [
         formula("count = product of the shape      bytes = count · 4 in float32"),
-        computed_by(weight_shapes, Weights),
+        computed_by(weight_shapes, PackedWeights),
         _group_table(counts, weights.parameters),
         details(
             f"Every tensor, {len(counts)} of them",
