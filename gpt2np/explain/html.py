@@ -10,7 +10,7 @@ import html
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from gpt2np.tokenizer.layout import SPACE_SIGN, visible
+from gpt2np.tokenizer.display import SPACE_SYMBOL, escape_token
 
 
 def text(value: object) -> str:
@@ -26,7 +26,7 @@ def token(data: bytes) -> str:
 def token_text(data: bytes) -> str:
     r"""A token as text that can be seen: spaces as "␣", a line end as "\n", half a character as
     its bytes."""
-    return visible(data).replace(" ", SPACE_SIGN) or "∅"
+    return escape_token(data).replace(" ", SPACE_SYMBOL) or "∅"
 
 
 def literal(prompt: str) -> str:
@@ -37,7 +37,7 @@ def literal(prompt: str) -> str:
 def _literal_character(character: str) -> str:
     if character.isprintable():
         return text(character)
-    sign = "↵" if character == "\n" else text(visible(character.encode("utf-8", "replace")))
+    sign = "↵" if character == "\n" else text(escape_token(character.encode("utf-8", "replace")))
     return f'<span class="sign">{sign}</span>' + ("\n" if character == "\n" else "")
 
 

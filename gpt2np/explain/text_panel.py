@@ -18,11 +18,10 @@ from gpt2np.explain.html import (
 )
 from gpt2np.explain.run import Run
 from gpt2np.tokenizer import Tokenizer
-from gpt2np.tokenizer.alphabet import to_characters
-from gpt2np.tokenizer.explain import ExplainedPiece, MergeStep, merge_steps
-from gpt2np.tokenizer.layout import visible_spelling
-from gpt2np.tokenizer.split import splitter
-from gpt2np.tokenizer.vocabulary import Vocabulary
+from gpt2np.tokenizer.display import escape_spelling
+from gpt2np.tokenizer.merge_trace import MergeStep, MergeTrace, merge_steps
+from gpt2np.tokenizer.pre_tokenizer import make_pre_tokenizer
+from gpt2np.tokenizer.vocabulary import Vocabulary, bytes_to_chars
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class PlacedPiece:
         tokens: their numbers in the window; a piece that the window cuts has only some.
     """
 
-    piece: ExplainedPiece
+    piece: MergeTrace
     tokens: range
 
 
@@ -42,7 +41,7 @@ def placed_pieces(run: Run) -> list[PlacedPiece]:
     """The pieces that the window's tokens come from."""
     start, placed = 0, []
     length = run.window.stop - run.window.start
-    for piece in run.lm.tokenizer.explain(run.prompt, disallowed_special=()):
+    for piece in run.lm.tokenizer.trace_merges(run.prompt, disallowed_special=()):
         first = start - run.window.start
         tokens = range(max(0, first), min(length, first + len(piece.ids)))
         start += len(piece.ids)
@@ -74,7 +73,7 @@ def text_panel(run: Run) -> str:
         f'<pre class="prompt" dir="auto">{literal(shown_text(run))}</pre>',
         _window_note(run),
         formula("next merge = the pair of neighbours with the lowest rank, the leftmost of equals"),
-        source(Tokenizer.explain, splitter, to_characters, merge_steps),
+        source(Tokenizer.trace_merges, make_pre_tokenizer, bytes_to_chars, merge_steps),
         "<h3>Pieces, bytes, tokens, ids</h3>",
         _summary(run, pieces) if pieces else _empty(run),
         "<h3>Every merge, in order</h3>" if pieces else "",
@@ -138,7 +137,7 @@ def _merges(pieces: list[PlacedPiece], longest: int, vocabulary: Vocabulary) -> 
         yield details(summary, _steps(piece, vocabulary), opened=opened)
 
 
-def _steps(piece: ExplainedPiece, vocabulary: Vocabulary) -> str:
+def _steps(piece: MergeTrace, vocabulary: Vocabulary) -> str:
     if not piece.steps:
         return '<p class="hint">It is a token as it stands: nothing is merged.</p>'
     name = token_text(piece.text.encode("utf-8", "replace"))
@@ -158,7 +157,7 @@ def _row(step: MergeStep, vocabulary: Vocabulary) -> str:
     parts = []
     for at, spelled in enumerate(step.tokens):
         chosen = step.chosen is not None and at in (step.chosen, step.chosen + 1)
-        shown = text(visible_spelling(spelled, vocabulary))
+        shown = text(escape_spelling(spelled, vocabulary))
         parts.append(f'<bdi class="token{" chosen" if chosen else ""}">{shown}</bdi>')
         if at < len(step.ranks):
             rank = "–" if step.ranks[at] is None else str(step.ranks[at])
@@ -171,5 +170,5 @@ def _row(step: MergeStep, vocabulary: Vocabulary) -> str:
 def _next(step: MergeStep, vocabulary: Vocabulary) -> str:
     if step.chosen is None:
         return '<span class="hint">none: done</span>'
-    left, right = (visible_spelling(step.tokens[step.chosen + at], vocabulary) for at in (0, 1))
+    left, right = (escape_spelling(step.tokens[step.chosen + at], vocabulary) for at in (0, 1))
     return f"<bdi>{text(left)}</bdi> + <bdi>{text(right)}</bdi>, rank {step.ranks[step.chosen]}"

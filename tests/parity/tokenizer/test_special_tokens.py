@@ -153,10 +153,10 @@ def assert_equal(folder, text=TEXT):
     expected, ours = theirs(folder), Tokenizer.load(folder)
     for each in (text, " " + text, text[3:]):
         assert ours.encode(each, allowed_special="all") == expected.encode(each), each
-    added = {each.id: flags(each) for each in ours.vocabulary.added}
+    added = {each.id: flags(each) for each in ours.vocabulary.added_tokens}
     assert added == {n: flags(each) for n, each in expected.added_tokens_decoder.items()}
     named = {key: value for key, value in expected.special_tokens_map.items() if value}
-    assert ours.vocabulary.roles == named
+    assert ours.vocabulary.special_tokens_map == named
     end = expected.eos_token_id if expected.eos_token else ours.special_tokens.get(EOT)
     assert ours.eos_token_id == end
     return ours
@@ -315,7 +315,7 @@ def test_saved_and_read_again_by_both(kind, two_files, tmp_path):
     write(saved, {"config": CONFIG})
     after = assert_equal(saved)
     assert (after.vocabulary, after.eos_token_id) == (before.vocabulary, before.eos_token_id)
-    assert after.vocabulary.roles == before.vocabulary.roles
+    assert after.vocabulary.special_tokens_map == before.vocabulary.special_tokens_map
 
 
 def nested(depth):

@@ -8,7 +8,7 @@ import tiktoken
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks, load_tiktoken_bpe
 
 from gpt2np import Tokenizer, TokenizerError
-from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN
+from gpt2np.tokenizer.pre_tokenizer import CL100K_PATTERN, GPT2_PATTERN
 
 
 def dump(ranks, path):

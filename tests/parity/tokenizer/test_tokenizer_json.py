@@ -12,9 +12,14 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Rust
 
 from gpt2np import Tokenizer, TokenizerError
-from gpt2np.tokenizer.added import AddedToken as AddedTokenOfOurs
-from gpt2np.tokenizer.added import split_added
-from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, QWEN2_PATTERN
+from gpt2np.tokenizer.added_tokens import AddedToken as AddedTokenOfOurs
+from gpt2np.tokenizer.added_tokens import split_added
+from gpt2np.tokenizer.pre_tokenizer import (
+    CL100K_PATTERN,
+    GPT2_PATTERN,
+    O200K_PATTERN,
+    QWEN2_PATTERN,
+)
 
 LANGUAGES = ("eng", "fra", "vie", "rus", "cmn_hans", "kor", "hin", "arb", "tha", "deu_1901")
 WHITE = " \n\t\r\x0b\x0c\x1c\x85\xa0\u2003\u3000"
@@ -167,7 +172,7 @@ def test_ignore_merges(texts, tmp_path):
     for text in ["qjx zyxwv zyxwvu", *texts]:
         assert ours.encode(text, allowed_special="all") == rust.encode(text).ids
     assert {1500, 1501} <= set(ours.encode("qjx zyxwv"))
-    assert ours.explain("qjx")[0].steps == ()
+    assert ours.trace_merges("qjx")[0].steps == ()
 
 
 def test_merges_as_older_files_have_them(texts, tmp_path):
@@ -272,7 +277,7 @@ def test_added_tokens_of_every_kind_are_saved_and_decoded(gpt2_vocabulary, tmp_p
     texts = ["<a b>", "\n", "😀", "你好", "gpt2np"]
     new = [AddedTokenOfOurs(text, 50257 + n, special=False) for n, text in enumerate(texts)]
     same = AddedTokenOfOurs("hello", 31373, special=False)
-    ours = Tokenizer(replace(gpt2.vocabulary, added=(same, *gpt2.vocabulary.added, *new)))
+    ours = Tokenizer(replace(gpt2.vocabulary, added=(same, *gpt2.vocabulary.added_tokens, *new)))
     ours.save(tmp_path)
     again, theirs = Tokenizer.load(tmp_path), Rust.from_file(str(tmp_path / "tokenizer.json"))
     text = "a<a b>\n😀 你好gpt2npx hello hellos the"
@@ -286,7 +291,7 @@ def test_what_can_not_be_saved(gpt2_vocabulary, tmp_path):
     vocabulary = Tokenizer.load(gpt2_vocabulary).vocabulary
     double = AddedTokenOfOurs("hello", 50257, special=False)
     for change in (
-        {"added": (*vocabulary.added, double)},
+        {"added": (*vocabulary.added_tokens, double)},
         {"prefix_space": True, "patterns": (CL100K_PATTERN,)},
     ):
         with pytest.raises(TokenizerError, match=r"tokenizer\.json can't hold"):

@@ -12,7 +12,7 @@ import tiktoken
 from helpers.altered import saving_all_the_time
 
 from gpt2np import Tokenizer
-from gpt2np.tokenizer.split import HF_GPT2_PATTERN
+from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
 
 EOT = "<|endoftext|>"
 COMMAND = [sys.executable, "-m", "gpt2np", "encode"]

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as PeerTokenizer
 from transformers import AutoTokenizer
 
 from gpt2np import Tokenizer
-from gpt2np.tokenizer.split import HF_GPT2_PATTERN
+from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
 from gpt2np.tokenizer.training.train import TrainingOptions, train
 
 EOT = "<|endoftext|>"

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.tokenizer import gpt2_files
-from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, to_bytes, to_characters
-from gpt2np.tokenizer.explain import merge_steps
+from gpt2np.tokenizer.bpe import _merge_by_heap, _merge_by_scanning, merge_pairs
 from gpt2np.tokenizer.formats import read_vocabulary
-from gpt2np.tokenizer.merge import _merge_few, _merge_many, merge_pairs
-from gpt2np.tokenizer.split import GPT2_PATTERN, splitter
+from gpt2np.tokenizer.merge_trace import merge_steps
+from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, make_pre_tokenizer
+from gpt2np.tokenizer.vocabulary import CHAR_TO_BYTE, bytes_to_chars, chars_to_bytes
 
 EOT = "<|endoftext|>"
-SPLIT = splitter((GPT2_PATTERN,))
+SPLIT = make_pre_tokenizer((GPT2_PATTERN,))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ class TestMerge:
     def test_by_hand(self, tokens, merged):
         assert merge_pairs(list(tokens), RANKS) == merged
 
-    @pytest.mark.parametrize("merge", [_merge_few, _merge_many])
+    @pytest.mark.parametrize("merge", [_merge_by_scanning, _merge_by_heap])
     def test_short_and_long_against_the_definition(self, merge):
         """Look for the best pair, merge it, begin again: `merge_steps` does nothing else."""
         rng = random.Random(0)
@@ -126,10 +126,10 @@ def any_ranks(rng):
 class TestAlphabetAndSplit:
     def test_the_alphabet_is_a_bijection_of_printable_characters(self):
         data = bytes(range(256))
-        assert to_bytes(to_characters(data)) == data
-        assert len(BYTE_OF_CHARACTER) == 256
-        assert all(c.isprintable() and not c.isspace() for c in BYTE_OF_CHARACTER)
-        assert to_characters(b" hi\n") == "ĠhiĊ"
+        assert chars_to_bytes(bytes_to_chars(data)) == data
+        assert len(CHAR_TO_BYTE) == 256
+        assert all(c.isprintable() and not c.isspace() for c in CHAR_TO_BYTE)
+        assert bytes_to_chars(b" hi\n") == "ĠhiĊ"
 
     @pytest.mark.parametrize(
         ("text", "pieces"),
