@@ -59,7 +59,7 @@ def _measure(args: argparse.Namespace) -> "Results":
         notice(f"model: {source.name} ({source.fallback_reason}; name another as MODEL)")
     plan = plan_for(read_checkpoint(source.folder).config.n_positions, args.quick)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
-    with tqdm(total=plan.parts, leave=False, disable=None, bar_format=_BAR) as bar:
+    with tqdm(total=plan.n_measurements, leave=False, disable=None, bar_format=_BAR) as bar:
 
         def tell(part: str) -> None:
             bar.set_description(part, refresh=False)

@@ -19,7 +19,7 @@ from gpt2np.cli.streams import notice
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from gpt2np.checkpoint.convert import ConversionOptions, Converted
+    from gpt2np.checkpoint.convert import ConversionOptions, ConversionReport
     from gpt2np.checkpoint.load import Checkpoint
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -70,23 +70,27 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _convert(checkpoint: "Checkpoint", target: Path, options: "ConversionOptions") -> "Converted":
+def _convert(
+    checkpoint: "Checkpoint", target: Path, options: "ConversionOptions"
+) -> "ConversionReport":
     from tqdm import tqdm
 
     from gpt2np.checkpoint.convert import convert
     from gpt2np.hub import COMPANIONS
 
-    total = 2 * checkpoint.parameters  # written, and read back
+    total = 2 * checkpoint.n_parameters  # written, and read back
     with tqdm(
         total=total, desc="converting", unit_scale=True, leave=False, disable=None, delay=0.5
     ) as bar:
         try:
-            return convert(checkpoint, target, options, also=COMPANIONS, progress=bar.update)
+            return convert(
+                checkpoint, target, options, companions=COMPANIONS, on_progress=bar.update
+            )
         except OSError as error:
             raise GPT2NPError(f"can't write {target}: {error.strerror}") from error
 
 
-def _summary(converted: "Converted") -> str:
+def _summary(converted: "ConversionReport") -> str:
     files = converted.files[0] if len(converted.files) == 1 else f"{len(converted.files)} files"
     tied = "unembedding tied" if converted.tied else "unembedding of its own"
     return (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpt2np.interp.compare import Difference, worst_of_layers
-from gpt2np.interp.overview import Look, Numbers, Overview, token_bytes
+from gpt2np.interp.compare import Difference, worst_per_layer
+from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview, token_bytes
 from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
 
 _LABEL = 9  # columns for "block 47"
@@ -62,7 +62,7 @@ def _attention(seen: Overview, tokens: Sequence[bytes], width: int, style: Style
         yield style.dim(f"block {looks[0].layer}".ljust(_LABEL)) + cells.rstrip()
 
 
-def _look(look: Look, tokens: Sequence[bytes]) -> str:
+def _look(look: AttentionWeight, tokens: Sequence[bytes]) -> str:
     place = f"@{look.position}"
     token = _fitted(tokens[look.position], _PLACE - len(place)).rstrip() + place
     return f"{look.head:>2}→{_padded(token, _PLACE)}{look.weight:5.0%}  "
@@ -84,7 +84,7 @@ def _bar(share: float) -> str:
     return _PARTS[-1] * whole + _PARTS[part].strip()
 
 
-def numbers_table(numbers: Sequence[Numbers], style: Style) -> str:
+def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
     """A line for each array."""
     head = f"{'point':<26}{'shape':<18}{'least':>12}{'mean':>12}{'largest':>12}"
     lines = [
@@ -101,7 +101,7 @@ def difference_table(differences: Sequence[Difference], style: Style) -> str:
     head = f"{'layer':<{_LABEL}}{'point':<26}{'largest':>10}{'mean':>10}{'of numbers up to':>18}"
     lines = [
         f"{_label(d.point):<{_LABEL}}{d.point:<26}{d.largest:>10.1e}{d.mean:>10.1e}{d.size:>18.4g}"
-        for d in worst_of_layers(differences)
+        for d in worst_per_layer(differences)
     ]
     return "\n".join([style.bold(title), style.dim(head), *lines])
 

@@ -29,8 +29,8 @@ from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.interp import Trace
-    from gpt2np.interp.overview import Overview
-    from gpt2np.interp.trace import Array
+    from gpt2np.interp.summary import Overview
+    from gpt2np.kernels.array import Array
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer.display import Style
 
@@ -66,18 +66,18 @@ def run(args: argparse.Namespace) -> int:
     lm, told = load_model(args)
     import numpy as np
 
-    from gpt2np.interp.trace import prompt_ids
-    from gpt2np.model.hooks import chosen_points
+    from gpt2np.interp.trace import encode_prompt
+    from gpt2np.model.hooks import select_hook_points
 
-    ids = prompt_ids(lm, prompt)
-    points = chosen_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
+    ids = encode_prompt(lm, prompt)
+    points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
     for line in told:
         notice(line)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that nothing is left half-written
     with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is told in one line
         trace = _traced(lm, ids, points)
         if args.npz:
-            _save(trace.only(points), args.npz)
+            _save(trace.subset(points), args.npz)
         shown = _shown(lm, prompt, trace, points, args)
     print(shown, flush=True)
     return 0
@@ -101,14 +101,14 @@ def _check(args: argparse.Namespace) -> None:
 def _traced(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace":
     from tqdm import tqdm
 
-    from gpt2np.interp.overview import NEEDED
+    from gpt2np.interp.summary import OVERVIEW_POINTS
     from gpt2np.interp.trace import trace
-    from gpt2np.model.hooks import point_names, points_nbytes
+    from gpt2np.model.hooks import hook_point_names, hook_points_nbytes
 
-    every = [*points, *NEEDED]
-    nbytes = points_nbytes(lm.model.config, len(ids), every, lm.model.dtype)
+    every = [*points, *OVERVIEW_POINTS]
+    nbytes = hook_points_nbytes(lm.model.config, len(ids), every, lm.model.dtype)
     notice(f"memory: {nbytes / 1e6:,.1f} MB for the arrays of {len(ids):,} tokens")
-    total = len(point_names(lm.model.config.n_layer))
+    total = len(hook_point_names(lm.model.config.n_layer))
     with tqdm(total=total, desc="pass", leave=False, disable=None, delay=1) as bar:
 
         def tick(name: str, array: "Array") -> "Array":
@@ -131,15 +131,19 @@ def _shown(
 ) -> str:
     from gpt2np.cli.overview_text import as_text, difference_table, numbers_table
     from gpt2np.interp.compare import compare_with_transformers
-    from gpt2np.interp.overview import as_json, numbers_of
+    from gpt2np.interp.summary import overview_as_json, summarize_arrays
 
-    arrays = numbers_of(trace.only(points)) if args.points and not args.npz else []
+    arrays = summarize_arrays(trace.subset(points)) if args.points and not args.npz else []
     apart = compare_with_transformers(lm.model, trace.ids.tolist()) if args.compare else []
     width = shutil.get_terminal_size().columns
     seen = _overview(lm, trace, None if args.json else width, args.top)
     table, style = lm.tokenizer.vocabulary.token_bytes, _style()
     if args.json:
-        content: dict[str, Any] = {"model": lm.name, "prompt": prompt, **as_json(seen, table)}
+        content: dict[str, Any] = {
+            "model": lm.name,
+            "prompt": prompt,
+            **overview_as_json(seen, table),
+        }
         content |= {"arrays": [asdict(numbers) for numbers in arrays]} if arrays else {}
         content |= {"transformers": [asdict(difference) for difference in apart]} if apart else {}
         return json.dumps(content, ensure_ascii=False)
@@ -154,7 +158,7 @@ def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) 
     from tqdm import tqdm
 
     from gpt2np.cli.overview_text import lens_columns
-    from gpt2np.interp.overview import overview
+    from gpt2np.interp.summary import overview
 
     n = min(top, lm.model.config.vocab_size)
     last = len(trace.ids) if width is None else min(lens_columns(width), len(trace.ids))

@@ -81,11 +81,11 @@ AppendLog.save = slow
 _SLOW_CONVERSION = """
 import importlib, time
 convert = importlib.import_module("gpt2np.checkpoint.convert")
-numbers = convert._numbers
+read_values = convert._read_values
 def slow(*args):
     time.sleep(0.1)
-    yield from numbers(*args)
-convert._numbers = slow
+    yield from read_values(*args)
+convert._read_values = slow
 """
 
 

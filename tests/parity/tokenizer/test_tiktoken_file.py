@@ -83,7 +83,7 @@ def test_saved_for_hugging_face(gpt2_vocabulary, tmp_path):
         ("!!!! 5", "line 257: expected a token in base64 and its rank"),
         ("YWI=", "line 257: expected a token in base64 and its rank"),
         ("YWI= x", "line 257: expected a token in base64 and its rank"),
-        ("YQ== 300", "line 257: .* gives a token once more"),
+        ("YQ== 300", "line 257: .* repeats a token"),
         ("YWI= 5", "gives the same id to two tokens"),
         ("YWI= -5", "an id must be a whole number, at least 0"),
     ],

@@ -226,7 +226,7 @@ class TestSaving:
 
     def test_the_name_of_a_model(self, tmp_path, monkeypatch, bundled):
         monkeypatch.chdir(tmp_path)
-        advice = r"model's name, gpt2np\.hub\.find_vocabulary\('bundled'\)\.folder is that"
+        advice = r"name of a model, use gpt2np\.hub\.find_vocabulary\('bundled'\)\.folder"
         with pytest.raises(TokenizerError, match=advice):
             Tokenizer.load("bundled")
         found = Tokenizer.load(gpt2np.hub.find_vocabulary("bundled").folder)

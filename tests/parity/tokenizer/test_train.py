@@ -245,8 +245,8 @@ class TestBadOptions:
             ({"limit_alphabet": 9}, "all 256 bytes are always kept"),
             ({"special_tokens": ("é",)}, "'é' is a character of the byte alphabet"),
             ({"special_tokens": ("",)}, "special token '' is empty"),
-            ({"special_tokens": ("<\udcff>",)}, "or no Unicode text"),
-            ({"pattern": "(a"}, r"'\(a' is no regular expression"),
+            ({"special_tokens": ("<\udcff>",)}, "or not Unicode text"),
+            ({"pattern": "(a"}, r"'\(a' is not a regular expression"),
         ],
     )
     def test_are_named(self, options, message):

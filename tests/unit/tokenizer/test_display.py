@@ -100,4 +100,4 @@ class TestMerges:
     def test_what_is_not_merged(self, bundled):
         vocabulary = Tokenizer.load(bundled).vocabulary
         shown = merge_table(MergeTrace("<|x|>", (), (7,)), vocabulary, Style())
-        assert shown.split("\n") == ['"<|x|>" → 7', "  a token as it stands: nothing to merge"]
+        assert shown.split("\n") == ['"<|x|>" → 7', "  taken whole: nothing to merge"]

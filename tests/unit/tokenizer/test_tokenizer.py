@@ -191,7 +191,7 @@ class TestFiles:
             ("merges.txt", "a b\nnonsense\n", "line 2: expected two tokens"),
             ("merges.txt", "qqq zzz\n", "has no token 'qqqzzz'"),
             ("merges.txt", b"\xff\xfe", "not UTF-8 at byte 0"),
-            ("merges.txt", "#version: 0.2\n", "looks cut off: no merge makes 3839 of the tokens"),
+            ("merges.txt", "#version: 0.2\n", "looks truncated: no merge makes 3839 of the tokens"),
             ("vocab.json", "[" * 200_000, "damaged: not JSON"),
             ("vocab.json", '{"": 0}', "a token is empty"),
             ("vocab.json", '{"a": -1}', "an id must be a whole number, at least 0"),
@@ -219,7 +219,7 @@ class TestFiles:
     def test_surrogates(self, files):
         vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
         (files / "vocab.json").write_text(json.dumps(vocab | {"<\ud800>": 4096}))
-        with pytest.raises(TokenizerError, match="no Unicode text"):
+        with pytest.raises(TokenizerError, match="not Unicode text"):
             Tokenizer.load(files)
 
     def test_missing_files(self, tmp_path):
