@@ -214,7 +214,7 @@ def changed(path, value):
         (changed(["pre_tokenizer", "pretokenizers", 0, "behavior"], "Removed"), "'Removed'"),
         (
             changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": "("}),
-            "in the pattern",
+            "support the pattern",
         ),
         (changed(["post_processor"], {"type": "BertProcessing"}), "'BertProcessing'"),
         (changed(["post_processor"], BOS), "a post-processor that adds <s>"),
