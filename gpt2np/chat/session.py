@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.chat.conversation import Conversation, Exchange
 from gpt2np.chat.template import ChatTemplate
 from gpt2np.errors import InvalidArgumentError, short_repr
-from gpt2np.generation.sampler import new_seed
+from gpt2np.generation.sampling import new_seed
 
 if TYPE_CHECKING:
     from gpt2np.generation import GenerationOptions
@@ -93,7 +93,7 @@ class ChatSession:
             InvalidArgumentError: a value is out of its range.
         """
         given: Any = {**self._beneath, **options}
-        return self.lm.options(**given)
+        return self.lm.resolve_options(**given)
 
     def say(self, text: str) -> TextStream:
         """Add what the user says, and answer it.
@@ -192,7 +192,7 @@ class ChatSession:
         if self.cut_at is not None:
             answer = answer[: answer.index(self.cut_at)]
         self.conversation.exchanges[-1].answer = answer
-        if not sequence.start:
+        if not sequence.context_start:
             # Where Ctrl-C came in the midst of a step, there may be keys of refused guesses.
             right = min(sequence.cache.length, sequence.length - 1)
             self._cache = sequence.cache

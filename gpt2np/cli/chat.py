@@ -137,7 +137,7 @@ def _write(session: "ChatSession", stream: "TextStream") -> None:
         print(flush=True)
     if session.left_out:
         notice(f"(no room in the context for the first {session.left_out} exchanges)")
-    if stream.sequence.start:
+    if stream.sequence.context_start:
         window = stream.sequence.options.window
         notice(f"(the context is full: only the last {window} tokens counted)")
     if session.cut_at is not None:

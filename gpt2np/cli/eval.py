@@ -23,11 +23,10 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.evaluation.progress import Progress
-    from gpt2np.evaluation.report import Result
+    from gpt2np.evaluation.result import ProgressCallback, Result
     from gpt2np.language_model import LanguageModel
 
-    Measure = Callable[[LanguageModel, Progress], Result]
+    Measure = Callable[[LanguageModel, ProgressCallback], Result]
 
 _PERPLEXITY = """Perplexity of texts.
 
@@ -152,7 +151,6 @@ def run(args: argparse.Namespace) -> int:
     lm, told = load_model(args)
     for line in told:
         notice(line)
-    from gpt2np.evaluation.report import as_json, as_text
 
     start = time.perf_counter()
     result = _watched(measure, lm, _UNITS[args.task])
@@ -160,10 +158,10 @@ def run(args: argparse.Namespace) -> int:
     if result is None:
         return 130
     if args.json:
-        content = {"task": args.task, "model": lm.name} | as_json(result)
+        content = {"task": args.task, "model": lm.name} | result.to_json()
         print(json.dumps(content | {"seconds": round(seconds, 3)}, ensure_ascii=False), flush=True)
     else:
-        print(as_text(result), flush=True)
+        print(result.to_text(), flush=True)
         notice(f"{seconds:.1f} s")
     return 0
 
@@ -199,13 +197,12 @@ def _perplexity(args: argparse.Namespace) -> "Measure":
     files = [read_documents(file, args.errors, args.field) for file in args.files]
     options = {name: getattr(args, name) for name in ("context", "stride", "from_end_of_text")}
     documents = [text for documents in files for text in documents]
-    return lambda lm, tell: perplexity(lm, documents, **options, progress=tell)
+    return lambda lm, tell: perplexity(lm, documents, **options, on_progress=tell)
 
 
 def _lambada(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_of
-    from gpt2np.evaluation.lambada import lambada
-    from gpt2np.evaluation.stop_words import STOP_WORDS
+    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.evaluation.lambada import STOP_WORDS, lambada
 
     words = STOP_WORDS
     if args.stop_words is not None:
@@ -213,29 +210,30 @@ def _lambada(args: argparse.Namespace) -> "Measure":
             raise InvalidArgumentError("--stop-words is only for --definition gpt2-paper")
         words = frozenset(read_text(args.stop_words, args.errors).lower().split())
     records = islice(read_records(args.file, args.errors), args.limit)
-    passages = [text_of(record, args.field, where) for where, record in records]
-    return lambda lm, tell: lambada(lm, passages, args.definition, stop_words=words, progress=tell)
+    passages = [text_field(record, args.field, where) for where, record in records]
+    options = {"definition": args.definition, "stop_words": words}
+    return lambda lm, tell: lambada(lm, passages, **options, on_progress=tell)
 
 
 def _wikitext(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_of
-    from gpt2np.evaluation.wikitext import pages_of, wikitext
+    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.evaluation.wikitext import split_pages, wikitext
 
     if args.file.suffix == ".jsonl":
         records = islice(read_records(args.file, args.errors), args.limit)
-        pages = [text_of(record, "page", where) for where, record in records]
+        pages = [text_field(record, "page", where) for where, record in records]
     else:
-        pages = pages_of(read_text(args.file, args.errors))[: args.limit]
+        pages = split_pages(read_text(args.file, args.errors))[: args.limit]
     return lambda lm, tell: wikitext(lm, pages, tell)
 
 
 def _choices(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.choices import choices, read_question
     from gpt2np.evaluation.documents import read_records
+    from gpt2np.evaluation.multiple_choice import multiple_choice, read_question
 
     records = islice(read_records(args.file, args.errors), args.limit)
     questions = [read_question(record, where) for where, record in records]
-    return lambda lm, tell: choices(lm, questions, tell)
+    return lambda lm, tell: multiple_choice(lm, questions, tell)
 
 
 _TASKS: "dict[str, Callable[[argparse.Namespace], Measure]]" = {

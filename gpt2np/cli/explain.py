@@ -76,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
 def _explained(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> "Page":
     from tqdm import tqdm
 
-    from gpt2np.explain import PARTS, explain
+    from gpt2np.explain import PROGRESS_STEPS, explain
 
-    with tqdm(total=PARTS, leave=False, disable=None, bar_format=_BAR) as bar:
+    with tqdm(total=PROGRESS_STEPS, leave=False, disable=None, bar_format=_BAR) as bar:
 
         def tell(part: str) -> None:
             bar.set_description(part, refresh=False)
@@ -94,7 +94,7 @@ def _explained(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> "P
             position=args.position,
             steps=args.steps,
             float64=not args.no_float64,
-            tell=tell,
+            on_progress=tell,
         )
 
 

@@ -103,7 +103,7 @@ def _continue(
     options: Any,
     args: argparse.Namespace,
 ) -> int:
-    searched = lm.options(**options).num_beams > 1
+    searched = lm.resolve_options(**options).num_beams > 1
     refuse_without_effect(args, searched=searched)
     if searched:
         found, exit_code = lm.generate(prompt, **options), 0
@@ -157,7 +157,7 @@ def _written(
     streams: Sequence["TextStream"], args: argparse.Namespace, prompt: str
 ) -> tuple["Completion", int]:
     """Generate and print; what there is of it, also after Ctrl-C, and the exit code."""
-    from gpt2np.generation.streaming import run_together, together
+    from gpt2np.generation.streaming import pick_best, run_streams
 
     signal.signal(signal.SIGINT, ctrl_c)  # from here on there is text to keep
     live = len(streams) == 1 and not args.json
@@ -167,12 +167,12 @@ def _written(
             print("" if args.no_echo else prompt, end="", flush=True)
             write_live(streams[0])
         else:
-            run_together(streams)
+            run_streams(streams)
     except KeyboardInterrupt:
         exit_code = 130
         for stream in streams:
             stream.cancel()
-    found = together(streams)
+    found = pick_best(streams)
     if live:
         print(flush=True)
     else:

@@ -144,7 +144,11 @@ _NAMES = (
     *("no_repeat_ngram_size", "num_return_sequences", "best_of", "num_beams", "length_penalty"),
     *("prompt_lookup", "logprobs", "prompt_logprobs"),
 )
-_TYPED = {"bad_words": "--bad-word", "stop_token_ids": "--stop-id"}  # all others are as their names
+_TYPED = {
+    "bad_words": "--bad-word",
+    "bad_words_ids": "--bad-word",
+    "stop_token_ids": "--stop-id",
+}  # all others are as their names
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # of what is drawn from
 
 

@@ -68,13 +68,13 @@ def _load(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     """The model, and a text that changes with its files."""
     from gpt2np.data.append_log import input_digests
     from gpt2np.hub import find_model
-    from gpt2np.hub.files import COMPANIONS, weights_in
+    from gpt2np.hub.model_files import COMPANIONS, list_weight_files
 
     lm, told = load_model(args)
     for line in told:
         notice(line)
     folder = find_model("bundled" if lm.fallback_reason else args.model).folder
-    patterns = ("config.json", *weights_in(folder), *COMPANIONS)
+    patterns = ("config.json", *list_weight_files(folder), *COMPANIONS)
     files = {file for pattern in patterns for file in folder.glob(pattern)}
     return lm, input_digests("", sorted(files))[-1]
 

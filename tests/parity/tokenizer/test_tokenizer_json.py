@@ -201,7 +201,10 @@ def changed(path, value):
     [
         (changed(["model", "type"], "WordPiece"), "does not support the model 'WordPiece'"),
         (changed(["model", "dropout"], 0.1), "does not support the BPE model's dropout = 0.1"),
-        (changed(["model", "byte_fallback"], True), "does not support the BPE model's byte_fallback"),
+        (
+            changed(["model", "byte_fallback"], True),
+            "does not support the BPE model's byte_fallback",
+        ),
         (changed(["model", "end_of_word_suffix"], "</w>"), "end_of_word_suffix = '</w>'"),
         (changed(["model", "merges"], [["a"]]), "merge 0 is "),
         (changed(["model", "merges"], ["a b c"]), "merge 0 is 'a b c'"),
@@ -209,7 +212,10 @@ def changed(path, value):
         (changed(["model", "vocab", "a"], "b"), "an id must be a whole number"),
         (changed(["model", "vocab", "a"], 3), "same id to two tokens"),
         (changed(["model", "vocab"], {"a": 1}), "no token for the merge"),
-        (changed(["normalizer"], {"type": "Lowercase"}), "does not support the normalizer 'Lowercase'"),
+        (
+            changed(["normalizer"], {"type": "Lowercase"}),
+            "does not support the normalizer 'Lowercase'",
+        ),
         (changed(["pre_tokenizer"], {"type": "Metaspace"}), "the pre-tokenizer 'Metaspace'"),
         (changed(["pre_tokenizer", "pretokenizers", 0, "behavior"], "Removed"), "'Removed'"),
         (
@@ -277,7 +283,9 @@ def test_added_tokens_of_every_kind_are_saved_and_decoded(gpt2_vocabulary, tmp_p
     texts = ["<a b>", "\n", "😀", "你好", "gpt2np"]
     new = [AddedTokenOfOurs(text, 50257 + n, special=False) for n, text in enumerate(texts)]
     same = AddedTokenOfOurs("hello", 31373, special=False)
-    ours = Tokenizer(replace(gpt2.vocabulary, added_tokens=(same, *gpt2.vocabulary.added_tokens, *new)))
+    ours = Tokenizer(
+        replace(gpt2.vocabulary, added_tokens=(same, *gpt2.vocabulary.added_tokens, *new))
+    )
     ours.save(tmp_path)
     again, theirs = Tokenizer.load(tmp_path), Rust.from_file(str(tmp_path / "tokenizer.json"))
     text = "a<a b>\n😀 你好gpt2npx hello hellos the"

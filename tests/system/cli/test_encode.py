@@ -212,7 +212,9 @@ class TestBadInput:
     def test_options(self, corpus, tmp_path):
         out = tmp_path / "x.bin"
         self.check(encode(corpus, tmp_path / "x.npz", "--combine", "0"), 2, "--combine is 0")
-        self.check(encode(corpus, out, "--combine", "9"), 2, "--combine needs an .npz output", "x.bin")
+        self.check(
+            encode(corpus, out, "--combine", "9"), 2, "--combine needs an .npz output", "x.bin"
+        )
         self.check(encode(corpus, out, "--processes", "-1"), 2, "--processes is -1")
         self.check(encode(corpus, out, model=corpus), 1, "has no vocabulary")
         self.check(encode(corpus, out, "more"), 2, "more: the suffix selects the format")

@@ -226,7 +226,9 @@ class TestBadInput:
     def test_json_that_is_no_tokenizer(self, tmp_path, content):
         file = tmp_path / "config.json"
         file.write_text(content)
-        told = f'{file} is not a tokenizer.json: it has no "model" with a vocabulary; name the folder'
+        told = (
+            f'{file} is not a tokenizer.json: it has no "model" with a vocabulary; name the folder'
+        )
         self.check(tokenize("x", model=file), 1, told)
 
     def test_a_character_that_a_vocabulary_lacks(self, tmp_path):

@@ -1,0 +1,494 @@
+"""LanguageModel: text in, text out."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+from helpers.paths import CHECKOUT
+
+import gpt2np
+from gpt2np import (
+    CheckpointError,
+    ContextLengthError,
+    GenerationOptions,
+    InvalidArgumentError,
+    LanguageModel,
+    Tokenizer,
+)
+from gpt2np.errors import BatchError
+from gpt2np.generation import Scheduler
+from gpt2np.generation.streaming import pick_best
+from gpt2np.runtime.ranks import most_processes
+from gpt2np.tokenizer.gpt2_files import read_gpt2_files
+
+BUNDLED = CHECKOUT / "weights"
+PROMPTS = ["Once upon a time", "The", "", '"Oh dear!" said the little old woman, and ' * 5, "中"]
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    return LanguageModel.load(bundled)
+
+
+@pytest.fixture
+def copy_of_bundled(bundled, tmp_path):
+    for file in bundled.iterdir():
+        if file.name != "model.safetensors":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "model.safetensors").symlink_to(bundled / "model.safetensors")
+    return tmp_path
+
+
+def comparable(completion):
+    return dataclasses.replace(completion, seconds=0)
+
+
+class TestGenerate:
+    def test_result(self, lm):
+        result = lm.generate("Once upon a time", max_new_tokens=20, seed=5)
+        assert result.prompt == "Once upon a time"
+        assert result.prompt_ids == lm.tokenizer.encode("Once upon a time")
+        assert len(result.ids) == 20 and result.finish_reason == "length"
+        assert result.text == lm.tokenizer.decode(result.ids)
+        assert (result.seed, result.model) == (5, lm.name)
+        assert result.tokens_per_second == 20 / result.seconds > 0
+
+    def test_ids_as_prompt(self, lm):
+        ids = lm.tokenizer.encode("Once upon a time")
+        by_ids = lm.generate(ids, max_new_tokens=10, seed=1)
+        by_text = lm.generate("Once upon a time", max_new_tokens=10, seed=1)
+        assert comparable(by_ids) == comparable(by_text)
+
+    def test_empty_prompt_starts_from_end_of_text(self, lm):
+        result = lm.generate("", max_new_tokens=5, seed=0)
+        assert result.prompt_ids == [lm.tokenizer.eos_token_id] and len(result.ids) == 5
+
+    def test_end_of_text_in_a_prompt_is_plain_text(self, lm):
+        result = lm.generate("a<|endoftext|>b", max_new_tokens=1, seed=0)
+        assert lm.tokenizer.eos_token_id not in result.prompt_ids
+        assert lm.tokenizer.decode(result.prompt_ids) == "a<|endoftext|>b"
+
+    def test_seeds(self, lm):
+        texts = [lm.generate("The", max_new_tokens=30, seed=s).text for s in (1, 1, 2)]
+        assert texts[0] == texts[1] != texts[2]
+        chosen = lm.generate("The", max_new_tokens=30)
+        assert lm.generate("The", max_new_tokens=30, seed=chosen.seed).text == chosen.text
+        assert chosen.seed != lm.generate("The", max_new_tokens=1).seed
+
+    def test_end_of_text_ends_it(self, lm):
+        prompt = lm.tokenizer.encode("And they lived happily ever after.")
+        results = [lm.generate(prompt, seed=s, max_new_tokens=150) for s in range(12)]
+        ended = [r for r in results if r.finish_reason == "eos"]
+        assert ended
+        for result in ended:
+            assert result.ids[-1] == lm.tokenizer.eos_token_id
+            assert result.text == lm.tokenizer.decode(result.ids[:-1])
+
+    def test_the_contexts_end(self, lm):
+        context = lm.model.config.n_positions
+        ids = [5] * (context - 3)
+        result = lm.generate(ids, temperature=0, max_new_tokens=100)
+        assert result.finish_reason in ("length", "eos") and len(result.ids) <= 4
+        full = lm.generate([5] * context, max_new_tokens=100, seed=0)
+        assert len(full.ids) == 1
+        with pytest.raises(ContextLengthError, match=f"{context + 1} tokens, .* of {context}"):
+            lm.generate([5] * (context + 1))
+
+    def test_stop_strings(self, lm):
+        whole = lm.generate("Once upon a time", max_new_tokens=60, seed=3)
+        stop = whole.text[40:46]
+        result = lm.generate("Once upon a time", max_new_tokens=60, seed=3, stop=(stop,))
+        assert result.finish_reason == "stop"
+        assert result.text == whole.text[: whole.text.index(stop)]
+        assert result.ids == whole.ids[: len(result.ids)]
+
+    @pytest.mark.parametrize(
+        ("option", "message"),
+        [
+            ({"temperature": -1}, "temperature is -1; it must be 0"),
+            ({"temperature": float("nan")}, "temperature is nan"),
+            ({"temperature": float("inf")}, "temperature is inf"),
+            ({"top_k": -1}, "top_k is -1"),
+            ({"top_p": 0}, "top_p is 0; it must be above 0"),
+            ({"top_p": 1.1}, r"top_p is 1\.1"),
+            ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be an integer"),
+            ({"seed": -1}, "seed is -1"),
+            ({"seed": 1.5}, r"seed is 1\.5"),
+            ({"temperature": "hot"}, "temperature is 'hot'"),
+            ({"top_k": True}, "top_k is True"),
+            ({"stop": ("x", 5)}, "stop is"),
+            ({"stop": ("",)}, "stop is"),
+            ({"stop": ""}, "stop is ''"),
+        ],
+    )
+    def test_impossible_options_are_named(self, lm, option, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            lm.generate("x", **option)
+
+
+def test_logits_that_are_not_numbers_are_an_error(bundled):
+    lm = LanguageModel.load(bundled)
+    lm.model.weights["ln_f.bias"] = np.full_like(lm.model.weights["ln_f.bias"], np.nan)
+    expected = r"not numbers: NaN or infinite numbers are stored in ln_f\.bias"
+    with pytest.raises(CheckpointError, match=expected):
+        lm.generate("x")
+
+
+def test_ids_that_the_vocabulary_does_not_have(lm):
+    """Models with more rows than tokens may generate them, and take them back in a prompt."""
+    files = (BUNDLED / name for name in ("vocab.json", "merges.txt"))
+    vocabulary = read_gpt2_files(*files)
+    del vocabulary.ids[next(token for token, number in vocabulary.ids.items() if number == 300)]
+    few = LanguageModel(lm.model, Tokenizer(vocabulary))
+    result = few.generate([301, 300, 301], max_new_tokens=1, seed=0)
+    assert result.prompt == 2 * lm.tokenizer.decode([301])
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"bytes", [[1, 2]], [1.5]])
+def test_impossible_prompts(lm, prompt):
+    with pytest.raises(InvalidArgumentError, match="a prompt must be a text or a list of ids"):
+        lm.generate(prompt)
+
+
+def test_an_option_that_does_not_exist(lm):
+    with pytest.raises(TypeError, match="no option 'max_tokens'; there are temperature, "):
+        lm.generate("x", max_tokens=3)
+
+
+def test_one_stop_string(lm):
+    options = {"max_new_tokens": 40, "seed": 1}
+    results = [lm.generate("The", stop=stop, **options) for stop in (" the", [" the"], (" the",))]
+    assert comparable(results[0]) == comparable(results[1]) == comparable(results[2])
+
+
+class TestStream:
+    @pytest.mark.parametrize("prompt", PROMPTS)
+    def test_pieces_join_to_the_text(self, lm, prompt):
+        stream = lm.stream(prompt, max_new_tokens=50, seed=4, stop=(" and the", "zzz"))
+        pieces = list(stream)
+        assert "".join(pieces) == stream.completion.text
+        once = lm.generate(prompt, max_new_tokens=50, seed=4, stop=(" and the", "zzz"))
+        assert comparable(stream.completion) == comparable(once)
+
+    def test_text_comes_while_it_is_written(self, lm):
+        stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
+        first = next(stream)
+        assert first and len(stream.completion.ids) < 5
+        assert stream.completion.finish_reason is None
+
+    def test_cancelled_between_an_id_and_its_text(self, lm):
+        stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
+        first = next(stream)
+        stream.step()
+        rest = stream.cancel()
+        assert stream.completion.text == first + rest == lm.tokenizer.decode(stream.sequence.ids)
+
+    def test_cancelled(self, lm):
+        stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
+        pieces = [next(stream), next(stream)]
+        pieces.append(stream.cancel())
+        assert stream.completion.finish_reason == "cancelled"
+        assert list(stream) == [] and stream.completion.text == "".join(pieces)
+
+
+class TestBatch:
+    @pytest.mark.parametrize("temperature", [0, 0.8])
+    def test_each_prompt_gets_what_it_gets_alone(self, lm, temperature):
+        options = {"max_new_tokens": 60, "temperature": temperature}
+        batch = lm.generate_batch(PROMPTS, seed=10, **options)
+        for i, (prompt, found) in enumerate(zip(PROMPTS, batch, strict=True)):
+            alone = lm.generate(prompt, seed=10 + i, **options)
+            assert comparable(found) == comparable(alone)
+
+    def test_sequences_end_at_their_own_time(self, lm):
+        batch = lm.generate_batch([[5] * 510, [5] * 3], max_new_tokens=40, temperature=0)
+        assert len(batch[0].ids) <= 3 < len(batch[1].ids)
+
+    def test_no_prompts(self, lm):
+        assert lm.generate_batch([]) == []
+
+    def test_one_text_is_no_list_of_prompts(self, lm):
+        with pytest.raises(InvalidArgumentError, match="must be a list"):
+            lm.generate_batch("abc")
+
+
+class TestOptionsOfEach:
+    def test_every_prompt_its_own(self, lm):
+        each = [
+            {"temperature": 0},
+            {"seed": 77, "stop": "e"},
+            {"max_new_tokens": 5},
+            {"repetition_penalty": 1.5, "top_p": 0.5},
+            {"num_return_sequences": 2, "best_of": 3},
+        ]
+        batch = lm.generate_batch(PROMPTS, each, max_new_tokens=20, seed=10)
+        seeds = [10, 77, 12, 13, 14]
+        for prompt, options, seed, found in zip(PROMPTS, each, seeds, batch, strict=True):
+            alone = lm.generate(prompt, **{"max_new_tokens": 20, "seed": seed} | options)
+            assert alone.ids == found.ids and alone.text == found.text
+            assert len(found.alternatives) == len(alone.alternatives)
+
+    def test_seeds_are_counted_over_prompts_and_samples(self, lm):
+        batch = lm.generate_batch(["The", "A"], seed=5, num_return_sequences=3, max_new_tokens=8)
+        found = [one for first in batch for one in [first, *first.alternatives]]
+        assert [one.seed for one in found] == [5, 6, 7, 8, 9, 10]
+        for one in found:
+            alone = lm.generate(one.prompt, seed=one.seed, max_new_tokens=8)
+            assert comparable(alone) == dataclasses.replace(one, seconds=0, alternatives=())
+
+    def test_a_prompt_that_fails_is_told(self, lm):
+        words = [[i] for i in range(4096)]
+        with pytest.raises(InvalidArgumentError, match=r"^after 0 tokens every token is ruled out"):
+            lm.generate("a", bad_words_ids=words)
+        with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
+            list(lm.stream("a", bad_words_ids=words))
+
+    def test_a_prompt_that_fails_hurts_no_other(self, lm):
+        """The failed one is named, and what came of the others is there."""
+        banned = {"bad_words_ids": [[i] for i in range(4096)]}
+        prompts, options = ["a", "b", "c"], {"max_new_tokens": 6, "seed": 3}
+        with pytest.raises(BatchError, match=r"^prompt 2 of 3: .* every token is ruled") as caught:
+            lm.generate_batch(prompts, [{}, banned, {}], **options)
+        found = caught.value.completions
+        assert [each.finish_reason for each in found] == ["length", "cancelled", "length"]
+        assert found[1].ids == []
+        plain = lm.generate_batch(prompts, **options)
+        assert [each.ids for each in found[::2]] == [each.ids for each in plain[::2]]
+
+    def test_best_of_what_was_cancelled(self, lm):
+        """Those that had not begun are not the best."""
+        streams = lm.streams(
+            "The king", best_of=20, num_return_sequences=18, seed=1, max_new_tokens=30
+        )
+        scheduler = Scheduler(lm.model)
+        for stream in streams:
+            scheduler.add(stream.sequence)
+        for _ in range(5):
+            scheduler.step()
+        for stream in streams:
+            stream.cancel()
+        found = pick_best(streams)
+        texts = [found.text, *(each.text for each in found.alternatives)]
+        assert all(texts[:16]) and texts[16:] == ["", ""]
+
+    def test_as_many_options_as_prompts(self, lm):
+        with pytest.raises(InvalidArgumentError, match="2 prompts with 1 sets of options"):
+            lm.generate_batch(["a", "b"], [{}])
+
+    def test_more_than_run_at_once(self, lm):
+        prompts = [f"Chapter {number}" for number in range(40)]
+        batch = lm.generate_batch(prompts, max_new_tokens=4, seed=3)
+        assert comparable(batch[39]) == comparable(
+            lm.generate(prompts[39], max_new_tokens=4, seed=42)
+        )
+
+
+class TestStops:
+    def test_ids(self, lm):
+        whole = lm.generate("Once upon a time", max_new_tokens=40, seed=3)
+        place = next(i for i in range(5, 40) if whole.ids[i] not in whole.ids[:i])
+        found = lm.generate(
+            "Once upon a time", max_new_tokens=40, seed=3, stop_token_ids=[whole.ids[place]]
+        )
+        assert found.ids == whole.ids[: place + 1] and found.finish_reason == "stop"
+        assert found.text == lm.tokenizer.decode(whole.ids[:place])
+
+    def test_expressions(self, lm):
+        whole = lm.generate("Once upon a time", max_new_tokens=80, seed=3).text
+        found = lm.generate("Once upon a time", max_new_tokens=80, seed=3, stop_regex=r"[.!?]\W")
+        end = next(i for i in range(len(whole)) if whole[i] in ".!?" and not whole[i + 1].isalnum())
+        assert found.text == whole[:end] and found.finish_reason == "stop"
+
+    def test_no_end_of_text(self, lm):
+        prompt, options = "Once upon a time", {"max_new_tokens": 60, "temperature": 0}
+        options["logit_bias"] = {4095: 8}
+        ended = lm.generate(prompt, **options)
+        assert ended.finish_reason == "eos" and len(ended.ids) < 30
+        never = lm.generate(prompt, **options, ignore_eos=True)
+        assert never.finish_reason == "length" and len(never.ids) == 60
+        later = lm.generate(prompt, **options, min_new_tokens=30)
+        assert len(later.ids) >= 30 and 4095 not in later.ids[:30]
+        assert never.ids[: len(ended.ids) - 1] == ended.ids[:-1]
+
+    def test_bad_words_as_texts(self, lm):
+        options = {"temperature": 0, "max_new_tokens": 40}
+        plain = lm.generate("Once upon a time there was a", **options).text
+        word = next(w for w in plain.split() if w.isalpha() and len(w) > 2)
+        found = lm.generate("Once upon a time there was a", **options, bad_words=[word]).text
+        assert f" {word} " in f" {plain} " and f" {word} " not in f" {found} "
+
+    def test_ids_that_the_model_does_not_have(self, lm):
+        for option in (
+            {"stop_token_ids": [4096]},
+            {"logit_bias": {9999: 1}},
+            {"bad_words_ids": [[5000]]},
+        ):
+            with pytest.raises(InvalidArgumentError, match="is not in the model's vocabulary of"):
+                lm.generate("x", **option)
+
+
+def test_an_end_of_text_that_has_no_row_is_never_banned(lm):
+    other = LanguageModel(lm.model, lm.tokenizer, eos_token_ids=frozenset({4095, 9999}))
+    options = {"seed": 1, "max_new_tokens": 5}
+    assert (
+        other.generate("The", ignore_eos=True, **options).ids
+        == lm.generate("The", ignore_eos=True, **options).ids
+    )
+
+
+def test_beams_that_the_models_file_proposes(copy_of_bundled):
+    """They give way to a stream, and to options that ask for samples."""
+    (copy_of_bundled / "generation_config.json").write_text('{"num_beams": 3}')
+    lm = LanguageModel.load(copy_of_bundled)
+    options = {"max_new_tokens": 8}
+    beams = lm.generate("Once upon", **options)
+    assert beams.ids == lm.generate("Once upon", num_beams=3, **options).ids
+    greedy = lm.generate("Once upon", num_beams=1, temperature=0, **options)
+    assert "".join(lm.stream("Once upon", **options)) == greedy.text
+    sampled = lm.generate("Once upon", temperature=0.8, seed=1, **options)
+    assert (
+        sampled.ids == lm.generate("Once upon", temperature=0.8, seed=1, num_beams=1, **options).ids
+    )
+
+
+def test_logits_that_are_not_numbers_with_samples_and_beams(bundled):
+    lm = LanguageModel.load(bundled)
+    lm.model.weights["ln_f.bias"] = np.full_like(lm.model.weights["ln_f.bias"], np.nan)
+    for options in ({"num_return_sequences": 2}, {"num_beams": 2}, {"prompt_logprobs": 1}):
+        with pytest.raises(CheckpointError, match="not numbers"):
+            lm.generate("one two three", **options)
+
+
+def test_several_processes_write_the_same(bundled, lm):
+    other = LanguageModel.load(bundled, draft=bundled, processes=2)
+    prompts, options = ["The king", "Once upon a time", "A fox"], {"max_new_tokens": 30, "seed": 3}
+    found = [text.ids for text in other.generate_batch(prompts, **options)]
+    assert found == [text.ids for text in lm.generate_batch(prompts, **options)]
+    if most_processes() > 1:
+        assert len(other.model.process_ids) == len(other.draft.process_ids) == 1
+
+
+def test_samples_are_no_single_stream(lm):
+    with pytest.raises(InvalidArgumentError, match="2 samples can't be one stream"):
+        lm.stream("x", num_return_sequences=2)
+    streams = lm.streams("Once", num_return_sequences=2, seed=4, max_new_tokens=9)
+    texts = ["".join(stream) for stream in reversed(streams)]
+    assert texts == [lm.generate("Once", seed=s, max_new_tokens=9).text for s in (5, 4)]
+
+
+def test_a_huge_prompt(lm):
+    with pytest.raises(ContextLengthError, match="more than the model's context of 512; shorten"):
+        lm.generate("word " * 2_000_000)
+
+
+class TestDefaults:
+    def change(self, folder, **content):
+        (folder / "generation_config.json").write_text(json.dumps(content))
+        return LanguageModel.load(folder)
+
+    def test_without_a_file(self, copy_of_bundled):
+        (copy_of_bundled / "generation_config.json").unlink()
+        lm = LanguageModel.load(copy_of_bundled)
+        assert lm.defaults == GenerationOptions()
+        assert (lm.defaults.temperature, lm.defaults.top_k) == (0.8, 40)
+        assert lm.eos_token_ids == {4095}
+
+    def test_the_models_file_comes_first(self, copy_of_bundled):
+        lm = self.change(
+            copy_of_bundled,
+            temperature=0.5,
+            top_k=3,
+            top_p=0.7,
+            max_new_tokens=7,
+            eos_token_id=[1, 2],
+        )
+        assert lm.defaults == GenerationOptions(
+            max_new_tokens=7, temperature=0.5, top_k=3, top_p=0.7
+        )
+        assert lm.eos_token_ids == {1, 2}
+        assert len(lm.generate("x", seed=0).ids) <= 7
+
+    def test_do_sample_false_means_greedy(self, copy_of_bundled):
+        assert self.change(copy_of_bundled, do_sample=False).defaults.temperature == 0
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "{",
+            "[]",
+            '{"top_p": 7}',
+            '{"temperature": "hot"}',
+            '{"temperature": true}',
+            '{"temperature": 1' + "0" * 400 + "}",
+            '{"top_k": 2.5}',
+            '{"max_new_tokens": 20.5}',
+            '{"eos_token_id": 1.5}',
+        ],
+    )
+    def test_damaged(self, copy_of_bundled, content):
+        (copy_of_bundled / "generation_config.json").write_text(content)
+        with pytest.raises(CheckpointError, match=r"generation_config\.json"):
+            LanguageModel.load(copy_of_bundled)
+
+    def test_a_vocabulary_that_is_too_large_for_the_model(self, copy_of_bundled, gpt2_vocabulary):
+        for name in ("vocab.json", "merges.txt"):
+            (copy_of_bundled / name).write_bytes((gpt2_vocabulary / name).read_bytes())
+        with pytest.raises(CheckpointError, match=r"vocabulary has 50257 tokens, .* only 4096"):
+            LanguageModel.load(copy_of_bundled)
+
+
+def test_what_the_generation_config_asks_for_in_vain_is_told(copy_of_bundled):
+    asked = {"guidance_scale": 1.5, "penalty_alpha": 0.6, "eta_cutoff": 0, "min_length": None}
+    (copy_of_bundled / "generation_config.json").write_text(json.dumps(asked))
+    with pytest.warns(UserWarning, match=r"sets penalty_alpha, guidance_scale, which gpt2np ign"):
+        LanguageModel.load(copy_of_bundled)
+
+
+def test_an_empty_prompt_where_the_end_of_text_has_no_row(copy_of_bundled):
+    (copy_of_bundled / "added_tokens.json").write_text('{"<|im_end|>": 4096}')
+    (copy_of_bundled / "special_tokens_map.json").write_text('{"eos_token": "<|im_end|>"}')
+    lm = LanguageModel.load(copy_of_bundled)
+    assert lm.tokenizer.eos_token_id == 4096
+    assert lm.generate("", seed=1, max_new_tokens=3).prompt_ids == [4095]
+
+
+def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
+    """As in fine-tunes that add a token for padding and leave the embedding as it is."""
+    (copy_of_bundled / "added_tokens.json").write_text('{"[PAD]": 4096}')
+    roles = {"pad_token": "[PAD]", "eos_token": "<|endoftext|>"}
+    (copy_of_bundled / "special_tokens_map.json").write_text(json.dumps(roles))
+    lm = LanguageModel.load(copy_of_bundled)
+    assert lm.tokenizer.vocab_size == 4097
+    assert lm.generate("Once", seed=1, max_new_tokens=5).ids
+    with pytest.raises(InvalidArgumentError, match="id 4096 is not in the model's vocabulary"):
+        lm.generate([4096])
+    (copy_of_bundled / "special_tokens_map.json").unlink()  # now a text may become it
+    with pytest.raises(CheckpointError, match=r"has 4097 tokens, .* only 4096"):
+        LanguageModel.load(copy_of_bundled)
+
+
+@pytest.mark.parametrize("wrong", [3, True, b"bundled", ["bundled"]])
+def test_what_is_no_models_name(wrong):
+    told = f"the model is {re.escape(repr(wrong))}; it must be a name or a path"
+    with pytest.raises(InvalidArgumentError, match=told):
+        gpt2np.load(wrong)
+    with pytest.raises(InvalidArgumentError, match=told):
+        gpt2np.load("bundled", draft=wrong)
+
+
+def test_every_public_name_exists_and_is_documented():
+    for name in gpt2np.__all__:
+        assert getattr(gpt2np, name).__doc__
+        assert name in dir(gpt2np) and name in gpt2np.__doc__ + gpt2np.errors.__doc__
+    with pytest.raises(AttributeError, match="nonsense"):
+        gpt2np.nonsense  # noqa: B018
+
+
+def test_float64(bundled):
+    lm = LanguageModel.load(bundled, "float64")
+    assert lm.model.dtype == np.float64
+    assert lm.generate("The", temperature=0, max_new_tokens=20).ids == (
+        LanguageModel.load(bundled).generate("The", temperature=0, max_new_tokens=20).ids
+    )
