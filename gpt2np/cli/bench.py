@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.streams import notice
-from gpt2np.kernels.threads import set_threads, threads_in_use
+from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.benchmark.suite import Results
@@ -66,7 +66,7 @@ def _measure(args: argparse.Namespace) -> "Results":
             bar.n += 1  # the number of the part that begins
             bar.refresh()
 
-        return run_suite(source, args.dtype, threads_in_use(), plan, tell)
+        return run_suite(source, args.dtype, thread_count(), plan, tell)
 
 
 _BAR = "{desc:<28}{bar:20} {n_fmt} of {total_fmt}, {elapsed}"

@@ -21,7 +21,7 @@ from gpt2np.cli.model_and_prompt import add_model_arguments
 from gpt2np.cli.streams import notice
 from gpt2np.cli.text_input import argument, decoded, without_newline
 from gpt2np.errors import GPT2NPError
-from gpt2np.kernels.threads import set_threads, threads_in_use
+from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession
@@ -63,7 +63,7 @@ def _session(args: argparse.Namespace, options: Any) -> "ChatSession":
     source = find_model(args.model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        lm = LanguageModel.load(source.folder, args.dtype, processes=threads_in_use())
+        lm = LanguageModel.load(source.folder, args.dtype, processes=thread_count())
     lm.name = source.name
     template: ChatTemplate | None
     roles = lm.tokenizer.vocabulary.roles

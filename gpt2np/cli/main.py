@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from gpt2np import __version__
 from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
-from gpt2np.kernels.threads import let_idle_threads_sleep
+from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
 COMMANDS = (
     "generate",
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 def run(arguments: Sequence[str]) -> int:
     """Run the command that `arguments` name; returns the exit code."""
     prepare_streams()
-    let_idle_threads_sleep()
+    let_idle_blas_threads_sleep()
     gc.set_threshold(50_000)  # to look for garbage in a vocabulary takes longer than to read it
     # A module is imported for whoever names its command, all of them for who asks which there are.
     named = arguments[0] in COMMANDS if arguments else False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.text_input import argument, file_content, standard_input, without_newline
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.kernels.threads import set_threads, threads_in_use
+from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
@@ -67,7 +67,7 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        draft, processes = getattr(args, "draft", None), threads_in_use()
+        draft, processes = getattr(args, "draft", None), thread_count()
         lm = LanguageModel.load(args.model, args.dtype, draft, processes)
     why = f" ({lm.fallback_reason}; choose another with --model)" if lm.fallback_reason else ""
     told = (str(warning.message) for warning in caught)
