@@ -153,7 +153,8 @@ def completions(ranks: int = 1) -> Iterator[Array]:
         {"regex": "[a-z ]+\\.", "seed": 7},
     ]
     for options in decodings:
-        done = lm.generate(story, **{**options, "max_new_tokens": 60})
+        options["max_new_tokens"] = 60
+        done = lm.generate(story, **options)
         yield np.array(done.ids)
     many = lm.generate_batch([story[:n] for n in range(10, 40, 2)], max_new_tokens=30, seed=1)
     for completion in many:
