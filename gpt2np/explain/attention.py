@@ -52,7 +52,8 @@ def attention_section(run: Run, numbers: Numbers) -> str:
     """Return the markup of the section on the focused head."""
     focus, attn = run.focus, f"blocks.{run.focus.layer}.attn"
     _add_score_numbers(run, numbers)
-    heads, size, scale = run.config.n_head, *_head_size_and_scale(run)
+    heads, size = run.config.n_head, run.config.n_embd // run.config.n_head
+    scale = run.config.attention_scale(focus.layer)
     summary = (
         f"Each of the {heads} heads of block {focus.layer} computes three short vectors of {size} "
         "numbers from every token: a query (what the token looks for), a key (what it can be "
@@ -77,17 +78,13 @@ def attention_section(run: Run, numbers: Numbers) -> str:
     return section("attention", "One head’s attention", summary, "\n".join(body), level=3)
 
 
-def _head_size_and_scale(run: Run) -> tuple[int, float]:
-    return run.config.n_embd // run.config.n_head, run.config.attention_scale(run.focus.layer)
-
-
 def _add_score_numbers(run: Run, numbers: Numbers) -> None:
     focus, attn = run.focus, f"blocks.{run.focus.layer}.attn"
     for letter in "qkv":
         numbers.add(f"{attn}.{letter}", run.arrays[f"{attn}.{letter}"], carry=True)
     query = run.arrays[f"{attn}.q"][focus.head, focus.position]
     keys = run.arrays[f"{attn}.k"][focus.head, : focus.position + 1]
-    _, scale = _head_size_and_scale(run)
+    scale = run.config.attention_scale(focus.layer)
     arrays = score_terms(query, keys[focus.key], scale) | softmax_row(query, keys, scale)
     pattern = run.arrays[f"{attn}.pattern"]
     arrays["row.pattern"] = pattern[focus.head, focus.position, : focus.position + 1]
