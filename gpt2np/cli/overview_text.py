@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpt2np.interp.compare import Difference, worst_per_layer
 from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview, token_bytes
-from gpt2np.tokenizer.layout import SPACE_SIGN, Style, columns_of, token_rows, visible
+from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
 
 _LABEL = 9  # columns for "block 47"
 _TOKEN = 8  # of a token in a table
@@ -41,25 +41,25 @@ def _lens(seen: Overview, table: Mapping[int, bytes], width: int, style: Style) 
     """
     total, shown = len(seen.ids), min(len(seen.lens.positions), lens_columns(width))
     which = "" if shown == total else f" (the last {shown} of {total} tokens)"
-    yield style.strong(f"logit lens: what comes next, if the model ended there{which}")
+    yield style.bold(f"logit lens: what comes next, if the model ended there{which}")
     heads = [_fitted(token, _CELL) for token in token_bytes(seen.ids[-shown:], table)]
-    yield style.faint("after".ljust(_LABEL) + "".join(heads).rstrip())
+    yield style.dim("after".ljust(_LABEL) + "".join(heads).rstrip())
     ids, probabilities = seen.lens.ids[:, -shown:, 0], seen.lens.probabilities[:, -shown:, 0]
     for point, row, p in zip(seen.lens.points, ids, probabilities, strict=True):
         cells = []
         for number, token in enumerate(token_bytes(row.tolist(), table)):
             cell = f"{_fitted(token, _TOKEN)}{p[number]:5.0%}"
-            cells.append(style.strong(cell) if row[number] == ids[-1, number] else cell)
-        yield style.faint(_label(point).ljust(_LABEL)) + " ".join(cells)
+            cells.append(style.bold(cell) if row[number] == ids[-1, number] else cell)
+        yield style.dim(_label(point).ljust(_LABEL)) + " ".join(cells)
 
 
 def _attention(seen: Overview, tokens: Sequence[bytes], width: int, style: Style) -> Iterator[str]:
     """The largest weights of each block."""
-    yield style.strong("attention: where the last token looks (head→token@position)")
+    yield style.bold("attention: where the last token looks (head→token@position)")
     shown = max(1, (width - _LABEL) // _LOOK)
     for looks in seen.looks:
         cells = "".join(_look(look, tokens) for look in looks[:shown])
-        yield style.faint(f"block {looks[0].layer}".ljust(_LABEL)) + cells.rstrip()
+        yield style.dim(f"block {looks[0].layer}".ljust(_LABEL)) + cells.rstrip()
 
 
 def _look(look: AttentionWeight, tokens: Sequence[bytes]) -> str:
@@ -70,13 +70,13 @@ def _look(look: AttentionWeight, tokens: Sequence[bytes]) -> str:
 
 def _next(seen: Overview, table: Mapping[int, bytes], style: Style) -> Iterator[str]:
     """A bar for each of the likeliest, the first being the longest, and what the others share."""
-    yield style.strong("next token")
+    yield style.bold("next token")
     most = seen.next_probabilities[0]
     for token, p in zip(token_bytes(seen.next_ids, table), seen.next_probabilities, strict=True):
         yield f"{_fitted(token, 2 * _TOKEN)}{p:6.1%} {_bar(p / most)}".rstrip()
     others = seen.vocab_size - len(seen.next_ids)
     left = max(0.0, 1 - sum(seen.next_probabilities))
-    yield style.faint(f"{f'{others:,} others':<{2 * _TOKEN}}{left:6.1%}")
+    yield style.dim(f"{f'{others:,} others':<{2 * _TOKEN}}{left:6.1%}")
 
 
 def _bar(share: float) -> str:
@@ -92,7 +92,7 @@ def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
         f"{n.least:>12.4g}{n.mean:>12.4g}{n.largest:>12.4g}"
         for n in numbers
     ]
-    return "\n".join([style.strong("arrays"), style.faint(head), *lines])
+    return "\n".join([style.bold("arrays"), style.dim(head), *lines])
 
 
 def difference_table(differences: Sequence[Difference], style: Style) -> str:
@@ -103,7 +103,7 @@ def difference_table(differences: Sequence[Difference], style: Style) -> str:
         f"{_label(d.point):<{_LABEL}}{d.point:<26}{d.largest:>10.1e}{d.mean:>10.1e}{d.size:>18.4g}"
         for d in worst_per_layer(differences)
     ]
-    return "\n".join([style.strong(title), style.faint(head), *lines])
+    return "\n".join([style.bold(title), style.dim(head), *lines])
 
 
 def _label(point: str) -> str:
@@ -113,13 +113,13 @@ def _label(point: str) -> str:
 
 def _fitted(token: bytes, columns: int) -> str:
     """A token as text that can be seen, in so many columns; what is too long ends in …"""
-    text = visible(token).replace(" ", SPACE_SIGN)
-    if columns_of(text) >= columns:
-        while columns_of(text) >= columns - 1:
+    text = escape_token(token).replace(" ", SPACE_SYMBOL)
+    if display_width(text) >= columns:
+        while display_width(text) >= columns - 1:
             text = text[:-1]
         text += "…"
     return _padded(text, columns)
 
 
 def _padded(text: str, columns: int) -> str:
-    return text + " " * (columns - columns_of(text))
+    return text + " " * (columns - display_width(text))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpt2np.interp.summary import Overview
     from gpt2np.kernels.array import Array
     from gpt2np.language_model import LanguageModel
-    from gpt2np.tokenizer.layout import Style
+    from gpt2np.tokenizer.display import Style
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -168,7 +168,7 @@ def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) 
 
 
 def _style() -> "Style":
-    from gpt2np.tokenizer.layout import Style
+    from gpt2np.tokenizer.display import Style
 
     return Style(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
 
