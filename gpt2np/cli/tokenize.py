@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.streams import notice
-from gpt2np.cli.text_input import argument, file_content, standard_input
+from gpt2np.cli.output import print_stderr
+from gpt2np.cli.text_input import decode_argument, read_stdin, read_text_file
 from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
 
@@ -65,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
         _refuse_special_tokens(texts, tokenizer)
     options = {"allowed_special": "all"} if args.special == "allow" else {"disallowed_special": ()}
     shown = [_shown(text, tokenizer, options, args) for text in texts]
-    notice(which)
+    print_stderr(which)
     in_lines = args.ids or args.count or args.json
     if args.merges and not in_lines:
-        notice(MERGES_LEGEND)
+        print_stderr(MERGES_LEGEND)
     print(("\n" if in_lines else "\n\n").join(shown), flush=True)
     if not (in_lines or args.merges or args.offsets):
-        notice(_summary(texts, sum(tokenizer.count(text, **options) for text in texts)))
+        print_stderr(_summary(texts, sum(tokenizer.count(text, **options) for text in texts)))
     return 0
 
 
@@ -145,11 +145,11 @@ def _texts(args: argparse.Namespace) -> list[str]:
     if args.file is not None:
         if args.texts:
             raise InvalidArgumentError("give either TEXT or --file, not both")
-        return [file_content(args.file)]
+        return [read_text_file(args.file)]
     if not args.texts and sys.stdin.isatty():
         raise InvalidArgumentError("no text; give TEXT, --file FILE, or - for standard input")
     return [
-        standard_input("text") if text == "-" else argument(text, "TEXT")
+        read_stdin("text") if text == "-" else decode_argument(text, "TEXT")
         for text in args.texts or ["-"]
     ]
 

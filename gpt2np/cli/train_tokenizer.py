@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.streams import notice
+from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def run(args: argparse.Namespace) -> int:
     if len(trained.tokens) != options.vocab_size:
         short = len(trained.tokens) < options.vocab_size
         why = "no pair is left to merge" if short else "the alphabet alone has so many"
-        notice(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {why}")
+        print_stderr(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {why}")
     write_vocabulary(trained.vocabulary, args.out)
-    notice(f"written to {args.out}")
+    print_stderr(f"written to {args.out}")
     blocks = _blocks(files, corpus, skip_errors=args.skip_errors, told=True)
     report = report_training(trained, _with_bar(blocks, "measuring"))
     print(json.dumps(as_json(report), ensure_ascii=False) if args.json else as_text(report))
@@ -147,7 +147,7 @@ def _blocks(
 
     def skip(error: UnreadableFileError) -> None:
         if not told:
-            notice(f"skipped: {error}")
+            print_stderr(f"skipped: {error}")
 
     return read_blocks(files, corpus, skip if skip_errors else None)
 
