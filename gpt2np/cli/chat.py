@@ -1,10 +1,10 @@
 """Chat with a model in the terminal.
 
-A model with a chat template answers messages. A base model, such as GPT-2, has no
-template: it continues the text that you and the model write in turns, and an empty
-line lets it continue. Lines that start with / are commands; /help lists them.
-Ctrl-C stops an answer, and Ctrl-D exits. Answers go to stdout, everything else to
-stderr. Input from a file or a pipe gets no prompts.
+A model with a chat template answers messages. A base model, such as GPT-2, has
+no template: it continues the text that you and the model write in turns, and an
+empty line lets it continue. Lines that start with / are commands; /help lists
+them. Ctrl-C stops an answer, and Ctrl-D exits. Answers go to stdout, everything
+else to stderr. Input from a file or a pipe gets no prompts.
 """
 
 import argparse

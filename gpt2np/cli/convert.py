@@ -1,9 +1,10 @@
 """Convert a model to another dtype, or to one file or shards.
 
-DST becomes a folder that gpt2np and transformers can load, with the tensor names
-and layout of GPT2LMHeadModel. Vocabulary, model card and generation config are
-copied. SRC must hold safetensors files. The conversion writes a temporary folder,
-reads it back, compares the weights, and renames the folder to DST.
+DST becomes a folder that gpt2np and transformers can load, with the tensor
+names and layout of GPT2LMHeadModel. Vocabulary, model card and generation
+config are copied. SRC must hold safetensors files. The conversion writes a
+temporary folder, reads it back, compares the weights, and renames the folder to
+DST.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Evaluate a model: perplexity, LAMBADA, WikiText or multiple choice.
 
-Every TASK follows a published definition; 'gpt2np eval TASK --help' describes it.
+Every TASK follows a published definition, which 'gpt2np eval TASK --help'
+describes.
 """
 
 import argparse
@@ -28,11 +29,11 @@ _PERPLEXITY = """Perplexity of texts, with a sliding window.
 
 The model reads a document in windows of K tokens (--context), and each window
 starts S tokens (--stride) after the previous one. Each token is scored once, in
-the first window that contains it, given the tokens before it in that window. The
-first token of a document is not scored; with S = K, neither is the first token of
-any window. All scored tokens have the same weight. The program in Hugging Face's
-perplexity guide gives overlapping windows slightly less weight than the first;
-the second line of the result reproduces it.
+the first window that contains it, given the tokens before it in that window.
+The first token of a document is not scored; with S = K, neither is the first
+token of any window. All scored tokens have the same weight. The program in
+Hugging Face's perplexity guide gives overlapping windows slightly less weight
+than the first; the second line of the result reproduces it.
 
 In a text file, <|endoftext|> separates documents; line ends next to it are
 ignored. A .jsonl file has one document per line, in a field of a JSON object.
@@ -43,29 +44,30 @@ _LAMBADA = """Accuracy on the last word of passages (Paperno et al. 2016).
 
 FILE is a .jsonl file with one passage per line, in a field of a JSON object.
 
-harness      lambada_openai of lm-evaluation-harness. The target is the last word
-             with the space before it. It is correct if every token of the target
-             is the most likely one. Perplexity is exp of the mean negative log
-             probability of a target.
+harness      lambada_openai of lm-evaluation-harness. The target is the last
+             word with the space before it. It is correct if every token of the
+             target is the most likely one. Perplexity is exp of the mean
+             negative log probability of a target.
 gpt2-paper   What is public of the evaluation in the GPT-2 paper, whose code is
              not. The target is the last token, which may be part of a word. A
              second accuracy uses a stop-word filter: a stop word with a space
              before it is never predicted. OpenAI's list is not public; the
              default is a list of common English function words."""
 
-_WIKITEXT = """Word and byte perplexity on WikiText, as in lm-evaluation-harness.
+_WIKITEXT = """Word and byte perplexity on WikiText.
 
-FILE is a WikiText file as published (wiki.test.raw), which is split into pages at
-the titles, or a .jsonl file with a page in the field "page" of every line. The
-model reads every page detokenized, after <|endoftext|>, in consecutive windows of
-the whole context. Words and bytes are counted in FILE, before detokenization."""
+Follows the task wikitext of lm-evaluation-harness. FILE is a WikiText file as
+published (wiki.test.raw), which is split into pages at the titles, or a .jsonl
+file with a page in the field "page" of every line. The model reads every page
+detokenized, after <|endoftext|>, in consecutive windows of the whole context.
+Words and bytes are counted in FILE, before detokenization."""
 
 _CHOICES = """Accuracy on multiple-choice questions.
 
-A line of FILE is {"context": ..., "choices": [text, ...], "answer": index from 0},
-or a published record of HellaSwag, ARC or PIQA, which is worded as in
-lm-evaluation-harness, without examples. The predicted choice has the highest log
-probability (acc of the harness), the highest log probability per character
+A line of FILE is {"context": ..., "choices": [text, ...], "answer": index from
+0}, or a published record of HellaSwag, ARC or PIQA, which is worded as in
+lm-evaluation-harness, without examples. The predicted choice has the highest
+log probability (acc of the harness), the highest log probability per character
 (acc_norm), or per byte (acc_bytes)."""
 
 

@@ -3,9 +3,9 @@
 Every number on the page comes from the model. The page follows the text to
 tokens and vectors, through one block in detail, to the next token and its
 sampling. It also shows the logit lens, the KV cache, all tensors, timings, and
-the difference between float32 and float64. The page is one file and needs only a
-browser. It covers at most 64 tokens; --window selects them from a longer prompt,
-and the model then processes only the selected tokens.
+the difference between float32 and float64. The page is one file and needs only
+a browser. It covers at most 64 tokens; --window selects them from a longer
+prompt, and the model then processes only the selected tokens.
 """
 
 import argparse

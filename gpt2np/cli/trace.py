@@ -1,11 +1,12 @@
 """Show the logit lens, attention and next token of a prompt, or save activations.
 
 The logit lens applies the final layer norm and the unembedding to the output of
-every block: it shows the token that each block would predict, and its probability.
-On a terminal, predictions that equal the last block's are bold.
+every block: it shows the token that each block would predict, and its
+probability. On a terminal, predictions that equal the last block's are
+highlighted.
 
---npz saves the activations of the forward pass: all of them, or those that --points
-selects, as in --npz x.npz --points 'blocks.*.attn.pattern'.
+--npz saves the activations of the forward pass: all of them, or those that
+--points selects, as in --npz x.npz --points 'blocks.*.attn.pattern'.
 """
 
 import argparse

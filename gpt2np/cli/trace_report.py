@@ -38,7 +38,7 @@ def lens_columns(width: int) -> int:
 def _lens_lines(
     overview: Overview, table: Mapping[int, bytes], width: int, style: Style
 ) -> Iterator[str]:
-    """Yield a line per residual, with a column per token; predictions of the last row are bold."""
+    """Yield a line per residual, with a column per token; predictions of the last row stand out."""
     lens, total = overview.lens, len(overview.ids)
     n_columns = min(len(lens.positions), lens_columns(width))
     suffix = "" if n_columns == total else f" (the last {n_columns} of {total} tokens)"
