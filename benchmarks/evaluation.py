@@ -74,7 +74,7 @@ ENGINES = {"gpt2np": gpt2np_pass, "transformers": transformers_pass}
 
 def work(engine: str, folder: str, file: str) -> None:
     """A worker: [first, stop] of the ids in `file`, a line each, in; time and result out."""
-    from gpt2np.benchmark.peak_memory import peak_memory
+    from gpt2np.benchmark.process import peak_memory
 
     score, context = ENGINES[engine](folder)
     ids = np.load(file)

@@ -34,7 +34,7 @@ def read_stories(path: Path) -> list[str]:
 def model_bits(lm: LanguageModel, stories: Iterable[str]) -> float:
     """Windows of the whole context, each moved on by half of it; only new tokens are counted."""
     context = lm.model.config.n_positions
-    end = lm.tokenizer.end_of_text
+    end = lm.tokenizer.eos_token_id
     nats = 0.0
     for story in tqdm(stories, desc="model", disable=None):
         ids = np.array([end, *lm.tokenizer.encode(story), end])
@@ -109,7 +109,7 @@ def main(folder: Path) -> None:
     lm = LanguageModel.load("bundled")
 
     def ids(stories: list[str]) -> Keys:
-        end = lm.tokenizer.end_of_text
+        end = lm.tokenizer.eos_token_id
         encoded = [np.array([end, *lm.tokenizer.encode(story)], np.uint64) for story in stories]
         return np.concatenate(encoded)
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np.benchmark.timing import seconds_of
-from gpt2np.checkpoint.load import weight_shapes
+from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model import model as gpt2
 

@@ -76,7 +76,7 @@ class LanguageModel:
         self.defaults = defaults or GenerationOptions()
         self.fallback_reason = fallback_reason
         self.draft: GPT2 | None = None
-        ends = [*model.config.eos_token_ids, tokenizer.end_of_text]
+        ends = [*model.config.eos_token_ids, tokenizer.eos_token_id]
         self.eos_token_ids = eos_token_ids or frozenset(end for end in ends if end is not None)
         rows = range(model.config.vocab_size)
         self.bos_token_id = next(

@@ -1,1 +1,1 @@
-"""How fast a model runs here, beside what this machine could do at most."""
+"""Benchmarks of a model on this machine, compared with the machine's own limits."""

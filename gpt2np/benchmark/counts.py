@@ -1,7 +1,9 @@
-"""What must be read and multiplied for a token: worked out from the config, nothing is measured.
+"""Operation and byte counts of GPT-2, derived from the config.
 
-Both are the least that gives the next token's logits, so that nothing can be faster than the
-limits that follow from them. C channels, F MLP width, L layers, V vocabulary.
+The counts cover matrix products only; everything else is negligible. They are the minimum for the
+next token's logits, so the speed limits derived from them are upper bounds.
+
+Shape letters: C channels, F MLP width, L layers, N tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,30 +12,57 @@ from gpt2np.model import GPT2Config
 
 
 def block_parameters(config: GPT2Config) -> int:
-    """Numbers in the four matrices of a block: (C, 3C), (C, C), (C, F), (F, C)."""
+    """Count the weights in the four matrices of a block: (C, 3C), (C, C), (C, F), (F, C)."""
     return 4 * config.n_embd**2 + 2 * config.n_embd * config.n_inner
 
 
 def weight_bytes_per_token(config: GPT2Config, itemsize: int = 4) -> int:
-    """Bytes of weights that decoding one token reads: every block's matrices and the head.
+    """Count the bytes of weights read to decode one token: all block matrices and the LM head.
 
-    Of the embeddings one row each is read, which is nothing beside these; where the token
-    embedding is the head, it is read as that. itemsize: bytes a number.
+    The one row read of each embedding is neglected. `itemsize` is the size of a weight in bytes.
     """
     head = config.vocab_size * config.n_embd
     return itemsize * (config.n_layer * block_parameters(config) + head)
 
 
 def prefill_flops(config: GPT2Config, tokens: int) -> int:
-    """Floating-point operations of the products for a prompt of so many tokens.
+    """Count the floating-point operations to prefill a prompt of `tokens` tokens.
 
-    A query attends to what is not behind it, tokens (tokens + 1) / 2 pairs in all; and the last
-    block needs the keys and values of all tokens, but all else only for the last of them.
+    Causal attention has tokens · (tokens + 1) / 2 query-key pairs. The last block computes keys and
+    values of all tokens, but everything else for the last token only.
     """
     width, parameters = config.n_embd, block_parameters(config)
-    pair = 4 * width  # two operations a channel for the score, two for mixing the value
+    pair = 4 * width  # per channel, two operations for the score and two for the weighted value
     block = 2 * parameters * tokens + pair * (tokens * (tokens + 1) // 2)
     keys_and_values = 2 * width**2
     last_block = 2 * keys_and_values * tokens + 2 * (parameters - keys_and_values) + pair * tokens
     head = 2 * width * config.vocab_size
     return (config.n_layer - 1) * block + last_block + head
+
+
+def decode_flops(config: GPT2Config, context: int) -> int:
+    """Count the floating-point operations to decode one token with a KV cache.
+
+    `context` is the number of keys that the token attends to, itself included.
+    """
+    block = 2 * block_parameters(config) + 4 * config.n_embd * context
+    return config.n_layer * block + 2 * config.n_embd * config.vocab_size
+
+
+def hook_point_flops(config: GPT2Config, tokens: int) -> dict[str, int]:
+    """Count the operations of a pass with logits for every token: hook point → all blocks' total.
+
+    An operation counts for the first hook point that sees its result; `attn.q` includes the keys
+    and values. A query counts with the keys that it attends to, tokens · (tokens + 1) / 2 pairs.
+    """
+    c, f, layers = config.n_embd, config.n_inner, config.n_layer
+    pairs = tokens * (tokens + 1) // 2
+    return {
+        "attn.q": 2 * tokens * c * 3 * c * layers,
+        "attn.pattern": 2 * pairs * c * layers,
+        "attn.z": 2 * pairs * c * layers,
+        "attn.out": 2 * tokens * c * c * layers,
+        "mlp.pre": 2 * tokens * c * f * layers,
+        "mlp.out": 2 * tokens * f * c * layers,
+        "logits": 2 * tokens * c * config.vocab_size,
+    }

@@ -1,4 +1,4 @@
-"""What this machine is, and what it could do at most: read, and multiply."""
+"""This machine and its limits: memory bandwidth and matrix multiplication."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from gpt2np import __version__
 from gpt2np.benchmark.timing import Effort, repeat
+from gpt2np.kernels.array import Array
 
-Array = NDArray[Any]
-
-_MOST_READ = 512_000_000  # bytes; far beyond every cache, so that more would not be slower
-_COLUMNS = 4096  # of the matrix that is read, about as wide as a model's
-_PRODUCT_SIDE = 2048
+_MAX_READ_BYTES = 512_000_000  # far larger than every cache; more would not be slower
+_MATRIX_COLUMNS = 4096  # of the matrix that is read, about as wide as a model's
+_MATMUL_SIZE = 2048
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and with what something was measured.
+    """Hardware and software of a measurement.
 
     Attributes:
         cpu: the processor's name.
-        cpus: how many the machine has.
+        cpus: number of logical CPUs.
         system: operating system and architecture.
         python, numpy, gpt2np: versions.
-        blas: name and version of the library that NumPy's products come from, "unknown" if NumPy
-            doesn't tell.
-        threads: how many its products may use.
-        load: processes that wanted a CPU in the minute before; None where the system doesn't tell.
+        blas: name and version of NumPy's BLAS; "unknown" if NumPy does not report it.
+        threads: threads used for matrix products.
+        load: load average of the last minute; None if the system does not report it.
     """
 
     cpu: str
@@ -51,20 +49,20 @@ class Machine:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine reached with the same threads and dtype as the model.
+    """Measured limits of the machine, with the same threads and dtype as the model.
 
     Attributes:
-        bytes_per_second: reading `bytes_read` again and again.
-        bytes_read: as much as the model reads for a token, so that both are in the same caches.
-        flops_per_second: in the product of two large square matrices.
+        bytes_per_second: memory bandwidth when reading `bytes_read` repeatedly.
+        bytes_read: as much as the model reads per token, so that both use the same caches.
+        flops_per_second: throughput of a product of two large square matrices.
     """
 
     bytes_per_second: float
     bytes_read: int
     flops_per_second: float
 
-    def or_better(self, other: Limits) -> Limits:
-        """The better of two measurements: a limit is what was reached once."""
+    def best_of(self, other: Limits) -> Limits:
+        """Combine two measurements: a limit is the best value ever reached."""
         return Limits(
             max(self.bytes_per_second, other.bytes_per_second),
             self.bytes_read,
@@ -73,7 +71,7 @@ class Limits:
 
 
 def describe_machine(threads: int) -> Machine:
-    """This machine and its software; `threads` is told, not found out."""
+    """Describe this machine and its software; the caller passes the number of threads."""
     return Machine(
         cpu=_cpu_name(),
         cpus=os.cpu_count() or 1,
@@ -88,12 +86,12 @@ def describe_machine(threads: int) -> Machine:
 
 
 def blas_name() -> str:
-    """Name and version of NumPy's BLAS, as in "scipy-openblas 0.3.31"."""
+    """Return the name and version of NumPy's BLAS, such as "scipy-openblas 0.3.31"."""
     try:
-        told: Any = np.show_config(mode="dicts")  # type: ignore[call-overload,unused-ignore]
-        blas = told["Build Dependencies"]["blas"]
+        config: Any = np.show_config(mode="dicts")  # type: ignore[call-overload,unused-ignore]
+        blas = config["Build Dependencies"]["blas"]
         return f"{blas['name']} {blas.get('version', '')}".strip()
-    except (TypeError, KeyError):  # some builds know no such mode, or name no BLAS
+    except (TypeError, KeyError):  # this NumPy has no such mode, or names no BLAS
         return "unknown"
 
 
@@ -108,36 +106,36 @@ def _cpu_name() -> str:
 
 
 def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) -> Limits:
-    """Read as much as `nbytes`, and multiply. `effort` is for each of four measurements."""
-    side = np.ones((_PRODUCT_SIDE, _PRODUCT_SIDE), dtype)
-    data = np.ones(max(1, min(nbytes, _MOST_READ) // side.itemsize), dtype)
+    """Measure bandwidth on `nbytes` and matmul throughput; `effort` is per measurement (four)."""
+    matrix = np.ones((_MATMUL_SIZE, _MATMUL_SIZE), dtype)
+    data = np.ones(max(1, min(nbytes, _MAX_READ_BYTES) // matrix.itemsize), dtype)
     return Limits(
-        read_bandwidth(data, threads, effort), data.nbytes, product_flops(side, side, effort)
+        read_bandwidth(data, threads, effort), data.nbytes, matmul_flops(matrix, matrix, effort)
     )
 
 
 def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
-    """Bytes per second at which `data` (one axis) can be read.
+    """Measure the bytes per second at which a vector can be read.
 
-    Which way is the fastest depends on the machine and on the BLAS, so it is the fastest of three:
-    the greatest number, a part for each thread; the product of the vector with itself; and that of
-    a row with a matrix, which is what decoding does.
+    The fastest way to read depends on the machine and on the BLAS. The result is the best of three:
+    the maximum of one slice per thread, the dot product of the vector with itself, and a
+    vector-matrix product, which is how decoding reads weights.
     """
-    parts = np.array_split(data, min(threads, len(data)))
-    columns = min(_COLUMNS, len(data))
+    slices = np.array_split(data, min(threads, len(data)))
+    columns = min(_MATRIX_COLUMNS, len(data))
     matrix = data[: len(data) // columns * columns].reshape(-1, columns)
     row = np.ones(len(matrix), data.dtype)
     result = np.empty(columns, data.dtype)
     with ThreadPoolExecutor(threads) as pool:
         return max(
-            _rate(data.nbytes, lambda: list(pool.map(np.max, parts)), effort),
+            _rate(data.nbytes, lambda: list(pool.map(np.max, slices)), effort),
             _rate(data.nbytes, lambda: np.dot(data, data), effort),
             _rate(matrix.nbytes, lambda: np.dot(row, matrix, out=result), effort),
         )
 
 
-def product_flops(left: Array, right: Array, effort: Effort) -> float:
-    """Floating-point operations per second in the product of two matrices (n, k) and (k, m)."""
+def matmul_flops(left: Array, right: Array, effort: Effort) -> float:
+    """Measure the floating-point operations per second of a matmul, (n, k) by (k, m)."""
     result = np.empty((len(left), right.shape[1]), left.dtype)
     operations = 2 * left.size * right.shape[1]
     return _rate(operations, lambda: np.dot(left, right, out=result), effort)

@@ -1,4 +1,8 @@
-"""What only a fresh process can tell: how long it takes to the first token, and its memory."""
+"""Measurements in a fresh process: time to the first token, peak memory.
+
+`python -m gpt2np.benchmark.process FOLDER DTYPE` fills a model's context and prints its memory use
+as JSON.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,30 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpt2np.benchmark.timing import Timing, seconds_of
 from gpt2np.errors import GPT2NPError
+from gpt2np.hub import VOCABULARY_FILES
+from gpt2np.kernels.threads import threads_in_use
+from gpt2np.model import GPT2, last_token_indices
+from gpt2np.runtime.kv_cache import cache_nbytes
+from gpt2np.tokenizer import Tokenizer
 
-PROMPT = "The meaning of life is"  # five tokens of GPT-2's
+PROMPT = "The meaning of life is"  # five of GPT-2's tokens
+
+_DECODED = 16  # tokens decoded one by one at the end of the context; the rest is the prompt
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A process that has filled the model's context, in bytes.
+    """Memory of a process that has filled the model's context, in bytes.
 
     Attributes:
-        peak: the most that it had in memory at once; None where the system doesn't tell.
-        weights: of the model's arrays.
-        kv_cache: of the keys and values of a full context.
+        peak: peak resident memory; None if the system does not report it.
+        weights: size of the weights.
+        kv_cache: size of the keys and values of a full context.
     """
 
     peak: int | None
@@ -30,50 +41,101 @@ class Memory:
     kv_cache: int
 
     @property
-    def times_of_least(self) -> float | None:
-        """The peak, of weights and keys and values: what can't be avoided."""
+    def relative_peak(self) -> float | None:
+        """Peak memory relative to weights and KV cache, the unavoidable minimum."""
         return self.peak / (self.weights + self.kv_cache) if self.peak else None
 
 
-def start(folder: Path, dtype: str, runs: int) -> Timing:
-    """From a `gpt2np generate` being started to its first token; files are in the system's cache.
+def time_to_first_token(folder: Path, dtype: str, runs: int) -> Timing:
+    """Time `gpt2np generate` from the start of its process to its first token.
+
+    The files are in the operating system's page cache, except perhaps in the first run.
 
     Raises:
-        GPT2NPError: it fails.
+        GPT2NPError: the process fails.
     """
     options = ["--model", str(folder.absolute()), "--dtype", dtype, "-n", "1", "--greedy"]
     command = [sys.executable, "-m", "gpt2np", "generate", PROMPT, "--no-echo", *options]
-    return Timing(tuple(seconds_of(lambda: _first_byte(command)) for _ in range(runs)))
+    return Timing(tuple(seconds_of(lambda: _read_first_byte(command)) for _ in range(runs)))
 
 
-def _first_byte(command: Sequence[str]) -> None:
+def _read_first_byte(command: Sequence[str]) -> None:
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
         assert process.stdout and process.stderr
         if not process.stdout.read(1):
-            raise _failure(process.stderr.read())
+            raise _process_error(process.stderr.read())
     finally:
-        process.kill()  # all that is left to it is to say goodbye
+        process.kill()  # only its exit is left
         process.communicate()
 
 
-def memory(folder: Path, dtype: str) -> Memory:
-    """A process that fills the context of the model, its last tokens one by one.
+def measure_memory(folder: Path, dtype: str) -> Memory:
+    """Measure the memory of a process that fills the model's context.
 
     Raises:
-        GPT2NPError: it fails.
+        GPT2NPError: the process fails.
     """
-    module = "gpt2np.benchmark.peak_memory"
-    command = [sys.executable, "-m", module, str(folder.absolute()), dtype]
+    command = [sys.executable, "-m", "gpt2np.benchmark.process", str(folder.absolute()), dtype]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
     if result.returncode:
-        raise _failure(result.stderr)
+        raise _process_error(result.stderr)
     return Memory(**json.loads(result.stdout))
 
 
-def _failure(stderr: bytes) -> GPT2NPError:
+def _process_error(stderr: bytes) -> GPT2NPError:
     lines = stderr.decode("utf-8", "replace").split("\n")
-    last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-    return GPT2NPError(f"a process of its own for a measurement failed: {last}")
+    last = next((line for line in reversed(lines) if line.strip()), "no error output")
+    return GPT2NPError(f"the benchmark's process failed: {last}")
+
+
+def fill_context(folder: str, dtype: str) -> Memory:
+    """Load a model, fill its context, and return the memory of this process and its workers."""
+    model = GPT2.from_folder(folder, dtype)
+    model.processes = threads_in_use()  # as the commands do
+    # Loaded because every use of a model also holds its vocabulary in memory.
+    _vocabulary = None if VOCABULARY_FILES.missing_in(Path(folder)) else Tokenizer.load(folder)
+    context, cache = model.config.n_positions, model.new_cache()
+    pending = [number % model.config.vocab_size for number in range(max(1, context - _DECODED))]
+    while cache.length + len(pending) <= context:
+        logits = model.forward([pending], [cache], logits_indices=last_token_indices([pending]))
+        pending = [int(logits[-1].argmax())]
+    kv_cache = cache_nbytes(model.config, context, model.dtype)
+    return Memory(peak_memory(model.process_ids), model.weights.nbytes, kv_cache)
+
+
+def peak_memory(workers: Sequence[int] = ()) -> int | None:
+    """Return this process's peak resident memory in bytes; None if the system does not report it.
+
+    Adds the current memory of the worker processes, without the pages shared with this process.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():  # getrusage would include the parent process's peak
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 + _worker_memory(workers)
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _worker_memory(workers: Sequence[int]) -> int:
+    """Memory of the workers beyond this process's own: all proportional set sizes minus its RSS."""
+    if not workers:
+        return 0
+    proportional = sum(_smaps_field(str(process), "Pss") for process in ("self", *workers))
+    return max(0, proportional - _smaps_field("self", "Rss"))
+
+
+def _smaps_field(process: str, field: str) -> int:
+    text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    return int(text.split(f"\n{field}:")[1].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(fill_context(*sys.argv[1:]))))

@@ -1,4 +1,4 @@
-"""Run something several times, and keep the seconds of each."""
+"""Timing of forward passes: prefill, decode, batches, draft tokens."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
+from gpt2np.model import GPT2, KVCache, last_token_indices
+
 Work = Callable[[], object]
+
+_SEED = 0
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The seconds that each of several runs of the same work took."""
+    """Seconds taken by each of several runs of the same work."""
 
     runs: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """Seconds of the middle run: what one may expect."""
+        """Seconds of the median run."""
         return median(self.runs)
 
     @property
     def fastest(self) -> float:
-        """Seconds of the fastest run: what others on the machine disturbed least."""
+        """Seconds of the fastest run, the least disturbed by other processes."""
         return min(self.runs)
 
     @property
@@ -34,21 +40,21 @@ class Timing:
 
 @dataclass(frozen=True)
 class Effort:
-    """How often to repeat: at least `runs` times, and on until `seconds` have passed."""
+    """How often to repeat a measurement: at least `runs` times and for at least `seconds`."""
 
     runs: int
     seconds: float
 
 
 def seconds_of(work: Work) -> float:
-    """How long one run takes."""
+    """Return the seconds that one run of `work` takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
 def repeat(work: Work, effort: Effort) -> Timing:
-    """Time `work` again and again."""
+    """Time repeated runs of `work`."""
     end = time.perf_counter() + effort.seconds
     runs: list[float] = []
     while len(runs) < effort.runs or time.perf_counter() < end:
@@ -57,10 +63,9 @@ def repeat(work: Work, effort: Effort) -> Timing:
 
 
 def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing]:
-    """Time several works that are to be compared, in turns, so that disturbances hit all alike.
+    """Time several pieces of work in turns, so that disturbances affect all of them alike.
 
-    `effort` is for one turn. The first run of a turn is not counted: it finds the caches, and the
-    threads, as the work before has left them.
+    `effort` is per turn. The first run of each turn warms up caches and threads and is discarded.
     """
     runs: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
@@ -68,3 +73,102 @@ def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing
             work()
             seconds += repeat(work, effort).runs
     return [Timing(tuple(seconds)) for seconds in runs]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Timing of a pass that computes `tokens` new tokens for each of `sequences` sequences.
+
+    Attributes:
+        tokens: new tokens per sequence.
+        sequences: number of sequences in the batch.
+        context: cached tokens per sequence.
+        timing: seconds of the whole pass.
+        relative_time: time relative to one token of one sequence, measured in turns; None if not
+            measured.
+    """
+
+    tokens: int
+    sequences: int
+    context: int
+    timing: Timing
+    relative_time: float | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens of all sequences per second, in the median run."""
+        return self.rate(self.timing.median)
+
+    def rate(self, seconds: float) -> float:
+        """Return the tokens per second of a run that takes `seconds`."""
+        return self.tokens * self.sequences / seconds
+
+
+def warm_up(model: GPT2) -> None:
+    """Run a few passes, so that weights are packed and worker processes are forked."""
+    for _ in range(3):  # the processes are forked in the second
+        model.forward([_random_ids(model, min(8, model.config.n_positions))])
+
+
+def time_prefill(model: GPT2, tokens: int, effort: Effort) -> Speed:
+    """Time the prefill of a prompt, up to the logits of the next token."""
+    ids = _random_ids(model, tokens)
+    last = last_token_indices([ids])
+    timing = repeat(lambda: model.forward([ids], [model.new_cache()], logits_indices=last), effort)
+    return Speed(tokens, 1, 0, timing)
+
+
+def fill_caches(model: GPT2, context: int, count: int) -> list[KVCache]:
+    """Return `count` caches that each hold a sequence of `context` tokens."""
+    caches = [model.new_cache() for _ in range(count)]
+    if context:
+        sequences = [_random_ids(model, context)] * count
+        model.forward(sequences, caches, logits_indices=last_token_indices(sequences))
+    return caches
+
+
+def time_decode(model: GPT2, cache: KVCache, effort: Effort) -> Speed:
+    """Time one decode step, including the choice of the next token."""
+    step = _decode_step(model, [cache])
+    return Speed(1, 1, cache.length, alternate([step], 1, effort)[0])
+
+
+def time_batches(
+    model: GPT2, sizes: Sequence[int], context: int, rounds: int, effort: Effort
+) -> list[Speed]:
+    """Time batched decode steps, each batch size in turns with a step of one sequence."""
+    caches = fill_caches(model, context, max(sizes))
+    steps = [_decode_step(model, caches[:size]) for size in (1, *sizes)]
+    one, *timings = alternate(steps, rounds, effort)
+    return [
+        Speed(1, size, context, timing, timing.median / one.median)
+        for size, timing in zip(sizes, timings, strict=True)
+    ]
+
+
+def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effort) -> Speed:
+    """Time the verification of draft tokens: one pass with logits for several tokens."""
+    caches = fill_caches(model, context, 1)
+    steps = [_decode_step(model, caches, count) for count in (1, tokens)]
+    one, timing = alternate(steps, rounds, effort)
+    return Speed(tokens, 1, context, timing, timing.median / one.median)
+
+
+def _random_ids(model: GPT2, count: int) -> list[int]:
+    ids: list[int] = (
+        np.random.default_rng(_SEED).integers(0, model.config.vocab_size, count).tolist()
+    )
+    return ids
+
+
+def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:
+    """A pass over `tokens` new tokens per cache, and the next ids; restores the caches."""
+    new = [_random_ids(model, tokens)] * len(caches)
+    lengths = [cache.length for cache in caches]
+
+    def step() -> None:
+        model.forward(new, caches).argmax(-1)
+        for cache, length in zip(caches, lengths, strict=True):
+            cache.truncate(length)
+
+    return step

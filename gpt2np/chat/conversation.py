@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.json_file import LARGE, read_json_object
-from gpt2np.data.text_file import write_text
+from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 
@@ -66,7 +65,7 @@ class Conversation:
         messages = self.messages()
         content = json.dumps({"messages": messages}, ensure_ascii=False, indent=1)
         try:
-            write_text(path, content + "\n")
+            atomic_write_text(path, content + "\n")
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise InvalidArgumentError(f"can't write {path}: {reason}") from error
@@ -79,7 +78,7 @@ def read_conversation(path: Path) -> Conversation:
     Raises:
         InvalidArgumentError: the file can't be read, or is not a conversation.
     """
-    content = read_json_object(path, InvalidArgumentError, at_most=LARGE)
+    content = read_json_object(path, InvalidArgumentError, max_bytes=LARGE_JSON_BYTES)
     messages = content.get("messages")
     if not isinstance(messages, list):
         raise InvalidArgumentError(f'{path} is not a conversation: expected a list "messages"')

@@ -15,8 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.data.json_file import SMALL, read_json_object
-from gpt2np.data.text_file import check_is_file
+from gpt2np.data.files import SMALL_JSON_BYTES, check_is_file, read_json_object
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, TokenizerError, short_repr
 from gpt2np.hub.files import CHAT_TEMPLATE
 from gpt2np.tokenizer.special_tokens import CONFIG
@@ -109,7 +108,9 @@ def read_chat_template(
     if path.exists():
         return ChatTemplate(read_template_file(path), special_tokens or {}, str(path))
     path = folder / CONFIG
-    config = read_json_object(path, TokenizerError, at_most=SMALL) if path.exists() else {}
+    config = (
+        read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES) if path.exists() else {}
+    )
     source = config.get("chat_template")
     if isinstance(source, list):
         entries = [entry for entry in source if isinstance(entry, dict)]
@@ -129,8 +130,10 @@ def read_template_file(path: Path) -> str:
     """
     try:
         check_is_file(path, TokenizerError)
-        if path.stat().st_size > SMALL:
-            raise TokenizerError(f"{path} has more than {SMALL:,} bytes; it is no chat template")
+        if path.stat().st_size > SMALL_JSON_BYTES:
+            raise TokenizerError(
+                f"{path} has more than {SMALL_JSON_BYTES:,} bytes; it is no chat template"
+            )
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise TokenizerError(f"can't read {path}: {error.strerror}") from error

@@ -1,1 +1,1 @@
-"""A folder of files ↔ config and arrays."""
+"""A model folder ↔ config and arrays: safetensors, tensor names, config.json, conversion."""

@@ -1,4 +1,4 @@
-"""A checkpoint written anew: another dtype, one file or shards, GPT-2's own names and layout."""
+"""Rewrite a checkpoint: another dtype, one file or shards, GPT-2's names and layout."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.checkpoint.config import CONFIG_FILE, OTHER_NAMES
-from gpt2np.checkpoint.load import EMBEDDING, HEAD, Checkpoint, read_checkpoint, weight_shapes
-from gpt2np.checkpoint.safetensors_file import DTYPES, STORED_AS, write_safetensors
-from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE
+from gpt2np.checkpoint.load import Checkpoint, read_checkpoint
+from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
+from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safetensors
+from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.hub.weight_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 
-Array = NDArray[Any]
-Progress = Callable[[int], object]
+ProgressCallback = Callable[[int], object]
 
-# What rounding to the nearest may change: half the step at 1, and half the smallest number.
-_HALF_STEPS = {
+# Largest rounding error of each dtype: relative (half a unit in the last place), and absolute for
+# subnormal numbers.
+_ROUNDING_ERRORS = {
     "F64": (0.0, 0.0),
     "F32": (2.0**-24, 2.0**-150),
     "F16": (2.0**-11, 2.0**-25),
-    "BF16": (2.0**-8 * (1 + 2.0**-8), 2.0**-134),  # float64 is rounded twice, by way of float32
+    "BF16": (2.0**-8 * (1 + 2.0**-8), 2.0**-134),  # float64 is rounded twice, through float32
 }
 
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """How to write a checkpoint.
+    """Options for writing a checkpoint.
 
     Attributes:
-        dtype: "float32", "float16", "bfloat16" or "float64"; None for that of the embedding.
-        max_shard_size: bytes of tensors in one file, unless one tensor alone has more; None for
-            one file.
-        keep_head: store an unembedding that equals the embedding, too; some tools ask for it.
+        dtype: "float32", "float16", "bfloat16" or "float64"; None keeps the embedding's dtype.
+        max_shard_size: maximum size of a file's tensors in bytes; a single larger tensor gets a
+            file to itself. None writes one file.
+        keep_head: store the unembedding even if it equals the embedding, for tools that need it.
 
     Raises:
-        InvalidArgumentError: an impossible dtype or size.
+        InvalidArgumentError: an unknown dtype, or a size below 1.
     """
 
     dtype: str | None = None
@@ -53,25 +54,26 @@ class ConversionOptions:
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
-            expected = ", ".join(DTYPES)
-            raise InvalidArgumentError(f"dtype is {self.dtype!r}; it must be one of {expected}")
+            raise InvalidArgumentError(
+                f"dtype is {self.dtype!r}, expected one of {', '.join(DTYPES)}"
+            )
         if self.max_shard_size is not None and self.max_shard_size < 1:
             raise InvalidArgumentError(
-                f"max_shard_size is {self.max_shard_size}; it must be above 0"
+                f"max_shard_size is {self.max_shard_size}, expected at least 1"
             )
 
 
 @dataclass(frozen=True)
-class Converted:
-    """What `convert` has written.
+class ConversionReport:
+    """Summary of a conversion.
 
     Attributes:
-        files: the names of the weight files, without the index.
-        nbytes: of all tensors together.
-        dtype: in which they are stored: "float16", …
-        tied: whether the unembedding is the embedding.
-        largest_change: the largest |written - read| of any weight, which is from rounding.
-        not_finite: the names of the weights that hold NaN or infinite numbers.
+        files: names of the weight files, without the index.
+        nbytes: total size of the tensors in bytes.
+        dtype: stored dtype: "float16", …
+        tied: whether the unembedding equals the embedding.
+        largest_change: largest |written - read| of any weight, due to rounding.
+        not_finite: names of the weights with NaN or infinite values.
     """
 
     files: list[str]
@@ -87,160 +89,177 @@ def convert(
     target: Path,
     options: ConversionOptions | None = None,
     *,
-    also: Iterable[str] = (),
-    progress: Progress = lambda _: None,
-) -> Converted:
-    """Write `checkpoint` to the new folder `target` as transformers' GPT2LMHeadModel would.
+    companions: Iterable[str] = (),
+    on_progress: ProgressCallback = lambda _: None,
+) -> ConversionReport:
+    """Write `checkpoint` to the new folder `target` in the format of `transformers`.
 
-    The folder appears when it is complete and was read back: every weight must be what it was,
-    rounded to the dtype. One piece of a matrix is in memory at a time, or two copies of a matrix
-    that must be turned.
+    The folder appears only once it is complete and verified: every weight is read back and must
+    equal the source, rounded to the dtype. Memory holds one chunk of a matrix at a time, or two
+    copies of a matrix that must be transposed.
 
     Args:
-        also: files to copy where they exist, such as those of the vocabulary; names and patterns.
-        progress: called with how many numbers were written, or read back, since the last call.
+        checkpoint: source of the weights.
+        target: a folder that does not exist yet, or is empty.
+        options: dtype, shards and unembedding of the result.
+        companions: names and patterns of further files to copy, such as the vocabulary.
+        on_progress: called with the number of values written or verified since the last call.
 
     Raises:
-        CheckpointError: the weights don't fit their config, can't be read, or are too large for
-            the dtype.
-        InvalidArgumentError: `target` exists, and is no empty folder.
-        OSError: the folder can't be written.
+        CheckpointError: the weights do not match their config, cannot be read, or are too large
+            for the dtype.
+        InvalidArgumentError: `target` exists and is not an empty folder.
+        OSError: the folder cannot be written.
     """
-    checkpoint.check()
-    target, given = target.resolve(), target
-    if given.is_symlink() or (target.exists() and not _is_empty_folder(target)):
-        raise InvalidArgumentError(f"{given} exists already; name a new or an empty folder")
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    checkpoint.validate()
+    resolved = target.resolve()
+    if target.is_symlink() or (resolved.exists() and not _is_empty_folder(resolved)):
+        raise InvalidArgumentError(f"{target} already exists; name a new or an empty folder")
+    temporary = resolved.with_name(f".{resolved.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
-        converted = _write(checkpoint, temporary, options or ConversionOptions(), progress)
-        for file in _companions(checkpoint.folder, also):
+        report = _write(checkpoint, temporary, options or ConversionOptions(), on_progress)
+        for file in _find_companions(checkpoint.folder, companions):
             shutil.copyfile(file, temporary / file.name)
-        if target.exists():
-            target.rmdir()
-        temporary.rename(target)
+        if resolved.exists():
+            resolved.rmdir()
+        temporary.rename(resolved)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return converted
+    return report
 
 
 def _write(
-    checkpoint: Checkpoint, folder: Path, options: ConversionOptions, progress: Progress
-) -> Converted:
-    """Write weights, index and config, and read them back."""
-    dtype = options.dtype or _dtype_name(checkpoint.tensors[EMBEDDING].dtype)
+    checkpoint: Checkpoint, folder: Path, options: ConversionOptions, on_progress: ProgressCallback
+) -> ConversionReport:
+    """Write weights, index and config, then verify them."""
+    dtype = options.dtype or _dtype_name(checkpoint.tensors[WTE].dtype)
     tied = checkpoint.is_tied()
     shapes = weight_shapes(checkpoint.config)
     if options.keep_head or not tied:
-        shapes[HEAD] = shapes[EMBEDDING]
-    itemsize = np.dtype(STORED_AS[DTYPES[dtype]]).itemsize
+        shapes[LM_HEAD] = shapes[WTE]
+    itemsize = np.dtype(NUMPY_DTYPES[DTYPES[dtype]]).itemsize
     sizes = {name: math.prod(shape) * itemsize for name, shape in shapes.items()}
     shards = plan_shards(sizes, options.max_shard_size)
     for file, names in shards.items():
-        tensors = {_full_name(n): (shapes[n], _numbers(checkpoint, n, progress)) for n in names}
+        tensors = {
+            _prefixed_name(name): (shapes[name], _read_values(checkpoint, name, on_progress))
+            for name in names
+        }
         write_safetensors(folder / file, DTYPES[dtype], tensors)
     if len(shards) > 1:
         _write_index(shards, sum(sizes.values()), folder)
     _write_config(checkpoint, folder, dtype, tied)
-    change, not_finite = _compare(checkpoint, read_checkpoint(folder), shapes, progress)
-    return Converted(list(shards), sum(sizes.values()), dtype, tied, change, not_finite)
+    change, not_finite = _verify(checkpoint, read_checkpoint(folder), shapes, on_progress)
+    return ConversionReport(list(shards), sum(sizes.values()), dtype, tied, change, not_finite)
 
 
 def _is_empty_folder(path: Path) -> bool:
     return path.is_dir() and not any(path.iterdir())
 
 
-def _companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """The files that match, but for links that lead out of the folder, other than into a cache."""
-    real = folder.resolve()
-    homes = (real, real.parent.parent / "blobs")  # the Hugging Face cache links its files there
-    found = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
-    return [file for file in sorted(found) if file.resolve().parent in homes]
+def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    """Return the files that match, without links that lead out of the folder.
+
+    Links into the blobs of a Hugging Face cache are allowed, because the cache stores files so.
+    """
+    resolved = folder.resolve()
+    allowed_parents = (resolved, resolved.parent.parent / "blobs")
+    files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
+    return [file for file in sorted(files) if file.resolve().parent in allowed_parents]
 
 
 def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]]:
-    """File → its tensors, in order: as many as `limit` bytes hold, at least one."""
+    """Return file name → its tensors, in order: as many as fit `limit` bytes, at least one."""
     shards: list[list[str]] = [[]]
-    filled = 0
+    shard_size = 0
     for name, size in sizes.items():
-        if limit is not None and shards[-1] and filled + size > limit:
+        if limit is not None and shards[-1] and shard_size + size > limit:
             shards.append([])
-            filled = 0
+            shard_size = 0
         shards[-1].append(name)
-        filled += size
+        shard_size += size
     if len(shards) == 1:
         return {WEIGHTS_FILE: shards[0]}
     return {shard_name(number, len(shards)): names for number, names in enumerate(shards, 1)}
 
 
 def _write_index(shards: dict[str, list[str]], nbytes: int, folder: Path) -> None:
-    weight_map = {_full_name(name): file for file, names in shards.items() for name in names}
+    weight_map = {_prefixed_name(name): file for file, names in shards.items() for name in names}
     _write_json(folder / INDEX_FILE, {"metadata": {"total_size": nbytes}, "weight_map": weight_map})
 
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
-    """The source's config.json, with all that was understood of it in GPT-2's own terms."""
-    content = read_json_object(checkpoint.folder / CONFIG_FILE, CheckpointError, at_most=SMALL)
-    understood = asdict(checkpoint.config)
-    del understood["eos_token_ids"]  # stay as they are
-    switched_off = ("add_cross_attention", "quantization_config", *OTHER_NAMES)
-    content = {name: value for name, value in content.items() if name not in switched_off}
-    content |= understood | {"tie_word_embeddings": tied}
+    """Write the source's config.json with GPT-2's names for the known keys."""
+    content = read_json_object(
+        checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=SMALL_JSON_BYTES
+    )
+    known = asdict(checkpoint.config)
+    del known["eos_token_ids"]  # eos_token_id is copied unchanged
+    dropped = ("add_cross_attention", "quantization_config", *ALIASES)
+    content = {name: value for name, value in content.items() if name not in dropped}
+    content |= known | {"tie_word_embeddings": tied}
     content |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "dtype": dtype}
-    if "torch_dtype" in content:  # its name before version 5 of transformers
+    if "torch_dtype" in content:  # the key before version 5 of transformers
         content["torch_dtype"] = dtype
     _write_json(folder / CONFIG_FILE, content)
 
 
-def _compare(
-    source: Checkpoint, written: Checkpoint, names: Iterable[str], progress: Progress
+def _verify(
+    source: Checkpoint, written: Checkpoint, names: Iterable[str], on_progress: ProgressCallback
 ) -> tuple[float, list[str]]:
-    """The largest difference between two checkpoints, and the weights that are not all finite.
+    """Return the largest difference of any weight, and the names of weights that are not finite.
 
-    Raises CheckpointError where they differ by more than the written dtype's rounding.
+    Raises CheckpointError where the difference exceeds the rounding error of the written dtype.
     """
-    written.check()
-    largest, not_finite = 0.0, []
+    written.validate()
+    largest_change, not_finite = 0.0, []
     for name in names:
         finite = True
-        pairs = zip(_numbers(source, name, progress), written.numbers(name), strict=True)
-        for before, after in pairs:
-            change = _change(before, after, written.tensors[name].dtype)
+        chunks = zip(
+            _read_values(source, name, on_progress), written.read_values(name), strict=True
+        )
+        for before, after in chunks:
+            change = _rounding_error(before, after, written.tensors[name].dtype)
             if change is None:
-                raise CheckpointError(f"{name} was not written as it is; is the disk damaged?")
-            largest = max(largest, change)
+                raise CheckpointError(
+                    f"{name} differs from its source when read back; check the disk and try again"
+                )
+            largest_change = max(largest_change, change)
             finite &= bool(np.isfinite(before).all())
         if not finite:
             not_finite.append(name)
-    return largest, not_finite
+    return largest_change, not_finite
 
 
-def _change(before: Array, after: Array, dtype: str) -> float | None:
-    """The largest |after - before|, None where it is more than rounding to `dtype` may change."""
+def _rounding_error(before: NDArray[Any], after: NDArray[Any], dtype: str) -> float | None:
+    """Return the largest |after - before|, or None if rounding to `dtype` cannot explain it."""
     finite = np.isfinite(before)
     if not np.array_equal(before[~finite], after[~finite].astype(before.dtype), equal_nan=True):
         return None
     a, b = before[finite].astype(np.float64), after[finite].astype(np.float64)
-    change = np.abs(a - b)
-    relative, smallest = _HALF_STEPS[dtype]
-    if not (change <= np.maximum(relative * np.abs(a), smallest)).all():
+    error = np.abs(a - b)
+    relative, absolute = _ROUNDING_ERRORS[dtype]
+    if not (error <= np.maximum(relative * np.abs(a), absolute)).all():
         return None
-    return float(change.max(initial=0))
+    return float(error.max(initial=0))
 
 
-def _numbers(checkpoint: Checkpoint, name: str, progress: Progress) -> Iterator[Array]:
-    stored = EMBEDDING if name == HEAD and HEAD not in checkpoint.tensors else name
-    for piece in checkpoint.numbers(stored):
-        yield piece
-        progress(len(piece))
+def _read_values(
+    checkpoint: Checkpoint, name: str, on_progress: ProgressCallback
+) -> Iterator[NDArray[Any]]:
+    stored_name = WTE if name == LM_HEAD and LM_HEAD not in checkpoint.tensors else name
+    for chunk in checkpoint.read_values(stored_name):
+        yield chunk
+        on_progress(len(chunk))
 
 
-def _full_name(name: str) -> str:
-    return name if name == HEAD else f"transformer.{name}"
+def _prefixed_name(name: str) -> str:
+    return name if name == LM_HEAD else f"transformer.{name}"
 
 
-def _dtype_name(stored_as: str) -> str:
-    return next(name for name, other in DTYPES.items() if other == stored_as)
+def _dtype_name(safetensors_name: str) -> str:
+    return next(name for name, stored in DTYPES.items() if stored == safetensors_name)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

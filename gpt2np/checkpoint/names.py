@@ -1,7 +1,7 @@
-"""The names under which checkpoints store GPT-2's weights → the names that they have here.
+"""Names and shapes of GPT-2's tensors, and the prefixes that checkpoints put before the names.
 
-`transformers`' GPT2LMHeadModel writes "transformer.h.0.ln_1.weight", its GPT2Model and OpenAI
-"h.0.ln_1.weight", torch.compile puts "_orig_mod." before it, wrappers "model." or "module.".
+The name "h.0.ln_1.weight" is OpenAI's and that of `transformers`' GPT2Model. GPT2LMHeadModel writes
+"transformer.h.0.ln_1.weight", torch.compile prepends "_orig_mod.", wrappers "model." or "module.".
 """
 
 from __future__ import annotations
@@ -9,23 +9,66 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import CheckpointError
 
+WTE, LM_HEAD = "wte.weight", "lm_head.weight"
+MATRICES = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+"""Endings of the names of the matrices that some checkpoints store transposed."""
+
 _PREFIXES = re.compile(r"(?:(?:_orig_mod|module|model|transformer)\.)*")
-_CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers that old checkpoints carry
+_CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers in old checkpoints
 
 
-def weight_names(stored: Iterable[str]) -> dict[str, str]:
-    """GPT-2's name → the stored name, of everything stored but the causal masks.
+def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
+    """Return name → shape of every weight, in the order of the forward pass.
+
+    Matrices are `[in, out]` (OpenAI's Conv1D), so that `x @ weight` applies them.
+    """
+    c, f = config.n_embd, config.n_inner
+    norm = {"weight": (c,), "bias": (c,)}
+    block = {
+        **{f"ln_1.{name}": shape for name, shape in norm.items()},
+        "attn.c_attn.weight": (c, 3 * c),
+        "attn.c_attn.bias": (3 * c,),
+        "attn.c_proj.weight": (c, c),
+        "attn.c_proj.bias": (c,),
+        **{f"ln_2.{name}": shape for name, shape in norm.items()},
+        "mlp.c_fc.weight": (c, f),
+        "mlp.c_fc.bias": (f,),
+        "mlp.c_proj.weight": (f, c),
+        "mlp.c_proj.bias": (c,),
+    }
+    return {
+        WTE: (config.vocab_size, c),
+        "wpe.weight": (config.n_positions, c),
+        **{
+            f"h.{layer}.{name}": shape
+            for layer in range(config.n_layer)
+            for name, shape in block.items()
+        },
+        **{f"ln_f.{name}": shape for name, shape in norm.items()},
+    }
+
+
+def is_bias(name: str) -> bool:
+    """Whether the tensor of this name is a bias."""
+    return name.endswith(".bias")
+
+
+def strip_prefixes(stored_names: Iterable[str]) -> dict[str, str]:
+    """Return GPT-2's name → stored name for all tensors except causal masks.
 
     Raises:
-        CheckpointError: two stored names are one of GPT-2's.
+        CheckpointError: two stored names differ only in their prefix.
     """
     names: dict[str, str] = {}
-    for name in stored:
-        plain = _PREFIXES.sub("", name, count=1)
-        if plain in names:
-            raise CheckpointError(f"the weights hold {plain} twice, as {names[plain]} and {name}")
-        if not _CAUSAL_MASK.fullmatch(plain):
-            names[plain] = name
+    for stored_name in stored_names:
+        name = _PREFIXES.sub("", stored_name, count=1)
+        if name in names:
+            raise CheckpointError(
+                f"the weights contain {name} twice, as {names[name]} and {stored_name}; remove one"
+            )
+        if not _CAUSAL_MASK.fullmatch(name):
+            names[name] = stored_name
     return names

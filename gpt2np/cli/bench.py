@@ -63,5 +63,5 @@ def _measure(args: argparse.Namespace) -> "Results":
         print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
     plan = plan_for(read_checkpoint(source.folder).config.n_positions, args.quick)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
-    with step_bar(plan.parts, width=28) as start_step:
+    with step_bar(plan.n_measurements, width=28) as start_step:
         return run_suite(source, args.dtype, threads_in_use(), plan, start_step)

@@ -21,7 +21,7 @@ from gpt2np.cli.output import print_stderr, write_errors
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from gpt2np.checkpoint.convert import ConversionOptions, Converted
+    from gpt2np.checkpoint.convert import ConversionOptions, ConversionReport
     from gpt2np.checkpoint.load import Checkpoint
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -78,21 +78,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _convert(checkpoint: "Checkpoint", target: Path, options: "ConversionOptions") -> "Converted":
+def _convert(
+    checkpoint: "Checkpoint", target: Path, options: "ConversionOptions"
+) -> "ConversionReport":
     from tqdm import tqdm
 
     from gpt2np.checkpoint.convert import convert
     from gpt2np.hub import COMPANIONS
 
-    total = 2 * checkpoint.parameters  # every parameter is written and read back
+    total = 2 * checkpoint.n_parameters  # every parameter is written and read back
     bar = tqdm(
         total=total, desc="converting", unit_scale=True, leave=False, disable=None, delay=0.5
     )
     with write_errors(target), bar:
-        return convert(checkpoint, target, options, also=COMPANIONS, progress=bar.update)
+        return convert(checkpoint, target, options, companions=COMPANIONS, on_progress=bar.update)
 
 
-def _summary(converted: "Converted") -> str:
+def _summary(converted: "ConversionReport") -> str:
     files = converted.files[0] if len(converted.files) == 1 else f"{len(converted.files)} files"
     tied = "tied unembedding" if converted.tied else "separate unembedding"
     return (

@@ -56,7 +56,7 @@ def _check(folder: Path) -> None:
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.tokenizer import Tokenizer
 
-    read_checkpoint(folder).check()
+    read_checkpoint(folder).validate()
     Tokenizer.load(folder)
 
 

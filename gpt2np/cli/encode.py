@@ -48,12 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Encode and write; returns the exit code."""
-    from gpt2np.data.dataset import (
-        DatasetOptions,
-        check_output,
-        find_inputs,
-        partial_folder,
-    )
+    from gpt2np.data.append_log import partial_folder
+    from gpt2np.data.dataset import DatasetOptions, check_output, find_inputs
 
     check_output(args.out)
     if args.combine is not None and args.out.suffix != ".npz":
@@ -85,7 +81,8 @@ def _encode(
 ) -> "Dataset":
     from tqdm import tqdm
 
-    from gpt2np.data.dataset import Watcher, encode_dataset, partial_folder
+    from gpt2np.data.append_log import partial_folder
+    from gpt2np.data.dataset import encode_dataset
 
     total = sum(file.stat().st_size for file in files)
     with tqdm(
@@ -96,13 +93,16 @@ def _encode(
             bar.write(f"going on at {done / total:.0%}", file=sys.stderr)
             bar.initial = bar.n = done
 
-        watcher = Watcher(
-            resumed=resume,
-            progress=lambda done: bar.update(done - bar.n),
-            skipped=lambda error: bar.write(f"skipped: {error}", file=sys.stderr),
-            restarted=lambda: bar.write(
-                f"what {partial_folder(out)} holds is of other files or options; begun anew",
+        return encode_dataset(
+            files,
+            out,
+            tokenizer,
+            options,
+            on_resume=resume,
+            on_restart=lambda: bar.write(
+                f"{partial_folder(out)} is from other files or options; starting over",
                 file=sys.stderr,
             ),
+            on_progress=lambda done: bar.update(done - bar.n),
+            on_skip=lambda error: bar.write(f"skipped: {error}", file=sys.stderr),
         )
-        return encode_dataset(files, out, tokenizer, options, watcher)

@@ -48,7 +48,7 @@ harness      lambada_openai of lm-evaluation-harness. The target is the last
              word with the space before it. It is correct if every token of the
              target is the most likely one. Perplexity is exp of the mean
              negative log probability of a target.
-gpt2-paper   What is public of the evaluation in the GPT-2 paper, whose code is
+gpt2-paper   The evaluation of the GPT-2 paper, as far as it is public; its code is
              not. The target is the last token, which may be part of a word. A
              second accuracy uses a stop-word filter: a stop word with a space
              before it is never predicted. OpenAI's list is not public; the

@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
         print_stderr(message)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     page = _create_page(lm, prompt, args)
-    from gpt2np.data.text_file import write_text
+    from gpt2np.data.files import atomic_write_text
 
     with write_errors(args.output):
-        write_text(args.output, page.html)
+        atomic_write_text(args.output, page.html)
     print_stderr(f"{len(page.run.ids)} tokens, {len(page.html.encode()):,} bytes")
     print(args.output, flush=True)
     return 0

@@ -215,7 +215,8 @@ def _logprobs_as_json(logprobs: Sequence["TokenLogprob | None"]) -> list[dict[st
 def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Continue every prompt of --prompts; returns 1 if a line was skipped."""
     _check_prompts_options(args)
-    from gpt2np.prompts.job import job_seed, partial_folder
+    from gpt2np.data.append_log import partial_folder
+    from gpt2np.prompts.job import job_seed
     from gpt2np.prompts.prompt_file import count_lines
 
     n_lines = count_lines(args.prompts)
@@ -261,7 +262,7 @@ def _check_prompts_options(args: argparse.Namespace) -> None:
 
 def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     """Load the model; returns it with a digest that changes when its files change."""
-    from gpt2np.data.resume import digests
+    from gpt2np.data.append_log import input_digests
     from gpt2np.hub import find_model
     from gpt2np.hub.files import COMPANIONS, weights_in
 
@@ -271,7 +272,7 @@ def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, st
     folder = find_model("bundled" if lm.fallback_reason else args.model).folder
     patterns = ("config.json", *weights_in(folder), *COMPANIONS)
     files = {file for pattern in patterns for file in folder.glob(pattern)}
-    return lm, digests("", sorted(files))[-1]
+    return lm, input_digests("", sorted(files))[-1]
 
 
 def _run_job(

@@ -59,7 +59,7 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
             "bytes": tensor.nbytes,
             "file": tensor.path.name,
         }
-        for name, tensor in checkpoint.in_order().items()
+        for name, tensor in checkpoint.sorted_tensors().items()
     ]
     return {
         "model": source.name,
@@ -69,24 +69,25 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
         "layout": "[out, in]" if checkpoint.transposed else "[in, out]",
         "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),
         "bytes": sum(tensor.nbytes for tensor in checkpoint.tensors.values()),
-        "parameters": checkpoint.parameters,
-        "stored_head": sum(t.size for t in checkpoint.tensors.values()) - checkpoint.parameters,
+        "parameters": checkpoint.n_parameters,
+        "stored_head": sum(t.size for t in checkpoint.tensors.values()) - checkpoint.n_parameters,
         "memory": {
-            "float32_weights": 4 * checkpoint.parameters,
+            "float32_weights": 4 * checkpoint.n_parameters,
             "float32_kv_cache": cache_nbytes(config, config.n_positions),
         },
         "tensors": tensors,
-        "problems": checkpoint.problems(),
+        "problems": checkpoint.find_problems(),
     }
 
 
 def _check_weights(checkpoint: "Checkpoint") -> dict[str, Any]:
-    from gpt2np.checkpoint.load import HEAD, is_finite
+    from gpt2np.checkpoint.load import is_finite
+    from gpt2np.checkpoint.names import LM_HEAD
 
     tensors = checkpoint.tensors
     return {
         "not_finite": [name for name in tensors if not is_finite(tensors[name])],
-        "separate_lm_head": HEAD in tensors and not checkpoint.is_tied(),
+        "separate_lm_head": LM_HEAD in tensors and not checkpoint.is_tied(),
     }
 
 

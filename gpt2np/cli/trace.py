@@ -26,7 +26,7 @@ from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.interp import Trace
-    from gpt2np.interp.overview import Overview
+    from gpt2np.interp.summary import Overview
     from gpt2np.kernels.array import Array
     from gpt2np.language_model import LanguageModel
 
@@ -72,18 +72,18 @@ def run(args: argparse.Namespace) -> int:
     lm, messages = load_model(args)
     import numpy as np
 
-    from gpt2np.interp.trace import prompt_ids
-    from gpt2np.model.hooks import chosen_points
+    from gpt2np.interp.trace import encode_prompt
+    from gpt2np.model.hooks import select_hook_points
 
-    ids = prompt_ids(lm, prompt)
-    points = chosen_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
+    ids = encode_prompt(lm, prompt)
+    points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
     for message in messages:
         print_stderr(message)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that no partial file is left
     with np.errstate(over="ignore", invalid="ignore"):  # NaN and infinity raise an error later
         trace = _run_trace(lm, ids, points)
         if args.npz:
-            _save(trace.only(points), args.npz)
+            _save(trace.subset(points), args.npz)
         result = _format_result(lm, prompt, trace, points, args)
     print(result, flush=True)
     return 0
@@ -107,14 +107,14 @@ def _check_options(args: argparse.Namespace) -> None:
 def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace":
     from tqdm import tqdm
 
-    from gpt2np.interp.overview import NEEDED
+    from gpt2np.interp.summary import OVERVIEW_POINTS
     from gpt2np.interp.trace import trace
-    from gpt2np.model.hooks import point_names, points_nbytes
+    from gpt2np.model.hooks import hook_point_names, hook_points_nbytes
 
-    all_points = [*points, *NEEDED]
-    nbytes = points_nbytes(lm.model.config, len(ids), all_points, lm.model.dtype)
+    all_points = [*points, *OVERVIEW_POINTS]
+    nbytes = hook_points_nbytes(lm.model.config, len(ids), all_points, lm.model.dtype)
     print_stderr(f"memory: {nbytes / 1e6:,.1f} MB for the activations of {len(ids):,} tokens")
-    total = len(point_names(lm.model.config.n_layer))
+    total = len(hook_point_names(lm.model.config.n_layer))
     with tqdm(total=total, desc="forward pass", leave=False, disable=None, delay=1) as bar:
 
         def count(name: str, array: "Array") -> "Array":
@@ -136,16 +136,20 @@ def _format_result(
     """Return the overview of a trace as text, or as JSON with --json."""
     from gpt2np.cli.trace_report import as_text, difference_table, numbers_table
     from gpt2np.interp.compare import compare_with_transformers
-    from gpt2np.interp.overview import as_json, numbers_of
+    from gpt2np.interp.summary import overview_as_json, summarize_arrays
     from gpt2np.tokenizer.layout import Style
 
-    arrays = numbers_of(trace.only(points)) if args.points and not args.npz else []
+    arrays = summarize_arrays(trace.subset(points)) if args.points and not args.npz else []
     differences = compare_with_transformers(lm.model, trace.ids.tolist()) if args.compare else []
     width = shutil.get_terminal_size().columns
     overview = _overview(lm, trace, None if args.json else width, args.top)
     table = lm.tokenizer.vocabulary.token_bytes
     if args.json:
-        content: dict[str, Any] = {"model": lm.name, "prompt": prompt, **as_json(overview, table)}
+        content: dict[str, Any] = {
+            "model": lm.name,
+            "prompt": prompt,
+            **overview_as_json(overview, table),
+        }
         if arrays:
             content["arrays"] = [asdict(numbers) for numbers in arrays]
         if differences:
@@ -163,7 +167,7 @@ def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) 
     from tqdm import tqdm
 
     from gpt2np.cli.trace_report import lens_columns
-    from gpt2np.interp.overview import overview
+    from gpt2np.interp.summary import overview
 
     n = min(top, lm.model.config.vocab_size)
     last = len(trace.ids) if width is None else min(lens_columns(width), len(trace.ids))

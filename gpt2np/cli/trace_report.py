@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpt2np.interp.compare import Difference, worst_of_layers
-from gpt2np.interp.overview import Look, Numbers, Overview, token_bytes
+from gpt2np.interp.compare import Difference, worst_per_layer
+from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview, token_bytes
 from gpt2np.tokenizer.layout import SPACE_SIGN, Style, columns_of, token_rows, visible
 
 # Widths in terminal columns.
@@ -65,10 +65,10 @@ def _attention_lines(
         yield style.faint(f"block {looks[0].layer}".ljust(_LABEL)) + cells.rstrip()
 
 
-def _attention_cell(look: Look, tokens: Sequence[bytes]) -> str:
-    position = f"@{look.position}"
-    token = _fit(tokens[look.position], _POSITION - len(position)).rstrip() + position
-    return f"{look.head:>2}→{_pad(token, _POSITION)}{look.weight:5.0%}  "
+def _attention_cell(head: AttentionWeight, tokens: Sequence[bytes]) -> str:
+    position = f"@{head.position}"
+    token = _fit(tokens[head.position], _POSITION - len(position)).rstrip() + position
+    return f"{head.head:>2}→{_pad(token, _POSITION)}{head.weight:5.0%}  "
 
 
 def _next_token_lines(
@@ -86,7 +86,7 @@ def _next_token_lines(
     yield style.faint(f"{f'{n_rest:,} others':<{2 * _TOKEN}}{rest:6.1%}")
 
 
-def numbers_table(numbers: Sequence[Numbers], style: Style) -> str:
+def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
     """Format shape, minimum, mean and maximum of arrays, one per line."""
     head = f"{'point':<26}{'shape':<18}{'minimum':>12}{'mean':>12}{'maximum':>12}"
     lines = [
@@ -104,7 +104,7 @@ def difference_table(differences: Sequence[Difference], style: Style) -> str:
     lines = [
         f"{_layer_label(d.point):<{_LABEL}}{d.point:<26}"
         f"{d.largest:>10.1e}{d.mean:>10.1e}{d.size:>18.4g}"
-        for d in worst_of_layers(differences)
+        for d in worst_per_layer(differences)
     ]
     return "\n".join([style.strong(title), style.faint(head), *lines])
 

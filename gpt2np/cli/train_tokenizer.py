@@ -18,7 +18,7 @@ from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
-    from gpt2np.data.corpus import Block, CorpusOptions
+    from gpt2np.data.corpus import CorpusOptions, TextPart
     from gpt2np.tokenizer.training.train import TrainedVocabulary, TrainingOptions
 
 
@@ -141,18 +141,18 @@ def _train(
 
 def _blocks(
     files: list[Path], corpus: "CorpusOptions", skip_errors: bool, told: bool = False
-) -> "Iterator[Block]":
+) -> "Iterator[TextPart]":
     """The text; with `told` what is skipped has been told before."""
-    from gpt2np.data.corpus import UnreadableFileError, read_blocks
+    from gpt2np.data.corpus import UnreadableFileError, read_parts
 
     def skip(error: UnreadableFileError) -> None:
         if not told:
             print_stderr(f"skipped: {error}")
 
-    return read_blocks(files, corpus, skip if skip_errors else None)
+    return read_parts(files, corpus, skip if skip_errors else None)
 
 
-def _with_bar(blocks: "Iterator[Block]", what: str) -> "Iterator[Block]":
+def _with_bar(blocks: "Iterator[TextPart]", what: str) -> "Iterator[TextPart]":
     from tqdm import tqdm
 
     with tqdm(desc=what, unit=" characters", unit_scale=True, disable=None) as bar:
@@ -186,5 +186,5 @@ def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "Co
     return CorpusOptions(
         separators=(END_OF_TEXT, *options.special_tokens),
         field=args.field,
-        in_blocks=options.pattern in BEFORE_LINES,
+        split_long_documents=options.pattern in BEFORE_LINES,
     )

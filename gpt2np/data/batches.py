@@ -1,68 +1,95 @@
-"""The parts of a corpus in batches, and the ids of a batch as bytes."""
+"""Read a corpus in batches, and encode a batch to bytes."""
 
 from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_blocks
-from gpt2np.tokenizer.chunks import BEFORE_LINES
-from gpt2np.tokenizer.tokenizer import Tokenizer
-from gpt2np.tokenizer.vocabulary import Vocabulary
+from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
 
-PART_DTYPE = np.dtype([("ids", "<u4"), ("characters", "<u4"), ("ends", "?"), ("alone", "?")])
-"""What is kept of each part, to divide an .npz into chunks: the number of its ids (with that of
-<|endoftext|> where the document ends) and characters, and whether it is a chunk by itself."""
+PART_DTYPE = np.dtype(
+    [("ids", "<u4"), ("characters", "<u4"), ("ends_document", "?"), ("is_array", "?")]
+)
+"""Record of a part, from which the arrays of an .npz are formed: the number of token ids (with that
+of <|endoftext|> at the end of a document), the number of characters, and two flags."""
 
-_BATCH = 1 << 20  # characters, or ids
-_NPZ_ERRORS = (  # what zipfile and NumPy raise on a file that is damaged, or no .npz
+_BATCH_SIZE = 1 << 20  # characters, or token ids
+_NPZ_ERRORS = (  # what zipfile and NumPy raise for a file that is damaged or not an .npz
     *(OSError, ValueError, EOFError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error),
 )
 
 
-class Part(NamedTuple):
-    """A document or, of a long one, a block.
+class Encoder(Protocol):
+    """What encoding a corpus needs of a tokenizer.
 
     Attributes:
-        content: its text, or the ids of a chunk of an .npz file.
-        ends: whether the document ends with it.
+        vocab_size: number of ids.
+        eos_token_id: id of <|endoftext|>, or None.
+        splits_before_whitespace: whether a text may be cut before white space that follows a
+            visible character, and encoded part by part.
+        fingerprint: a hash that changes with the vocabulary.
+    """
+
+    vocab_size: int
+
+    @property
+    def eos_token_id(self) -> int | None: ...
+
+    @property
+    def splits_before_whitespace(self) -> bool: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def encode_to_numpy(
+        self, text: str, *, disallowed_special: Collection[str] = ...
+    ) -> NDArray[np.uint16 | np.uint32]:
+        """Encode `text` to ids (N,); special tokens are plain text if none is disallowed."""
+
+
+class Part(NamedTuple):
+    """A document, or a part of a long document.
+
+    Attributes:
+        content: the text, or the token ids of an array in an .npz file.
+        ends_document: whether this is the last part of its document.
     """
 
     content: str | NDArray[np.integer[Any]]
-    ends: bool
+    ends_document: bool
 
 
 class Batch(NamedTuple):
-    """What is encoded at once.
+    """Consecutive parts of a file, encoded together.
 
     Attributes:
-        file: the number of the file that it is from.
-        parts: consecutive parts of that file.
-        ends: whether the file ends with it.
-        error: what is wrong with the file, so that it is to be left out.
+        file: index of the file.
+        parts: the parts.
+        ends_file: whether this is the last batch of the file.
+        error: why the file is to be skipped, or None.
     """
 
     file: int
     parts: list[Part]
-    ends: bool
+    ends_file: bool
     error: UnreadableFileError | None = None
 
     @property
-    def bytes(self) -> int:
-        """The bytes of its text in UTF-8, and of its ids."""
-        return sum(_bytes(part.content) for part in self.parts)
+    def nbytes(self) -> int:
+        """Size of the texts in UTF-8 and of the arrays, in bytes."""
+        return sum(_nbytes(part.content) for part in self.parts)
 
 
-def _bytes(content: str | NDArray[np.integer[Any]]) -> int:
+def _nbytes(content: str | NDArray[np.integer[Any]]) -> int:
     if not isinstance(content, str):
         return content.nbytes
     return len(content) if content.isascii() else len(content.encode())
@@ -70,71 +97,61 @@ def _bytes(content: str | NDArray[np.integer[Any]]) -> int:
 
 def read_batches(
     files: Sequence[Path],
-    vocabulary: Vocabulary,
+    encoder: Encoder,
     *,
     field: str = "text",
     skip_errors: bool = False,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Batch]:
-    """The batches of `files`, the same in every run. Each file ends with a batch that `ends`.
+    """Yield the batches of `files`, the same in every run.
 
     Args:
-        files: text, .jsonl, either also as .gz, or .npz, whose arrays are documents of ids.
-        vocabulary: where its split pattern allows it, long documents come in blocks.
-        field: the field of a .jsonl line that holds the document.
-        skip_errors: give a batch with an `error` for a file that can't be read, then go on.
-        start: begin with this batch of this file.
+        files: text or .jsonl files, also as .gz, or .npz files whose arrays are documents of ids.
+        encoder: limits the ids of .npz files, and says whether long texts may be split.
+        field: field of a .jsonl line that holds the document.
+        skip_errors: for a file that can't be read, yield a batch with an `error` and go on.
+        start: (file, batch) to begin with, both counted from 0.
 
     Raises:
         UnreadableFileError: a file can't be read.
     """
-    options = CorpusOptions(field=field, in_blocks=_cuts_at_spaces(vocabulary))
-    first, done = start
-    for number in range(first, len(files)):
+    options = CorpusOptions(field=field, split_long_documents=encoder.splits_before_whitespace)
+    first_file, first_batch = start
+    for index in range(first_file, len(files)):
         try:
-            batches = _batches(number, _parts(files[number], options, vocabulary.size))
-            yield from islice(batches, done if number == first else 0, None)
+            batches = _batch_parts(index, _read_file(files[index], options, encoder.vocab_size))
+            yield from islice(batches, first_batch if index == first_file else 0, None)
         except UnreadableFileError as error:
             if not skip_errors:
                 raise
-            yield Batch(number, [], True, error)
+            yield Batch(index, [], True, error)
 
 
-def _cuts_at_spaces(vocabulary: Vocabulary) -> bool:
-    """Whether blocks of a document have the ids of the document."""
-    return (
-        len(vocabulary.patterns) == 1
-        and vocabulary.patterns[0] in BEFORE_LINES
-        and not vocabulary.prefix_space
-        and all(token.special for token in vocabulary.added)
-    )
-
-
-def _batches(file: int, parts: Iterable[Part]) -> Iterator[Batch]:
-    waiting: list[Part] = []
-    length = 0
+def _batch_parts(file: int, parts: Iterable[Part]) -> Iterator[Batch]:
+    pending: list[Part] = []
+    size = 0
     for part in parts:
-        waiting.append(part)
-        length += len(part.content)
-        if length >= _BATCH:
-            yield Batch(file, waiting, False)
-            waiting, length = [], 0
-    yield Batch(file, waiting, True)
+        pending.append(part)
+        size += len(part.content)
+        if size >= _BATCH_SIZE:
+            yield Batch(file, pending, False)
+            pending, size = [], 0
+    yield Batch(file, pending, True)
 
 
-def _parts(file: Path, options: CorpusOptions, vocabulary_size: int) -> Iterator[Part]:
+def _read_file(file: Path, options: CorpusOptions, vocab_size: int) -> Iterator[Part]:
     if file.suffix == ".npz":
-        return _chunks_of_npz(file, vocabulary_size)
-    return (Part(block.text, block.ends) for block in read_blocks([file], options))
+        return _read_npz(file, vocab_size)
+    return (Part(part.text, part.ends_document) for part in read_parts([file], options))
 
 
-def _chunks_of_npz(file: Path, vocabulary_size: int) -> Iterator[Part]:
+def _read_npz(file: Path, vocab_size: int) -> Iterator[Part]:
     try:
         with zipfile.ZipFile(file) as archive:
             for name in archive.namelist():
                 with archive.open(name) as member:
                     array = np.lib.format.read_array(member, allow_pickle=False)
-                _check_ids(array, vocabulary_size, f"{file}, {name}")
+                _check_ids(array, vocab_size, f"{file}, {name}")
                 yield Part(array, True)
     except UnreadableFileError:
         raise
@@ -142,43 +159,42 @@ def _chunks_of_npz(file: Path, vocabulary_size: int) -> Iterator[Part]:
         raise UnreadableFileError(f"can't read {file} as .npz: {error}") from error
 
 
-def _check_ids(array: Any, vocabulary_size: int, place: str) -> None:
+def _check_ids(array: Any, vocab_size: int, source: str) -> None:
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise UnreadableFileError(f"{place}: expected ids, found {array.dtype} {array.shape}")
-    if len(array) and not 0 <= array.min() <= array.max() < vocabulary_size:
+        raise UnreadableFileError(
+            f"{source}: expected token ids, found {array.dtype} {array.shape}"
+        )
+    if len(array) and not 0 <= array.min() <= array.max() < vocab_size:
         wrong = array.min() if array.min() < 0 else array.max()
         raise UnreadableFileError(
-            f"{place}: the vocabulary has no id {wrong}; choose its own model"
+            f"{source}: the vocabulary has no id {wrong}; choose the model of the ids"
         )
 
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """Batch → its ids, and a PART_DTYPE for each part, as bytes.
+    """Encodes a batch to bytes: the token ids, and a PART_DTYPE record for each part."""
 
-    Attributes:
-        tokenizer: encodes; it has `<|endoftext|>`.
-    """
-
-    tokenizer: Tokenizer
+    encoder: Encoder
 
     @property
     def dtype(self) -> np.dtype[np.uint16 | np.uint32]:
-        """The type of the ids."""
-        return self.tokenizer.encode_to_numpy("").dtype
+        """Type of the token ids."""
+        return self.encoder.encode_to_numpy("").dtype
 
     def __call__(self, batch: Batch) -> tuple[bytes, bytes]:
-        ids, rows = bytearray(), []
-        end = np.array([self.tokenizer.end_of_text], self.dtype).tobytes()
-        for content, ends in batch.parts:
-            alone = not isinstance(content, str)
-            encoded = self._ids(content)
+        ids, records = bytearray(), []
+        end = np.array([self.encoder.eos_token_id], self.dtype).tobytes()
+        for content, ends_document in batch.parts:
+            is_array = not isinstance(content, str)
+            encoded = self._encode(content)
             ids += encoded.tobytes()
-            ids += end * ends
-            rows.append((len(encoded) + ends, 0 if alone else len(content), ends, alone))
-        return bytes(ids), np.array(rows, PART_DTYPE).tobytes()
+            ids += end * ends_document
+            n_characters = 0 if is_array else len(content)
+            records.append((len(encoded) + ends_document, n_characters, ends_document, is_array))
+        return bytes(ids), np.array(records, PART_DTYPE).tobytes()
 
-    def _ids(self, content: str | NDArray[np.integer[Any]]) -> NDArray[np.uint16 | np.uint32]:
+    def _encode(self, content: str | NDArray[np.integer[Any]]) -> NDArray[np.uint16 | np.uint32]:
         if isinstance(content, str):
-            return self.tokenizer.encode_to_numpy(content, disallowed_special=())
+            return self.encoder.encode_to_numpy(content, disallowed_special=())
         return content.astype(self.dtype)

@@ -1,8 +1,8 @@
-"""A corpus: files, folders and glob patterns in, documents out, one after another.
+"""Read a corpus: files, folders and glob patterns in, documents out.
 
-A text file is a run of documents with separators between them; a .jsonl file has a document in a
-field of every line. Either may be compressed (.gz). Nothing is read before it is needed, and a long
-document may be had in blocks, so that memory does not follow the size of a file.
+A text file holds documents and separators between them. A line of a .jsonl file holds a document in
+one of its fields. Either may be compressed (.gz). Files are read lazily, and a long document can be
+read in parts, so memory does not grow with the size of a file.
 """
 
 import codecs
@@ -11,80 +11,93 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
+from gpt2np.data import END_OF_TEXT
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.tokenizer.added import any_of
-from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
-_READ = 1 << 20  # characters at once
+_READ_SIZE = 1 << 20  # bytes to read at once, and characters of a part
 
-# Where text may be cut: in front of white space that follows a visible character.
+# A document may be cut before white space that follows a visible character.
 _up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
 
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """How documents are found in files.
+    """How to find documents in files.
 
     Attributes:
-        separators: texts that end a document; they are part of none.
-        field: the field of a .jsonl line that holds the document.
-        in_blocks: cut what is longer than about a million characters, in front of a space or line
-            end that follows a visible character. There GPT-2's split pattern always cuts too.
+        separators: texts that end a document; they belong to no document. Of several that match,
+            the longest counts.
+        field: field of a .jsonl line that holds the document.
+        split_long_documents: yield documents of more than about a million characters in parts. A
+            cut is before a space or newline that follows a visible character: GPT-2's pattern
+            always begins a piece there.
     """
 
     separators: tuple[str, ...] = (END_OF_TEXT,)
     field: str = "text"
-    in_blocks: bool = False
+    split_long_documents: bool = False
+
+    @cached_property
+    def separator_pattern(self) -> re.Pattern[str]:
+        """Pattern that matches any separator, the longest first; without separators, nothing."""
+        longest_first = sorted(set(self.separators), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
-class Block(NamedTuple):
-    """A document, or a part of a long one; `ends` tells whether it is the last part."""
+class TextPart(NamedTuple):
+    """A document, or a part of a long document.
+
+    Attributes:
+        text: the text.
+        ends_document: whether this is the last part of its document.
+    """
 
     text: str
-    ends: bool
+    ends_document: bool
 
 
 class UnreadableFileError(InvalidArgumentError):
-    """A file of the corpus is not what it should be."""
+    """A file of the corpus can't be read or parsed."""
 
 
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files that `paths` name: files, folders (with all below them) and glob patterns.
+    """Return the files that `paths` name: files, folders (recursive) and glob patterns.
 
-    Sorted, each once, however often it is named. In folders, hidden files and those of arrays
-    (.bin, .npy, .safetensors) are left out.
+    The files are sorted and free of duplicates. In folders, hidden files and files of arrays (.bin,
+    .npy, .safetensors) are skipped.
 
     Raises:
-        InvalidArgumentError: a path or pattern that names nothing, or a folder without files.
+        InvalidArgumentError: a path or pattern matches nothing, or a folder has no files.
     """
-    found: dict[Path, Path] = {}
+    files: dict[Path, Path] = {}
     for path in paths:
         if str(path) == "":
             raise InvalidArgumentError("the name of a file or folder is empty")
-        for file in _files_of(str(path)):
-            found.setdefault(file.resolve(), file)
-    return sorted(found.values())
+        for file in _expand(str(path)):
+            files.setdefault(file.resolve(), file)
+    return sorted(files.values())
 
 
-def _files_of(path: str) -> list[Path]:
+def _expand(path: str) -> list[Path]:
     if Path(path).is_dir():
         below = (file for file in Path(path).rglob("*") if _may_be_text(file))
         files = [file for file in below if not _is_hidden(file.relative_to(path))]
         if not files:
-            raise InvalidArgumentError(f"the folder {path} holds no files to read")
+            raise InvalidArgumentError(f"the folder {path} has no files to read")
         return files
     if Path(path).is_file():
         return [Path(path)]
     if Path(path).exists():
-        raise InvalidArgumentError(f"{path} is no file that can be read twice; save it to one")
+        raise InvalidArgumentError(f"{path} is not a regular file; save the content to one")
     if not glob.has_magic(path):
         raise InvalidArgumentError(f"{path} does not exist; give files, folders or patterns")
-    names = glob.glob(path, recursive=True)  # noqa: PTH207 (Path.glob knows no absolute patterns)
+    names = glob.glob(path, recursive=True)  # noqa: PTH207 (Path.glob has no absolute patterns)
     files = [Path(name) for name in names if Path(name).is_file()]
     if not files:
         raise InvalidArgumentError(f"no file matches the pattern {path}")
@@ -99,57 +112,57 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def read_blocks(
+def read_parts(
     files: Iterable[Path],
     options: CorpusOptions,
-    skipped: Callable[[UnreadableFileError], object] | None = None,
-) -> Iterator[Block]:
-    """The documents of `files`, in order. Empty ones are left out, and so are the line ends that
-    set a document in a text file off from its separators.
+    on_skip: Callable[[UnreadableFileError], object] | None = None,
+) -> Iterator[TextPart]:
+    """Yield the documents of `files` in order, long ones in parts if the options say so.
 
-    What is no text ends the reading; with `skipped`, this is called and the next file begins. What
-    a damaged file holds before the damage may have been given by then.
+    Empty documents are left out. In a text file, so are line ends next to a separator and at either
+    end of the file. Without `on_skip`, the first bad file raises an error. Otherwise `on_skip` is
+    called with the error, and the next file begins; parts before the damage have been yielded.
 
     Raises:
-        UnreadableFileError: names a file that can't be read, is not UTF-8, or not gzip although it
-            is called .gz; or the line of a .jsonl file that is not JSON or lacks the field.
+        UnreadableFileError: a file can't be read, is not UTF-8, or is called .gz and is not gzip;
+            or a .jsonl line is not JSON or lacks the field. The message names file and line.
     """
     for file in files:
-        ends = True
+        ends_document = True
         try:
-            for text, ends in _blocks_of(file, options):
-                yield Block(text, ends)
+            for text, ends_document in _read_file(file, options):
+                yield TextPart(text, ends_document)
         except UnreadableFileError as error:
-            if skipped is None:
+            if on_skip is None:
                 raise
-            skipped(error)
-            if not ends:
-                yield Block("", True)
+            on_skip(error)
+            if not ends_document:
+                yield TextPart("", True)
 
 
 def read_documents(
     files: Iterable[Path],
     options: CorpusOptions,
-    skipped: Callable[[UnreadableFileError], object] | None = None,
+    on_skip: Callable[[UnreadableFileError], object] | None = None,
 ) -> Iterator[str]:
-    """The same, as whole documents whatever `options.in_blocks` says."""
-    parts: list[str] = []
-    for text, ends in read_blocks(files, options, skipped):
-        parts.append(text)
-        if ends:
-            yield "".join(parts)
-            parts = []
+    """Yield the documents of `files` as whole texts; the rest is as in `read_parts`."""
+    texts: list[str] = []
+    for text, ends_document in read_parts(files, options, on_skip):
+        texts.append(text)
+        if ends_document:
+            yield "".join(texts)
+            texts = []
 
 
-def _blocks_of(file: Path, options: CorpusOptions) -> Iterator[Block]:
+def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
     try:
         with _open(file) as stream:
             if file.name.removesuffix(".gz").endswith(".jsonl"):
-                for text in _fields(stream, file, options.field):
-                    yield from _cut(_segments([text], options.separators), options, "")
+                for text in _jsonl_texts(stream, file, options.field):
+                    yield from _join(_split_at_separators([text], options), options, "")
             else:
-                segments = _segments(_decoded(stream, file), options.separators)
-                yield from _cut(segments, options, "\r\n")
+                segments = _split_at_separators(_decode(stream, file), options)
+                yield from _join(segments, options, "\r\n")
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UnreadableFileError(f"can't read {file}: {reason}") from error
@@ -159,19 +172,19 @@ def _open(file: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(file)) if file.suffix == ".gz" else file.open("rb")
 
 
-def _decoded(stream: IO[bytes], file: Path) -> Iterator[str]:
-    """The text of a file, in parts."""
+def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:
+    """Yield the text of a UTF-8 stream, read by read."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     offset = 0
     while True:
-        data = stream.read(_READ)
-        held_back = len(decoder.getstate()[0])
+        data = stream.read(_READ_SIZE)
+        n_buffered = len(decoder.getstate()[0])
         try:
             text = decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
             raise UnreadableFileError(
                 f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "
-                f"{offset - held_back + error.start}; convert it, or leave it out"
+                f"{offset - n_buffered + error.start}; convert it, or leave it out"
             ) from error
         if not data:
             return
@@ -179,8 +192,8 @@ def _decoded(stream: IO[bytes], file: Path) -> Iterator[str]:
         yield text
 
 
-def _fields(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
-    """The field of every line that is not blank."""
+def _jsonl_texts(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
+    """Yield `field` of every line that is not blank."""
     for number, line in enumerate(stream, 1):
         if not line.strip():
             continue
@@ -192,53 +205,55 @@ def _fields(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
         if not isinstance(text, str):
             raise UnreadableFileError(
                 f"{file}, line {number}: expected an object with a text in the field {field!r}; "
-                "name the field that holds it"
+                "name the field that holds the text"
             )
         if any("\ud800" <= char <= "\udfff" for char in set(text)):
-            raise UnreadableFileError(f"{file}, line {number}: a lone surrogate is no text")
+            raise UnreadableFileError(
+                f"{file}, line {number}: the text has a lone surrogate, which is not Unicode text"
+            )
         yield text
 
 
-def _segments(texts: Iterable[str], separators: Sequence[str]) -> Iterator[Block]:
-    """`texts`, which follow on each other, cut at the separators; of several the longest counts."""
-    separator = any_of(frozenset(separators))
-    reach = max(map(len, separators), default=1)
+def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterator[TextPart]:
+    """Split consecutive `texts` at the separators, which may span two of them."""
+    separator = options.separator_pattern
+    reach = max(map(len, options.separators), default=1)
     tail = ""
     for text in texts:
         tail += text
-        sure = max(0, len(tail) - reach + 1)  # from there on a separator may be incomplete
+        safe_end = max(0, len(tail) - reach + 1)  # a separator may be incomplete from here on
         start = 0
         for match in separator.finditer(tail):
-            if match.start() >= sure:
+            if match.start() >= safe_end:
                 break
-            yield Block(tail[start : match.start()], True)
+            yield TextPart(tail[start : match.start()], True)
             start = match.end()
-        sure = max(start, sure)
-        yield Block(tail[start:sure], False)
-        tail = tail[sure:]
+        safe_end = max(start, safe_end)
+        yield TextPart(tail[start:safe_end], False)
+        tail = tail[safe_end:]
     for document in separator.split(tail):
-        yield Block(document, True)
+        yield TextPart(document, True)
 
 
-def _cut(segments: Iterable[Block], options: CorpusOptions, margin: str) -> Iterator[Block]:
-    """The segments put together to documents, or to blocks of long ones; without `margin`."""
-    waiting: list[str] = []
-    length, enough = 0, _READ
-    begun = False
-    for text, ends in segments:
-        waiting.append(text)
+def _join(segments: Iterable[TextPart], options: CorpusOptions, margin: str) -> Iterator[TextPart]:
+    """Join segments to documents, or to parts of long ones, and strip `margin` at either end."""
+    pending: list[str] = []
+    length, threshold = 0, _READ_SIZE
+    started = False
+    for text, ends_document in segments:
+        pending.append(text)
         length += len(text)
-        if ends:
-            rest = "".join(waiting).rstrip(margin)
-            rest = rest if begun else rest.lstrip(margin)
-            if rest or begun:
-                yield Block(rest, True)
-            waiting, length, enough, begun = [], 0, _READ, False
-        elif options.in_blocks and length > enough:
-            whole = "".join(waiting)
-            if words := _up_to_last_word(whole):
-                block = words.group()
-                yield Block(block if begun else block.lstrip(margin), False)
-                whole, begun = whole[len(block) :], True
-            waiting, length = [whole], len(whole)
-            enough = max(_READ, 2 * length)  # where nothing may be cut, don't try it too often
+        if ends_document:
+            rest = "".join(pending).rstrip(margin)
+            rest = rest if started else rest.lstrip(margin)
+            if rest or started:
+                yield TextPart(rest, True)
+            pending, length, threshold, started = [], 0, _READ_SIZE, False
+        elif options.split_long_documents and length > threshold:
+            joined = "".join(pending)
+            if words := _up_to_last_word(joined):
+                part = words.group()
+                yield TextPart(part if started else part.lstrip(margin), False)
+                joined, started = joined[len(part) :], True
+            pending, length = [joined], len(joined)
+            threshold = max(_READ_SIZE, 2 * length)  # text without a place to cut: try less often

@@ -1,12 +1,12 @@
-"""A corpus as ids in one file, as training programs read it.
+"""Encode a corpus to one file of token ids, as training programs read it.
 
-    out.bin   the ids, raw, each document followed by that of <|endoftext|> (nanoGPT)
+    out.bin   raw ids; each document is followed by the id of <|endoftext|> (nanoGPT)
     out.npy   the same as a NumPy array
     out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (OpenAI's GPT-2 training)
 
-While it is made, the folder out.bin.partial holds what is done; an interrupted run goes on from
-there, and ends with the same file. Memory follows neither the corpus nor, where GPT-2's split
-pattern is used, the length of a document.
+Until the file is complete, the folder out.bin.partial holds the finished part. An interrupted run
+resumes from there and produces the same file. Memory grows neither with the corpus nor, with
+GPT-2's pre-tokenizer, with the length of a document.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field
-from hashlib import sha256
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -27,30 +26,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np import __version__
-from gpt2np.data.batches import PART_DTYPE, Batch, BatchEncoder, read_batches
+from gpt2np.data import END_OF_TEXT
+from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests, partial_folder
+from gpt2np.data.batches import PART_DTYPE, Batch, BatchEncoder, Encoder, read_batches
 from gpt2np.data.corpus import UnreadableFileError, find_files
-from gpt2np.data.resume import Checkpoint, GrowingFiles, digests
 from gpt2np.data.workers import map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.tokenizer.tokenizer import Tokenizer
-from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
 SUFFIXES = (".npz", ".npy", ".bin")
 
-_CHECKPOINT_SECONDS = 1.0
-_ROWS_AT_ONCE = 1 << 16
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # of zip files: the same chunks make the same file on any day
+_SAVE_INTERVAL_S = 1.0
+_RECORDS_PER_READ = 1 << 16
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal arrays make equal files on any day
 
 
 @dataclass(frozen=True)
 class DatasetOptions:
-    """How a corpus becomes a dataset.
+    """How to turn a corpus into a dataset.
 
     Attributes:
-        field: the field of a .jsonl line that holds the document.
-        combine: in an .npz, documents are joined until a chunk has so many characters.
-        skip_errors: leave out files that can't be read, instead of giving up.
-        processes: how many encode at the same time.
+        field: field of a .jsonl line that holds the document.
+        combine: in an .npz, join documents until an array has this many characters.
+        skip_errors: skip files that can't be read instead of raising an error.
+        processes: number of worker processes.
     """
 
     field: str = "text"
@@ -68,7 +66,14 @@ class DatasetOptions:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What was written: the file, how many documents and ids, and the ids' type."""
+    """A finished dataset.
+
+    Attributes:
+        path: the file.
+        documents: number of documents.
+        ids: number of token ids.
+        dtype: name of the type of the ids.
+    """
 
     path: Path
     documents: int
@@ -76,181 +81,163 @@ class Dataset:
     dtype: str
 
 
-@dataclass(frozen=True)
-class Watcher:
-    """Who wants to know how it goes.
-
-    Attributes:
-        progress: is called with the number of bytes of the files that have been done.
-        resumed: is called with that number, once, when an interrupted run is gone on with.
-        skipped: is called with what is wrong with each file that is left out.
-        restarted: is called if an earlier run's files or options were others, and it is let go.
-    """
-
-    resumed: Callable[[int], object] = lambda done: None
-    progress: Callable[[int], object] = lambda done: None
-    skipped: Callable[[UnreadableFileError], object] = lambda error: None
-    restarted: Callable[[], object] = lambda: None
-
-
 def check_output(out: Path) -> None:
-    """Raises InvalidArgumentError unless `out` ends in one of SUFFIXES and can be a file."""
+    """Raise InvalidArgumentError unless `out` has one of SUFFIXES and can be a file."""
     if out.suffix not in SUFFIXES:
         raise InvalidArgumentError(
-            f"{out}: the name's end tells the format; give one that ends in {', '.join(SUFFIXES)}"
+            f"{out}: the suffix selects the format; use one of {', '.join(SUFFIXES)}"
         )
     if not out.parent.is_dir():
-        raise InvalidArgumentError(f"the folder {out.parent} does not exist; make it first")
+        raise InvalidArgumentError(f"the folder {out.parent} does not exist; create it first")
     if out.is_dir():
         raise InvalidArgumentError(f"{out} is a folder; choose another name")
 
 
 def find_inputs(paths: Iterable[str | Path], out: Path) -> list[Path]:
-    """The files that `paths` name (see `find_files`), sorted, without `out` and its unfinished one.
+    """Return the files that `paths` name (see `find_files`), except `out` and its partial folder.
 
     Raises:
         InvalidArgumentError: there are none.
     """
-    own = {out.resolve(), partial_folder(out).resolve()}
-    files = [file for file in find_files(paths) if own.isdisjoint(_and_above(file.resolve()))]
+    outputs = {out.resolve(), partial_folder(out).resolve()}
+    files = [
+        file
+        for file in find_files(paths)
+        if outputs.isdisjoint([file.resolve(), *file.resolve().parents])
+    ]
     if not files:
-        raise InvalidArgumentError(f"there is no file to read, apart from the output {out}")
+        raise InvalidArgumentError(f"no file to read, apart from the output {out}")
     return files
-
-
-def _and_above(file: Path) -> list[Path]:
-    return [file, *file.parents]
-
-
-def partial_folder(out: Path) -> Path:
-    """Where an unfinished `out` is kept."""
-    return out.with_name(f"{out.name}.partial")
 
 
 def encode_dataset(
     files: Sequence[Path],
     out: Path,
-    tokenizer: Tokenizer,
+    tokenizer: Encoder,
     options: DatasetOptions | None = None,
-    watcher: Watcher | None = None,
+    *,
+    on_resume: Callable[[int], object] = lambda done: None,
+    on_restart: Callable[[], object] = lambda: None,
+    on_progress: Callable[[int], object] = lambda done: None,
+    on_skip: Callable[[UnreadableFileError], object] = lambda error: None,
 ) -> Dataset:
-    """Encode `files`, in order, to the dataset `out`; what is there is replaced.
+    """Encode `files`, in order, to the dataset `out`; an existing file is replaced.
 
     Args:
-        files: text, .jsonl, either also as .gz, and .npz, whose chunks remain what they are.
-            `<|endoftext|>` parts the documents of a text; other special tokens are plain text.
-        out: ends in .npz, .npy or .bin.
-        tokenizer: encodes; it must have `<|endoftext|>`.
+        files: text or .jsonl files, also as .gz, and .npz files, whose arrays are kept as they
+            are. `<|endoftext|>` separates the documents of a text; other special tokens are plain
+            text.
+        out: output file, with one of SUFFIXES.
+        tokenizer: a `Tokenizer` that has `<|endoftext|>`.
         options: see `DatasetOptions`.
-        watcher: see `Watcher`.
+        on_resume: called once with the input bytes already done, if an interrupted run is resumed.
+        on_restart: called if an interrupted run had other files or options and is discarded.
+        on_progress: called with the input bytes done so far, after every batch.
+        on_skip: called with the error of every skipped file.
 
     Raises:
-        InvalidArgumentError: a file can't be read, the files hold no text, or what `check_output`
-            says. `out` is then as it was before.
-        OSError: it can't be written.
+        InvalidArgumentError: a file can't be read, the files have no text, or `check_output` fails.
+            `out` is unchanged.
+        OSError: the output can't be written.
     """
     options = options or DatasetOptions()
     check_output(out)
-    if tokenizer.end_of_text is None:
+    if tokenizer.eos_token_id is None:
         raise InvalidArgumentError(
-            f"the vocabulary has no {END_OF_TEXT}, with which documents end; choose another model"
+            f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
         )
-    with GrowingFiles(partial_folder(out), ("ids", "parts")) as growing:
-        writer = _Writer(growing, files, _task(tokenizer.vocabulary, options), watcher or Watcher())
+    with AppendLog(partial_folder(out), ("ids", "parts")) as log:
+        task = json.dumps([__version__, tokenizer.fingerprint, options.field, options.skip_errors])
+        writer = _Writer(log, files, task, on_skip)
+        if writer.position.done:
+            on_resume(writer.position.done)
+        elif log.restarted:
+            on_restart()
+        batches = read_batches(
+            files,
+            tokenizer,
+            field=options.field,
+            skip_errors=options.skip_errors,
+            start=(writer.position.files, writer.position.batches),
+        )
+        encoder = BatchEncoder(tokenizer)
         try:
-            writer.write(tokenizer, options)
+            for batch, encoded in map_in_order(encoder, batches, options.processes):
+                writer.write(batch, encoded)
+                on_progress(writer.position.done)
         except BrokenExecutor as error:
             raise GPT2NPError(
-                "a process that was encoding is gone, perhaps for want of memory; fewer need less"
+                "a worker process died, perhaps out of memory; try fewer processes"
             ) from error
-        growing.close()
-        dataset = _finish(growing, out, BatchEncoder(tokenizer).dtype, options.combine)
-        growing.remove()
+        log.close()
+        dataset = _finish(log, out, encoder.dtype, options.combine)
+        log.remove()
     return dataset
 
 
-def _task(vocabulary: Vocabulary, options: DatasetOptions) -> str:
-    """What the ids depend on, besides the files."""
-    digest = sha256(repr(vocabulary).encode("utf-8", "surrogatepass")).hexdigest()
-    return json.dumps([__version__, digest, options.field, options.skip_errors])
-
-
-@dataclass
 class _Writer:
-    """Appends batches to the growing files, and remembers how far it is."""
+    """Appends encoded batches to the log, and saves resume points.
 
-    growing: GrowingFiles
-    files: Sequence[Path]
-    task: str
-    watcher: Watcher
-    digests: list[str] = field(init=False)
-    ends: list[int] = field(init=False)  # of each file, in bytes since the first file's beginning
-    at: Checkpoint = field(init=False)
-    _saved: float = field(init=False, default_factory=time.monotonic)
+    Attributes:
+        position: how much of the input has been written.
+    """
 
-    def __post_init__(self) -> None:
-        self.digests = digests(self.task, self.files)
-        self.ends = [*accumulate(file.stat().st_size for file in self.files)]
-        self.at = self.growing.resume(self.digests)
+    def __init__(
+        self,
+        log: AppendLog,
+        files: Sequence[Path],
+        task: str,
+        on_skip: Callable[[UnreadableFileError], object],
+    ) -> None:
+        self._log, self._on_skip = log, on_skip
+        self._digests = input_digests(task, files)
+        self._file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative bytes
+        self._saved_at = time.monotonic()
+        self.position = log.resume(self._digests)
 
-    def write(self, tokenizer: Tokenizer, options: DatasetOptions) -> None:
-        """Encode and append what has not been."""
-        batches = read_batches(
-            self.files,
-            tokenizer.vocabulary,
-            field=options.field,
-            skip_errors=options.skip_errors,
-            start=(self.at.files, self.at.batches),
-        )
-        if self.at.done:
-            self.watcher.resumed(self.at.done)
-        elif self.growing.begun_anew:
-            self.watcher.restarted()
-        encoder = BatchEncoder(tokenizer)
-        for batch, encoded in map_in_order(encoder, batches, options.processes):
-            self._add(batch, encoded)
-            self.watcher.progress(self.at.done)
-
-    def _add(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
+    def write(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
+        """Append a batch; if it has an error, remove its file from the output instead."""
         if batch.error:
-            self.watcher.skipped(batch.error)
-            self.growing.cut(self.at.file_lengths)
-        self.growing.append(*encoded)
-        lengths, end = self.growing.lengths, self.ends[batch.file]
-        digest = self.digests[batch.file + 1]
-        if batch.ends:
-            self.at = Checkpoint(batch.file + 1, 0, end, lengths, lengths, digest)
+            self._on_skip(batch.error)
+            self._log.truncate(self.position.rollback_lengths)
+        self._log.append(*encoded)
+        lengths, file_end = self._log.lengths, self._file_ends[batch.file]
+        digest = self._digests[batch.file + 1]
+        if batch.ends_file:
+            self.position = ResumePoint(batch.file + 1, 0, file_end, lengths, lengths, digest)
         else:
-            batches, done = self.at.batches + 1, min(self.at.done + batch.bytes, end)
-            before = self.at.file_lengths
-            self.at = Checkpoint(batch.file, batches, done, lengths, before, digest)
-        if time.monotonic() >= self._saved + _CHECKPOINT_SECONDS:
-            self.growing.save(self.at)
-            self._saved = time.monotonic()
+            n_batches = self.position.batches + 1
+            done = min(self.position.done + batch.nbytes, file_end)
+            rollback = self.position.rollback_lengths
+            self.position = ResumePoint(batch.file, n_batches, done, lengths, rollback, digest)
+        if time.monotonic() >= self._saved_at + _SAVE_INTERVAL_S:
+            self._log.save(self.position)
+            self._saved_at = time.monotonic()
 
 
-def _finish(growing: GrowingFiles, out: Path, dtype: np.dtype[Any], combine: int) -> Dataset:
-    """Make the file `out` of the ids and parts."""
-    ids, parts = growing.paths
-    documents = sum(int(rows["ends"].sum()) for rows in _rows(parts))
+def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Dataset:
+    """Write `out` from the log's ids and parts."""
+    ids, parts = log.paths
+    documents = sum(int(records["ends_document"].sum()) for records in _read_records(parts))
     if not documents:
-        raise InvalidArgumentError("there is no text in the files; nothing can be encoded")
-    count = ids.stat().st_size // dtype.itemsize
-    finished = growing.folder / "finished"
+        raise InvalidArgumentError("the files have no text; nothing can be encoded")
+    n_ids = ids.stat().st_size // dtype.itemsize
+    finished = log.folder / "finished"
     if out.suffix == ".bin":
         finished = ids
     elif out.suffix == ".npy":
-        _write_npy(finished, ids, dtype, count)
+        _write_npy(finished, ids, dtype, n_ids)
     else:
-        _write_npz(finished, np.memmap(ids, dtype, "r"), chunk_bounds(_rows(parts), combine))
+        bounds = array_bounds(_read_records(parts), combine)
+        _write_npz(finished, np.memmap(ids, dtype, "r"), bounds)
     finished.replace(out)
-    return Dataset(out, documents, count, dtype.name)
+    return Dataset(out, documents, n_ids, dtype.name)
 
 
-def _rows(parts: Path) -> Iterator[NDArray[np.void]]:
+def _read_records(parts: Path) -> Iterator[NDArray[np.void]]:
     with parts.open("rb") as file:
-        while len(rows := np.fromfile(file, PART_DTYPE, _ROWS_AT_ONCE)):
-            yield rows
+        while len(records := np.fromfile(file, PART_DTYPE, _RECORDS_PER_READ)):
+            yield records
 
 
 def _write_npy(path: Path, ids: Path, dtype: np.dtype[Any], count: int) -> None:
@@ -263,33 +250,35 @@ def _write_npy(path: Path, ids: Path, dtype: np.dtype[Any], count: int) -> None:
 def _write_npz(path: Path, ids: NDArray[Any], bounds: Iterator[tuple[int, int]]) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for number, (start, end) in enumerate(bounds):
-            entry = zipfile.ZipInfo(f"arr_{number}.npy", _EPOCH)
+            entry = zipfile.ZipInfo(f"arr_{number}.npy", _ZIP_EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             with archive.open(entry, "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, np.asarray(ids[start:end]))
 
 
-def chunk_bounds(rows: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
-    """Where in the ids the chunks of an .npz begin and end.
+def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, end) in the token ids of each array of an .npz.
 
-    Documents are joined until they have `combine` characters, those of `<|endoftext|>` between
-    them counted, as in the encode.py of GPT-2's training. None begins or ends with one.
+    Documents are joined until they have `combine` characters, those of the `<|endoftext|>` between
+    them included, as in encode.py of GPT-2's training code. No array begins or ends with one.
 
     Args:
-        rows: arrays of PART_DTYPE.
-        combine: the number of characters.
+        batches: arrays of PART_DTYPE.
+        combine: number of characters.
     """
     start = end = characters = 0
-    for ids, length, ends, alone in (row for array in rows for row in array.tolist()):
-        if alone and end > start:
+    for n_ids, n_characters, ends_document, is_array in (
+        record for records in batches for record in records.tolist()
+    ):
+        if is_array and end > start:
             yield start, end - 1
             start, characters = end, 0
-        end += ids
-        characters += length
-        if alone or (ends and characters >= combine):
+        end += n_ids
+        characters += n_characters
+        if is_array or (ends_document and characters >= combine):
             yield start, end - 1
             start, characters = end, 0
-        elif ends:
+        elif ends_document:
             characters += len(END_OF_TEXT)
     if end > start:
         yield start, end - 1

@@ -1,4 +1,4 @@
-"""A function applied to one item after another, in this process or in several."""
+"""Ordered parallel map over worker processes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_AHEAD = 2  # items that wait for each process, so that none is idle; more would only take memory
-_function: Callable[[Any], Any] | None = None  # a worker's own
+_QUEUED_PER_PROCESS = 2  # enough to keep every process busy; more would only take memory
+_function: Callable[[Any], Any] | None = None  # set in worker processes only
 
 
 def map_in_order(
     function: Callable[[Item], Result], items: Iterable[Item], processes: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Each of `items` with what `function` gives for it, in order.
+    """Yield each item with `function(item)`, in order, computed in `processes` processes.
 
-    Items are taken only a few ahead, unlike by `Executor.map`. `function` goes to each process
-    once, so it may carry what takes long to prepare.
+    Unlike `Executor.map`, this reads only a few items ahead. `function` is sent to each process
+    once, so it may carry data that takes long to prepare.
 
     Raises:
         concurrent.futures.BrokenExecutor: a process was killed.
@@ -32,28 +32,28 @@ def map_in_order(
     if processes == 1:
         yield from ((item, function(item)) for item in items)
         return
-    pool = ProcessPoolExecutor(processes, initializer=_start, initargs=(function,))
-    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    pool = ProcessPoolExecutor(processes, initializer=_init_worker, initargs=(function,))
+    queue: deque[tuple[Item, Future[Result]]] = deque()
     try:
         for item in items:
-            waiting.append((item, pool.submit(_call, item)))
-            if len(waiting) > _AHEAD * processes:
-                first, future = waiting.popleft()
+            queue.append((item, pool.submit(_call, item)))
+            if len(queue) > _QUEUED_PER_PROCESS * processes:
+                first, future = queue.popleft()
                 yield first, future.result()
-        yield from ((item, future.result()) for item, future in waiting)
+        yield from ((item, future.result()) for item, future in queue)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _start(function: Callable[[Any], Any]) -> None:
+def _init_worker(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
-    Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and ends the worker
+    Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    """A parent that is killed can't end its workers, and they would wait for work for ever."""
+def _exit_with_parent() -> None:
+    """Exit when the parent dies: a killed parent can't end its workers."""
     if parent := parent_process():
         connection.wait([parent.sentinel])
         os._exit(1)

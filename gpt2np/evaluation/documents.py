@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt2np.data.text_file import check_is_file
+from gpt2np.data.files import check_is_file
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 

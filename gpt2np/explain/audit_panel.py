@@ -8,7 +8,7 @@ from collections import defaultdict
 import numpy as np
 
 from gpt2np.benchmark.timing import Effort, repeat
-from gpt2np.checkpoint.load import EMBEDDING, HEAD, weight_shapes
+from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.explain.html import bar, details, formula, panel, source, table, text
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
@@ -30,7 +30,7 @@ def audit_panel(run: Run, numbers: Numbers) -> str:
     """The panel's markup: every tensor, and their sum."""
     weights = run.model.weights
     shapes = weight_shapes(run.config)
-    shapes |= {HEAD: shapes[EMBEDDING]} if HEAD in weights else {}
+    shapes |= {LM_HEAD: shapes[WTE]} if LM_HEAD in weights else {}
     counts = {name: math.prod(shape) for name, shape in shapes.items()}
     numbers.add("tensor.count", np.array(list(counts.values())))
     numbers.add("parameters", np.asarray(weights.parameters))

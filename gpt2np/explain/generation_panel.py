@@ -15,7 +15,7 @@ from gpt2np.explain.html import formula, panel, source, table, token
 from gpt2np.explain.numbers import Numbers, rounded
 from gpt2np.explain.run import Run
 from gpt2np.explain.work import step_flops
-from gpt2np.interp.lens import likeliest
+from gpt2np.interp.lens import top_k
 from gpt2np.model import KVCache, last_token_indices
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import softmax
@@ -110,7 +110,7 @@ def generation_panel(run: Run, numbers: Numbers, steps: list[Step]) -> str:
 def _add_numbers(run: Run, numbers: Numbers, steps: list[Step]) -> None:
     config, seen = run.config, [step.seen for step in steps]
     logits = np.array([step.logits for step in steps])
-    best = likeliest(logits, min(TOP, config.vocab_size))
+    best = top_k(logits, min(TOP, config.vocab_size))
     probabilities = softmax(logits.astype(np.float64))
     without = [prefill_flops(config, n) for n in seen]
     numbers.add("step.ids", best)

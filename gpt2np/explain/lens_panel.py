@@ -11,7 +11,7 @@ from gpt2np.explain.chart import Line, line_chart
 from gpt2np.explain.html import formula, panel, source, table, token, token_text
 from gpt2np.explain.numbers import Numbers
 from gpt2np.explain.run import Run
-from gpt2np.interp.lens import likeliest, logit_lens
+from gpt2np.interp.lens import logit_lens, top_k
 from gpt2np.model.ops import softmax
 
 Array = NDArray[Any]
@@ -35,7 +35,7 @@ def lens_arrays(run: Run) -> dict[str, Array]:
         logits = logit_lens(run.model, residuals[first : first + at_once])  # (layers, N, V)
         own = np.take_along_axis(logits, answers, 2)
         rank.append(1 + np.count_nonzero(logits > own, axis=2))
-        ids.append(likeliest(logits, min(TOP, run.config.vocab_size)))
+        ids.append(top_k(logits, min(TOP, run.config.vocab_size)))
         probabilities = softmax(logits)
         top.append(np.take_along_axis(probabilities, ids[-1], 2))
         of_answer.append(np.take_along_axis(probabilities, answers, 2)[..., 0])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
 from gpt2np.interp import trace
-from gpt2np.interp.overview import token_bytes
+from gpt2np.interp.summary import token_bytes
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2, GPT2Config
 

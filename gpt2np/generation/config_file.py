@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gpt2np.checkpoint.config import token_ids
-from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.checkpoint.config import parse_eos_token_ids
+from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError, short_repr
 from gpt2np.generation.options import GenerationOptions
 
@@ -68,13 +68,13 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     path = folder / GENERATION_CONFIG_FILE
     if not os.path.lexists(path):  # a link to nothing is not as if there were none
         return GenerationConfig()
-    content = read_json_object(path, CheckpointError, at_most=SMALL)
+    content = read_json_object(path, CheckpointError, max_bytes=SMALL_JSON_BYTES)
     ignored = [
         name
         for name, harmless in _NOT_DONE.items()
         if content.get(name) is not None and content[name] not in harmless
     ]
-    eos_token_ids = frozenset(token_ids(content.get("eos_token_id"), str(path)))
+    eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
     chosen = _proposed(content, str(path), eos_token_ids)
     if chosen.get("num_beams", 1) != 1:
         if content.get("do_sample"):  # of transformers' two kinds of beam search, the random one

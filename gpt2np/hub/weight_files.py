@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import CheckpointError, short_repr
 
 WEIGHTS_FILE = "model.safetensors"
@@ -24,7 +24,9 @@ def read_index(path: Path) -> dict[str, str]:
     Raises:
         CheckpointError: the index can't be read, has no such map, or names a file elsewhere.
     """
-    weight_map = read_json_object(path, CheckpointError, at_most=SMALL).get("weight_map")
+    weight_map = read_json_object(path, CheckpointError, max_bytes=SMALL_JSON_BYTES).get(
+        "weight_map"
+    )
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path} is damaged: it has no weight_map")
     for tensor, shard in weight_map.items():

@@ -1,23 +1,18 @@
-"""Small programs on the forward pass's hook: traces, interventions, readings.
+"""Interpretability tools built on the hooks of the forward pass.
 
-trace, Trace          one pass with its inner arrays kept
-HOOK_POINTS, points_nbytes their names and shapes, and how much memory they take
-Intervention          what changes arrays on the way: replace, scale, zero, zero_head, mean_ablate,
-                      patch_from; several are put together by chain
-logit_lens            any residual as a prediction; lens_table: those of all layers and tokens
-attribution           what each head, MLP and bias adds to a logit
-attention_summary     what each head does, in a few numbers; induction_scores: one more
-differences           how far a pass is from another, compare_with_transformers: from transformers'
+trace, Trace           one pass with its activations kept
+HOOK_POINTS            names and shapes of the activations; hook_points_nbytes: their size
+Intervention           a hook that edits activations: replace, scale, zero, zero_head, mean_ablate,
+                       patch_from; `chain` joins several
+logit_lens             predictions from any residual; lens_table: from every layer and position
+attribution            direct logit attribution: what each head, MLP and bias adds to a logit
+attention_summary      entropy, distance and other means of each head; induction_scores
+differences            differences between two passes; compare_with_transformers
 """
 
-from gpt2np.interp.attention_summary import (
-    AttentionSummary,
-    attention_summary,
-    induction_scores,
-)
 from gpt2np.interp.attribution import Attribution, attribution
 from gpt2np.interp.compare import Difference, compare_with_transformers, differences
-from gpt2np.interp.intervene import (
+from gpt2np.interp.interventions import (
     Intervention,
     chain,
     mean_ablate,
@@ -28,8 +23,15 @@ from gpt2np.interp.intervene import (
     zero_head,
 )
 from gpt2np.interp.lens import LensTable, lens_table, logit_lens
+from gpt2np.interp.summary import AttentionSummary, attention_summary, induction_scores
 from gpt2np.interp.trace import Trace, trace
-from gpt2np.model.hooks import HOOK_POINTS, HookPoint, point_names, point_shape, points_nbytes
+from gpt2np.model.hooks import (
+    HOOK_POINTS,
+    HookPoint,
+    hook_point_names,
+    hook_point_shape,
+    hook_points_nbytes,
+)
 
 __all__ = [
     "HOOK_POINTS",
@@ -45,14 +47,14 @@ __all__ = [
     "chain",
     "compare_with_transformers",
     "differences",
+    "hook_point_names",
+    "hook_point_shape",
+    "hook_points_nbytes",
     "induction_scores",
     "lens_table",
     "logit_lens",
     "mean_ablate",
     "patch_from",
-    "point_names",
-    "point_shape",
-    "points_nbytes",
     "replace",
     "scale",
     "trace",

@@ -1,84 +1,82 @@
 """Direct logit attribution: how much each head, MLP and bias adds to a token's logit.
 
-The last residual is a sum of what the embedding and every block have put in. The last layer norm
-centres it, divides it by its standard deviation, and multiplies it by ln_f.weight; with that
-deviation held at what it was in the pass, all of this and the unembedding are linear, so that the
-logit is a sum of one number for each part (Elhage et al. 2021, "A Mathematical Framework for
+The last residual is the sum of the embedding and of every block's outputs. The final layer norm
+centres this sum, divides it by its standard deviation and multiplies it by ln_f.weight. With the
+standard deviation fixed at its value in the pass, these steps and the unembedding are linear, so a
+logit is a sum of one term per component (Elhage et al. 2021, "A Mathematical Framework for
 Transformer Circuits"; nostalgebraist 2020 for the view itself).
 
-Shape letters: P parts, K tokens asked about, C channels, H heads, D head size.
+Shape letters: P components, K attributed tokens, C channels, H heads, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.checkpoint.load import EMBEDDING, HEAD
+from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp.trace import Trace
+from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """The logits of some tokens at one position, as sums.
+    """Logits of some tokens at one position, as sums over the model's components.
 
     Attributes:
-        position: the token after which the logits are, from 0.
-        tokens: (K), the ids.
-        parts: P names: wte, wpe, blocks.i.attn.head.h, blocks.i.attn.c_proj.bias, blocks.i.mlp,
-            blocks.i.mlp.c_proj.bias, ln_f.bias; or those of `by_block`.
-        values: (P, K), what each part adds.
-        logits: (K), of the pass itself.
+        position: the token whose next-token logits are attributed, from 0.
+        tokens: (K), ids of the attributed tokens.
+        components: P names: wte, wpe, blocks.i.attn.head.h, blocks.i.attn.c_proj.bias,
+            blocks.i.mlp, blocks.i.mlp.c_proj.bias, ln_f.bias; after `by_block`, fewer.
+        values: (P, K), the contribution of each component.
+        logits: (K), the logits of the pass.
     """
 
     position: int
-    tokens: NDArray[np.int64]
-    parts: tuple[str, ...]
+    tokens: IntArray
+    components: tuple[str, ...]
     values: NDArray[np.float64]
     logits: NDArray[np.float64]
 
     @property
-    def rest(self) -> NDArray[np.float64]:
-        """What the parts don't explain, (K): rounding, unless an intervention changed the sum."""
-        left: NDArray[np.float64] = self.logits - self.values.sum(0)
-        return left
+    def unexplained(self) -> NDArray[np.float64]:
+        """Logits minus the sum of all components, (K): rounding, unless a hook edited the sum."""
+        difference: NDArray[np.float64] = self.logits - self.values.sum(0)
+        return difference
 
     def by_block(self) -> Attribution:
-        """The same with fewer parts: embed, blocks.i.attn and blocks.i.mlp, each with its bias."""
+        """Group the components: embed, blocks.i.attn and blocks.i.mlp (with bias), ln_f.bias."""
         groups: dict[str, list[int]] = {}
-        for number, part in enumerate(self.parts):
-            groups.setdefault(_group(part), []).append(number)
-        values = np.stack([self.values[numbers].sum(0) for numbers in groups.values()])
+        for index, component in enumerate(self.components):
+            groups.setdefault(_group(component), []).append(index)
+        values = np.stack([self.values[indices].sum(0) for indices in groups.values()])
         return Attribution(self.position, self.tokens, tuple(groups), values, self.logits)
 
 
 def attribution(
     model: GPT2, trace: Trace, tokens: int | Sequence[int], position: int = -1
 ) -> Attribution:
-    """What each part of the model adds to the logits of `tokens` after the token at `position`.
+    """Attribute the logits of `tokens` after the token at `position` to the model's components.
 
-    The difference of two tokens' columns is the attribution of their logits' difference.
+    The attribution of a logit difference is the difference of the two tokens' columns.
 
     Args:
-        model: the one that was traced.
+        model: the traced model.
         trace: with embed, blocks.*.attn.z, blocks.*.mlp.out, the last block's resid, and logits.
-        tokens: ids that the logits are of, K.
-        position: from the end if negative.
+        tokens: K token ids.
+        position: index of the token, from the end if negative.
 
     Raises:
-        InvalidArgumentError: the trace doesn't hold these points; impossible tokens or position.
+        InvalidArgumentError: the trace lacks a hook point; invalid tokens or position.
     """
-    asked = np.atleast_1d(np.asarray(tokens))
-    is_list = asked.ndim == 1 and asked.size and asked.dtype.kind in "iu"
-    if not is_list or asked.min() < 0 or asked.max() >= model.config.vocab_size:
+    ids = np.atleast_1d(np.asarray(tokens))
+    is_list = ids.ndim == 1 and ids.size and ids.dtype.kind in "iu"
+    if not is_list or ids.min() < 0 or ids.max() >= model.config.vocab_size:
         raise InvalidArgumentError(
             f"tokens must be ids below {model.config.vocab_size}: one, or a list of at least one"
         )
@@ -86,27 +84,27 @@ def attribution(
         raise InvalidArgumentError(f"position is {position}; there are {len(trace.ids)} tokens")
     position %= len(trace.ids)
     last = f"blocks.{model.config.n_layer - 1}.resid"
-    trace.held(["embed", "blocks.*.attn.z", "blocks.*.mlp.out", last, "logits"])
-    named = dict(_parts(model, trace, position))
-    head = HEAD if HEAD in model.weights else EMBEDDING
-    columns = model.weights.rows(head, asked).T.astype(np.float64)  # (C, K)
-    values = _normalized(model, np.stack(list(named.values())), trace[last][position]) @ columns
+    trace.require(["embed", "blocks.*.attn.z", "blocks.*.mlp.out", last, "logits"])
+    vectors = dict(_component_vectors(model, trace, position))
+    head = LM_HEAD if LM_HEAD in model.weights else WTE
+    columns = model.weights.rows(head, ids).T.astype(np.float64)  # (C, K)
+    normalized = _apply_ln_f(model, np.stack(list(vectors.values())), trace[last][position])
     bias = model.weights["ln_f.bias"].astype(np.float64) @ columns
     return Attribution(
         position,
-        asked.astype(np.int64),
-        (*named, "ln_f.bias"),
-        np.concatenate([values, bias[None]]),
-        trace["logits"][position, asked].astype(np.float64),
+        ids.astype(np.int64),
+        (*vectors, "ln_f.bias"),
+        np.concatenate([normalized @ columns, bias[None]]),
+        trace["logits"][position, ids].astype(np.float64),
     )
 
 
-def _parts(model: GPT2, trace: Trace, position: int) -> Iterator[tuple[str, Array]]:
-    """Names, and vectors (C,) in float64 whose sum is the last residual."""
+def _component_vectors(model: GPT2, trace: Trace, position: int) -> Iterator[tuple[str, Array]]:
+    """Names and float64 vectors (C,) whose sum is the last residual."""
     weights = model.weights
-    at_place = weights["wpe.weight"][position].astype(np.float64)
-    yield "wte", trace["embed"][position] - at_place
-    yield "wpe", at_place
+    wpe = weights["wpe.weight"][position].astype(np.float64)
+    yield "wte", trace["embed"][position] - wpe
+    yield "wpe", wpe
     for i in range(model.config.n_layer):
         z = trace[f"blocks.{i}.attn.z"][:, position].astype(np.float64)  # (H, D)
         rows = weights[f"h.{i}.attn.c_proj.weight"].reshape(*z.shape, -1)  # (H, D, C)
@@ -118,15 +116,17 @@ def _parts(model: GPT2, trace: Trace, position: int) -> Iterator[tuple[str, Arra
         yield f"blocks.{i}.mlp.c_proj.bias", bias
 
 
-def _normalized(model: GPT2, parts: Array, residual: Array) -> Array:
-    """Parts (P, C) as the last layer norm passes them on, with the deviation of `residual` (C)."""
+def _apply_ln_f(model: GPT2, vectors: Array, residual: Array) -> Array:
+    """Apply ln_f, without its bias, to vectors (P, C) with the deviation of `residual` (C)."""
     deviation = np.sqrt(residual.astype(np.float64).var() + model.config.layer_norm_epsilon)
-    centred = parts - parts.mean(-1, keepdims=True)
+    centred = vectors - vectors.mean(-1, keepdims=True)
     result: Array = centred / deviation * model.weights["ln_f.weight"]
     return result
 
 
-def _group(part: str) -> str:
-    if part in ("wte", "wpe"):
+def _group(component: str) -> str:
+    if component in ("wte", "wpe"):
         return "embed"
-    return ".".join(part.split(".")[:3]) if part.startswith("blocks.") else part
+    if component.startswith("blocks."):
+        return ".".join(component.split(".")[:3])
+    return component

@@ -1,35 +1,32 @@
-"""The logit lens (nostalgebraist 2020): what a residual would predict if the model ended there.
+"""Logit lens (nostalgebraist 2020): the prediction if the model ended at a given layer.
 
-Shape letters: K residuals, P positions, C channels, V vocabulary, n likeliest.
+Shape letters: K residuals, P positions, C channels, V vocabulary, n tokens per prediction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.interp.trace import Trace
+from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2
 from gpt2np.model.ops import layer_norm, softmax
 
-Array = NDArray[Any]
-
 RESIDUALS = ("embed", "blocks.*.resid")
-"""What comes into the first block and out of each: the rows of a usual logit lens."""
+"""The residual stream before the first block and after each: the rows of the usual logit lens."""
 
-_ROWS = 128  # of logits at a time, so that they take bounded memory
+_CHUNK = 128  # rows of logits at a time, to bound the memory
 
 
 def logit_lens(model: GPT2, residual: Array) -> Array:
-    """Any residual (…, C) through ln_f and the unembedding → logits (…, V).
+    """Apply ln_f and the unembedding to any residual: (…, C) → logits (…, V).
 
-    Of the last block's residual these are the model's logits: to the bit, where `GPT2.forward`
-    promises that.
+    On the last block's residual, the result is the model's logits; bit-identical where
+    `GPT2.forward` guarantees that.
     """
     ln_f = model.weights["ln_f.weight"], model.weights["ln_f.bias"]
     x = layer_norm(residual, *ln_f, model.config.layer_norm_epsilon)
@@ -38,18 +35,18 @@ def logit_lens(model: GPT2, residual: Array) -> Array:
 
 @dataclass(frozen=True)
 class LensTable:
-    """The likeliest next tokens after some tokens, at every residual.
+    """The most likely next tokens at every residual and position.
 
     Attributes:
-        points: (K) names of the residuals, from bottom to top.
-        positions: (P) of the tokens.
-        ids: (K, P, n), the likeliest first.
-        probabilities: (K, P, n), of the whole vocabulary.
+        points: (K) names of the residuals, from the first layer to the last.
+        positions: (P) token positions.
+        ids: (K, P, n), the most likely first.
+        probabilities: (K, P, n), over the whole vocabulary.
     """
 
     points: tuple[str, ...]
-    positions: NDArray[np.int64]
-    ids: NDArray[np.int64]
+    positions: IntArray
+    ids: IntArray
     probabilities: Array
 
 
@@ -60,41 +57,41 @@ def lens_table(
     points: str | Sequence[str] = RESIDUALS,
     *,
     last: int | None = None,
-    progress: Callable[[int], object] = lambda done: None,
+    progress: Callable[[int], object] = lambda count: None,
 ) -> LensTable:
-    """The n likeliest next tokens by the logit lens, of the residuals that a trace holds.
+    """Predict the n most likely next tokens with the logit lens, at every residual of a trace.
 
     Args:
-        model: the one that was traced.
-        trace: with these points.
-        n: how many.
-        points: residuals.
-        last: of how many of the last tokens; by default of all.
-        progress: is called with how many of the K·P predictions have just been made.
+        model: the traced model.
+        trace: a trace with these hook points.
+        n: tokens per prediction.
+        points: the residuals.
+        last: number of final positions to include (default: all).
+        progress: called with the number of predictions just made, of K·P in all.
 
     Raises:
-        InvalidArgumentError: the trace doesn't hold these points, or n is no number of tokens.
-        CheckpointError: a prediction is infinite or not a number.
+        InvalidArgumentError: the trace lacks a hook point, or n is out of range.
+        CheckpointError: a prediction is infinite or NaN.
     """
     if not 1 <= n <= model.config.vocab_size:
         raise InvalidArgumentError(f"n is {n}; it must be from 1 to {model.config.vocab_size}")
-    names = trace.held(points)
+    names = trace.require(points)
     positions = np.arange(len(trace.ids))[-last if last else 0 :]
     residuals = np.concatenate([trace[name][positions] for name in names])  # (K·P, C)
     ids = np.empty((len(residuals), n), np.int64)
     probabilities = np.empty(ids.shape, residuals.dtype)
-    for start in range(0, len(residuals), _ROWS):
-        rows = slice(start, start + _ROWS)
-        p = probabilities_of(logit_lens(model, residuals[rows]))
-        ids[rows] = likeliest(p, n)
-        probabilities[rows] = np.take_along_axis(p, ids[rows], -1)
+    for start in range(0, len(residuals), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        p = finite_softmax(logit_lens(model, residuals[chunk]))
+        ids[chunk] = top_k(p, n)
+        probabilities[chunk] = np.take_along_axis(p, ids[chunk], -1)
         progress(len(p))
     shape = len(names), len(positions), n
     return LensTable(tuple(names), positions, ids.reshape(shape), probabilities.reshape(shape))
 
 
-def probabilities_of(logits: Array) -> Array:
-    """Softmax of logits (…, V). CheckpointError if they are infinite or not numbers."""
+def finite_softmax(logits: Array) -> Array:
+    """Softmax of logits (…, V). Raises CheckpointError if any logit is infinite or NaN."""
     if not np.isfinite(logits).all():
         raise CheckpointError(
             "the model's logits are not numbers; its weights or config are damaged"
@@ -102,12 +99,15 @@ def probabilities_of(logits: Array) -> Array:
     return softmax(logits)
 
 
-def likeliest(scores: Array, n: int) -> NDArray[np.int64]:
-    """The n highest of each row of scores (…, V), the highest first, of equals the lowest id."""
-    least = np.partition(scores, -n, axis=-1)[..., -n, None]
-    above, equal = scores > least, scores == least
-    room = n - above.sum(-1, keepdims=True)
-    chosen = above | (equal & (equal.cumsum(-1) <= room))
-    found = chosen.nonzero()[-1].reshape(*scores.shape[:-1], n)
-    order = np.argsort(-np.take_along_axis(scores, found, -1), axis=-1, kind="stable")
-    return np.take_along_axis(found, order, -1)
+def top_k(scores: Array, k: int) -> IntArray:
+    """Return the indices of the k highest of each row of scores (…, V), highest first.
+
+    Ties go to the lowest index.
+    """
+    threshold = np.partition(scores, -k, axis=-1)[..., -k, None]
+    above, equal = scores > threshold, scores == threshold
+    ties = k - above.sum(-1, keepdims=True)
+    chosen = above | (equal & (equal.cumsum(-1) <= ties))
+    indices = chosen.nonzero()[-1].reshape(*scores.shape[:-1], k)
+    order = np.argsort(-np.take_along_axis(scores, indices, -1), axis=-1, kind="stable")
+    return np.take_along_axis(indices, order, -1)

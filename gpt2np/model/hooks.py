@@ -1,13 +1,13 @@
-"""The points of the forward pass that a hook sees, and how they are named.
+"""Hook points: the arrays of the forward pass that a hook can read and edit.
 
-`HOOK_POINTS` is the list, in the order of the pass. A name may also be given as TransformerLens has it
-(`blocks.3.hook_resid_post`), and with `*` for any part of it (`blocks.*.attn.pattern`).
+`HOOK_POINTS` lists the hook points in the order of the pass. Functions that take a name also accept
+TransformerLens's name (`blocks.3.hook_resid_post`) and `*` for any part of a name
+(`blocks.*.attn.pattern`).
 
-Of TransformerLens's names those are missing that here are no step of their own: `hook_embed` and
-`hook_pos_embed`, rows of `wte.weight` and `wpe.weight`, which `embed` adds up; `hook_attn_scores`,
-before the softmax; and each layer norm's deviation, `hook_scale` of `ln1`, `ln2` and `ln_final`.
-Arrays have no batch axis, and heads come first: (H, T, D) where TransformerLens has
-(batch, T, H, D).
+Differences from TransformerLens: arrays have no batch axis, and the head axis comes first:
+(H, T, D) instead of (batch, T, H, D). These hook points are missing, because no step of this
+forward pass computes them: `hook_embed` and `hook_pos_embed` (`embed` is their sum),
+`hook_attn_scores`, and `hook_scale` of `ln1`, `ln2` and `ln_final`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class HookPoint:
     """A kind of array inside the forward pass.
 
     Attributes:
-        name: as the hook is told it, with `{i}` for the block's number.
+        name: the name passed to the hook, with `{i}` for the block's number.
         shape: letters: T tokens, C channels, H heads, D head size, F MLP width, V vocabulary.
-        aliases: TransformerLens's names, with `{i}` and `{next}` for this block and the next.
-        meaning: what it is, in a few words.
+        aliases: TransformerLens's names, with `{i}` for this block and `{next}` for the next.
+        meaning: a short description.
     """
 
     name: str
@@ -43,7 +43,7 @@ class HookPoint:
 
     @property
     def by_head(self) -> bool:
-        """Whether the first axis is that of the heads, and the second that of the tokens."""
+        """Whether the array has a head axis: first heads, then tokens."""
         return self.shape.startswith("H")
 
 
@@ -52,19 +52,19 @@ HOOK_POINTS = (
     HookPoint(
         "blocks.{i}.ln_1", "T C", ("blocks.{i}.ln1.hook_normalized",), "layer norm of the resid"
     ),
-    HookPoint("blocks.{i}.attn.q", "H T D", ("blocks.{i}.attn.hook_q",), "queries, not yet scaled"),
+    HookPoint("blocks.{i}.attn.q", "H T D", ("blocks.{i}.attn.hook_q",), "queries before scaling"),
     HookPoint("blocks.{i}.attn.k", "H T D", ("blocks.{i}.attn.hook_k",), "keys"),
     HookPoint("blocks.{i}.attn.v", "H T D", ("blocks.{i}.attn.hook_v",), "values"),
     HookPoint(
         "blocks.{i}.attn.pattern",
         "H T T",
         ("blocks.{i}.attn.hook_pattern",),
-        "who (row) looks at whom (column): softmax of the masked scores",
+        "attention weights: query (row) by key (column)",
     ),
     HookPoint(
-        "blocks.{i}.attn.z", "H T D", ("blocks.{i}.attn.hook_z",), "values mixed by the pattern"
+        "blocks.{i}.attn.z", "H T D", ("blocks.{i}.attn.hook_z",), "values weighted by the pattern"
     ),
-    HookPoint("blocks.{i}.attn.out", "T C", ("blocks.{i}.hook_attn_out",), "what attention adds"),
+    HookPoint("blocks.{i}.attn.out", "T C", ("blocks.{i}.hook_attn_out",), "attention output"),
     HookPoint(
         "blocks.{i}.resid_mid", "T C", ("blocks.{i}.hook_resid_mid",), "resid after attention"
     ),
@@ -77,7 +77,7 @@ HOOK_POINTS = (
     HookPoint(
         "blocks.{i}.mlp.act", "T F", ("blocks.{i}.mlp.hook_post",), "neurons after activation"
     ),
-    HookPoint("blocks.{i}.mlp.out", "T C", ("blocks.{i}.hook_mlp_out",), "what the MLP adds"),
+    HookPoint("blocks.{i}.mlp.out", "T C", ("blocks.{i}.hook_mlp_out",), "MLP output"),
     HookPoint(
         "blocks.{i}.resid",
         "T C",
@@ -85,102 +85,106 @@ HOOK_POINTS = (
         "residual stream after the block",
     ),
     HookPoint("ln_f", "T C", ("ln_final.hook_normalized",), "final layer norm"),
-    HookPoint("logits", "T V", (), "scores of the next token"),
+    HookPoint("logits", "T V", (), "logits of the next token"),
 )
-"""Every point, in the order in which a pass comes by; those with `{i}` once for each block."""
+"""All hook points in the order of the pass; names with `{i}` occur once per block."""
 
-_KINDS = {point.name: point for point in HOOK_POINTS}
-
-
-def point_names(n_layer: int) -> list[str]:
-    """The name of every point of a model with so many blocks, in the order of the pass."""
-    return _names(range(n_layer))
+_BY_NAME = {point.name: point for point in HOOK_POINTS}
 
 
-def _names(blocks: Iterable[int]) -> list[str]:
-    kinds = [point.name for point in HOOK_POINTS if "{i}" in point.name]
-    inner = [name.format(i=i) for i in blocks for name in kinds]
+def hook_point_names(n_layer: int) -> list[str]:
+    """Return the names of all hook points of a model with `n_layer` blocks, in pass order."""
+    return _names_in_blocks(range(n_layer))
+
+
+def _names_in_blocks(blocks: Iterable[int]) -> list[str]:
+    templates = [point.name for point in HOOK_POINTS if "{i}" in point.name]
+    inner = [template.format(i=i) for i in blocks for template in templates]
     first, *last = (point.name for point in HOOK_POINTS if "{i}" not in point.name)
     return [first, *inner, *last]
 
 
-def point_of(name: str) -> HookPoint:
-    """The kind of the point with that name: blocks.3.attn.q → that of blocks.{i}.attn.q."""
-    return _KINDS[re.sub(r"^blocks\.\d+\.", "blocks.{i}.", name)]
+def get_hook_point(name: str) -> HookPoint:
+    """Return the hook point with a name: blocks.3.attn.q → that of blocks.{i}.attn.q."""
+    return _BY_NAME[re.sub(r"^blocks\.\d+\.", "blocks.{i}.", name)]
 
 
-def _block_of(name: str) -> int | None:
+def _block_number(name: str) -> int | None:
     number = re.match(r"blocks\.([0-9]{1,9})\.", name)
     return int(number[1]) if number else None
 
 
-def names_of(name: str, n_layer: int | None = None) -> list[str]:
-    """A point's name, and after it the others that it goes by in a model with so many blocks.
+def all_names(name: str, n_layer: int | None = None) -> list[str]:
+    """Return the name of a hook point and its aliases in a model with `n_layer` blocks.
 
-    What comes out of the last block goes into no other one. Where it is not known which block is
-    the last (None), none is.
+    The output of the last block is no later block's `hook_resid_pre`. With `n_layer` None, every
+    block counts as followed by another.
     """
-    i = _block_of(name) or 0
+    i = _block_number(name) or 0
     is_last = i + 1 == n_layer
-    aliases = [a for a in point_of(name).aliases if not (is_last and "{next}" in a)]
+    aliases = [a for a in get_hook_point(name).aliases if not (is_last and "{next}" in a)]
     return [name, *(alias.format(i=i, next=i + 1) for alias in aliases)]
 
 
 def matches(name: str, pattern: str, n_layer: int | None = None) -> bool:
-    """Whether a point goes by a name, which may have `*` for any part of it; see `names_of`."""
+    """Whether a pattern, a name with `*` for any part, matches one of a hook point's names."""
     expression = ".*".join(map(re.escape, re.split(r"\*+", pattern)))
-    return any(re.fullmatch(expression, other) for other in names_of(name, n_layer))
+    return any(re.fullmatch(expression, alias) for alias in all_names(name, n_layer))
 
 
-def chosen_points(patterns: str | Sequence[str], n_layer: int) -> list[str]:
-    """The points of a model with so many blocks that the patterns choose, in the pass's order.
+def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]:
+    """Return the names that match the patterns in a model with `n_layer` blocks, in pass order.
 
     Raises:
-        InvalidArgumentError: a pattern that no point matches; names the one that comes closest.
+        InvalidArgumentError: a pattern matches no hook point; the message suggests the closest.
     """
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
-    names = point_names(n_layer)
+    names = hook_point_names(n_layer)
     for pattern in patterns:
         if not any(matches(name, pattern, n_layer) for name in names):
-            block = _block_of(pattern)
+            block = _block_number(pattern)
             if block is not None and block >= n_layer:
                 raise InvalidArgumentError(
-                    f"there is no point {short_repr(pattern)}: the model's blocks are 0 … {n_layer - 1}"
+                    f"unknown hook point {short_repr(pattern)}: the model's blocks are "
+                    f"0 … {n_layer - 1}"
                 )
             raise InvalidArgumentError(_unknown(pattern, names))
     return [name for name in names if any(matches(name, p, n_layer) for p in patterns)]
 
 
-def possible_points(pattern: str) -> list[str]:
-    """Points that a pattern chooses in a model of any number of blocks, at least one of each kind.
+def candidate_hook_points(pattern: str) -> list[str]:
+    """Return hook points that a pattern can match in a model of unknown depth.
+
+    The list has at least one name of each matching kind.
 
     Raises:
-        InvalidArgumentError: no model has any; names the one that comes closest.
+        InvalidArgumentError: the pattern matches in no model; the message suggests the closest.
     """
-    # Of 1*2 block 12 is one; and what goes into a block is of the one below.
+    # The block numbers worth trying are the digits of the pattern, also joined over a `*` (1*2
+    # matches block 12), and the block below each (hook_resid_pre of block 3 is resid of block 2).
     runs = re.findall("[0-9]+", pattern) + re.findall("[0-9]+", pattern.replace("*", ""))
     numbers = {0, *(int(run) for run in runs if len(run) < 10)}
-    names = _names(sorted(numbers | {number - 1 for number in numbers if number}))
-    found = [name for name in names if matches(name, pattern)]
-    if not found:
+    names = _names_in_blocks(sorted(numbers | {number - 1 for number in numbers if number}))
+    candidates = [name for name in names if matches(name, pattern)]
+    if not candidates:
         raise InvalidArgumentError(_unknown(pattern, names))
-    return found
+    return candidates
 
 
-def points_nbytes(
+def hook_points_nbytes(
     config: GPT2Config,
     tokens: int,
     points: str | Sequence[str] = "*",
     dtype: DTypeLike = np.float32,
 ) -> int:
-    """Bytes that the arrays of the chosen points take for so many tokens."""
-    names = chosen_points(points, config.n_layer)
-    numbers = sum(math.prod(point_shape(name, config, tokens)) for name in names)
-    return numbers * np.dtype(dtype).itemsize
+    """Return the bytes that the arrays of the selected hook points take for a prompt."""
+    names = select_hook_points(points, config.n_layer)
+    size = sum(math.prod(hook_point_shape(name, config, tokens)) for name in names)
+    return size * np.dtype(dtype).itemsize
 
 
-def point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, ...]:
-    """The shape of a point's array for so many tokens, without a cache."""
+def hook_point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, ...]:
+    """Return the shape of a hook point's array for a prompt of `tokens` tokens, without a cache."""
     size = {
         "T": tokens,
         "C": config.n_embd,
@@ -189,13 +193,13 @@ def point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, ...]:
         "F": config.n_inner,
         "V": config.vocab_size,
     }
-    return tuple(size[letter] for letter in point_of(name).shape.split())
+    return tuple(size[letter] for letter in get_hook_point(name).shape.split())
 
 
 def _unknown(pattern: str, names: Sequence[str]) -> str:
-    """What to say of a pattern that none of the names matches."""
-    known = [other for name in names for other in names_of(name)]
+    """Error message for a pattern that matches none of the names."""
+    known = [alias for name in names for alias in all_names(name)]
     starred = dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in known)
     close = get_close_matches(pattern, [*known, *starred], n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "gpt2np trace --list-points shows all"
-    return f"there is no point {short_repr(pattern)}; {hint}"
+    hint = f"did you mean {close[0]!r}?" if close else "gpt2np trace --list-points lists them"
+    return f"unknown hook point {short_repr(pattern)}; {hint}"

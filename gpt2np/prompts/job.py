@@ -1,7 +1,7 @@
 """Resumable generation: continues every prompt of a file and writes JSON Lines in the same order.
 
 An unfinished job keeps its results and a journal in the folder OUT.partial (see
-`gpt2np.data.resume`). A job that was interrupted and resumed writes the same file as an
+`gpt2np.data.append_log`). A job that was interrupted and resumed writes the same file as an
 uninterrupted one: every text depends only on its prompt, its options and its seed.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np import __version__
-from gpt2np.data.resume import Checkpoint, GrowingFiles, digests
-from gpt2np.data.text_file import write_text
+from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests, partial_folder
+from gpt2np.data.files import atomic_write_text
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation import Scheduler, new_seed
 from gpt2np.generation.sequence import RunningSequence
@@ -24,7 +24,7 @@ from gpt2np.generation.streaming import Completion, TextStream, together
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.prompt_file import PromptLine, count_lines, read_lines
 
-_CHECKPOINT_SECONDS = 1.0
+_SAVE_INTERVAL_S = 1.0
 _MAX_FINISHED = 1000  # results in memory that wait for an earlier line
 _SEED_FILE = "seed"
 
@@ -38,7 +38,7 @@ class JobCallbacks:
     Attributes:
         on_resume: called with the number of lines that an earlier run has finished.
         on_restart: called if the results of an earlier run are discarded, because it had other
-            prompts, options or model files.
+            prompts, options or model log.
         on_progress: called with the number of finished lines and the tokens of this run.
         on_skip: called with an error message for every invalid line.
     """
@@ -61,11 +61,6 @@ class Outcome:
     written: int
     skipped: int
     n_tokens: int
-
-
-def partial_folder(out: Path) -> Path:
-    """Return the folder that keeps the results of an unfinished job for `out`."""
-    return out.with_name(f"{out.name}.partial")
 
 
 def job_seed(out: Path, seed: int | None) -> int:
@@ -137,30 +132,30 @@ class PromptJob:
             OSError: the files can't be written.
         """
         folder = partial_folder(self._out)
-        with GrowingFiles(folder, ("lines", "skipped")) as files:
-            self._files = files
-            self._digests = digests(self._task, [self._prompts])
-            self._checkpoint = files.resume(self._digests)
+        with AppendLog(folder, ("lines", "skipped")) as log:
+            self._log = log
+            self._digests = input_digests(self._task, [self._prompts])
+            self._resume_point = log.resume(self._digests)
             self._saved_at = time.monotonic()
-            if self._checkpoint.done:
-                self._callbacks.on_resume(self._checkpoint.done)
-            elif files.begun_anew:
+            if self._resume_point.done:
+                self._callbacks.on_resume(self._resume_point.done)
+            elif log.restarted:
                 self._callbacks.on_restart()
-            write_text(folder / _SEED_FILE, str(self._options["seed"]))
+            atomic_write_text(folder / _SEED_FILE, str(self._options["seed"]))
             try:
                 self._generate()
             finally:
-                if self._checkpoint.done:
-                    files.save(self._checkpoint)
-            files.close()
-            written, skipped = (_count_newlines(path) for path in files.paths)
+                if self._resume_point.done:
+                    log.save(self._resume_point)
+            log.close()
+            written, skipped = (_count_newlines(path) for path in log.paths)
             if written:
-                files.paths[0].replace(self._out)
-            files.remove()
+                log.paths[0].replace(self._out)
+            log.remove()
         return Outcome(written, skipped, self._n_tokens)
 
     def _generate(self) -> None:
-        lines = read_lines(self._prompts, after=self._checkpoint.done)
+        lines = read_lines(self._prompts, after=self._resume_point.done)
         has_more = True
         while has_more or self._scheduler.busy:
             while has_more and self._scheduler.free and len(self._finished) < _MAX_FINISHED:
@@ -221,15 +216,15 @@ class PromptJob:
 
     def _append_finished(self) -> None:
         """Append, in order, all finished lines before the first unfinished one."""
-        previous = self._checkpoint.done
-        while (number := self._checkpoint.done + 1) in self._finished:
-            self._files.append(*self._finished.pop(number))
-            lengths = self._files.lengths
-            self._checkpoint = Checkpoint(0, number, number, lengths, lengths, self._digests[1])
-        if self._checkpoint.done > previous:
-            self._callbacks.on_progress(self._checkpoint.done, self._n_tokens)
-            if time.monotonic() >= self._saved_at + _CHECKPOINT_SECONDS:
-                self._files.save(self._checkpoint)
+        previous = self._resume_point.done
+        while (number := self._resume_point.done + 1) in self._finished:
+            self._log.append(*self._finished.pop(number))
+            lengths = self._log.lengths
+            self._resume_point = ResumePoint(0, number, number, lengths, lengths, self._digests[1])
+        if self._resume_point.done > previous:
+            self._callbacks.on_progress(self._resume_point.done, self._n_tokens)
+            if time.monotonic() >= self._saved_at + _SAVE_INTERVAL_S:
+                self._log.save(self._resume_point)
                 self._saved_at = time.monotonic()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.json_file import without_duplicates
+from gpt2np.data.files import reject_duplicate_keys
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation import GenerationOptions
 
@@ -80,7 +80,7 @@ def _parse_line(number: int, data: bytes, *, is_json: bool) -> PromptLine:
 
 
 def _parse_json(number: int, text: str) -> PromptLine:
-    content = json.loads(text, object_pairs_hook=without_duplicates)
+    content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
     json.dumps(content, ensure_ascii=False).encode()  # raises an error for a lone surrogate
     if isinstance(content, str):
         return PromptLine(number, content)

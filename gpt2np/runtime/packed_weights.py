@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.checkpoint.load import EMBEDDING, HEAD, weight_shapes
-from gpt2np.checkpoint.safetensors_file import let_go, read_ahead
+from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
+from gpt2np.checkpoint.safetensors_file import read_ahead, release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.packed_matrix import Panels, panels_size
 
@@ -67,7 +67,7 @@ class InTurn:
 
 
 class Weights(MutableMapping[str, Array]):
-    """Name → array, see `gpt2np.checkpoint.load.weight_shapes`; matrices are `[in, out]`.
+    """Name → array, see `gpt2np.checkpoint.names.weight_shapes`; matrices are `[in, out]`.
 
     Computing is fastest with matrices in panels. The first pass, if it is a short one, takes them
     as they lie in the mapped file, so that a first token need not wait for all to be copied. From
@@ -82,8 +82,8 @@ class Weights(MutableMapping[str, Array]):
 
     def __init__(self, config: GPT2Config, arrays: Mapping[str, Array]) -> None:
         self._shapes = weight_shapes(config)
-        self._shapes |= {HEAD: self._shapes[EMBEDDING]} if HEAD in arrays else {}
-        self.dtype = arrays[EMBEDDING].dtype
+        self._shapes |= {LM_HEAD: self._shapes[WTE]} if LM_HEAD in arrays else {}
+        self.dtype = arrays[WTE].dtype
         self._n_head, self._n_layer = config.n_head, config.n_layer
         self._cuts = layout(config)
         self._arrays = {name: np.asarray(arrays[name], self.dtype) for name in self._shapes}
@@ -122,18 +122,18 @@ class Weights(MutableMapping[str, Array]):
         names = [name for name in self._shapes if name in self._arrays and self._is_cut(name)]
         for name, panels in self._empty_panels(names).items():
             matrix = _matrix(name, self._arrays[name])
-            each = _COLUMNS if name in (EMBEDDING, HEAD) else matrix.shape[1]
+            each = _COLUMNS if name in (WTE, LM_HEAD) else matrix.shape[1]
             for start in range(0, matrix.shape[1], each):
                 part = matrix[:, start : start + each]
                 panels.some(start, start + part.shape[1]).fill(part)
-                let_go(part)
+                release(part)
             self._panels[name] = panels
             del self._arrays[name]
 
     def _from_panels(self) -> InTurn:
-        token = self._panels[EMBEDDING]
+        token = self._panels[WTE]
         blocks = [self._block(f"h.{i}", self._panels, self._arrays) for i in range(self._n_layer)]
-        unembedding = [self._panels.get(HEAD, token).data]
+        unembedding = [self._panels.get(LM_HEAD, token).data]
         return _in_turn(token.columns, self._arrays, blocks, unembedding)
 
     def _from_arrays(self, arrays: Mapping[str, Array]) -> InTurn:
@@ -149,7 +149,7 @@ class Weights(MutableMapping[str, Array]):
                 yield self._block(f"h.{i}", cut, arrays)
 
         def unembedding() -> Iterator[Array]:
-            matrix, cut = arrays.get(HEAD, arrays[EMBEDDING]).T, self._cuts[HEAD]  # (C, V)
+            matrix, cut = arrays.get(LM_HEAD, arrays[WTE]).T, self._cuts[LM_HEAD]  # (C, V)
             read_ahead(matrix)
             room = np.empty(panels_size((len(matrix), _COLUMNS), cut), self.dtype)
             for start in range(0, matrix.shape[1], _COLUMNS):
@@ -158,7 +158,7 @@ class Weights(MutableMapping[str, Array]):
                 panels.fill(part)
                 yield panels.data
 
-        return _in_turn(lambda ids: arrays[EMBEDDING][ids], arrays, blocks(), unembedding())
+        return _in_turn(lambda ids: arrays[WTE][ids], arrays, blocks(), unembedding())
 
     def _empty_panels(self, names: Sequence[str]) -> dict[str, Panels]:
         """Panels for some matrices, in one array: NumPy asks for huge pages where one is large."""
@@ -209,7 +209,7 @@ class Weights(MutableMapping[str, Array]):
                 view.flags.writeable = False
                 return view
             matrix = self._panels[name].array()
-        return matrix.T if name in (EMBEDDING, HEAD) else matrix.reshape(self._shapes[name])
+        return matrix.T if name in (WTE, LM_HEAD) else matrix.reshape(self._shapes[name])
 
     def __setitem__(self, name: str, array: Array) -> None:
         if np.shape(array) != self._shapes[name]:
@@ -264,7 +264,7 @@ def _kind(name: str) -> str:
 
 def _matrix(name: str, array: Array) -> Array:
     """A weight as it is cut: embeddings transposed, a bias as one row."""
-    return array.T if name in (EMBEDDING, HEAD) else np.atleast_2d(array)
+    return array.T if name in (WTE, LM_HEAD) else np.atleast_2d(array)
 
 
 def layout(config: GPT2Config) -> dict[str, tuple[int, int]]:
@@ -277,7 +277,7 @@ def layout(config: GPT2Config) -> dict[str, tuple[int, int]]:
     c, f = _inputs(config.n_embd), _inputs(config.n_inner)
     d = config.n_embd // config.n_head
     return {
-        EMBEDDING: (c, _WIDTH),
+        WTE: (c, _WIDTH),
         "attn.c_attn.weight": (c, d),
         "attn.c_attn.bias": (1, d),
         "attn.c_proj.weight": (c, _WIDTH),
@@ -286,7 +286,7 @@ def layout(config: GPT2Config) -> dict[str, tuple[int, int]]:
         "mlp.c_fc.bias": (1, _WIDTH),
         "mlp.c_proj.weight": (f, _WIDTH),
         "mlp.c_proj.bias": (1, _WIDTH),
-        HEAD: (c, _WIDTH),
+        LM_HEAD: (c, _WIDTH),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from gpt2np.data.text_file import write_text
+from gpt2np.data.files import atomic_write_text
 from gpt2np.errors import TokenizerError
 from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
@@ -100,7 +100,7 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     for name in SMALL_FILES:
         (folder / name).unlink(missing_ok=True)
     config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
-    write_text(folder / SMALL_FILES[0], config + "\n")
+    atomic_write_text(folder / SMALL_FILES[0], config + "\n")
 
 
 def _tokenizer_config(vocabulary: Vocabulary) -> dict[str, object]:

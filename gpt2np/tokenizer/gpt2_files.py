@@ -8,8 +8,7 @@ from itertools import filterfalse
 from pathlib import Path
 from zlib import crc32
 
-from gpt2np.data.json_file import LARGE, read_json_object
-from gpt2np.data.text_file import check_is_file, write_text
+from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, check_is_file, read_json_object
 from gpt2np.errors import TokenizerError
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE
@@ -45,7 +44,7 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
         check_is_file(file, TokenizerError)
     if _are_openais_files(vocab_file, merges_file):
         return _openais_vocabulary(merges_file)
-    ids = read_json_object(vocab_file, TokenizerError, at_most=LARGE)
+    ids = read_json_object(vocab_file, TokenizerError, max_bytes=LARGE_JSON_BYTES)
     lines = _read_merges(merges_file)
     check_ids(ids, vocab_file)
     check_bytes(ids, vocab_file)
@@ -131,8 +130,10 @@ def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
     by_id = dict(sorted(ids.items(), key=lambda item: item[1]))
     lines = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
     vocab_name, merges_name = FILE_NAMES[0]
-    write_text(folder / vocab_name, json.dumps(by_id, ensure_ascii=False, separators=(",", ":")))
-    write_text(folder / merges_name, "\n".join(["#version: 0.2", *lines, ""]))
+    atomic_write_text(
+        folder / vocab_name, json.dumps(by_id, ensure_ascii=False, separators=(",", ":"))
+    )
+    atomic_write_text(folder / merges_name, "\n".join(["#version: 0.2", *lines, ""]))
 
 
 def _read_merges(path: Path) -> list[str]:

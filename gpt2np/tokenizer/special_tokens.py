@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpt2np.data.json_file import SMALL, read_json_object
+from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import TokenizerError
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, check_ids
@@ -197,7 +197,7 @@ def _is_gpt2(class_name: str | None, model: Mapping[str, Any]) -> bool:
 def _read(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):  # a link to nothing is not as if there were none
         return {}
-    return read_json_object(path, TokenizerError, at_most=SMALL)
+    return read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES)
 
 
 def _class_name(config: Mapping[str, Any], folder: Path, file: str = CONFIG) -> str | None:

@@ -11,7 +11,7 @@ import base64
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpt2np.data.text_file import check_is_file
+from gpt2np.data.files import check_is_file
 from gpt2np.errors import TokenizerError
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import to_characters

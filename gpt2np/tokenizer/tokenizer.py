@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
@@ -144,12 +144,31 @@ class Tokenizer:
         write_vocabulary(self.vocabulary, Path(folder))
 
     @property
-    def end_of_text(self) -> int | None:
+    def eos_token_id(self) -> int | None:
         """The id with which texts end: that of the vocabulary's `eos_token`, or else of
         `<|endoftext|>`; None in a vocabulary without them."""
         ids = {token.content: token.id for token in self.vocabulary.added}
         end = self.vocabulary.roles.get("eos_token")
         return ids[end] if end in ids else self.special_tokens.get(END_OF_TEXT)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the vocabulary."""
+        from hashlib import sha256
+
+        return sha256(repr(self.vocabulary).encode("utf-8", "surrogatepass")).hexdigest()
+
+    @property
+    def splits_before_whitespace(self) -> bool:
+        """Whether a text may be cut before white space that follows a visible character.
+
+        The ids of the parts, joined, are then those of the text.
+        """
+        return (
+            self._cuts_lines
+            and not self.vocabulary.prefix_space
+            and all(token.special for token in self.vocabulary.added)
+        )
 
     def encode(
         self,

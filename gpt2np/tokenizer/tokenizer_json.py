@@ -14,8 +14,7 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
-from gpt2np.data.json_file import LARGE, read_json_object
-from gpt2np.data.text_file import write_text
+from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
 from gpt2np.errors import TokenizerError
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER
@@ -47,7 +46,7 @@ def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Voc
     Raises:
         TokenizerError: the file is damaged, or asks for something that gpt2np doesn't do.
     """
-    content = read_json_object(path, TokenizerError, at_most=LARGE)
+    content = read_json_object(path, TokenizerError, max_bytes=LARGE_JSON_BYTES)
     if not isinstance(content.get("model"), dict):
         raise TokenizerError(
             f'{path} is no tokenizer.json: it has no "model" with a vocabulary; name the folder '
@@ -291,7 +290,7 @@ def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
             "merges": [[part.replace(SPACE, " ") for part in key.split(" ")] for key in merges],
         },
     }
-    write_text(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+    atomic_write_text(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
 
 def _check_can_be_written(vocabulary: Vocabulary, path: Path) -> None:

@@ -7,12 +7,11 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
+from gpt2np.data import END_OF_TEXT as END_OF_TEXT
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 from gpt2np.tokenizer.added import AddedToken
 from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE, to_bytes, to_characters
 from gpt2np.tokenizer.split import GPT2_PATTERN
-
-END_OF_TEXT = "<|endoftext|>"
 
 SPACE = "\uffff"
 """Stands for a space in tokens of plain characters; Unicode promises that it is no character."""

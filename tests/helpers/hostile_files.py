@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2np.data.json_file import SMALL
+from gpt2np.data.files import SMALL_JSON_BYTES
 
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
 LN_F, WTE, WPE = "transformer.ln_f.bias", "transformer.wte.weight", "transformer.wpe.weight"
@@ -341,7 +341,7 @@ def sparse(folder: Path) -> None:
 
 DAMAGED = "damaged or not a safetensors file"
 NOT_JSON = r"config\.json is damaged"
-ALLOWED = SMALL - 200  # bytes, of a header or config
+ALLOWED = SMALL_JSON_BYTES - 200  # bytes, of a header or config
 EMPTY = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 NASTY = "evil\x1b[31m\nERROR\r\x07\u202e"
 
@@ -400,14 +400,14 @@ HAND_MADE: dict[str, Hostile] = {
         replaced(
             f'"{LN_F}"', f'"{LN_F}": {{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}, "{LN_F}"'
         ),
-        "comes twice",
+        "duplicate key",
     ),
     "key twice, once escaped": Hostile(
         replaced(
             f'"{LN_F}"',
             f'"\\u0074{LN_F[1:]}": {{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}, "{LN_F}"',
         ),
-        "comes twice",
+        "duplicate key",
     ),
     "shape twice": Hostile(replaced('"shape": [', '"shape": [1], "shape": ['), DAMAGED),
     "tensor a list": Hostile(header(lambda content: content.update({LN_F: [1]})), DAMAGED),
@@ -470,19 +470,19 @@ HAND_MADE: dict[str, Hostile] = {
     ),
     "one more tensor of no bytes": Hostile(added("x", size=0), "x is unexpected"),
     # dtypes
-    "float32 called int32": Hostile(entry(LN_F, dtype="I32"), "stored as I32, none of F64"),
-    "float32 called uint32": Hostile(entry(LN_F, dtype="U32"), "stored as U32"),
+    "float32 called int32": Hostile(entry(LN_F, dtype="I32"), "has dtype I32, expected one of F64"),
+    "float32 called uint32": Hostile(entry(LN_F, dtype="U32"), "has dtype U32"),
     "float32 called float16 pairs": Hostile(entry(LN_F, dtype="F16", shape=[16]), r"shape \(16,\)"),
     "float32 called float16": Hostile(entry(LN_F, dtype="F16"), DAMAGED),
-    "float32 called bool": Hostile(entry(LN_F, dtype="BOOL", shape=[32]), "stored as BOOL"),
-    "float32 called float8": Hostile(entry(LN_F, dtype="F8_E4M3", shape=[32]), "as F8_E4M3"),
+    "float32 called bool": Hostile(entry(LN_F, dtype="BOOL", shape=[32]), "has dtype BOOL"),
+    "float32 called float8": Hostile(entry(LN_F, dtype="F8_E4M3", shape=[32]), "dtype F8_E4M3"),
     "dtype unknown": Hostile(entry(LN_F, dtype="F31"), DAMAGED),
     "dtype in small letters": Hostile(entry(LN_F, dtype="f32"), DAMAGED),
     "dtype null": Hostile(entry(LN_F, dtype=None), DAMAGED),
     "dtype a list": Hostile(entry(LN_F, dtype=["F32"]), DAMAGED),
     "float64 beyond float32": Hostile(
         tensors(lambda t: t.update({LN_F: np.full(8, 1e300)})),
-        r"ln_f\.bias holds numbers too large",
+        r"ln_f\.bias has values too large",
     ),
     # names
     "tensor missing": Hostile(tensors(lambda t: t.pop(LN_F)), r"ln_f\.bias is missing"),
@@ -550,7 +550,7 @@ HAND_MADE: dict[str, Hostile] = {
     ),
     "config nested deeply": Hostile(raw(b"[" * 200_000, CONFIG), NOT_JSON),
     "config as large as allowed of objects": Hostile(
-        raw(b'{"a":[' + b'{"":1},' * (ALLOWED // 7) + b"1]}", CONFIG), "do not fit"
+        raw(b'{"a":[' + b'{"":1},' * (ALLOWED // 7) + b"1]}", CONFIG), "do not match"
     ),
     "config key twice": Hostile(with_member('"n_head": 4'), "n_head.* twice"),
     "config key twice, nested": Hostile(
@@ -593,7 +593,7 @@ HAND_MADE: dict[str, Hostile] = {
     ),
     "model type nasty": Hostile(configured(model_type=NASTY), r"evil\\x1b\[31m\\n"),
     "model type llama": Hostile(configured(model_type="llama"), "model_type is 'llama'"),
-    "two names, two values": Hostile(configured(hidden_size=16), "hidden_size, its other name, 16"),
+    "two names, two values": Hostile(configured(hidden_size=16), "its alias hidden_size is 16"),
     "end of text nasty": Hostile(configured(eos_token_id=[NASTY]), r"evil\\x1b"),
     "end of text a lone surrogate": Hostile(configured(eos_token_id="\ud800"), r"\\ud800"),
     "code of its own": Hostile(configured(auto_map={"AutoModel": "evil.Model"}), None),
@@ -629,16 +629,18 @@ HAND_MADE: dict[str, Hostile] = {
     "shard a pickle": Hostile(on_shard(lambda path: path.write_bytes(PICKLE)), DAMAGED, "float16"),
     "shard twice": Hostile(
         lambda folder: shutil.copy(shard_of(folder, 0), shard_of(folder, 1)),
-        "does not hold it",
+        "does not contain it",
         "float16",
     ),
     "tensor in two shards": Hostile(held_twice, "is in two shards", "float16"),
     "tensor in another shard": Hostile(
-        lambda folder: placed(WTE, shard_of(folder, -1).name)(folder), "does not hold it", "float16"
+        lambda folder: placed(WTE, shard_of(folder, -1).name)(folder),
+        "does not contain it",
+        "float16",
     ),
     "tensor in no shard": Hostile(
         lambda folder: placed("x\x1b[0m\n", shard_of(folder).name)(folder),
-        r"places x\\x1b\[0m\\n in .* does not hold it",
+        r"maps x\\x1b\[0m\\n to .* does not contain it",
         "float16",
     ),
     "shard a number": Hostile(placed(WTE, 1), "placed in 1;", "float16"),
@@ -679,7 +681,7 @@ HAND_MADE: dict[str, Hostile] = {
         "lacks 0.safetensors",
         "float16",
     ),
-    "a thousand shards of nothing": Hostile(many_shards, "does not hold it", "float16"),
+    "a thousand shards of nothing": Hostile(many_shards, "does not contain it", "float16"),
     "all is linked": Hostile(linked_elsewhere, None),
     "all shards are linked": Hostile(linked_elsewhere, None, "float16"),
     "one file beside the shards": Hostile(
@@ -708,7 +710,7 @@ for _file in (WEIGHTS, CONFIG, INDEX, "generation_config.json"):
     for _kind in (fifo, directory, device, loop, dangling):
         HAND_MADE[f"{_file} a {_kind.__name__}"] = Hostile(
             lambda folder, file=_file, kind=_kind: kind(folder / file),
-            r"is missing, or not a file|is not a file|can't read|holds no model\.safetensors",
+            r"is missing, or not a file|is not a file|can(?:not|'t) read|holds no model\.safetensors",
             "float16" if _file == INDEX else "float32",
             whole=True,
         )

@@ -69,23 +69,23 @@ _FREQUENT_CHECKPOINTS = """
 import time
 from gpt2np.prompts import job
 from gpt2np.data import dataset
-from gpt2np.data.resume import GrowingFiles
-job._CHECKPOINT_SECONDS = dataset._CHECKPOINT_SECONDS = 0
-save = GrowingFiles.save
+from gpt2np.data.append_log import AppendLog
+job._SAVE_INTERVAL_S = dataset._SAVE_INTERVAL_S = 0
+save = AppendLog.save
 def slow(*args):
     save(*args)
     time.sleep({seconds})
-GrowingFiles.save = slow
+AppendLog.save = slow
 """
 
 _SLOW_CONVERSION = """
 import importlib, time
 convert = importlib.import_module("gpt2np.checkpoint.convert")
-numbers = convert._numbers
+read_values = convert._read_values
 def slow(*args):
     time.sleep(0.1)
-    yield from numbers(*args)
-convert._numbers = slow
+    yield from read_values(*args)
+convert._read_values = slow
 """
 
 

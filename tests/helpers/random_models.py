@@ -3,7 +3,7 @@
 import numpy as np
 
 from gpt2np import GPT2
-from gpt2np.checkpoint.load import weight_shapes
+from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.model import GPT2Config
 
 SHAPES = {

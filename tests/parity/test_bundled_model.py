@@ -39,9 +39,9 @@ def test_transformers_loads_it(bundled):
     tokenizer = AutoTokenizer.from_pretrained(bundled)
     text = "Once upon a time there was a little fox, and he didn't know it."
     assert tokenizer(text)["input_ids"] == lm.tokenizer.encode(text)
-    assert tokenizer.eos_token_id == lm.tokenizer.end_of_text
+    assert tokenizer.eos_token_id == lm.tokenizer.eos_token_id
     model = AutoModelForCausalLM.from_pretrained(bundled)
-    assert model.generation_config.eos_token_id == lm.tokenizer.end_of_text
+    assert model.generation_config.eos_token_id == lm.tokenizer.eos_token_id
 
 
 def test_the_samples_are_not_selected(bundled):

@@ -63,11 +63,11 @@ class TestGenerate:
 
     def test_empty_prompt_starts_from_end_of_text(self, lm):
         result = lm.generate("", max_new_tokens=5, seed=0)
-        assert result.prompt_ids == [lm.tokenizer.end_of_text] and len(result.ids) == 5
+        assert result.prompt_ids == [lm.tokenizer.eos_token_id] and len(result.ids) == 5
 
     def test_end_of_text_in_a_prompt_is_plain_text(self, lm):
         result = lm.generate("a<|endoftext|>b", max_new_tokens=1, seed=0)
-        assert lm.tokenizer.end_of_text not in result.prompt_ids
+        assert lm.tokenizer.eos_token_id not in result.prompt_ids
         assert lm.tokenizer.decode(result.prompt_ids) == "a<|endoftext|>b"
 
     def test_seeds(self, lm):
@@ -83,7 +83,7 @@ class TestGenerate:
         ended = [r for r in results if r.finish_reason == "eos"]
         assert ended
         for result in ended:
-            assert result.ids[-1] == lm.tokenizer.end_of_text
+            assert result.ids[-1] == lm.tokenizer.eos_token_id
             assert result.text == lm.tokenizer.decode(result.ids[:-1])
 
     def test_the_contexts_end(self, lm):
@@ -448,7 +448,7 @@ def test_an_empty_prompt_where_the_end_of_text_has_no_row(copy_of_bundled):
     (copy_of_bundled / "added_tokens.json").write_text('{"<|im_end|>": 4096}')
     (copy_of_bundled / "special_tokens_map.json").write_text('{"eos_token": "<|im_end|>"}')
     lm = LanguageModel.load(copy_of_bundled)
-    assert lm.tokenizer.end_of_text == 4096
+    assert lm.tokenizer.eos_token_id == 4096
     assert lm.generate("", seed=1, max_new_tokens=3).prompt_ids == [4095]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from checks.examples import bundled, story_ids
 from gpt2np import GPT2, trace
 from gpt2np.interp import zero_head
-from gpt2np.interp.attention_summary import attention_summary
+from gpt2np.interp.summary import attention_summary
 
 Array = NDArray[Any]
 

@@ -72,9 +72,9 @@ def prompt_for(answer: Callable[[Tokenizer, str], list[int]]) -> str | None:
     for text in ("A fox", "", "<|endoftext|>", "a<|endoftext|>b"):
         found = answer(tokenizer, text)
         if found is None:
-            return "Return a list: tokenizer.end_of_text, and after it the ids of the text."
+            return "Return a list: tokenizer.eos_token_id, and after it the ids of the text."
         if list(found) != [
-            tokenizer.end_of_text,
+            tokenizer.eos_token_id,
             *tokenizer.encode(text, disallowed_special=()),
         ]:
             return f"{text!r}: one special token in front; all that the user typed is plain text."

@@ -21,5 +21,5 @@ def joins(tokenizer: Tokenizer, left: str, right: str) -> bool:
 
 
 def prompt_for(tokenizer: Tokenizer, text: str) -> list[int]:
-    assert tokenizer.end_of_text is not None
-    return [tokenizer.end_of_text, *tokenizer.encode(text, disallowed_special=())]
+    assert tokenizer.eos_token_id is not None
+    return [tokenizer.eos_token_id, *tokenizer.encode(text, disallowed_special=())]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpt2np.data.corpus import Block
+from gpt2np.data.corpus import TextPart
 from gpt2np.tokenizer.alphabet import to_bytes
 from gpt2np.tokenizer.training.pieces import token_counter
 from gpt2np.tokenizer.training.train import TrainedVocabulary
@@ -49,7 +49,7 @@ class TrainingReport:
         return 100 * (1 - self.tokens / self.symbols) if self.symbols else 0.0
 
 
-def report_training(trained: TrainedVocabulary, blocks: Iterable[Block]) -> TrainingReport:
+def report_training(trained: TrainedVocabulary, blocks: Iterable[TextPart]) -> TrainingReport:
     """The figures; `blocks` are the documents that were trained on, once more."""
     counts, in_bytes = trained.piece_counts, trained.options.alphabet == "bytes"
     characters = sum(len(piece) * count for piece, count in counts.items())
@@ -73,7 +73,7 @@ def report_training(trained: TrainedVocabulary, blocks: Iterable[Block]) -> Trai
     )
 
 
-def tokens_per_document(trained: TrainedVocabulary, blocks: Iterable[Block]) -> Iterator[int]:
+def tokens_per_document(trained: TrainedVocabulary, blocks: Iterable[TextPart]) -> Iterator[int]:
     """The number of tokens of each document."""
     count = token_counter(trained.options.pattern, trained.piece_tokens)
     total = 0

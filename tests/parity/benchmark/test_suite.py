@@ -1,4 +1,4 @@
-"""The parts of a benchmark on a tiny model: what is run how often, what is made of the seconds."""
+"""The benchmark suite on a tiny model: repetitions, timings, limits, report."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpt2np.benchmark import machine, measure, process
+from gpt2np.benchmark import machine, process, timing
 from gpt2np.benchmark.report import as_json, as_text
 from gpt2np.benchmark.suite import plan_for, run_suite
 from gpt2np.benchmark.timing import Effort, Timing, alternate, repeat
@@ -23,8 +23,8 @@ DATE = datetime(2026, 1, 2, 3, 4)
 
 class TestTiming:
     def test_median_and_ends(self):
-        timing = Timing((3.0, 1.0, 2.0, 10.0))
-        assert (timing.median, timing.fastest, timing.slowest) == (2.5, 1.0, 10.0)
+        timed = Timing((3.0, 1.0, 2.0, 10.0))
+        assert (timed.median, timed.fastest, timed.slowest) == (2.5, 1.0, 10.0)
 
     def test_repeats_at_least_so_often_and_so_long(self):
         assert len(repeat(lambda: None, Effort(5, 0.0)).runs) == 5
@@ -42,16 +42,16 @@ class TestTiming:
 class TestPlan:
     def test_of_gpt2s_context(self):
         plan = plan_for(1024)
-        assert plan.prompts == (64, 512, 1000) and plan.contexts == (64, 512, 900)
-        assert plan.draft_context == 200 and plan.step.runs >= 20 and plan.starts == 3
+        assert plan.prompt_lengths == (64, 512, 1000) and plan.context_lengths == (64, 512, 900)
+        assert plan.draft_context == 200 and plan.decode_effort.runs >= 20 and plan.starts == 3
 
     @pytest.mark.parametrize("context", [1, 2, 7, 48, 64, 100, 512, 1024, 4096])
     @pytest.mark.parametrize("quick", [False, True])
     def test_fits_into_every_context(self, context, quick):
         plan = plan_for(context, quick)
-        assert min(plan.prompts) > 0 and max(plan.prompts) <= context
-        assert min(plan.contexts) >= 0 and max(plan.contexts) < context
-        assert plan.batch_context < context and plan.drafted + plan.draft_context <= context
+        assert min(plan.prompt_lengths) > 0 and max(plan.prompt_lengths) <= context
+        assert min(plan.context_lengths) >= 0 and max(plan.context_lengths) < context
+        assert plan.batch_context < context and plan.draft_tokens + plan.draft_context <= context
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +62,11 @@ def source(tiny):
 @pytest.fixture(scope="module")
 def results(source):
     plan = plan_for(48, quick=True)
-    plan = replace(plan, limit=ONCE, prompt=ONCE, step=ONCE, turn=ONCE, rounds=1)
-    told = []
-    results = run_suite(source, "float64", 1, plan, told.append)
-    assert len(told) == plan.parts and told[1] == "prefill of 48 tokens"
+    efforts = ("limit_effort", "prefill_effort", "decode_effort", "turn_effort")
+    plan = replace(plan, **dict.fromkeys(efforts, ONCE), rounds=1)
+    progress = []
+    results = run_suite(source, "float64", 1, plan, progress.append)
+    assert len(progress) == plan.n_measurements and progress[1] == "prefill of 48 tokens"
     return results
 
 
@@ -95,13 +96,13 @@ def test_what_the_limits_mean(results):
 
 def test_steps_leave_the_caches_as_they_were(tiny):
     model = GPT2.from_folder(tiny[0])
-    [cache] = measure.filled_caches(model, 10, 1)
-    speed = measure.decode(model, cache, Effort(3, 0.0))
+    [cache] = timing.fill_caches(model, 10, 1)
+    speed = timing.time_decode(model, cache, Effort(3, 0.0))
     assert cache.length == 10 == speed.context and len(speed.timing.runs) == 3
 
 
 def test_speeds():
-    speed = measure.Speed(1, 8, 64, Timing((0.02, 0.04, 0.05)), 2.0)
+    speed = timing.Speed(1, 8, 64, Timing((0.02, 0.04, 0.05)), 2.0)
     assert speed.tokens_per_second == 200
 
 
@@ -109,7 +110,7 @@ def test_limits_of_a_machine():
     limits = machine.measure_limits(1_000_003, 2, np.float32, ONCE)
     assert limits.bytes_read == 1_000_000 and limits.bytes_per_second > 1e6
     assert limits.flops_per_second > 1e6
-    better = limits.or_better(machine.Limits(1.0, 5, 1e20))
+    better = limits.best_of(machine.Limits(1.0, 5, 1e20))
     assert better == machine.Limits(limits.bytes_per_second, 1_000_000, 1e20)
 
 
@@ -144,20 +145,18 @@ class TestMachine:
 class TestProcess:
     def test_a_start_that_fails(self, tmp_path):
         with pytest.raises(GPT2NPError, match=r"failed: gpt2np generate: error: .*config\.json"):
-            process.start(tmp_path, "float32", 1)
+            process.time_to_first_token(tmp_path, "float32", 1)
 
     def test_memory_that_fails(self, tmp_path):
         with pytest.raises(GPT2NPError, match=r"failed: .*config\.json"):
-            process.memory(tmp_path, "float32")
+            process.measure_memory(tmp_path, "float32")
 
     def test_memory_is_the_childs_own(self, tiny):
         ballast = np.ones(50_000_000)  # 400 MB
-        assert process.memory(tiny[0], "float32").peak < 300e6 < ballast.nbytes
+        assert process.measure_memory(tiny[0], "float32").peak < 300e6 < ballast.nbytes
 
     def test_where_the_system_tells_no_memory(self, monkeypatch):
-        from gpt2np.benchmark import peak_memory
-
-        monkeypatch.setattr(peak_memory, "Path", lambda _: SimpleNamespace(is_file=lambda: False))
-        assert peak_memory.peak_memory() > 1e6  # getrusage
+        monkeypatch.setattr(process, "Path", lambda _: SimpleNamespace(is_file=lambda: False))
+        assert process.peak_memory() > 1e6  # getrusage
         monkeypatch.setattr(sys, "platform", "win32")
-        assert peak_memory.peak_memory() is None
+        assert process.peak_memory() is None

@@ -10,7 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 from gpt2np import GPT2, CheckpointError, GPT2Config, InvalidArgumentError
 from gpt2np.checkpoint.convert import convert
-from gpt2np.checkpoint.load import load_weights, read_checkpoint, weight_shapes
+from gpt2np.checkpoint.load import load_weights, read_checkpoint
+from gpt2np.checkpoint.names import weight_shapes
 
 
 @pytest.fixture
@@ -77,14 +78,14 @@ def test_all_problems_are_told_together(folder):
     assert "ln_f.bias is missing" in message
     assert "h.0.attn.rotary is unexpected" in message
     assert "h.2.mlp.c_fc.weight has shape (96, 24), expected (24, 96)" in message
-    assert "h.1.ln_1.bias is stored as I64, none of F64, F32, F16, BF16" in message
+    assert "h.1.ln_1.bias has dtype I64, expected one of F64, F32, F16, BF16" in message
     assert "\n" not in message
 
 
 def test_a_pointer_of_git_lfs(folder):
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
     (folder / "model.safetensors").write_text(text)
-    with pytest.raises(CheckpointError, match=r"is a pointer of Git LFS.* git lfs pull"):
+    with pytest.raises(CheckpointError, match=r"is a Git LFS pointer.* git lfs pull"):
         GPT2.from_folder(folder)
 
 
@@ -165,7 +166,7 @@ def test_only_two_dtypes(folder):
 def test_a_name_is_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        CheckpointError, match=r"no folder bundled; a model's name is for gpt2np\.load"
+        CheckpointError, match=r"no folder bundled; to load a model by name, call gpt2np\.load"
     ):
         GPT2.from_folder("bundled")
 
@@ -191,12 +192,12 @@ def test_pickles_are_never_opened(folder):
             "activation_function is 'mish', expected one of gelu_new,",
         ),
         ({"activation_function": ["relu"]}, "activation_function is .'relu'., expected one of"),
-        ({"hidden_size": 25}, "n_embd is 24 and hidden_size, its other name, 25"),
+        ({"hidden_size": 25}, "n_embd is 24, but its alias hidden_size is 25"),
         ({"is_causal": False}, "is_causal is not true"),
         ({"add_cross_attention": True}, "add_cross_attention is set"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
         ({"n_head": 5}, r"n_embd \(24\) must be a multiple of n_head \(5\)"),
-        ({"n_layer": "3"}, "n_layer is '3', expected a whole number above 0"),
+        ({"n_layer": "3"}, "n_layer is '3', expected an integer from 1"),
         ({"n_layer": 0}, "n_layer is 0"),
         ({"n_layer": True}, "n_layer is True"),
         ({"n_embd": {"a": 1}}, "n_embd is {'a': 1}"),

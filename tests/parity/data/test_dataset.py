@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.data import batches, dataset
+from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests
 from gpt2np.data.batches import PART_DTYPE
 from gpt2np.data.corpus import UnreadableFileError
 from gpt2np.data.dataset import (
     DatasetOptions,
-    Watcher,
+    array_bounds,
     check_output,
-    chunk_bounds,
     encode_dataset,
     find_inputs,
 )
-from gpt2np.data.resume import Checkpoint, GrowingFiles, digests
 from gpt2np.data.workers import map_in_order
 
 EOT = "<|endoftext|>"
@@ -76,10 +75,9 @@ def expected(peer):
     return [number for ids in documents for number in (*ids, end)]
 
 
-def encode(corpus, out, tokenizer, watcher=None, **options):
-    return encode_dataset(
-        find_inputs([corpus], out), out, tokenizer, DatasetOptions(**options), watcher
-    )
+def encode(corpus, out, tokenizer, callbacks=None, **options):
+    files = find_inputs([corpus], out)
+    return encode_dataset(files, out, tokenizer, DatasetOptions(**options), **(callbacks or {}))
 
 
 class TestContent:
@@ -141,8 +139,8 @@ class TestContent:
         self, corpus, tmp_path, tokenizer, monkeypatch, suffix
     ):
         encode(corpus, tmp_path / f"x{suffix}", tokenizer)
-        monkeypatch.setattr("gpt2np.data.corpus._READ", 50)
-        monkeypatch.setattr(batches, "_BATCH", 100)
+        monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
+        monkeypatch.setattr(batches, "_BATCH_SIZE", 100)
         encode(corpus, tmp_path / f"y{suffix}", tokenizer, processes=2)
         first, second = (tmp_path / f"{name}{suffix}" for name in "xy")
         assert first.read_bytes() == second.read_bytes()
@@ -162,7 +160,7 @@ class TestContent:
         )
         peer.train_from_iterator([text], trainer)
         peer.save(str(tmp_path / "tokenizer.json"))
-        monkeypatch.setattr("gpt2np.data.corpus._READ", 50)
+        monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
         out = tmp_path / "x.bin"
         file = write(tmp_path / "a.txt", f"{text}x")
         encode(file, out, Tokenizer.load(tmp_path))
@@ -203,7 +201,7 @@ class TestChunkBounds:
                 raw += EOT
         chunks += [raw] if raw else []
         lengths = [len(chunk.removesuffix(EOT).replace(EOT, "e")) for chunk in chunks]
-        bounds = list(chunk_bounds(iter([np.array(rows, PART_DTYPE)]), combine))
+        bounds = list(array_bounds(iter([np.array(rows, PART_DTYPE)]), combine))
         assert [end - start for start, end in bounds] == lengths
 
 
@@ -214,9 +212,9 @@ class Interrupted(BaseException):
 class TestResuming:
     @pytest.fixture(autouse=True)
     def small_steps(self, monkeypatch):
-        monkeypatch.setattr("gpt2np.data.corpus._READ", 50)
-        monkeypatch.setattr(batches, "_BATCH", 100)
-        monkeypatch.setattr(dataset, "_CHECKPOINT_SECONDS", 0)
+        monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
+        monkeypatch.setattr(batches, "_BATCH_SIZE", 100)
+        monkeypatch.setattr(dataset, "_SAVE_INTERVAL_S", 0)
 
     def interrupt(self, corpus, out, tokenizer, after, **options):
         calls = []
@@ -227,15 +225,19 @@ class TestResuming:
                 raise Interrupted
 
         with pytest.raises(Interrupted):
-            encode(corpus, out, tokenizer, Watcher(progress=progress), **options)
+            encode(corpus, out, tokenizer, {"on_progress": progress}, **options)
         assert not out.exists()
         return calls[-1]
 
     def resume(self, corpus, out, tokenizer, **options):
         """Where it went on, or "anew", and how many steps it took."""
         resumed, steps = [], []
-        watcher = Watcher(resumed.append, steps.append, restarted=lambda: resumed.append("anew"))
-        encode(corpus, out, tokenizer, watcher, **options)
+        callbacks = {
+            "on_resume": resumed.append,
+            "on_restart": lambda: resumed.append("anew"),
+            "on_progress": steps.append,
+        }
+        encode(corpus, out, tokenizer, callbacks, **options)
         assert not out.with_name(f"{out.name}.partial").exists()
         return resumed, len(steps)
 
@@ -322,24 +324,24 @@ class TestResuming:
     def test_a_checkpoint_in_what_was_taken_back_is_forgotten(self, tmp_path):
         """Else the file's later content would pass for what was saved then."""
         task = ["digest"] * 3
-        with GrowingFiles(tmp_path / "x", ("ids",)) as growing:
-            growing.resume(task)
-            growing.append(b"long content")
-            growing.save(Checkpoint(0, 1, 5, growing.lengths, (0,), "digest"))
-            growing.cut((0,))
-            growing.append(b"other content")
-            growing.save(Checkpoint(1, 0, 9, growing.lengths, (0,), "a digest that changes"))
-            growing.close()
-            assert growing.resume(task).lengths == (0,)
+        with AppendLog(tmp_path / "x", ("ids",)) as log:
+            log.resume(task)
+            log.append(b"long content")
+            log.save(ResumePoint(0, 1, 5, log.lengths, (0,), "digest"))
+            log.truncate((0,))
+            log.append(b"other content")
+            log.save(ResumePoint(1, 0, 9, log.lengths, (0,), "a digest that changes"))
+            log.close()
+            assert log.resume(task).lengths == (0,)
 
     def test_digests_tell_so_many_first_files(self, tmp_path):
         files = [write(tmp_path / name, name) for name in "abc"]
-        before = digests("task", files)
+        before = input_digests("task", files)
         assert len(before) == 4 and len(set(before)) == 4
         os.utime(files[1], ns=(0, 0))
-        after = digests("task", files)
+        after = input_digests("task", files)
         assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False, False]
-        assert set(digests("other", files)).isdisjoint(after)
+        assert set(input_digests("other", files)).isdisjoint(after)
 
 
 class TestErrors:
@@ -369,7 +371,7 @@ class TestErrors:
             corpus,
             tmp_path / "x.bin",
             tokenizer,
-            Watcher(skipped=lambda error: told.append(str(error))),
+            {"on_skip": lambda error: told.append(str(error))},
             skip_errors=True,
             processes=processes,
         )
@@ -382,7 +384,7 @@ class TestErrors:
 
     def test_no_text(self, tmp_path, tokenizer):
         file = write(tmp_path / "a.txt", f"\n{EOT}\n")
-        with pytest.raises(InvalidArgumentError, match="no text in the files"):
+        with pytest.raises(InvalidArgumentError, match="the files have no text"):
             encode(file, tmp_path / "x.bin", tokenizer)
         assert names_in(tmp_path) == ["a.txt"]
 
@@ -400,7 +402,7 @@ class TestErrors:
                 DatasetOptions(**{name: 0})
 
     def test_output(self, tmp_path):
-        with pytest.raises(InvalidArgumentError, match=r"ends in \.npz, \.npy, \.bin"):
+        with pytest.raises(InvalidArgumentError, match=r"one of \.npz, \.npy, \.bin"):
             check_output(tmp_path / "x.txt")
         with pytest.raises(InvalidArgumentError, match="no does not exist"):
             check_output(tmp_path / "no" / "x.bin")

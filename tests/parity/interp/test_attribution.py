@@ -31,7 +31,7 @@ def largest_rest(model, kept, tokens):
     for position in range(0, len(kept.ids), 5):
         found = attribution(model, kept, tokens, position)
         np.testing.assert_array_equal(found.logits, kept["logits"][position, tokens])
-        rests += [np.abs(found.rest).max(), np.abs(found.by_block().rest).max()]
+        rests += [np.abs(found.unexplained).max(), np.abs(found.by_block().unexplained).max()]
     return max(rests)
 
 
@@ -60,7 +60,7 @@ def test_to_rounding_in_float64(tiny):
 
 def test_each_part_is_its_vector_through_the_frozen_layer_norm(model, traced):
     found = attribution(model, traced, [9, 10], position=12)
-    values = dict(zip(found.parts, found.values, strict=True))
+    values = dict(zip(found.components, found.values, strict=True))
     w, x = model.weights, traced["blocks.2.resid"][12].astype(np.float64)
     deviation = np.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
 
@@ -86,11 +86,11 @@ def test_each_part_is_its_vector_through_the_frozen_layer_norm(model, traced):
 def test_parts_and_blocks(model, traced):
     found = attribution(model, traced, 7)
     assert found.position == 29 and found.tokens.tolist() == [7]
-    assert len(found.parts) == 2 + 3 * (3 + 1 + 2) + 1 and found.values.shape == (21, 1)
+    assert len(found.components) == 2 + 3 * (3 + 1 + 2) + 1 and found.values.shape == (21, 1)
     blocks = found.by_block()
     inner = [f"blocks.{i}.{part}" for i in range(3) for part in ("attn", "mlp")]
-    assert list(blocks.parts) == ["embed", *inner, "ln_f.bias"]
-    heads = [n for n, part in enumerate(found.parts) if part.startswith("blocks.1.attn.")]
+    assert list(blocks.components) == ["embed", *inner, "ln_f.bias"]
+    heads = [n for n, part in enumerate(found.components) if part.startswith("blocks.1.attn.")]
     assert len(heads) == 4
     np.testing.assert_allclose(blocks.values[3], found.values[heads].sum(0))
 
@@ -98,8 +98,8 @@ def test_parts_and_blocks(model, traced):
 def test_a_silenced_head_adds_nothing_and_the_rest_adds_up(model, traced):
     silent = trace(model, traced.ids, interventions=zero_head(2, 1))
     found = attribution(model, silent, [3, 4])
-    assert not found.values[found.parts.index("blocks.2.attn.head.1")].any()
-    assert np.abs(found.rest).max() < 1e-4
+    assert not found.values[found.components.index("blocks.2.attn.head.1")].any()
+    assert np.abs(found.unexplained).max() < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -117,5 +117,5 @@ def test_a_silenced_head_adds_nothing_and_the_rest_adds_up(model, traced):
 def test_bad_input(model, traced, arguments, message):
     with pytest.raises(InvalidArgumentError, match=message):
         attribution(model, traced, **arguments)
-    with pytest.raises(InvalidArgumentError, match=r"doesn't hold blocks\.0\.attn\.z"):
-        attribution(model, traced.only(["embed", "logits"]), 1)
+    with pytest.raises(InvalidArgumentError, match=r"lacks blocks\.0\.attn\.z"):
+        attribution(model, traced.subset(["embed", "logits"]), 1)

@@ -7,12 +7,12 @@ import pytest
 from helpers.references import load_reference, save_reference
 
 from gpt2np import GPT2, GPT2NPError, InvalidArgumentError, Tokenizer
-from gpt2np.interp import compare_with_transformers, differences, point_names, trace
+from gpt2np.interp import compare_with_transformers, differences, hook_point_names, trace
 from gpt2np.interp.compare import (
     Difference,
     transformers_arrays,
     transformers_model,
-    worst_of_layers,
+    worst_per_layer,
 )
 
 TITLE = "inside the pass against transformers: largest |difference| of any point and layer"
@@ -36,7 +36,7 @@ TINY = {"vocab_size": 211, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_hea
 
 def check(name, model, reference, ids, show):
     found = differences(trace(model, ids), transformers_arrays(reference, ids))
-    assert [d.point for d in found] == point_names(model.config.n_layer)
+    assert [d.point for d in found] == hook_point_names(model.config.n_layer)
     worst = max(found, key=lambda d: d.largest)
     show(
         TITLE,
@@ -81,8 +81,8 @@ def test_the_model_made_of_our_weights_is_the_one_that_was_loaded(name, tmp_path
 
 def test_compare(tiny):
     found = compare_with_transformers(GPT2.from_folder(tiny[0], "float64"), [5, 6, 7])
-    assert len(found) == len(point_names(3)) and max(d.largest for d in found) < 1e-12
-    worst = worst_of_layers(found)
+    assert len(found) == len(hook_point_names(3)) and max(d.largest for d in found) < 1e-12
+    worst = worst_per_layer(found)
     assert [d.point.split(".")[:2] for d in worst][1:4] == [["blocks", str(i)] for i in range(3)]
     assert [worst[0].point, worst[4].point, worst[5].point] == ["embed", "ln_f", "logits"]
 

@@ -6,7 +6,7 @@ from helpers.references import save_reference
 
 from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.interp import lens_table, logit_lens, trace
-from gpt2np.interp.lens import likeliest
+from gpt2np.interp.lens import top_k
 from gpt2np.kernels.blas import small_kernels
 
 
@@ -57,7 +57,7 @@ def test_a_head_of_its_own_is_used(tmp_path):
 
 @pytest.mark.parametrize("last", [None, 1, 7, 30, 99])
 def test_table(model, traced, last, monkeypatch):
-    monkeypatch.setattr("gpt2np.interp.lens._ROWS", 8)  # so that there are several parts
+    monkeypatch.setattr("gpt2np.interp.lens._CHUNK", 8)  # so that there are several parts
     done = []
     table = lens_table(model, traced, 3, last=last, progress=done.append)
     points = ["embed", "blocks.0.resid", "blocks.1.resid", "blocks.2.resid"]
@@ -79,14 +79,14 @@ def test_other_residuals_and_what_can_not_be(model, traced):
     for n in (0, 212):
         with pytest.raises(InvalidArgumentError, match=f"n is {n}; it must be from 1 to 211"):
             lens_table(model, traced, n)
-    with pytest.raises(InvalidArgumentError, match=r"doesn't hold blocks\.0\.resid"):
+    with pytest.raises(InvalidArgumentError, match=r"lacks blocks\.0\.resid"):
         lens_table(model, trace(model, traced.ids, "embed"))
 
 
 def test_likeliest_takes_the_lowest_id_of_equals():
     scores = np.array([[0.0, 5, 1, 5, 5], [4, 3, 2, 1, 0]])
-    assert likeliest(scores, 4).tolist() == [[1, 3, 4, 2], [0, 1, 2, 3]]
-    assert likeliest(scores[0], 5).tolist() == [1, 3, 4, 2, 0]
+    assert top_k(scores, 4).tolist() == [[1, 3, 4, 2], [0, 1, 2, 3]]
+    assert top_k(scores[0], 5).tolist() == [1, 3, 4, 2, 0]
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 40, 999, 1000])
@@ -96,6 +96,6 @@ def test_likeliest_is_the_beginning_of_a_stable_sorting(n):
     scores[2] = -1
     scores[2, [5, 900]] = 1
     expected = np.argsort(-scores, axis=-1, kind="stable")[:, :n]
-    np.testing.assert_array_equal(likeliest(scores, n), expected)
-    np.testing.assert_array_equal(likeliest(scores.reshape(2, 2, 1000), n)[1, 0], expected[2])
-    assert likeliest(scores, n)[2, 0] == scores[2].argmax() == 5
+    np.testing.assert_array_equal(top_k(scores, n), expected)
+    np.testing.assert_array_equal(top_k(scores.reshape(2, 2, 1000), n)[1, 0], expected[2])
+    assert top_k(scores, n)[2, 0] == scores[2].argmax() == 5

@@ -5,7 +5,7 @@ import pytest
 
 import gpt2np
 from gpt2np import GPT2, ContextLengthError, InvalidArgumentError, LanguageModel
-from gpt2np.interp import point_names, trace
+from gpt2np.interp import hook_point_names, trace
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import last_token_indices
 
@@ -36,7 +36,7 @@ def assert_same(a, b):
 class TestLooking:
     @pytest.mark.parametrize("dtype", ["float32", "float64"])
     @pytest.mark.parametrize("tokens", [1, 2, 3, 17, 40])
-    def test_a_probe_that_returns_its_input_changes_nothing(self, tiny, ids, dtype, tokens):
+    def test_a_hook_that_returns_its_input_changes_nothing(self, tiny, ids, dtype, tokens):
         model = GPT2.from_folder(tiny[0], dtype)
         plain = model.forward([ids[:tokens]])
         assert_same(model.forward([ids[:tokens]], hook=lambda name, array: array), plain)
@@ -71,7 +71,7 @@ def model_embedding(model, ids):
 class TestContent:
     def test_all_points_by_default_in_the_pass_s_order(self, model, ids):
         kept = gpt2np.trace(model, ids)
-        assert list(kept) == point_names(3) and len(kept) == 3 + 3 * 13
+        assert list(kept) == hook_point_names(3) and len(kept) == 3 + 3 * 13
         assert kept.ids.tolist() == ids.tolist() and kept.config is model.config
         assert {array.dtype for array in kept.values()} == {np.dtype(np.float32)}
 
@@ -130,8 +130,8 @@ class TestContent:
             kept["logits"]
         with pytest.raises(KeyError, match="not in this trace"):
             kept["*"]
-        with pytest.raises(InvalidArgumentError, match="doesn't hold blocks"):
-            kept.only("blocks.0.ln_1")
+        with pytest.raises(InvalidArgumentError, match="lacks blocks"):
+            kept.subset("blocks.0.ln_1")
         assert repr(kept) == "<Trace of 40 tokens: 1 arrays, 3,840 bytes>"
 
     @pytest.mark.parametrize(

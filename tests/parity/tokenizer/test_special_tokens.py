@@ -158,7 +158,7 @@ def assert_equal(folder, text=TEXT):
     named = {key: value for key, value in expected.special_tokens_map.items() if value}
     assert ours.vocabulary.roles == named
     end = expected.eos_token_id if expected.eos_token else ours.special_tokens.get(EOT)
-    assert ours.end_of_text == end
+    assert ours.eos_token_id == end
     return ours
 
 
@@ -275,7 +275,7 @@ OWN = roles("bos", value="<s>") | roles("eos", "unk", value="</s>")
 def test_a_vocabulary_without_end_of_text(files, pad, own_vocabulary):
     write(own_vocabulary, {name: content | pad for name, content in files.items()})
     ours = assert_equal(own_vocabulary)
-    assert ours.end_of_text == 259
+    assert ours.eos_token_id == 259
 
 
 def test_a_token_that_no_file_names_is_plain_text(own_vocabulary):
@@ -288,7 +288,7 @@ def test_end_of_text_that_is_only_assumed_gets_no_id(own_vocabulary):
     """transformers gives it the id 260, for which the model has no row."""
     ours = Tokenizer.load(own_vocabulary)
     assert theirs(own_vocabulary).convert_tokens_to_ids(EOT) == ours.vocab_size == 260
-    assert ours.end_of_text is None and ours.special_tokens == {}
+    assert ours.eos_token_id is None and ours.special_tokens == {}
 
 
 def test_end_of_text_that_is_only_assumed_comes_before_a_new_token(own_vocabulary):
@@ -314,7 +314,7 @@ def test_saved_and_read_again_by_both(kind, two_files, tmp_path):
     before.save(saved)
     write(saved, {"config": CONFIG})
     after = assert_equal(saved)
-    assert (after.vocabulary, after.end_of_text) == (before.vocabulary, before.end_of_text)
+    assert (after.vocabulary, after.eos_token_id) == (before.vocabulary, before.eos_token_id)
     assert after.vocabulary.roles == before.vocabulary.roles
 
 

@@ -24,7 +24,7 @@ from helpers.references import save_reference
 
 from gpt2np import CheckpointError
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
-from gpt2np.checkpoint.safetensors_file import StoredTensor, read_tensors
+from gpt2np.checkpoint.safetensors_file import TensorInfo, read_tensors
 
 LOAD_WATCHED = CHECKOUT / "tests/helpers/load_watched.py"
 SEED, MUTANTS = 4, 1000
@@ -173,13 +173,13 @@ def test_a_file_that_is_cut_after_its_header_was_read(bases, tmp_path, base, kee
     checkpoint = read_checkpoint(tmp_path / "model")
     path = tmp_path / "model" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match=r"breaks off|can't map"):
+    with pytest.raises(CheckpointError, match=r"is truncated|cannot map"):
         load_weights(checkpoint)
 
 
 def test_a_tensor_that_is_larger_than_the_memory(tmp_path):
-    tensor = StoredTensor(tmp_path / "file", "F16", (1 << 58,), 0, 1 << 59)
-    with pytest.raises(CheckpointError, match="wte is too large"):
+    tensor = TensorInfo(tmp_path / "file", "F16", (1 << 58,), 0, 1 << 59)
+    with pytest.raises(CheckpointError, match="not enough memory for wte"):
         read_tensors({"wte": tensor}, "float32")
 
 

@@ -131,9 +131,9 @@ class TestInterruption:
         process.kill()
         process.communicate()
         result = encode(corpus, out)
-        told = f"what {out}.partial holds is of other files or options; begun anew"
+        told = f"{out}.partial is from other files or options; starting over"
         assert result.returncode == 0 and told in result.stderr.splitlines()
-        assert "begun anew" not in encode(corpus, tmp_path / "y.bin").stderr
+        assert "starting over" not in encode(corpus, tmp_path / "y.bin").stderr
         assert out.read_bytes() == (tmp_path / "y.bin").read_bytes()
 
     def test_ctrl_c(self, stories, tmp_path, gpt2_vocabulary):
@@ -181,11 +181,11 @@ class TestBadInput:
     def test_inputs(self, tmp_path):
         (tmp_path / "empty").mkdir()
         out = tmp_path / "x.bin"
-        self.check(encode(tmp_path / "empty", out), 2, "empty holds no files")
+        self.check(encode(tmp_path / "empty", out), 2, "empty has no files")
         self.check(encode(tmp_path / "*.txt", out), 2, "no file matches the pattern", "*.txt")
         self.check(encode(tmp_path / "none.txt", out), 2, "none.txt does not exist")
         (tmp_path / "empty" / "a.txt").write_text("")
-        self.check(encode(tmp_path / "empty", out), 2, "no text in the files")
+        self.check(encode(tmp_path / "empty", out), 2, "the files have no text")
         assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
     def test_outputs(self, corpus, tmp_path):

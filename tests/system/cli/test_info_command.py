@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gpt2np.checkpoint.load import weight_shapes
+from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.model import GPT2Config
 
 

@@ -221,7 +221,7 @@ class TestInterruption:
         second = generate(*arguments)
         first.send_signal(signal.SIGCONT)
         assert second.returncode == 1 and "Traceback" not in second.stderr
-        assert "error: another process is writing what " in second.stderr.splitlines()[-1]
+        assert "error: another process is writing to " in second.stderr.splitlines()[-1]
         assert first.wait(timeout=120) == 0
         lines = [line["line"] for line in written(tmp_path / "o.jsonl")]
         assert lines == [*range(1, 301)] and not journal.parent.exists()

@@ -128,8 +128,9 @@ class TestView:
             assert plain.splitlines()[2:] == shown.splitlines()[2:]  # tokens have no bars then
 
     def test_what_the_whole_model_says_stands_out(self, lm, traced):
-        from gpt2np.cli.trace_report import as_text
         from gpt2np.interp.overview import overview
+
+        from gpt2np.cli.trace_report import as_text
         from gpt2np.tokenizer.layout import Style
 
         table = lm.tokenizer.vocabulary.token_bytes

@@ -1,4 +1,4 @@
-"""What a token costs, against numbers worked out by hand; and that the limits follow from them."""
+"""Byte and operation counts against numbers worked out by hand."""
 
 import pytest
 

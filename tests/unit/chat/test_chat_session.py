@@ -142,7 +142,7 @@ class TestAnswers:
         assert session.cut_at == "<|endoftext|>"
         session.options = {"max_new_tokens": 3}
         stream = session.say("And then?")
-        assert lm.tokenizer.end_of_text not in stream.sequence.prompt
+        assert lm.tokenizer.eos_token_id not in stream.sequence.prompt
         finished(session, stream)
         assert session.cut_at is None
 

@@ -14,8 +14,8 @@ from gpt2np.data.corpus import (
     CorpusOptions,
     UnreadableFileError,
     find_files,
-    read_blocks,
     read_documents,
+    read_parts,
 )
 from gpt2np.tokenizer.split import GPT2_PATTERN
 from gpt2np.tokenizer.training.pieces import count_pieces
@@ -35,7 +35,7 @@ def write(path, content):
 
 @pytest.fixture
 def small_reads(monkeypatch):
-    monkeypatch.setattr(corpus, "_READ", 5)
+    monkeypatch.setattr(corpus, "_READ_SIZE", 5)
 
 
 class TestFindFiles:
@@ -58,7 +58,7 @@ class TestFindFiles:
             ("none.txt", r"none\.txt does not exist"),
             ("*.txt", r"no file matches the pattern .*\*\.txt"),
             ("**/x", "no file matches"),
-            ("empty", "the folder .*empty holds no files"),
+            ("empty", "the folder .*empty has no files"),
         ],
     )
     def test_nothing_found(self, tmp_path, name, message):
@@ -69,7 +69,7 @@ class TestFindFiles:
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
     def test_a_pipe_is_refused(self, tmp_path):
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(InvalidArgumentError, match="pipe is no file that can be read twice"):
+        with pytest.raises(InvalidArgumentError, match="pipe is not a regular file"):
             find_files([tmp_path / "pipe"])
 
 
@@ -98,14 +98,14 @@ class TestDocuments:
     @given(
         parts=st.lists(st.sampled_from(["<s>", "<s", "s>", "a", " ", "\n", "é", "bc d"])),
         read=st.integers(1, 9),
-        in_blocks=st.booleans(),
+        split_long_documents=st.booleans(),
     )
-    def test_read_in_parts_as_at_once(self, tmp_path_factory, parts, read, in_blocks):
+    def test_read_in_parts_as_at_once(self, tmp_path_factory, parts, read, split_long_documents):
         text = "".join(parts)
         file = write(tmp_path_factory.mktemp("corpus") / "a.txt", text)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(corpus, "_READ", read)
-            found = documents(file, separators=("<s>",), in_blocks=in_blocks)
+            patch.setattr(corpus, "_READ_SIZE", read)
+            found = documents(file, separators=("<s>",), split_long_documents=split_long_documents)
         assert found == [part for p in text.split("<s>") if (part := p.strip("\n"))]
 
 
@@ -115,21 +115,23 @@ class TestBlocks:
     def test_no_piece_is_cut(self, tmp_path_factory, text):
         file = write(tmp_path_factory.mktemp("corpus") / "a.txt", text)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(corpus, "_READ", 5)
-            blocks = list(read_blocks([file], CorpusOptions(in_blocks=True)))
+            patch.setattr(corpus, "_READ_SIZE", 5)
+            blocks = list(read_parts([file], CorpusOptions(split_long_documents=True)))
         whole = text.strip("\n")
         assert "".join(block.text for block in blocks) == whole
-        assert [block.ends for block in blocks] == [False] * (len(blocks) - 1) + [True] * bool(
-            whole
-        )
+        assert [block.ends_document for block in blocks] == [False] * (len(blocks) - 1) + [
+            True
+        ] * bool(whole)
         pieces = count_pieces((block.text for block in blocks), GPT2_PATTERN)
         assert pieces == count_pieces([whole], GPT2_PATTERN)
 
     def test_are_about_as_long_as_what_is_read_at_once(self, tmp_path, small_reads):
         file = write(tmp_path / "a.txt", "word " * 100)
-        lengths = [len(text) for text, _ in read_blocks([file], CorpusOptions(in_blocks=True))]
+        lengths = [
+            len(text) for text, _ in read_parts([file], CorpusOptions(split_long_documents=True))
+        ]
         assert len(lengths) > 30 and max(lengths) < 20
-        assert len(list(read_blocks([file], CorpusOptions()))) == 1
+        assert len(list(read_parts([file], CorpusOptions()))) == 1
 
 
 class TestDamage:
@@ -145,16 +147,20 @@ class TestDamage:
             ("a.jsonl", b'{"body": "x"}', r"line 1: expected an object with a text in .*'text'"),
             ("a.jsonl", b'{"text": 3}', "line 1: expected an object"),
             ("a.jsonl", b'["text"]', "line 1: expected an object"),
-            ("a.jsonl", b'{"text": "\\ud800"}', "line 1: a lone surrogate"),
+            ("a.jsonl", b'{"text": "\\ud800"}', "line 1: the text has a lone surrogate"),
         ],
     )
     def test_is_named_and_can_be_skipped(self, tmp_path, small_reads, name, content, message):
         files = [write(tmp_path / name, content), write(tmp_path / "z.txt", "next document")]
         with pytest.raises(UnreadableFileError, match=message):
             list(read_documents(files, CorpusOptions()))
-        for in_blocks in (True, False):
+        for split_long_documents in (True, False):
             skipped = []
-            found = list(read_documents(files, CorpusOptions(in_blocks=in_blocks), skipped.append))
+            found = list(
+                read_documents(
+                    files, CorpusOptions(split_long_documents=split_long_documents), skipped.append
+                )
+            )
             assert [type(error) for error in skipped] == [UnreadableFileError]
             assert found[-1] == "next document"
 

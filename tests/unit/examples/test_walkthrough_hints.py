@@ -29,7 +29,7 @@ MISTAKES = {  # that a reader may make
     "first_merge": lambda tokenizer, piece: tokenizer.explain(piece)[0].steps[0].tokens[:2],
     "joins": lambda tokenizer, left, right: True,
     "prompt_for": lambda tokenizer, text: [
-        tokenizer.end_of_text,
+        tokenizer.eos_token_id,
         *tokenizer.encode(text, allowed_special="all"),
     ],
     "tokens_after": lambda trained, count, text: len(text.encode()),

@@ -312,7 +312,7 @@ def with_rows(lm, rows):
 
 
 def random_model(**shape):
-    from gpt2np.checkpoint.load import weight_shapes
+    from gpt2np.checkpoint.names import weight_shapes
 
     config, rng = GPT2Config(**shape), np.random.default_rng(0)
     shapes = weight_shapes(config).items()

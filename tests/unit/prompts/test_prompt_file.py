@@ -50,7 +50,7 @@ def test_from_a_line_on(tmp_path):
         (b'{"text": "a"}', 'an object with a "prompt"'),
         (b'{"prompt": 7}', "the prompt is 7; expected a string or a list"),
         (b'{"prompt": "a", "temprature": 1}', "unknown option 'temprature'"),
-        (b'{"prompt": "a", "prompt": "b"}', "the key 'prompt' comes twice"),
+        (b'{"prompt": "a", "prompt": "b"}', "duplicate key 'prompt'"),
         (b'"\xff"', "not UTF-8 text: byte 0xff"),
         (rb'"\ud800"', r"'\ud800' is half of a surrogate pair"),
         (rb'{"prompt": "a", "id": ["\udfff"]}', r"'\udfff' is half of a surrogate pair"),

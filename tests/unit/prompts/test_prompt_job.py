@@ -42,7 +42,7 @@ PROMPTS = "".join(json.dumps(f"The king {number}") + "\n" for number in range(20
 
 
 def test_other_defaults_or_ends_begin_anew(lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "_CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(job, "_SAVE_INTERVAL_S", 0)
     ends = lm.eos_token_ids
     for number, name in enumerate(["same", "defaults", "ends"]):
         folder = tmp_path / name

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpt2np import GPT2
-from gpt2np.checkpoint.load import weight_shapes
+from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2Config, KVCache, last_token_indices
 from gpt2np.runtime.kv_cache import MOST_SLOTS, TILE, make_room
@@ -179,7 +179,7 @@ class TestWhereTheyLie:
     def test_room_that_is_not_used_takes_no_memory(self):
         pytest.importorskip("resource")
         program = """
-from gpt2np.benchmark.peak_memory import peak_memory
+from gpt2np.benchmark.process import peak_memory
 from gpt2np.model import GPT2Config, KVCache
 from gpt2np.runtime.kv_cache import make_room
 config = GPT2Config(n_embd=768, n_layer=12, n_head=12)  # 75 MB a sequence at 1,024 tokens

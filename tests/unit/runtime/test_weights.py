@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpt2np import GPT2, InvalidArgumentError
-from gpt2np.checkpoint.load import weight_shapes
+from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.kernels.packed_matrix import Panels, panels_size
 from gpt2np.model import GPT2Config
 from gpt2np.runtime.packed_weights import Weights

@@ -31,13 +31,13 @@ class TestSpecialTokens:
 
     def test_or_plain_text(self, bundled_tokenizer):
         ids = bundled_tokenizer.encode(f"one{EOT}two", disallowed_special=())
-        assert bundled_tokenizer.end_of_text not in ids
+        assert bundled_tokenizer.eos_token_id not in ids
         assert bundled_tokenizer.decode(ids) == f"one{EOT}two"
 
     @pytest.mark.parametrize("allowed", ["all", {EOT}, [EOT]])
     def test_or_themselves_if_asked_for(self, bundled_tokenizer, allowed):
         one, two = bundled_tokenizer.encode("one"), bundled_tokenizer.encode("two")
-        end = bundled_tokenizer.end_of_text
+        end = bundled_tokenizer.eos_token_id
         ids = bundled_tokenizer.encode(f"{EOT}one{EOT}{EOT}two", allowed_special=allowed)
         assert ids == [end, *one, end, end, *two]
         assert bundled_tokenizer.decode(ids) == f"{EOT}one{EOT}{EOT}two"
@@ -49,7 +49,7 @@ class TestSpecialTokens:
     def test_no_merge_makes_one(self, bundled_tokenizer):
         for cut in range(1, len(EOT)):
             ids = bundled_tokenizer.encode(EOT[:cut]) + bundled_tokenizer.encode(EOT[cut:])
-            assert bundled_tokenizer.end_of_text not in ids
+            assert bundled_tokenizer.eos_token_id not in ids
 
 
 class TestStreamingDecoder:

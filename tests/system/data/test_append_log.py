@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from gpt2np.data.resume import Checkpoint, GrowingFiles
+from gpt2np.data.append_log import AppendLog, ResumePoint
 from gpt2np.errors import GPT2NPError
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from gpt2np.data.resume import GrowingFiles
-with GrowingFiles(Path(sys.argv[1]), ("ids",)) as growing:
-    growing.resume(["digest"])
+from gpt2np.data.append_log import AppendLog
+with AppendLog(Path(sys.argv[1]), ("ids",)) as log:
+    log.resume(["digest"])
     print("held", flush=True)
     time.sleep(60)
 """
@@ -25,18 +25,18 @@ def test_one_process_at_a_time(tmp_path):
     assert holder.stdout.readline() == b"held\n"
     for _ in range(2):
         told = pytest.raises(GPT2NPError, match=r"another process is writing .*x\.partial")
-        with told, GrowingFiles(folder, ("ids",)) as growing:
-            growing.resume(["digest"])
+        with told, AppendLog(folder, ("ids",)) as log:
+            log.resume(["digest"])
         assert (folder / "ids").exists()  # though there is no checkpoint in it yet
     holder.kill()
     holder.communicate()
-    with GrowingFiles(folder, ("ids",)) as growing:
-        assert growing.resume(["digest"]).done == 0
-        growing.append(b"abc")
-        growing.save(Checkpoint(0, 1, 3, growing.lengths, (0,), "digest"))
-    with GrowingFiles(folder, ("ids",)) as growing:
-        assert growing.lengths == ()
-        growing.resume(["digest", "digest"])
-        assert growing.lengths == (3,)
-        growing.remove()
+    with AppendLog(folder, ("ids",)) as log:
+        assert log.resume(["digest"]).done == 0
+        log.append(b"abc")
+        log.save(ResumePoint(0, 1, 3, log.lengths, (0,), "digest"))
+    with AppendLog(folder, ("ids",)) as log:
+        assert log.lengths == ()
+        log.resume(["digest", "digest"])
+        assert log.lengths == (3,)
+        log.remove()
     assert list(tmp_path.iterdir()) == []

@@ -6,7 +6,7 @@ from helpers.references import save_reference
 
 from gpt2np import GPT2, ContextLengthError, GPT2Config, InvalidArgumentError
 from gpt2np.interp import Trace, attention_summary, induction_scores, trace
-from gpt2np.interp.attention_summary import _looks_back
+from gpt2np.interp.summary import _mean_weight_at
 
 
 def summary_of(pattern):
@@ -47,7 +47,7 @@ def test_shapes_and_dtype(tiny):
     found = attention_summary(trace(model, range(9), "blocks.*.attn.pattern"))
     for array in vars(found).values():
         assert array.shape == (3, 3) and array.dtype == np.float32
-    with pytest.raises(InvalidArgumentError, match="doesn't hold blocks"):
+    with pytest.raises(InvalidArgumentError, match="lacks blocks"):
         attention_summary(trace(model, range(9), "embed"))
 
 
@@ -55,9 +55,9 @@ def test_what_came_after_the_same_token():
     """Ids 0 1 2 0 1 2: the second 0 looks at the first 1, and so on."""
     pattern = np.zeros((1, 6, 6))
     pattern[0, [3, 4, 5], [1, 2, 3]] = 1
-    assert _looks_back(pattern, 2).tolist() == [1.0]
+    assert _mean_weight_at(pattern, 2).tolist() == [1.0]
     pattern[0, 4] = np.eye(6)[0]
-    assert _looks_back(pattern, 2) == pytest.approx([2 / 3])
+    assert _mean_weight_at(pattern, 2) == pytest.approx([2 / 3])
 
 
 def test_induction_scores_are_means_over_the_second_time(tiny):
@@ -91,5 +91,5 @@ def test_too_few_or_too_many_ids(tiny):
 
 def test_a_context_without_room(tmp_path):
     save_reference(tmp_path, n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=3)
-    with pytest.raises(InvalidArgumentError, match="context of 3 has no room for two ids twice"):
+    with pytest.raises(InvalidArgumentError, match="context of 3 cannot hold"):
         induction_scores(GPT2.from_folder(tmp_path))

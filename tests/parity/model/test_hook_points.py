@@ -7,8 +7,8 @@ import pytest
 from helpers.paths import CHECKOUT
 
 from gpt2np import GPT2, InvalidArgumentError
-from gpt2np.interp import HOOK_POINTS, point_names, point_shape, points_nbytes, trace
-from gpt2np.model.hooks import chosen_points, names_of
+from gpt2np.interp import HOOK_POINTS, hook_point_names, hook_point_shape, hook_points_nbytes, trace
+from gpt2np.model.hooks import all_names, select_hook_points
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def test_names_shapes_and_order_are_those_of_a_pass(model, tokens):
         return array
 
     model.forward([list(range(tokens))], hook=record)
-    names = point_names(model.config.n_layer)
-    assert seen == [(name, point_shape(name, model.config, tokens)) for name in names]
+    names = hook_point_names(model.config.n_layer)
+    assert seen == [(name, hook_point_shape(name, model.config, tokens)) for name in names]
 
 
 def test_the_readme_lists_every_point_with_its_shape():
@@ -47,7 +47,7 @@ def test_the_readme_lists_every_point_with_its_shape():
 
 
 def test_no_two_points_share_a_name():
-    names = [other for name in point_names(3) for other in names_of(name, 3)]
+    names = [other for name in hook_point_names(3) for other in all_names(name, 3)]
     assert len(set(names)) == len(names) == 2 + 3 * (13 + 14) - 1 + 2 + 1
 
 
@@ -63,11 +63,11 @@ def test_no_two_points_share_a_name():
         ("ln_final.hook_normalized", ["ln_f"]),
         (["logits", "embed", "embed"], ["embed", "logits"]),
         ([], []),
-        ("*", point_names(3)),
+        ("*", hook_point_names(3)),
     ],
 )
 def test_patterns_choose(pattern, expected):
-    assert chosen_points(pattern, 3) == expected
+    assert select_hook_points(pattern, 3) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_patterns_choose(pattern, expected):
 )
 def test_a_name_that_no_point_has_is_told_with_the_closest(pattern, message):
     with pytest.raises(InvalidArgumentError) as caught:
-        chosen_points(["embed", pattern], 3)
+        select_hook_points(["embed", pattern], 3)
     assert repr(pattern) in str(caught.value) and message in str(caught.value)
 
 
@@ -96,4 +96,4 @@ def test_a_name_that_no_point_has_is_told_with_the_closest(pattern, message):
 def test_the_memory_told_is_the_memory_taken(tiny, points, dtype):
     model = GPT2.from_folder(tiny[0], dtype)
     kept = trace(model, np.arange(11), points)
-    assert kept.nbytes == points_nbytes(model.config, 11, points, dtype)
+    assert kept.nbytes == hook_points_nbytes(model.config, 11, points, dtype)

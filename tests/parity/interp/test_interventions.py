@@ -6,9 +6,9 @@ import pytest
 from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.interp import (
     chain,
+    hook_point_names,
     mean_ablate,
     patch_from,
-    point_names,
     replace,
     scale,
     trace,
@@ -55,7 +55,7 @@ class TestPatching:
         assert np.abs(a["logits"] - b["logits"]).max() > 1
 
     def test_everything_but_the_logits_does_so_too(self, model, prompts, b):
-        patched = changed(model, prompts, patch_from(b, point_names(3)[:-1]))
+        patched = changed(model, prompts, patch_from(b, hook_point_names(3)[:-1]))
         for name, array in patched.items():
             np.testing.assert_array_equal(array, b[name], err_msg=name)
 
@@ -108,7 +108,7 @@ class TestPatching:
 
     def test_what_the_trace_does_not_hold(self, model, prompts):
         some = trace(model, prompts[1], "embed")
-        with pytest.raises(InvalidArgumentError, match="doesn't hold ln_f; ask for it in points"):
+        with pytest.raises(InvalidArgumentError, match="lacks ln_f; add it to the points"):
             patch_from(some, ["embed", "ln_f"])
         assert patch_from(some).points == ("embed",)
 
@@ -189,7 +189,7 @@ class TestEdits:
         in_turn = changed(model, prompts, scale("embed", 2.0), replace("embed", 3.0))
         np.testing.assert_array_equal(in_turn["embed"], 3)
 
-    def test_interventions_are_probes(self, model, prompts):
+    def test_interventions_are_hooks(self, model, prompts):
         silent = chain(zero_head(0, 1), zero_head(2, 0))
         logits = model.forward([prompts[0]], hook=silent)
         np.testing.assert_array_equal(logits, changed(model, prompts, silent)["logits"])
@@ -233,11 +233,11 @@ class TestBadInput:
         [
             (lambda: zero("blocks.0.attn.pattrn"), "did you mean 'blocks.0.attn.pattern'"),
             (lambda: zero("blocks.7.attn.pattrn"), "did you mean 'blocks.7.attn.pattern'"),
-            (lambda: zero("blocks.[12].attn.z"), "there is no point 'blocks.[12].attn.z'"),
-            (lambda: zero_head(-1, 0), "there is no point 'blocks.-1.attn.z'"),
-            (lambda: zero(f"blocks.{'9' * 5000}.attn.z"), "there is no point 'blocks.999"),
+            (lambda: zero("blocks.[12].attn.z"), "unknown hook point 'blocks.[12].attn.z'"),
+            (lambda: zero_head(-1, 0), "unknown hook point 'blocks.-1.attn.z'"),
+            (lambda: zero(f"blocks.{'9' * 5000}.attn.z"), "unknown hook point 'blocks.999"),
             (lambda: zero("blocks.9.hook_resid_pre", heads=0), "blocks.8.resid has no heads"),
-            (lambda: mean_ablate("embed", []), "no mean over no traces"),
+            (lambda: mean_ablate("embed", []), "needs at least one trace"),
             (lambda: zero("embed", heads=0), "embed has no heads; choose positions only"),
         ],
     )
@@ -253,12 +253,15 @@ class TestBadInput:
             (zero_head(10**9 - 1, 0), "blocks are 0 … 2"),
             (chain(zero_head(3, 0)), "blocks are 0 … 2"),
             (chain(zero("embed"), chain(zero_head(99, 0))), "blocks are 0 … 2"),
-            (zero_head(1, 3), "no head of blocks.1.attn.z 3; they are 0 … 2"),
-            (zero("embed", positions=20), "no position of embed 20; they are 0 … 19"),
+            (zero_head(1, 3), "no head of blocks.1.attn.z 3; choose from 0 to 2"),
+            (zero("embed", positions=20), "no position of embed 20; choose from 0 to 19"),
             (zero("embed", positions=-21), "no position of embed -21"),
-            (zero("embed", positions=1.5), "1.5 is no position of embed"),
-            (zero("embed", positions=[True]), "is no position"),
-            (replace("embed", np.zeros(7)), r"(7,) can't take the place of (20, 24) at embed"),
+            (zero("embed", positions=1.5), "1.5 is not a position of embed"),
+            (zero("embed", positions=[True]), "is not a position"),
+            (
+                replace("embed", np.zeros(7)),
+                r"value for embed has shape (7,), which does not broadcast to (20, 24)",
+            ),
         ],
     )
     def test_when_it_meets_the_model(self, model, prompts, intervention, message):

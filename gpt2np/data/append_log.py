@@ -1,0 +1,210 @@
+"""Resumable output: append-only files, and a journal of the lengths that are valid.
+
+A line of the journal is a resume point: how much input has been read, and how long the files were
+at that moment. The line is written after the files have reached the disk, so it never promises
+more than there is. A resumed run truncates the files to the last resume point whose input is
+unchanged, and continues from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import IO
+
+from gpt2np.data.files import atomic_write_text
+from gpt2np.data.locks import acquire_lock, remove_lock
+from gpt2np.errors import GPT2NPError
+
+_JOURNAL = "journal"
+_LOCK = "lock"
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """How much of the input has been read, and how long the output was then.
+
+    Attributes:
+        files: number of input files read to the end.
+        batches: number of batches read from the next input file.
+        done: total progress, in the caller's unit (bytes or lines).
+        lengths: length of each output file, in bytes.
+        rollback_lengths: `lengths` at the start of the current input file, to undo the file if it
+            turns out to be damaged.
+        digest: digest of the task and the input files read so far: see `input_digests`.
+    """
+
+    files: int = 0
+    batches: int = 0
+    done: int = 0
+    lengths: tuple[int, ...] = ()
+    rollback_lengths: tuple[int, ...] = ()
+    digest: str = ""
+
+    @property
+    def files_started(self) -> int:
+        """Number of input files read, at least in part."""
+        return self.files + (self.batches > 0)
+
+
+def input_digests(task: str, files: Iterable[Path]) -> list[str]:
+    """Digests of `task` and the first 0, 1, 2, … of `files`.
+
+    A digest covers each file's path, size and modification time.
+    """
+    return [*accumulate(map(_file_stamp, files), _digest, initial=_digest(task))]
+
+
+def _file_stamp(file: Path) -> str:
+    status = file.stat()
+    return json.dumps([os.fspath(file.absolute()), status.st_size, status.st_mtime_ns])
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def partial_folder(out: Path) -> Path:
+    """Folder that holds the unfinished output `out`."""
+    return out.with_name(f"{out.name}.partial")
+
+
+@dataclass
+class AppendLog:
+    """Append-only files and their journal, in a folder that one process at a time may use.
+
+    Use the log in a `with` statement. The folder stays after an interruption if its journal has a
+    resume point. Call `remove` when the work is done.
+
+    Attributes:
+        folder: the folder.
+        names: names of the files.
+        restarted: whether `resume` found resume points, none of them valid any more.
+    """
+
+    folder: Path
+    names: Sequence[str]
+    restarted: bool = field(default=False, init=False)
+    _files: list[IO[bytes]] = field(default_factory=list, init=False)
+    _lock: IO[bytes] | None = field(default=None, init=False)
+
+    @property
+    def paths(self) -> list[Path]:
+        """Paths of the files."""
+        return [self.folder / name for name in self.names]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Length of each file, in bytes."""
+        return tuple(file.tell() for file in self._files)
+
+    def resume(self, digests: Sequence[str]) -> ResumePoint:
+        """Truncate the files to the last resume point that matches `digests`, or to nothing.
+
+        Raises:
+            GPT2NPError: another process uses the folder, or the path is not a folder.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise GPT2NPError(
+                f"{self.folder}, where unfinished work is kept, is not a folder; move it elsewhere"
+            )
+        self._lock = acquire_lock(self.folder / _LOCK)
+        if self._lock is None:
+            raise GPT2NPError(
+                f"another process is writing to {self.folder}; wait for it to end, or choose "
+                "another output file"
+            )
+        self._files = [path.open("ab") for path in self.paths]
+        start = ResumePoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names), digests[0])
+        points = self._read_journal()
+        valid = [point for point in points if self._is_valid(point, digests)]
+        self.restarted = bool(points) and not valid
+        last = valid[-1] if valid else start
+        self.truncate(last.lengths)
+        return last
+
+    def append(self, *contents: bytes) -> None:
+        """Append one content to each file."""
+        for file, content in zip(self._files, contents, strict=True):
+            file.write(content)
+
+    def truncate(self, lengths: Sequence[int]) -> None:
+        """Truncate the files, and drop the resume points at which a file was longer."""
+        kept = [point for point in self._read_journal() if not _any_longer(point.lengths, lengths)]
+        atomic_write_text(self._journal_path, "".join(map(_journal_line, kept)))
+        for file, length in zip(self._files, lengths, strict=True):
+            file.truncate(length)
+            file.seek(length)
+
+    def save(self, point: ResumePoint) -> None:
+        """Flush the files to the disk, then append `point` to the journal."""
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+        with self._journal_path.open("a", encoding="utf-8") as journal:
+            journal.write(_journal_line(point))
+
+    def close(self) -> None:
+        """Flush and close the files."""
+        for file in self._files:
+            file.close()
+
+    def remove(self) -> None:
+        """Remove the files and the folder."""
+        self.close()
+        if self._lock is not None:
+            for path in self.folder.iterdir():
+                if path.name != _LOCK:
+                    path.unlink()
+            remove_lock(self.folder / _LOCK, self._lock)
+            self._lock = None
+
+    def __enter__(self) -> AppendLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        if self._lock is not None and not self._read_journal():
+            self.remove()
+        elif self._lock is not None:
+            self._lock.close()
+
+    @property
+    def _journal_path(self) -> Path:
+        return self.folder / _JOURNAL
+
+    def _read_journal(self) -> list[ResumePoint]:
+        if not self._journal_path.exists():
+            return []
+        text = self._journal_path.read_text(encoding="utf-8", errors="replace")
+        lines = text.split("\n")[:-1]  # a last line without its newline is incomplete
+        return [point for point in map(_parse_journal_line, lines) if point]
+
+    def _is_valid(self, point: ResumePoint, digests: Sequence[str]) -> bool:
+        sizes = [path.stat().st_size for path in self.paths]
+        started = point.files_started
+        known = started < len(digests) and point.digest == digests[started]
+        return known and not _any_longer(point.lengths, sizes)
+
+
+def _any_longer(lengths: Sequence[int], limits: Sequence[int]) -> bool:
+    return any(length > limit for length, limit in zip(lengths, limits, strict=True))
+
+
+def _journal_line(point: ResumePoint) -> str:
+    return json.dumps(asdict(point)) + "\n"
+
+
+def _parse_journal_line(line: str) -> ResumePoint | None:
+    try:
+        content = json.loads(line)
+        lengths = tuple(content.pop("lengths"))
+        rollback_lengths = tuple(content.pop("rollback_lengths"))
+        return ResumePoint(**content, lengths=lengths, rollback_lengths=rollback_lengths)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None  # after a power failure the disk may hold anything

@@ -1,0 +1,85 @@
+"""Safe reads of untrusted paths, and atomic writes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpt2np.errors import GPT2NPError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+SMALL_JSON_BYTES = 2 << 20
+"""Size limit of configs and headers; parsing can take fifty times as much memory.
+
+GPT-2 XL's header has 60,000 bytes, the largest widely used tokenizer_config.json 1.2 million."""
+
+LARGE_JSON_BYTES = 32 << 20
+"""Size limit of vocabularies: several times the largest byte-pair vocabulary in use."""
+
+
+def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
+    """Raise `error` for a folder, pipe or device, from which a read may never end.
+
+    A missing path passes: opening the path reports the reason.
+    """
+    if path.exists() and not path.is_file():
+        raise error(f"{path} is not a file")
+
+
+def read_json_object(
+    path: Path, error: type[GPT2NPError], *, max_bytes: int | None = None
+) -> dict[str, Any]:
+    """Read the JSON object in a UTF-8 file.
+
+    Args:
+        path: the file.
+        error: the class of the exception to raise, with the reason, if the read fails.
+        max_bytes: size limit; a larger file is not read at all. None: no limit.
+    """
+    import json  # only here: many callers of this module read no JSON
+
+    try:
+        check_is_file(path, error)
+        if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
+            raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
+        text = path.read_bytes().decode("utf-8-sig")
+        content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
+    except OSError as problem:
+        raise error(f"can't read {path}: {problem.strerror}") from problem
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{path} is damaged: not JSON ({problem})") from problem
+    if not isinstance(content, dict):
+        raise error(f"{path} is damaged: expected a JSON object")
+    return content
+
+
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object (an `object_pairs_hook`); raise ValueError for a duplicate key.
+
+    Readers disagree about duplicates: `json` takes the last one, others the first.
+    """
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"duplicate key {key!r}")
+            seen.add(key)
+    return content
+
+
+def atomic_write_text(path: Path, text: str) -> None:
+    """Write `text` in UTF-8 to a temporary file in the same folder, then rename the file.
+
+    Raises:
+        OSError: the folder is not writable; an existing file is unchanged.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,247 @@
+"""Interventions on a forward pass: ablation, scaling, activation patching.
+
+Each function returns an `Intervention`. An intervention is a hook: pass it to `gpt2np.trace` or to
+`GPT2.forward`, alone or in a `chain`.
+
+    from gpt2np.interp import patch_from, trace, zero_head
+
+    ablated = trace(lm, "The fox ran", "logits", interventions=zero_head(3, 2))["logits"]
+
+    source = trace(lm, "The dog ran")
+    patched = trace(lm, "The fox ran", "logits", interventions=patch_from(source, "blocks.2.resid"))
+
+Positions index the tokens of an array, from the end if negative; in a pattern, the queries (rows).
+Without positions or heads, an intervention edits all of them. In a trace, positions are those of
+the prompt. The same holds for `GPT2.forward` with one sequence, without `logits_indices` and
+without a cache. In other passes an array can hold the tokens of several sequences, or only some of
+the tokens (see `help(gpt2np.model.model)`).
+
+Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.interp.trace import Trace
+from gpt2np.kernels.array import Array, IntArray
+from gpt2np.model.hooks import (
+    candidate_hook_points,
+    get_hook_point,
+    matches,
+    select_hook_points,
+)
+from gpt2np.runtime.batch import Hook, hook_for
+
+Indices = int | Sequence[int] | None
+"""Positions or heads: one, several, or None for all."""
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """A hook that edits selected positions and heads of selected hook points.
+
+    Attributes:
+        points: names of hook points, with `*` for any part of a name.
+        edit: edit(name, part) → the new part, of the same shape or one that broadcasts to it. The
+            part is (positions, …), or (heads, positions, …) for arrays with a head axis.
+        positions: token positions.
+        heads: heads, for hook points with a head axis.
+    """
+
+    points: tuple[str, ...]
+    edit: Callable[[str, Array], ArrayLike]
+    positions: Indices = None
+    heads: Indices = None
+
+    def __post_init__(self) -> None:
+        for name in (name for point in self.points for name in candidate_hook_points(point)):
+            if self.heads is not None and not get_hook_point(name).by_head:
+                raise InvalidArgumentError(f"{name} has no heads; choose positions only")
+
+    def for_layers(self, n_layer: int) -> Intervention:
+        """Resolve the patterns for a model with `n_layer` blocks.
+
+        Raises:
+            InvalidArgumentError: the model lacks a hook point.
+        """
+        return dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
+
+    def __call__(self, name: str, array: Array) -> Array:
+        """Return the array, or an edited copy if the name is selected."""
+        if not any(matches(name, point) for point in self.points):
+            return array
+        index = _part_index(name, array, self.positions, self.heads)
+        edited = array.copy()
+        value = np.asarray(self.edit(name, array[index]))
+        try:
+            edited[index] = value
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"the new value for {name} has shape {value.shape}, which does not broadcast to "
+                f"{array[index].shape}"
+            ) from error
+        return edited
+
+
+def _part_index(name: str, array: Array, positions: Indices, heads: Indices) -> tuple[Any, ...]:
+    """Index of the selected positions and heads of an array."""
+    if not get_hook_point(name).by_head:
+        return (_index_array(positions, len(array), f"position of {name}"),)
+    rows = _index_array(heads, len(array), f"head of {name}")
+    return np.ix_(rows, _index_array(positions, array.shape[1], f"position of {name}"))
+
+
+def _index_array(indices: Indices, n: int, label: str) -> IntArray:
+    array = np.arange(n) if indices is None else np.atleast_1d(np.asarray(indices))
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidArgumentError(
+            f"{indices!r} is not a {label}; expected an integer or a list of integers"
+        )
+    for index in array:
+        if not -n <= index < n:
+            raise InvalidArgumentError(f"there is no {label} {index}; choose from 0 to {n - 1}")
+    return array.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A hook that applies several hooks in order, see `chain`."""
+
+    hooks: tuple[Hook, ...]
+
+    def for_layers(self, n_layer: int) -> Chain:
+        """Resolve the patterns of every hook for a model with `n_layer` blocks.
+
+        Raises:
+            InvalidArgumentError: the model lacks a hook point.
+        """
+        return Chain(tuple(hook_for(hook, n_layer) for hook in self.hooks))
+
+    def __call__(self, name: str, array: Array) -> Array:
+        """Return the array after all hooks."""
+        for hook in self.hooks:
+            array = hook(name, array)
+        return array
+
+
+def chain(*hooks: Hook) -> Chain:
+    """Join several hooks; each receives the array that the previous hook returned."""
+    return Chain(hooks)
+
+
+def replace(
+    points: str | Sequence[str],
+    value: ArrayLike,
+    *,
+    positions: Indices = None,
+    heads: Indices = None,
+) -> Intervention:
+    """Replace the selected part by `value`, which must have its shape or broadcast to it."""
+    return Intervention(_as_tuple(points), lambda name, part: value, positions, heads)
+
+
+def scale(
+    points: str | Sequence[str],
+    factor: float,
+    *,
+    positions: Indices = None,
+    heads: Indices = None,
+) -> Intervention:
+    """Multiply the selected part by `factor`."""
+    return Intervention(_as_tuple(points), lambda name, part: part * factor, positions, heads)
+
+
+def zero(
+    points: str | Sequence[str], *, positions: Indices = None, heads: Indices = None
+) -> Intervention:
+    """Zero ablation: replace the selected part by zeros."""
+    return replace(points, 0.0, positions=positions, heads=heads)
+
+
+def zero_head(layer: int, head: int | Sequence[int], *, positions: Indices = None) -> Intervention:
+    """Zero ablation of one or several heads of a block.
+
+    The bias of the output projection belongs to no head and is still added.
+    """
+    return zero(f"blocks.{layer}.attn.z", positions=positions, heads=head)
+
+
+def mean_ablate(
+    points: str | Sequence[str],
+    over: Trace | Sequence[Trace],
+    *,
+    positions: Indices = None,
+    heads: Indices = None,
+) -> Intervention:
+    """Mean ablation: replace the selected part by its mean over all tokens of the given traces.
+
+    Raises:
+        InvalidArgumentError: no traces; a trace lacks a hook point; a pattern, whose columns mean
+            different tokens in different rows.
+    """
+    traces = over if isinstance(over, Sequence) else [over]
+    if not traces:
+        raise InvalidArgumentError("mean_ablate needs at least one trace to average over")
+    means: dict[str, Array] = {}
+    for name in dict.fromkeys(name for trace in traces for name in trace.require(points)):
+        if name.endswith("pattern"):
+            raise InvalidArgumentError(f"{name} has no mean over tokens; ablate attn.z instead")
+        axis = 1 if get_hook_point(name).by_head else 0
+        tokens = np.concatenate([trace[name] for trace in traces], axis)
+        means[name] = tokens.mean(axis, keepdims=True)
+
+    def edit(name: str, part: Array) -> ArrayLike:
+        mean = means[name]
+        if get_hook_point(name).by_head:
+            mean = mean[_index_array(heads, len(mean), f"head of {name}")]
+        return mean
+
+    return Intervention(tuple(means), edit, positions, heads)
+
+
+def patch_from(
+    source: Trace,
+    points: str | Sequence[str] | None = None,
+    *,
+    positions: Indices = None,
+    heads: Indices = None,
+    source_positions: Indices = None,
+) -> Intervention:
+    """Activation patching: replace the selected part by the activations of another prompt.
+
+    Args:
+        source: the trace of the other prompt.
+        points: hook points to patch (default: all in the source).
+        positions: positions in the patched prompt.
+        heads: heads to patch.
+        source_positions: positions in the source, as many (default: `positions`).
+
+    Raises:
+        InvalidArgumentError: the source lacks a hook point.
+    """
+    names = list(source) if points is None else source.require(points)
+    from_positions = positions if source_positions is None else source_positions
+
+    def edit(name: str, part: Array) -> ArrayLike:
+        array = source[name]
+        patch: Array = array[_part_index(name, array, from_positions, heads)]
+        if patch.shape != part.shape:
+            raise InvalidArgumentError(
+                f"the source's {patch.shape} does not fit {part.shape} at {name}; "
+                "choose positions and source_positions"
+            )
+        return patch
+
+    return Intervention(tuple(names), edit, positions, heads)
+
+
+def _as_tuple(points: str | Sequence[str]) -> tuple[str, ...]:
+    return (points,) if isinstance(points, str) else tuple(points)

@@ -1,0 +1,224 @@
+"""Summaries of a pass: each attention head in a few numbers, and an overview of one prompt.
+
+Shape letters: K residuals, L layers, H heads, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.interp.lens import RESIDUALS, LensTable, finite_softmax, lens_table, top_k
+from gpt2np.interp.trace import Trace, trace
+from gpt2np.kernels.array import Array
+from gpt2np.model import GPT2
+
+PATTERNS = "blocks.*.attn.pattern"
+OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
+"""The hook points that `overview` needs."""
+
+
+@dataclass(frozen=True)
+class AttentionSummary:
+    """Means over all queries of each head, every array (L, H).
+
+    Attributes:
+        entropy: entropy of the pattern's rows in nats: 0 for attention to a single token, log T
+            for uniform attention.
+        distance: expected distance between query and key, in tokens.
+        previous_token: weight on the previous token; 0 for a single token.
+        first_token: weight on the first token, the usual target of idle heads.
+    """
+
+    entropy: Array
+    distance: Array
+    previous_token: Array
+    first_token: Array
+
+
+def attention_summary(trace: Trace) -> AttentionSummary:
+    """Summarize every head of a trace with blocks.*.attn.pattern.
+
+    Raises:
+        InvalidArgumentError: the trace lacks the patterns.
+    """
+    layers = [_summarize_layer(trace[name]) for name in trace.require(PATTERNS)]
+    return AttentionSummary(*(np.stack(means) for means in zip(*layers, strict=True)))
+
+
+def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
+    """The four fields of AttentionSummary for a pattern (H, T, T), each (H)."""
+    heads, tokens, _ = pattern.shape
+    logs = np.log(pattern, out=np.zeros_like(pattern), where=pattern > 0)
+    distance = np.arange(tokens)[:, None] - np.arange(tokens)
+    previous = np.diagonal(pattern, -1, 1, 2) if tokens > 1 else np.zeros((heads, 1), pattern.dtype)
+    return (
+        -(pattern * logs).sum(-1).mean(-1),
+        (pattern * distance).sum(-1).mean(-1).astype(pattern.dtype),
+        previous.mean(-1),
+        pattern[..., 0].mean(-1),
+    )
+
+
+def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int = 0) -> Array:
+    """Score each head for induction: attention to the token after the last occurrence, (L, H).
+
+    The model runs the ids twice in a row. The score is a head's mean weight, over the repetition,
+    on the token that followed the same id in the first copy (Olsson et al. 2022, "In-context
+    Learning and Induction Heads"). By default the ids are 50 random ones drawn with `seed`, or as
+    many as fit twice into the context.
+
+    Raises:
+        InvalidArgumentError: fewer than two ids, or a context of fewer than four tokens.
+        ContextLengthError: the repeated ids exceed the model's context.
+    """
+    if ids is None:
+        rng = np.random.default_rng(seed)
+        n = min(50, model.config.n_positions // 2)
+        if n < 2:
+            raise InvalidArgumentError(
+                "induction needs two ids twice, which the model's context of "
+                f"{model.config.n_positions} cannot hold"
+            )
+        ids = rng.integers(0, model.config.vocab_size, n).tolist()
+    if len(ids) < 2:
+        raise InvalidArgumentError("induction needs at least two ids, which are then repeated")
+    repeated = trace(model, [*ids, *ids], PATTERNS)
+    # The token at n + j first occurred at j; its successor there is n - 1 tokens back.
+    return np.stack([_mean_weight_at(pattern, len(ids) - 1) for pattern in repeated.values()])
+
+
+def _mean_weight_at(pattern: Array, distance: int) -> Array:
+    """Mean weight (H) on the token `distance` back, over the queries of the second copy."""
+    return np.asarray(np.diagonal(pattern, -distance, 1, 2)[:, 1:].mean(-1))
+
+
+@dataclass(frozen=True)
+class AttentionWeight:
+    """One head's attention weight from the last token to another."""
+
+    layer: int
+    head: int
+    position: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class ArraySummary:
+    """Name, shape, minimum, mean and maximum of an array."""
+
+    name: str
+    shape: tuple[int, ...]
+    least: float
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A pass at a glance: logit lens, attention, next token.
+
+    Attributes:
+        ids: the prompt, T ids.
+        lens: the n most likely next tokens at every residual.
+        looks: per layer, the n largest attention weights of the last token.
+        attention: summary of every head.
+        next_ids: the n most likely next tokens.
+        next_probabilities: their probabilities over the whole vocabulary.
+        vocab_size: the size of the vocabulary.
+    """
+
+    ids: list[int]
+    lens: LensTable
+    looks: list[list[AttentionWeight]]
+    attention: AttentionSummary
+    next_ids: list[int]
+    next_probabilities: list[float]
+    vocab_size: int
+
+
+def overview(
+    model: GPT2,
+    trace: Trace,
+    n: int = 10,
+    *,
+    last: int | None = None,
+    progress: Callable[[int], object] = lambda count: None,
+) -> Overview:
+    """Summarize a trace with the hook points OVERVIEW_POINTS.
+
+    `last` and `progress` are passed to `lens_table`.
+
+    Raises:
+        InvalidArgumentError: the trace lacks a hook point, or n is out of range.
+        CheckpointError: logits of the model or of the lens are infinite or NaN.
+    """
+    names = trace.require(PATTERNS)
+    lens = lens_table(model, trace, n, last=last, progress=progress)
+    p = finite_softmax(trace["logits"][-1])
+    next_ids = top_k(p, n)
+    return Overview(
+        trace.ids.tolist(),
+        lens,
+        [_largest_weights(layer, trace[name][:, -1], n) for layer, name in enumerate(names)],
+        attention_summary(trace),
+        next_ids.tolist(),
+        p[next_ids].tolist(),
+        model.config.vocab_size,
+    )
+
+
+def _largest_weights(layer: int, rows: Array, n: int) -> list[AttentionWeight]:
+    """The n largest weights in a layer's rows (H, T)."""
+    heads, positions = np.unravel_index(top_k(rows.reshape(-1), min(n, rows.size)), rows.shape)
+    return [
+        AttentionWeight(layer, int(head), int(position), float(rows[head, position]))
+        for head, position in zip(heads, positions, strict=True)
+    ]
+
+
+def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:
+    """Summarize every array of a trace or mapping."""
+    return [
+        ArraySummary(name, array.shape, float(array.min()), float(array.mean()), float(array.max()))
+        for name, array in arrays.items()
+    ]
+
+
+def token_bytes(ids: Sequence[int], table: Mapping[int, bytes]) -> list[bytes]:
+    """Look up the bytes of each id; an id without a token, such as 123, becomes b"[123]"."""
+    return [table.get(number, f"[{number}]".encode()) for number in ids]
+
+
+def overview_as_json(summary: Overview, table: Mapping[int, bytes]) -> dict[str, Any]:
+    """Convert an overview to JSON; bytes of a token that are not UTF-8 are backslash-escaped."""
+
+    def tokens(ids: Sequence[int]) -> list[str]:
+        return [token.decode("utf-8", "backslashreplace") for token in token_bytes(ids, table)]
+
+    lens = summary.lens
+    return {
+        "ids": summary.ids,
+        "tokens": tokens(summary.ids),
+        "lens": {
+            "points": lens.points,
+            "positions": lens.positions.tolist(),
+            "ids": lens.ids.tolist(),
+            "tokens": [[tokens(row.tolist()) for row in point] for point in lens.ids],
+            "probabilities": lens.probabilities.tolist(),
+        },
+        "attention": {
+            **{name: array.tolist() for name, array in vars(summary.attention).items()},
+            "last_token": [[asdict(look) for look in layer] for layer in summary.looks],
+        },
+        "next": [
+            {"id": number, "token": token, "probability": probability}
+            for number, token, probability in zip(
+                summary.next_ids, tokens(summary.next_ids), summary.next_probabilities, strict=True
+            )
+        ],
+    }
