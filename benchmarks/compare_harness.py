@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gpt2np.evaluation.wikitext import pages_of
+from gpt2np.evaluation.wikitext import split_pages
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the tasks name data sets on the Hub
 
@@ -42,7 +42,7 @@ def records_of(data: Path, first: int, limit: int, pages: int) -> dict[str, list
     """What each task is to read: `limit` passages or questions from number `first` on."""
     lines = (data / "eval" / "lambada_test.jsonl").read_text(encoding="utf-8").splitlines()
     passages = [json.loads(line) for line in islice(lines, first, first + limit)]
-    wiki = pages_of((data / "eval" / "wiki.test.raw").read_bytes().decode())
+    wiki = split_pages((data / "eval" / "wiki.test.raw").read_bytes().decode())
     texts = [passage["text"] for passage in passages]
     return {
         "lambada": passages,

@@ -19,11 +19,10 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.evaluation.progress import Progress
-    from gpt2np.evaluation.report import Result
+    from gpt2np.evaluation.result import ProgressCallback, Result
     from gpt2np.language_model import LanguageModel
 
-    Measure = Callable[[LanguageModel, Progress], Result]
+    Measure = Callable[[LanguageModel, ProgressCallback], Result]
 
 _PERPLEXITY = """Perplexity of texts, with a sliding window.
 
@@ -48,9 +47,9 @@ harness      lambada_openai of lm-evaluation-harness. The target is the last
              word with the space before it. It is correct if every token of the
              target is the most likely one. Perplexity is exp of the mean
              negative log probability of a target.
-gpt2-paper   The evaluation of the GPT-2 paper, as far as it is public; its code is
-             not. The target is the last token, which may be part of a word. A
-             second accuracy uses a stop-word filter: a stop word with a space
+gpt2-paper   The evaluation of the GPT-2 paper, whose code is not public, as far as
+             it is known. The target is the last token, which may be part of a
+             word. A second accuracy uses a stop-word filter: a stop word with a space
              before it is never predicted. OpenAI's list is not public; the
              default is a list of common English function words."""
 
@@ -145,18 +144,16 @@ def run(args: argparse.Namespace) -> int:
     lm, messages = load_model(args)
     for message in messages:
         print_stderr(message)
-    from gpt2np.evaluation.report import as_json, as_text
-
     start = time.perf_counter()
     result = _run_with_progress(measure, lm, _UNITS[args.task])
     seconds = time.perf_counter() - start
     if result is None:
         return 130
     if args.json:
-        content = {"task": args.task, "model": lm.name} | as_json(result)
+        content = {"task": args.task, "model": lm.name} | result.to_json()
         print(json.dumps(content | {"seconds": round(seconds, 3)}, ensure_ascii=False), flush=True)
     else:
-        print(as_text(result), flush=True)
+        print(result.to_text(), flush=True)
         print_stderr(f"{seconds:.1f} s")
     return 0
 
@@ -192,13 +189,12 @@ def _perplexity(args: argparse.Namespace) -> "Measure":
     files = [read_documents(file, args.errors, args.field) for file in args.files]
     options = {name: getattr(args, name) for name in ("context", "stride", "from_end_of_text")}
     documents = [text for documents in files for text in documents]
-    return lambda lm, progress: perplexity(lm, documents, **options, progress=progress)
+    return lambda lm, on_progress: perplexity(lm, documents, **options, on_progress=on_progress)
 
 
 def _lambada(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_of
-    from gpt2np.evaluation.lambada import lambada
-    from gpt2np.evaluation.stop_words import STOP_WORDS
+    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.evaluation.lambada import STOP_WORDS, lambada
 
     words = STOP_WORDS
     if args.stop_words is not None:
@@ -206,30 +202,30 @@ def _lambada(args: argparse.Namespace) -> "Measure":
             raise InvalidArgumentError("--stop-words is only for --definition gpt2-paper")
         words = frozenset(read_text(args.stop_words, args.errors).lower().split())
     records = islice(read_records(args.file, args.errors), args.limit)
-    passages = [text_of(record, args.field, where) for where, record in records]
+    passages = [text_field(record, args.field, where) for where, record in records]
     options = {"definition": args.definition, "stop_words": words}
-    return lambda lm, progress: lambada(lm, passages, **options, progress=progress)
+    return lambda lm, on_progress: lambada(lm, passages, **options, on_progress=on_progress)
 
 
 def _wikitext(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_of
-    from gpt2np.evaluation.wikitext import pages_of, wikitext
+    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.evaluation.wikitext import split_pages, wikitext
 
     if args.file.suffix == ".jsonl":
         records = islice(read_records(args.file, args.errors), args.limit)
-        pages = [text_of(record, "page", where) for where, record in records]
+        pages = [text_field(record, "page", where) for where, record in records]
     else:
-        pages = pages_of(read_text(args.file, args.errors))[: args.limit]
-    return lambda lm, progress: wikitext(lm, pages, progress)
+        pages = split_pages(read_text(args.file, args.errors))[: args.limit]
+    return lambda lm, on_progress: wikitext(lm, pages, on_progress)
 
 
 def _choices(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.choices import choices, read_question
     from gpt2np.evaluation.documents import read_records
+    from gpt2np.evaluation.multiple_choice import multiple_choice, read_question
 
     records = islice(read_records(args.file, args.errors), args.limit)
     questions = [read_question(record, where) for where, record in records]
-    return lambda lm, progress: choices(lm, questions, progress)
+    return lambda lm, on_progress: multiple_choice(lm, questions, on_progress)
 
 
 _TASKS: "dict[str, Callable[[argparse.Namespace], Measure]]" = {

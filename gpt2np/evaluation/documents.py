@@ -1,4 +1,4 @@
-"""The files that evaluations read: texts, and JSON Lines of records. UTF-8, or one clear line."""
+"""Read the files of evaluations: texts and JSON Lines, in UTF-8."""
 
 from __future__ import annotations
 
@@ -16,71 +16,87 @@ Errors = Literal["strict", "replace"]
 
 
 def read_text(file: Path, errors: Errors = "strict") -> str:
-    """A file's text to the character, but for a byte-order mark.
+    """Read a file's text unchanged, except for a byte-order mark, which is dropped.
+
+    Args:
+        file: path of the file.
+        errors: what to do with bytes that are not UTF-8: "strict" raises an exception, "replace"
+            reads them as U+FFFD.
 
     Raises:
-        InvalidArgumentError: it can't be read, or, "strict", isn't UTF-8. "replace" makes U+FFFD
-            of what isn't.
+        InvalidArgumentError: the file cannot be read, or is not UTF-8 and `errors` is "strict".
     """
     check_is_file(file, InvalidArgumentError)
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise InvalidArgumentError(f"can't read {file}: {error.strerror}") from error
+        raise InvalidArgumentError(f"cannot read {file}: {error.strerror}") from error
     try:
         return data.removeprefix(codecs.BOM_UTF8).decode(errors=errors)
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(
             f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "
-            f"{error.start}; convert it, or give --errors replace to read U+FFFD for such bytes"
+            f"{error.start}; convert the file, or read such bytes as U+FFFD with --errors replace"
         ) from error
 
 
 def read_documents(file: Path, errors: Errors = "strict", field: str = "text") -> list[str]:
-    """The documents of a file that aren't empty.
+    """Read the documents of a file; empty documents are left out.
 
-    A .jsonl file has one in a field of each line. In any other, documents end at <|endoftext|>;
-    line ends beside it belong to none, all else is text.
+    A .jsonl file has a document in one field of each line. In any other file, <|endoftext|>
+    separates documents, and line ends next to <|endoftext|> are dropped.
 
     Raises:
-        InvalidArgumentError: see `read_text` and `read_records`.
+        InvalidArgumentError: see `read_text`, `read_records` and `text_field`.
     """
     if file.suffix == ".jsonl":
-        texts = [text_of(record, field, where) for where, record in read_records(file, errors)]
+        records = read_records(file, errors)
+        texts = [text_field(record, field, location) for location, record in records]
     else:
-        first, *others = read_text(file, errors).split(END_OF_TEXT)
-        texts = [first.rstrip("\r\n") if others else first]
-        texts += [text.strip("\r\n") for text in others[:-1]]
-        texts += [text.lstrip("\r\n") for text in others[-1:]]
+        first, *rest = read_text(file, errors).split(END_OF_TEXT)
+        texts = [first.rstrip("\r\n") if rest else first]
+        texts += [text.strip("\r\n") for text in rest[:-1]]
+        texts += [text.lstrip("\r\n") for text in rest[-1:]]
     return [text for text in texts if text]
 
 
 def read_records(file: Path, errors: Errors = "strict") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON object of every line that isn't blank, and where it stands, for messages.
+    """Yield the location (for error messages) and the JSON object of each non-blank line.
 
     Raises:
-        InvalidArgumentError: see `read_text`; or names a line that holds no JSON object.
+        InvalidArgumentError: see `read_text`; or a line is not a JSON object.
     """
     for number, line in enumerate(read_text(file, errors).split("\n"), 1):
         if not line.strip():
             continue
-        where = f"{file}, line {number}"
+        location = f"{file}, line {number}"
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InvalidArgumentError(f"{where}: not JSON ({error})") from error
+            raise InvalidArgumentError(f"{location}: not JSON ({error})") from error
         if not isinstance(record, dict):
             raise InvalidArgumentError(
-                f"{where}: expected a JSON object, found {short_repr(record)}"
+                f"{location}: expected a JSON object, got {short_repr(record)}"
             )
-        yield where, record
+        yield location, record
 
 
-def text_of(record: dict[str, Any], field: str, where: str) -> str:
-    """The text in a record's field. InvalidArgumentError if there is none."""
+def text_field(record: dict[str, Any], field: str, location: str) -> str:
+    """Return the text in a field of a record.
+
+    Raises:
+        InvalidArgumentError: the field is missing, not a string, or not valid Unicode.
+    """
     text = record.get(field)
     if not isinstance(text, str):
-        raise InvalidArgumentError(f"{where}: expected a text in the field {field!r}")
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise InvalidArgumentError(f"{where}: a lone surrogate in the field {field!r} is no text")
+        raise InvalidArgumentError(f"{location}: expected a string in the field {field!r}")
+    if has_lone_surrogate(text):
+        raise InvalidArgumentError(
+            f"{location}: the field {field!r} is not valid Unicode: it has a lone surrogate"
+        )
     return text
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Whether a text has half of a surrogate pair, which UTF-8 cannot encode."""
+    return any("\ud800" <= char <= "\udfff" for char in text)

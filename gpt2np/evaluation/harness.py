@@ -1,8 +1,8 @@
-"""A gpt2np model for lm-evaluation-harness (the extra `harness`), all of its tasks included.
+"""A gpt2np model for all tasks of lm-evaluation-harness (installed by the extra `harness`).
 
     python -m gpt2np.evaluation.harness run --model gpt2np --model_args pretrained=gpt2 --tasks piqa
 
-is the harness's own command line, `lm_eval`, with this model in it. In a program:
+runs `lm_eval`, the harness's command line, with this model registered. In a program:
 
     import lm_eval
     from gpt2np.evaluation.harness import HarnessModel
@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation.requests import (
-    continuation_likelihoods,
+from gpt2np.evaluation.loglikelihood import (
+    continuation_loglikelihoods,
     encode,
-    end_of_text,
-    rolling_likelihoods,
+    require_bos_token_id,
+    rolling_loglikelihoods,
 )
 from gpt2np.generation import Options
 from gpt2np.language_model import LanguageModel
@@ -32,22 +32,29 @@ try:
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
 except ModuleNotFoundError as error:
-    _missing = f"lm-evaluation-harness can't be imported ({error}): pip install 'gpt2np[harness]'"
+    _import_failure = (
+        f"cannot import lm-evaluation-harness ({error}); run: pip install 'gpt2np[harness]'"
+    )
     if __name__ == "__main__":
-        raise SystemExit(f"gpt2np: error: {_missing}") from error
-    raise ImportError(_missing) from error
+        raise SystemExit(f"gpt2np: error: {_import_failure}") from error
+    raise ImportError(_import_failure) from error
 
 Answer = TypeVar("Answer")
 
-_TOGETHER = 8  # texts that are generated at the same time
-_MAX_NEW_TOKENS = 256  # the harness's own default
+_BATCH_SIZE = 8  # texts generated at the same time
+_MAX_NEW_TOKENS = 256  # the harness's default
 _TOP_K = 50  # transformers' default
-_NAMES_OF_MAX_NEW_TOKENS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+_MAX_NEW_TOKENS_ALIASES = (
+    "max_gen_toks",
+    "max_new_tokens",
+    "max_tokens",
+    "max_completion_tokens",
+)
 
 
 @register_model("gpt2np")
 class HarnessModel(LM):
-    """The harness's interface to a model: the answers of its own `hf` model, by NumPy.
+    """A model behind the harness's interface, with the answers of the harness's `hf` model.
 
     Attributes:
         lm: the model that answers.
@@ -61,58 +68,63 @@ class HarnessModel(LM):
         max_batch_size: int | None = None,
         device: str | None = None,
     ) -> None:
-        """Load a model as `gpt2np.load` does, or take one.
+        """Wrap a loaded model, or load a model like `gpt2np.load`.
 
-        batch_size, max_batch_size and device are what the harness's command line hands to every
-        model; nothing here depends on them.
+        The harness's command line passes batch_size, max_batch_size and device to every model; they
+        are ignored.
         """
         super().__init__()
-        self.lm = _model(pretrained, dtype)
+        if isinstance(pretrained, LanguageModel):
+            self.lm = pretrained
+        else:
+            self.lm = LanguageModel.load(pretrained, dtype)
 
     def loglikelihood(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """For each (context, continuation): the latter's log probability, is it the greedy one?"""
+        """Answer (context, continuation) requests: log probability, and is it the greedy text?"""
         pairs = [request.args for request in requests]
-        answers = continuation_likelihoods(self.lm, pairs)
-        return self._collected("loglikelihood", requests, answers, disable_tqdm)
+        answers = continuation_loglikelihoods(self.lm, pairs)
+        return self._collect("loglikelihood", requests, answers, disable_tqdm)
 
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """For each (text,) its log probability, whatever its length."""
-        answers = rolling_likelihoods(self.lm, [text for (text,) in (r.args for r in requests)])
-        return self._collected("loglikelihood_rolling", requests, answers, disable_tqdm)
+        """Answer (text,) requests: log probability of a text of any length."""
+        texts = [text for (text,) in (request.args for request in requests)]
+        answers = rolling_loglikelihoods(self.lm, texts)
+        return self._collect("loglikelihood_rolling", requests, answers, disable_tqdm)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """For each (context, options) what follows, up to the first of the texts in "until"."""
-        answers = self._continuations([request.args for request in requests])
-        return self._collected("generate_until", requests, answers, disable_tqdm)
+        """Answer (context, options) requests: the continuation up to a stop string ("until")."""
+        answers = self._generate([request.args for request in requests])
+        return self._collect("generate_until", requests, answers, disable_tqdm)
 
-    def _continuations(self, asked: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-        """The texts; the request at i draws by the seed i, whatever is asked for beside it."""
-        seed = 0
-        for wanted, group in groupby(asked, key=lambda pair: pair[1]):
-            options = options_of(wanted)
-            room = self.lm.model.config.n_positions - options["max_new_tokens"]
-            if room < 1:
+    def _generate(self, requests: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:
+        """Yield the texts; request i has seed i, so that its text does not depend on batching."""
+        seed, n_positions = 0, self.lm.model.config.n_positions
+        for harness_options, group in groupby(requests, key=lambda request: request[1]):
+            options = convert_options(harness_options)
+            max_prompt_tokens = n_positions - options["max_new_tokens"]
+            if max_prompt_tokens < 1:
                 raise InvalidArgumentError(
                     f"{options['max_new_tokens']} new tokens leave no room for a prompt in the "
-                    f"model's context of {self.lm.model.config.n_positions}; ask for fewer "
-                    "(max_gen_toks)"
+                    f"model's context of {n_positions}; ask for fewer (max_gen_toks)"
                 )
-            contexts = [context for context, _ in group]
-            prompts = [encode(self.lm, text) or [end_of_text(self.lm)] for text in contexts]
-            for first in range(0, len(prompts), _TOGETHER):
-                some = [ids[-room:] for ids in prompts[first : first + _TOGETHER]]
-                options["seed"] = seed  # from which generate_batch counts on
-                seed += len(some)
-                yield from (done.text for done in self.lm.generate_batch(some, **options))
+            prompts = [
+                encode(self.lm, context) or [require_bos_token_id(self.lm)] for context, _ in group
+            ]
+            for first in range(0, len(prompts), _BATCH_SIZE):
+                batch = [ids[-max_prompt_tokens:] for ids in prompts[first : first + _BATCH_SIZE]]
+                options["seed"] = seed  # generate_batch adds the index in the batch
+                seed += len(batch)
+                for completion in self.lm.generate_batch(batch, **options):
+                    yield completion.text
 
-    def _collected(
+    def _collect(
         self, kind: str, requests: Sequence[Instance], answers: Iterable[Answer], quiet: bool
     ) -> list[Answer]:
-        """The answers, with a bar while they come; each goes to the harness's cache, too."""
+        """Collect the answers behind a progress bar, and add each to the harness's cache."""
         collected = []
         bar = tqdm(answers, kind, len(requests), disable=quiet or None, leave=False)
         for request, answer in zip(requests, bar, strict=True):
@@ -121,38 +133,35 @@ class HarnessModel(LM):
         return collected
 
 
-def _model(pretrained: LanguageModel | str | None, dtype: str) -> LanguageModel:
-    if isinstance(pretrained, LanguageModel):
-        return pretrained
-    return LanguageModel.load(pretrained, dtype)
+def convert_options(harness_options: dict[str, Any]) -> Options:
+    """Convert the harness's generation options to those of `LanguageModel.generate`.
 
-
-def options_of(wanted: dict[str, Any]) -> Options:
-    """The harness's options for a generation as those of `LanguageModel.generate`.
-
-    As in the harness's `hf` model: greedy unless "do_sample" or a temperature says otherwise;
-    sampling is from the 50 likeliest, transformers' default, unless "top_k" says otherwise (None
-    or 0: from all). Unlike it, this heeds no generation_config.json, and "do_sample" alone, which
-    transformers refuses, is temperature 1.
+    Defaults follow the harness's `hf` model: greedy decoding unless "do_sample" or a temperature is
+    given; sampling from the 50 most likely tokens (transformers' default) unless "top_k" is given
+    (None or 0: all tokens). Two differences: generation_config.json is ignored, and "do_sample"
+    alone, which transformers rejects, means temperature 1.
 
     Raises:
-        InvalidArgumentError: names an option that there is not.
+        InvalidArgumentError: an unknown option.
     """
-    left = dict(wanted)
-    until = left.pop("until", None) or []
-    lengths = [left.pop(name, None) for name in _NAMES_OF_MAX_NEW_TOKENS]
-    temperature = float(left.pop("temperature", None) or 0)
-    do_sample = left.pop("do_sample", None)
+    rest = dict(harness_options)
+    until = rest.pop("until", None) or []
+    lengths = [rest.pop(name, None) for name in _MAX_NEW_TOKENS_ALIASES]
+    temperature = float(rest.pop("temperature", None) or 0)
+    do_sample = rest.pop("do_sample", None)
     options: Options = {
         "max_new_tokens": int(next((n for n in lengths if n is not None), _MAX_NEW_TOKENS)),
         "temperature": 0.0 if do_sample is False else temperature or float(do_sample or 0),
-        "top_k": left.pop("top_k", _TOP_K) or 0,
-        "top_p": left.pop("top_p", None) or 1.0,
+        "top_k": rest.pop("top_k", _TOP_K) or 0,
+        "top_p": rest.pop("top_p", None) or 1.0,
         "seed": 0,
         "stop": [until] if isinstance(until, str) else [text for text in until if text],
     }
-    if left:
-        raise InvalidArgumentError(f"there is no option {', '.join(left)} for a generation")
+    if rest:
+        raise InvalidArgumentError(
+            f"unknown generation option {', '.join(rest)}; expected until, temperature, do_sample, "
+            f"top_k, top_p or {_MAX_NEW_TOKENS_ALIASES[0]}"
+        )
     return options
 
 

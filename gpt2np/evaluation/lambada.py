@@ -2,44 +2,227 @@
 
 Published numbers for GPT-2 small differ by half, because there are several definitions:
 
-"harness"     lm-evaluation-harness's lambada_openai. The target is what follows the last space, and
-              that space; it is right if each of its tokens is the likeliest after those before it.
-"gpt2-paper"  what is publicly known of the evaluation in Radford et al. 2019, section 3.3, whose
-              program was never published: the target is the last token of the passage, which need
-              not be a whole word; a stop-word filter keeps words that seldom end a sentence from
-              being predicted. Which words OpenAI's filter held is not known. Here they are those in
-              `stop_words`, so that only the number without the filter is beyond doubt.
+"harness"     lm-evaluation-harness's lambada_openai. The target is the last space and the text
+              after it. A prediction is correct if greedy decoding gives every token of the target.
+"gpt2-paper"  the public knowledge of the evaluation in Radford et al. 2019, section 3.3, whose
+              program was never published. The target is the last token of the passage, which may
+              be part of a word. A stop-word filter excludes words that seldom end a sentence.
+              OpenAI's list of stop words is unknown, so only the number without the filter is
+              certain; `STOP_WORDS` is a list of English function words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation.perplexity import exp
-from gpt2np.evaluation.progress import Progress, unwatched
-from gpt2np.evaluation.requests import continuation_window, encode, end_of_text
-from gpt2np.evaluation.stop_words import STOP_WORDS
+from gpt2np.evaluation.loglikelihood import continuation_window, encode, require_bos_token_id
+from gpt2np.evaluation.result import (
+    ProgressCallback,
+    Result,
+    exp,
+    format_share,
+    ignore_progress,
+)
 from gpt2np.generation.scoring import Window, score_windows
 from gpt2np.language_model import LanguageModel
 
 Definition = Literal["harness", "gpt2-paper"]
 
+# Articles and quantifiers, pronouns, prepositions, conjunctions, auxiliary verbs, adverbs.
+STOP_WORDS = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "this",
+        "that",
+        "these",
+        "those",
+        "some",
+        "any",
+        "no",
+        "every",
+        "each",
+        "either",
+        "neither",
+        "such",
+        "both",
+        "all",
+        "few",
+        "many",
+        "much",
+        "more",
+        "most",
+        "less",
+        "least",
+        "several",
+        "other",
+        "another",
+        "same",
+        "own",
+        "i",
+        "me",
+        "my",
+        "mine",
+        "myself",
+        "you",
+        "your",
+        "yours",
+        "yourself",
+        "yourselves",
+        "he",
+        "him",
+        "his",
+        "himself",
+        "she",
+        "her",
+        "hers",
+        "herself",
+        "it",
+        "its",
+        "itself",
+        "we",
+        "us",
+        "our",
+        "ours",
+        "ourselves",
+        "they",
+        "them",
+        "their",
+        "theirs",
+        "themselves",
+        "one",
+        "who",
+        "whom",
+        "whose",
+        "which",
+        "what",
+        "of",
+        "in",
+        "to",
+        "for",
+        "with",
+        "on",
+        "at",
+        "by",
+        "from",
+        "about",
+        "as",
+        "into",
+        "like",
+        "through",
+        "after",
+        "over",
+        "between",
+        "out",
+        "against",
+        "during",
+        "without",
+        "before",
+        "under",
+        "around",
+        "among",
+        "up",
+        "down",
+        "off",
+        "above",
+        "below",
+        "near",
+        "since",
+        "until",
+        "upon",
+        "within",
+        "toward",
+        "towards",
+        "across",
+        "behind",
+        "beyond",
+        "onto",
+        "and",
+        "but",
+        "or",
+        "nor",
+        "so",
+        "yet",
+        "because",
+        "although",
+        "though",
+        "while",
+        "if",
+        "unless",
+        "than",
+        "whether",
+        "am",
+        "is",
+        "are",
+        "was",
+        "were",
+        "be",
+        "been",
+        "being",
+        "do",
+        "does",
+        "did",
+        "doing",
+        "done",
+        "have",
+        "has",
+        "had",
+        "having",
+        "can",
+        "could",
+        "will",
+        "would",
+        "shall",
+        "should",
+        "may",
+        "might",
+        "must",
+        "ought",
+        "not",
+        "only",
+        "just",
+        "very",
+        "too",
+        "also",
+        "then",
+        "there",
+        "here",
+        "now",
+        "when",
+        "where",
+        "why",
+        "how",
+        "again",
+        "once",
+        "ever",
+        "never",
+        "even",
+        "still",
+        "already",
+        "almost",
+        "quite",
+        "rather",
+    ]
+)
+
 
 @dataclass(frozen=True)
-class Lambada:
-    """How well last words are predicted.
+class Lambada(Result):
+    """Accuracy and perplexity of last words.
 
     Attributes:
-        definition: see the module's docstring.
-        passages: how many.
-        correct: of these, how many targets were predicted.
-        correct_filtered: the same where no stop word may be predicted; None by "harness".
-        log_probability: the sum of the targets', in nats.
+        definition: "harness" or "gpt2-paper"; see the module's docstring.
+        passages: number of passages.
+        correct: number of correct predictions.
+        correct_filtered: number of correct predictions with the stop-word filter; None for
+            "harness".
+        log_probability: sum of the targets' log probabilities, in nats.
     """
 
     definition: Definition
@@ -48,20 +231,37 @@ class Lambada:
     correct_filtered: int | None
     log_probability: float
 
+    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
+        "definition",
+        "passages",
+        "accuracy",
+        "accuracy_filtered",
+        "perplexity",
+    )
+
     @property
     def accuracy(self) -> float:
-        """The share of the passages whose target was predicted."""
+        """Share of correct predictions."""
         return self.correct / self.passages
 
     @property
     def accuracy_filtered(self) -> float | None:
-        """The same with the stop-word filter, None without one."""
+        """Share of correct predictions with the stop-word filter; None without the filter."""
         return None if self.correct_filtered is None else self.correct_filtered / self.passages
 
     @property
     def perplexity(self) -> float:
-        """Per passage: exp of the mean negative log probability of a target."""
+        """Perplexity per passage: exp of the mean negative log probability of a target."""
         return exp(-self.log_probability / self.passages)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of the table."""
+        rows = [("accuracy", format_share(self.correct, self.passages))]
+        if self.correct_filtered is not None:
+            share = format_share(self.correct_filtered, self.passages)
+            rows.append(("stop words filtered", share))
+        perplexity = ("perplexity", f"{self.perplexity:.4f}")
+        return [*rows, perplexity, ("definition", self.definition)]
 
 
 def lambada(
@@ -70,30 +270,30 @@ def lambada(
     definition: Definition = "harness",
     *,
     stop_words: Collection[str] = STOP_WORDS,
-    progress: Progress = unwatched,
+    on_progress: ProgressCallback = ignore_progress,
 ) -> Lambada:
-    """Accuracy and perplexity of the passages' ends.
+    """Compute accuracy and perplexity of the last words of passages.
 
     Args:
         lm: the model.
-        passages: texts, each with the word that is to be predicted at its end.
-        definition: see the module's docstring.
-        stop_words: in lower case; for "gpt2-paper".
-        progress: is told the passages that are done, and accuracy and perplexity so far.
+        passages: texts that end with the word to predict.
+        definition: "harness" or "gpt2-paper"; see the module's docstring.
+        stop_words: lower-case words for the filter of "gpt2-paper".
+        on_progress: called with the number of scored passages, and accuracy and perplexity so far.
 
     Raises:
-        InvalidArgumentError: no passages, or one without a target.
-        ContextLengthError: a target longer than the model's context.
+        InvalidArgumentError: there are no passages, or a passage is empty.
+        ContextLengthError: a target is longer than the model's context.
     """
     if not passages:
-        raise InvalidArgumentError("there are no passages; give a file that holds some")
+        raise InvalidArgumentError("there are no passages; give a file that is not empty")
     for number, text in enumerate(passages, 1):
         if not text.strip():
             raise InvalidArgumentError(f"passage {number} is empty; it needs a last word")
     by_paper = definition == "gpt2-paper"
-    window_of = last_token_window if by_paper else last_word_window
-    windows = [window_of(lm, text) for text in passages]
-    excluded = ids_of_words(lm, stop_words) if by_paper else []
+    make_window = last_token_window if by_paper else last_word_window
+    windows = [make_window(lm, text) for text in passages]
+    excluded = word_token_ids(lm, stop_words) if by_paper else []
     correct, filtered, total = 0, 0, 0.0
     scores = score_windows(lm.model, windows, excluded)
     for done, (window, scored) in enumerate(zip(windows, scores, strict=True), 1):
@@ -101,26 +301,26 @@ def lambada(
         correct += bool((scored.best == target).all())
         filtered += bool((scored.best_allowed == target).all())
         total += float(scored.log_probabilities.sum())
-        values = {"accuracy": correct / done, "perplexity": exp(-total / done)}
-        progress(done, len(passages), values)
+        metrics = {"accuracy": correct / done, "perplexity": exp(-total / done)}
+        on_progress(done, len(passages), metrics)
     return Lambada(definition, len(passages), correct, filtered if by_paper else None, total)
 
 
 def last_word_window(lm: LanguageModel, passage: str) -> Window:
-    """A passage of which what follows the last space counts, and that space."""
+    """Return a passage's window in which the last space and the text after it are scored."""
     context, _, word = passage.rpartition(" ")
     return continuation_window(lm, context, f" {word}")
 
 
 def last_token_window(lm: LanguageModel, passage: str) -> Window:
-    """A passage of which the last token counts."""
+    """Return a passage's window in which the last token is scored."""
     ids = encode(lm, passage)[-(lm.model.config.n_positions + 1) :]
-    ids = ids if len(ids) > 1 else [end_of_text(lm), *ids]
+    ids = ids if len(ids) > 1 else [require_bos_token_id(lm), *ids]
     return Window(np.array(ids), len(ids) - 1)
 
 
-def ids_of_words(lm: LanguageModel, words: Collection[str]) -> list[int]:
-    """The ids that are one of the words with a space before it, in whatever case."""
-    wanted = {f" {word}".encode() for word in words}
-    table = lm.tokenizer.vocabulary.token_bytes
-    return sorted(number for number, token in table.items() if token.lower() in wanted)
+def word_token_ids(lm: LanguageModel, words: Collection[str]) -> list[int]:
+    """Return the ids of tokens that are a space and one of `words` in upper or lower case."""
+    targets = {f" {word}".encode() for word in words}
+    token_bytes = lm.tokenizer.vocabulary.token_bytes
+    return sorted(token_id for token_id, token in token_bytes.items() if token.lower() in targets)

@@ -1,8 +1,8 @@
 """Perplexity of texts, as in Hugging Face's guide "Perplexity of fixed-length models".
 
-A document is read in windows of `context` tokens, each `stride` further on; the first window's
-tokens count, and of every other those that no window before it had. A window's first token never
-counts where nothing comes before it. Documents don't see each other.
+A model reads a document in windows of `context` tokens, each `stride` tokens after the previous
+window. Each token is scored once, in the first window that contains it. The first token of a window
+is not scored, because nothing precedes it. Documents are independent of each other.
 """
 
 from __future__ import annotations
@@ -10,12 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation.progress import Progress, unwatched
-from gpt2np.evaluation.requests import end_of_text
+from gpt2np.evaluation.loglikelihood import require_bos_token_id
+from gpt2np.evaluation.result import (
+    PER_UNIT,
+    PerUnitResult,
+    ProgressCallback,
+    exp,
+    ignore_progress,
+)
 from gpt2np.generation.scoring import (
     Ids,
     Span,
@@ -28,19 +35,16 @@ from gpt2np.generation.scoring import (
 from gpt2np.language_model import LanguageModel
 
 
-def exp(nats: float) -> float:
-    """e to the power of nats; infinity where that is beyond float64, as for one very long word."""
-    return math.exp(nats) if nats < 709 else math.inf
-
-
 @dataclass(frozen=True)
-class Amounts:
-    """How much text there is.
+class TextCounts:
+    """The size of a text in several units.
 
     Attributes:
-        documents, tokens: how many; an end-of-text that is put before a document is none of them.
-        words: runs of what is not white space.
-        characters, bytes: of the text in Unicode and in UTF-8.
+        documents: number of documents.
+        tokens: number of tokens, without end-of-text tokens put before documents.
+        words: number of runs of non-white-space characters.
+        characters: number of Unicode characters.
+        bytes: number of bytes in UTF-8.
     """
 
     documents: int
@@ -51,17 +55,18 @@ class Amounts:
 
 
 @dataclass(frozen=True)
-class Perplexity(Amounts):
-    """What a model makes of texts.
+class Perplexity(TextCounts, PerUnitResult):
+    """Perplexity per token, word, byte and character.
 
-    Words, characters and bytes are those of the whole text; the few tokens that don't count are
-    taken to be as hard, in the mean, as those that do.
+    Words, bytes and characters are those of the whole text; the few tokens that are not scored
+    count with the mean of the scored tokens.
 
-    Attributes (and those of Amounts, for all of the text):
-        context, stride: of the windows, in tokens.
-        counted: the tokens that count.
-        log_probability: their sum, in nats.
-        guide_mean: the mean negative log probability with the guide's weights, see `in_guide`.
+    Attributes (besides those of `TextCounts`):
+        context: window size in tokens.
+        stride: distance of the windows in tokens.
+        counted: number of scored tokens.
+        log_probability: sum of their log probabilities, in nats.
+        guide_mean: mean negative log probability with the guide's weights; see `in_guide`.
     """
 
     context: int
@@ -70,48 +75,54 @@ class Perplexity(Amounts):
     log_probability: float
     guide_mean: float
 
+    definition: ClassVar[str] = "huggingface-fixed-length"
+    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
+        *("definition", "context", "stride", "documents", "tokens", "counted", "words"),
+        *("characters", "bytes", "log_probability", "perplexity", "in_guide", *PER_UNIT),
+        "bits_per_character",
+    )
+
     @property
     def mean(self) -> float:
-        """Negative log probability of a token, in nats."""
+        """Mean negative log probability of a token, in nats."""
         return -self.log_probability / self.counted
 
     @property
     def perplexity(self) -> float:
-        """Per token: exp of the mean, in which each token that counts weighs the same."""
+        """Perplexity per token: exp of the mean over all scored tokens."""
         return exp(self.mean)
 
     @property
     def in_guide(self) -> float:
-        """Per token as the guide's program weighs them.
+        """Perplexity per token as computed by the guide's program.
 
-        That takes the mean over each window and weighs it by the tokens that count in it, but by
-        one fewer from the second overlapping window on. It makes a difference from the fifth digit
-        on, a smaller one the longer the texts.
+        The program takes the mean of each window and weights it by the window's scored tokens, but
+        by one fewer from the second overlapping window on. The results differ from the fifth digit
+        on, less for longer texts.
         """
         return exp(self.guide_mean)
 
     @property
-    def word_perplexity(self) -> float:
-        """exp of the nats per word."""
-        return exp(self._nats_per(self.words))
-
-    @property
-    def byte_perplexity(self) -> float:
-        """exp of the nats per byte."""
-        return exp(self._nats_per(self.bytes))
-
-    @property
-    def bits_per_byte(self) -> float:
-        """Negative log probability, to base 2, of a byte."""
-        return self._nats_per(self.bytes) / math.log(2)
-
-    @property
     def bits_per_character(self) -> float:
-        """Negative log probability, to base 2, of a character."""
-        return self._nats_per(self.characters) / math.log(2)
+        """Negative log probability of a character, to base 2."""
+        return self.nats_per(self.characters) / math.log(2)
 
-    def _nats_per(self, count: int) -> float:
-        return self.mean * self.tokens / count if count else math.inf
+    @property
+    def total_nats(self) -> float:
+        """Negative log probability of the whole text, including tokens that are not scored."""
+        return self.mean * self.tokens
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of the table."""
+        return [
+            ("perplexity", f"{self.perplexity:.4f} per token"),
+            ("by the guide's program", f"{self.in_guide:.4f}"),
+            *self.per_unit_rows(),
+            ("bits per character", f"{self.bits_per_character:.4f}"),
+            ("tokens", f"{self.tokens:,}, of which {self.counted:,} count"),
+            ("documents", f"{self.documents:,}"),
+            ("windows", f"of {self.context} tokens, every {self.stride}"),
+        ]
 
 
 def perplexity(
@@ -121,81 +132,78 @@ def perplexity(
     context: int | None = None,
     stride: int | None = None,
     from_end_of_text: bool = False,
-    progress: Progress = unwatched,
+    on_progress: ProgressCallback = ignore_progress,
 ) -> Perplexity:
-    """The perplexity of documents; what looks like a special token in them is plain text.
+    """Compute the perplexity of documents; special tokens in them are read as plain text.
 
     Args:
         lm: the model.
         documents: texts.
-        context: the model's by default.
-        stride: half of the context by default; the context itself for windows side by side.
-        from_end_of_text: put an end-of-text before each document, so that its first token counts.
-        progress: is told the tokens that are done, and the perplexity so far.
+        context: window size in tokens; default: the model's context.
+        stride: distance of the windows; default: half of `context`. `context` itself gives windows
+            without overlap.
+        from_end_of_text: put an end-of-text token before each document, so that its first token is
+            scored.
+        on_progress: called with the number of scored tokens and the perplexity so far.
 
     Raises:
-        InvalidArgumentError: an impossible context or stride; or there is no token that counts.
+        InvalidArgumentError: an invalid context or stride, or no token can be scored.
     """
     context, stride = checked_window(lm.model, context, stride)
-    before = [end_of_text(lm)] if from_end_of_text else []
-    texts = [_encoded(lm, text, before) for text in documents]
-    amounts = _amounts(documents, sum(len(ids) - len(before) for ids in texts))
-    total = sum(strided_count(len(ids), context, stride) for ids in texts)
-    if not total:
-        raise InvalidArgumentError(_nothing(amounts))
-    nats, guide_mean = _sums(lm, texts, context, stride, progress)
-    return Perplexity(
-        **asdict(amounts),
-        context=context,
-        stride=stride,
-        counted=total,
-        log_probability=nats,
-        guide_mean=guide_mean,
-    )
-
-
-def _sums(
-    lm: LanguageModel, texts: Sequence[Ids], context: int, stride: int, progress: Progress
-) -> tuple[float, float]:
-    """The log probability of all tokens that count, and the guide's mean, see `Perplexity`."""
-    windows = (
-        window for ids, span in _spans(texts, context, stride) for window in windows_of(ids, [span])
-    )
-    total = sum(strided_count(len(ids), context, stride) for ids in texts)
-    done, sums, guide, weights = 0, 0.0, 0.0, 0
-    scores = score_windows(lm.model, windows)
-    for (_, span), scored in zip(_spans(texts, context, stride), scores, strict=True):
-        count, nats = span.stop - span.first, float(scored.log_probabilities.sum())
-        done, sums = done + count, sums + nats
-        weight = count if span.start == 0 or stride == context else count - 1
-        guide, weights = guide - nats / count * weight, weights + weight
-        progress(done, total, {"perplexity": exp(-sums / done)})
-    return sums, guide / weights if weights else math.nan
-
-
-def _spans(texts: Sequence[Ids], context: int, stride: int) -> Iterator[tuple[Ids, Span]]:
-    """The windows of all texts, one after the other: with a small stride they are many."""
-    return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))
-
-
-def _encoded(lm: LanguageModel, text: str, before: list[int]) -> Ids:
-    return np.array([*before, *lm.tokenizer.encode(text, disallowed_special=())], np.int64)
-
-
-def _amounts(documents: Sequence[str], tokens: int) -> Amounts:
-    return Amounts(
+    prefix = [require_bos_token_id(lm)] if from_end_of_text else []
+    encoded = [
+        np.array([*prefix, *lm.tokenizer.encode(text, disallowed_special=())], np.int64)
+        for text in documents
+    ]
+    counts = TextCounts(
         documents=len(documents),
-        tokens=tokens,
+        tokens=sum(len(ids) - len(prefix) for ids in encoded),
         words=sum(len(text.split()) for text in documents),
         characters=sum(map(len, documents)),
         bytes=sum(len(text.encode()) for text in documents),
     )
-
-
-def _nothing(amounts: Amounts) -> str:
-    if not amounts.tokens:
-        return "there is no text; give a file that holds some"
-    return (
-        "there is no token with another one before it; give a longer text, or let an end-of-text "
-        "stand before it (--from-end-of-text)"
+    counted = sum(strided_count(len(ids), context, stride) for ids in encoded)
+    if not counts.tokens:
+        raise InvalidArgumentError("there is no text; give a file that is not empty")
+    if not counted:
+        raise InvalidArgumentError(
+            "no token has a token before it; give a longer text, or put an end-of-text token "
+            "before it (--from-end-of-text)"
+        )
+    log_probability, guide_mean = _score(lm, encoded, context, stride, on_progress)
+    return Perplexity(
+        **asdict(counts),
+        context=context,
+        stride=stride,
+        counted=counted,
+        log_probability=log_probability,
+        guide_mean=guide_mean,
     )
+
+
+def _score(
+    lm: LanguageModel,
+    texts: Sequence[Ids],
+    context: int,
+    stride: int,
+    on_progress: ProgressCallback,
+) -> tuple[float, float]:
+    """Return the log probability of all scored tokens, and `Perplexity.guide_mean`."""
+    windows = (
+        window for ids, span in _spans(texts, context, stride) for window in windows_of(ids, [span])
+    )
+    total = sum(strided_count(len(ids), context, stride) for ids in texts)
+    done, log_probability, guide_mean, weights = 0, 0.0, 0.0, 0
+    scores = score_windows(lm.model, windows)
+    for (_, span), scored in zip(_spans(texts, context, stride), scores, strict=True):
+        count, nats = span.stop - span.first, float(scored.log_probabilities.sum())
+        done, log_probability = done + count, log_probability + nats
+        weight = count if span.start == 0 or stride == context else count - 1
+        guide_mean, weights = guide_mean - nats / count * weight, weights + weight
+        on_progress(done, total, {"perplexity": exp(-log_probability / done)})
+    return log_probability, guide_mean / weights if weights else math.nan
+
+
+def _spans(texts: Sequence[Ids], context: int, stride: int) -> Iterator[tuple[Ids, Span]]:
+    """Yield the windows of all texts lazily; a small stride gives many."""
+    return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))

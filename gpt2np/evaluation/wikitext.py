@@ -1,35 +1,36 @@
-"""WikiText as lm-evaluation-harness measures it: pages, detokenized, per word of the original.
+"""WikiText as evaluated by lm-evaluation-harness: detokenized pages, perplexity per original word.
 
-A WikiText file is tokenized: spaces stand around punctuation, " @-@ " for a hyphen in a word. What
-the model reads is put back together, while words and bytes are counted in the file's own text; so
-the number can be compared with those of models that have other tokens.
+A WikiText file is tokenized: punctuation is surrounded by spaces, and a hyphen within a word is
+" @-@ ". The model reads the detokenized text, but words and bytes are counted in the file's text.
+So models with different tokenizers can be compared.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation.perplexity import exp
-from gpt2np.evaluation.progress import Progress, unwatched
-from gpt2np.evaluation.requests import rolling_likelihoods
+from gpt2np.evaluation.loglikelihood import rolling_loglikelihoods
+from gpt2np.evaluation.result import PER_UNIT, PerUnitResult, ProgressCallback, ignore_progress
 from gpt2np.language_model import LanguageModel
 
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ('"', '"'), ("'", "'"))
 
 
 @dataclass(frozen=True)
-class WikiText:
-    """How well pages are predicted.
+class WikiText(PerUnitResult):
+    """Perplexity of WikiText pages.
 
     Attributes:
-        pages: how many.
-        words: as the harness counts them: parts between white space, an empty one at each end, too.
-        bytes: of the pages as they are in the file, in UTF-8.
-        log_probability: of the detokenized pages, each after an end-of-text, in nats.
+        pages: number of pages.
+        words: number of words as the harness counts them: parts between white space, including an
+            empty part at each end.
+        bytes: number of bytes of the original pages in UTF-8.
+        log_probability: log probability of the detokenized pages, each after an end-of-text token,
+            in nats.
     """
 
     pages: int
@@ -37,34 +38,39 @@ class WikiText:
     bytes: int
     log_probability: float
 
-    @property
-    def word_perplexity(self) -> float:
-        """exp of the nats per word."""
-        return exp(-self.log_probability / self.words)
+    definition: ClassVar[str] = "harness"
+    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
+        *("definition", "pages", "words", "bytes", "log_probability"),
+        *PER_UNIT,
+    )
 
     @property
-    def byte_perplexity(self) -> float:
-        """exp of the nats per byte."""
-        return exp(-self.log_probability / self.bytes)
+    def total_nats(self) -> float:
+        """Negative log probability of all pages."""
+        return -self.log_probability
 
-    @property
-    def bits_per_byte(self) -> float:
-        """Negative log probability, to base 2, of a byte."""
-        return -self.log_probability / self.bytes / math.log(2)
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of the table."""
+        return [*self.per_unit_rows(), ("pages", f"{self.pages:,} ({self.words:,} words)")]
 
 
-def wikitext(lm: LanguageModel, pages: Sequence[str], progress: Progress = unwatched) -> WikiText:
-    """The perplexity of pages as `pages_of` gives them.
+def wikitext(
+    lm: LanguageModel, pages: Sequence[str], on_progress: ProgressCallback = ignore_progress
+) -> WikiText:
+    """Compute the perplexity of pages, as split by `split_pages`.
 
-    `progress` is told the pages that are done, and the word perplexity so far.
+    Args:
+        lm: the model.
+        pages: tokenized pages.
+        on_progress: called with the number of scored pages and the word perplexity so far.
 
     Raises:
-        InvalidArgumentError: there are no pages, or the model has no end-of-text.
+        InvalidArgumentError: there are no pages, or the model has no end-of-text token.
     """
     if not any(page.strip() for page in pages):
-        raise InvalidArgumentError("there is no text; give a WikiText file")
+        raise InvalidArgumentError("there is no text; give a WikiText file that is not empty")
     result = WikiText(0, 0, 0, 0.0)
-    scores = rolling_likelihoods(lm, [detokenized(page) for page in pages])
+    scores = rolling_loglikelihoods(lm, [detokenize(page) for page in pages])
     for page, score in zip(pages, scores, strict=True):
         result = WikiText(
             result.pages + 1,
@@ -72,15 +78,15 @@ def wikitext(lm: LanguageModel, pages: Sequence[str], progress: Progress = unwat
             result.bytes + len(page.encode()),
             result.log_probability + score,
         )
-        progress(result.pages, len(pages), {"word perplexity": result.word_perplexity})
+        on_progress(result.pages, len(pages), {"word perplexity": result.word_perplexity})
     return result
 
 
-def pages_of(text: str) -> list[str]:
-    """A WikiText file's text cut before every title, a line such as " = Robert Boulter = ".
+def split_pages(text: str) -> list[str]:
+    """Split the text of a WikiText file before every title, a line such as " = Robert Boulter = ".
 
-    As in the data set that the harness loads (EleutherAI/wikitext_document_level), where a blank
-    beginning belongs to no page.
+    Follows the data set that the harness loads (EleutherAI/wikitext_document_level), in which blank
+    text before the first title is no page.
     """
     pages: list[list[str]] = [[]]
     for line in text.split("\n"):
@@ -92,13 +98,13 @@ def pages_of(text: str) -> list[str]:
 
 
 def _is_title(line: str) -> bool:
-    """Whether there is one = at each end, and not several, as with the titles of sections."""
+    """Whether the line has a single = at each end; titles of sections have several."""
     bare = line.replace("= = =", "===").replace("= =", "==").strip()
     return bare.startswith("= ") and bare.endswith(" =")
 
 
-def detokenized(page: str) -> str:
-    """The page as the harness's wikitext_detokenizer makes it, its oddities included."""
+def detokenize(page: str) -> str:
+    """Detokenize a page exactly like the harness's wikitext_detokenizer, with its oddities."""
     page = page.replace("s '", "s'")
     page = re.sub("/' [0-9]/", "/'[0-9]/", page)
     for mark in "-,.":

@@ -16,7 +16,7 @@ from compare_harness import compare, greedy_texts, records_of
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 
-from gpt2np.evaluation.harness import HarnessModel, options_of
+from gpt2np.evaluation.harness import HarnessModel, convert_options
 
 
 def requests_of(kind, *arguments):
@@ -148,12 +148,12 @@ class TestOptions:
         ],
     )
     def test_by_hand(self, wanted, expected):
-        options = options_of(wanted)
+        options = convert_options(wanted)
         assert {name: options[name] for name in expected} == expected
 
     def test_an_unknown_one(self):
-        with pytest.raises(InvalidArgumentError, match="no option num_beams for a generation"):
-            options_of({"num_beams": 4})
+        with pytest.raises(InvalidArgumentError, match="unknown generation option num_beams"):
+            convert_options({"num_beams": 4})
 
     def test_no_room_for_a_prompt(self, own):
         with pytest.raises(InvalidArgumentError, match="512 new tokens leave no room"):

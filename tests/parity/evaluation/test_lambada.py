@@ -9,9 +9,8 @@ from helpers.references import load_reference, reference_logits, to_float64
 
 from gpt2np import LanguageModel
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
-from gpt2np.evaluation.lambada import ids_of_words, lambada, last_token_window
-from gpt2np.evaluation.requests import continuation_window
-from gpt2np.evaluation.stop_words import STOP_WORDS
+from gpt2np.evaluation.lambada import STOP_WORDS, lambada, last_token_window, word_token_ids
+from gpt2np.evaluation.loglikelihood import continuation_window
 
 STORIES = [
     "There was once a poor woman who had an only son. She loved her son",
@@ -90,15 +89,15 @@ def test_gpt2_paper(lm, peer, passages):
 
 
 def test_stop_words_are_whole_words_with_a_space(lm):
-    words = [lm.tokenizer.decode([number]) for number in ids_of_words(lm, {"the", "then"})]
+    words = [lm.tokenizer.decode([number]) for number in word_token_ids(lm, {"the", "then"})]
     assert " the" in words and " The" in words and " then" in words
     assert all(word.lower() in (" the", " then") for word in words)
-    assert ids_of_words(lm, []) == []
+    assert word_token_ids(lm, []) == []
 
 
 def test_progress(lm):
     told = []
-    result = lambada(lm, STORIES, progress=lambda *seen: told.append(seen))
+    result = lambada(lm, STORIES, on_progress=lambda *seen: told.append(seen))
     assert [seen[:2] for seen in told] == [(i, len(STORIES)) for i in range(1, len(STORIES) + 1)]
     assert told[-1][2] == {"accuracy": result.accuracy, "perplexity": result.perplexity}
 
@@ -130,7 +129,9 @@ class TestWindows:
         )
 
     def test_what_cannot_be_predicted(self, lm):
-        with pytest.raises(InvalidArgumentError, match="nothing to predict in ''"):
+        with pytest.raises(
+            InvalidArgumentError, match="nothing to predict: the continuation is ''"
+        ):
             continuation_window(lm, "The", "")
         with pytest.raises(ContextLengthError, match="more than the model's context of 512"):
             continuation_window(lm, "The", " fox went home and" * 200)

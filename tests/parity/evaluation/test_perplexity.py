@@ -130,7 +130,7 @@ class TestNumbers:
 
     def test_progress(self, lm):
         told = []
-        result = perplexity(lm, [TEXT, TEXT[:100]], progress=lambda *seen: told.append(seen))
+        result = perplexity(lm, [TEXT, TEXT[:100]], on_progress=lambda *seen: told.append(seen))
         assert [done for done, *_ in told] == sorted({done for done, *_ in told})
         assert {total for _, total, _ in told} == {result.counted}
         assert told[-1] == (result.counted, result.counted, {"perplexity": result.perplexity})
@@ -146,7 +146,7 @@ def test_windows_are_made_as_they_are_needed(lm, monkeypatch):
 
     monkeypatch.setattr("gpt2np.evaluation.perplexity.strided_spans", counted)
     text = TEXT[:600]
-    perplexity(lm, [text], context=64, stride=1, progress=lambda *_: seen.append(len(made)))
+    perplexity(lm, [text], context=64, stride=1, on_progress=lambda *_: seen.append(len(made)))
     assert seen[0] <= 2 * (512 // 64 + 1) < len(made) // 4
 
 
@@ -166,7 +166,7 @@ class TestNothingToMeasure:
             perplexity(lm, documents, from_end_of_text=False)
 
     def test_one_token(self, lm):
-        with pytest.raises(InvalidArgumentError, match="no token with another one before it"):
+        with pytest.raises(InvalidArgumentError, match="no token has a token before it"):
             perplexity(lm, ["The"])
         assert perplexity(lm, ["The"], from_end_of_text=True).counted == 1
 

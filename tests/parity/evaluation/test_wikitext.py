@@ -9,8 +9,8 @@ from helpers.references import load_reference, reference_logits, to_float64
 
 from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation.requests import rolling_likelihoods, rolling_spans
-from gpt2np.evaluation.wikitext import detokenized, pages_of, wikitext
+from gpt2np.evaluation.loglikelihood import rolling_loglikelihoods, rolling_spans
+from gpt2np.evaluation.wikitext import detokenize, split_pages, wikitext
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +31,16 @@ def peer(bundled):
 class TestPages:
     def test_by_hand(self):
         fox, owl = " = Fox = \n \n A fox . \n = = Life = = \n Short . ", " = Owl = \n"
-        assert pages_of(f" \n{fox}\n{owl}") == [fox, owl]
-        assert pages_of(f"Before . \n{fox}") == ["Before . ", fox]
-        assert pages_of("") == [""]
-        assert pages_of(" = = = Deep = = = \n = A = B = \n") == [
+        assert split_pages(f" \n{fox}\n{owl}") == [fox, owl]
+        assert split_pages(f"Before . \n{fox}") == ["Before . ", fox]
+        assert split_pages("") == [""]
+        assert split_pages(" = = = Deep = = = \n = A = B = \n") == [
             " = = = Deep = = = ",
             " = A = B = \n",
         ]
 
     def test_the_test_set(self, text):
-        pages = pages_of(text)
+        pages = split_pages(text)
         assert len(pages) == 62  # as many as the harness's data set has
         assert " \n" + "\n".join(pages) == text
         assert pages[0].startswith(" = Robert Boulter = \n")
@@ -63,12 +63,12 @@ class TestDetokenized:
         ],
     )
     def test_by_hand(self, page, expected):
-        assert detokenized(page) == expected
+        assert detokenize(page) == expected
 
     def test_as_the_harness(self, text):
         reason = "the harness's own function needs lm_eval (pip install gpt2np[harness])"
         theirs = pytest.importorskip("lm_eval.tasks.wikitext.preprocess_wikitext", reason=reason)
-        pages = pages_of(text)
+        pages = split_pages(text)
         rng = np.random.default_rng(0)
         pieces = [
             *" \n()[]{}\"'=.,:;!?°@-N/05",
@@ -82,7 +82,7 @@ class TestDetokenized:
         ]
         pages += ["".join(rng.choice(pieces, 60)) for _ in range(5000)]
         for page in pages:
-            assert detokenized(page) == theirs.wikitext_detokenizer({"page": page})
+            assert detokenize(page) == theirs.wikitext_detokenizer({"page": page})
             words, size = (
                 theirs.process_results({"page": page}, (0.0,)).values(),
                 len(page.encode()),
@@ -124,7 +124,7 @@ class TestRolling:
     @pytest.mark.parametrize("length", [0, 1, 511, 512, 513, 1100])
     def test_as_transformers_in_float64(self, lm, peer, length):
         ids = lm.tokenizer.encode("The fox went home and lay down and slept. " * 140)[:length]
-        (ours,) = rolling_likelihoods(lm, [lm.tokenizer.decode(ids)])
+        (ours,) = rolling_loglikelihoods(lm, [lm.tokenizer.decode(ids)])
         total, whole = 0.0, np.array([lm.bos_token_id, *ids])
         for start in range(0, length, 512):  # tokens start … stop - 1 of the text are predicted
             stop = min(start + 512, length)
@@ -142,7 +142,7 @@ class TestWikiText:
             " = Owl = \n An owl",
         ]
         result = wikitext(lm, pages)
-        total = sum(rolling_likelihoods(lm, [detokenized(page) for page in pages]))
+        total = sum(rolling_loglikelihoods(lm, [detokenize(page) for page in pages]))
         words = len(pages[0].split()) + 2 + len(pages[1].split()) + 1  # and the empty ones at ends
         size = sum(len(page.encode()) for page in pages)
         assert (result.pages, result.words, result.bytes) == (2, words, size)

@@ -217,7 +217,7 @@ class TestBadInput:
         self.check(encode(corpus, out, "--combine", "9"), 2, "--combine is for an .npz", "x.bin")
         self.check(encode(corpus, out, "--processes", "-1"), 2, "--processes is -1")
         self.check(encode(corpus, out, model=corpus), 1, "holds no vocabulary")
-        self.check(encode(corpus, out, "more"), 2, "more: the name's end tells the format")
+        self.check(encode(corpus, out, "more"), 2, "more: the suffix selects the format")
         self.check(encode(corpus, out, "--more"), 2, "unrecognized option '--more'")
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110

@@ -12,10 +12,10 @@ import time
 import pytest
 
 from gpt2np import LanguageModel
-from gpt2np.evaluation.choices import Question, choices
 from gpt2np.evaluation.lambada import lambada
+from gpt2np.evaluation.multiple_choice import Question, multiple_choice
 from gpt2np.evaluation.perplexity import perplexity
-from gpt2np.evaluation.wikitext import pages_of, wikitext
+from gpt2np.evaluation.wikitext import split_pages, wikitext
 
 COMMAND = [sys.executable, "-m", "gpt2np", "eval"]
 STORY = "The fox went home. Then he lay down and slept, as a fox does, until the sun was up."
@@ -100,14 +100,14 @@ class TestPerplexity:
     def test_one_token(self, file):
         result = evaluate("perplexity", file("The"))
         assert (result.returncode, result.stdout) == (2, "")
-        assert "no token with another one before it" in result.stderr
+        assert "no token has a token before it" in result.stderr
         assert numbers("perplexity", file("The"), "--from-end-of-text")["counted"] == 1
 
     def test_an_empty_file(self, file):
         result = evaluate("perplexity", file(""))
         assert (result.returncode, result.stdout) == (2, "")
         assert result.stderr.splitlines()[-1] == (
-            "gpt2np eval: error: there is no text; give a file that holds some"
+            "gpt2np eval: error: there is no text; give a file that is not empty"
         )
 
     def test_not_utf8(self, file):
@@ -115,8 +115,8 @@ class TestPerplexity:
         result = evaluate("perplexity", path)
         assert (result.returncode, result.stdout) == (2, "")
         assert result.stderr == (
-            f"gpt2np eval: error: {path} is not UTF-8 text: byte 0xff at offset 7; convert it, or "
-            "give --errors replace to read U+FFFD for such bytes\n"
+            f"gpt2np eval: error: {path} is not UTF-8 text: byte 0xff at offset 7; convert the "
+            "file, or read such bytes as U+FFFD with --errors replace\n"
         )
         assert numbers("perplexity", path, "--errors", "replace")["characters"] == 17
 
@@ -194,9 +194,9 @@ class TestLambada:
 
 
 def test_wikitext(lm, file):
-    expected = wikitext(lm, pages_of(WIKI))
+    expected = wikitext(lm, split_pages(WIKI))
     content = numbers("wikitext", file(WIKI))
-    pages = [{"page": page} for page in pages_of(WIKI)]
+    pages = [{"page": page} for page in split_pages(WIKI)]
     again = numbers("wikitext", file(pages, "b.jsonl"))
     for name in ("pages", "words", "bytes", "word_perplexity", "byte_perplexity", "bits_per_byte"):
         assert content[name] == again[name] == pytest.approx(getattr(expected, name), rel=1e-6)
@@ -209,7 +209,7 @@ def test_choices(lm, file):
         Question("The fox ran into the", ("woods.", "zzz"), 0),
         Question("Question: Sleep?\nAnswer:", ("qq", "Lie down."), 1),
     ]
-    content, expected = numbers("choices", path), choices(lm, questions)
+    content, expected = numbers("choices", path), multiple_choice(lm, questions)
     assert content["questions"] == 2
     for name in ("acc", "acc_norm", "acc_bytes"):
         assert content[name] == getattr(expected, name)

@@ -88,7 +88,7 @@ class TestView:
     def test_stderr_tells_the_model_and_the_memory(self, traced):
         lines = run(FOX).stderr.decode().splitlines()
         points = ["embed", "blocks.*.resid", "blocks.*.attn.pattern", "logits"]
-        megabytes = traced.only(points).nbytes / 1e6
+        megabytes = traced.subset(points).nbytes / 1e6
         assert lines == [
             "model: bundled",
             f"memory: {megabytes:.1f} MB for the activations of 8 tokens",
@@ -128,9 +128,8 @@ class TestView:
             assert plain.splitlines()[2:] == shown.splitlines()[2:]  # tokens have no bars then
 
     def test_what_the_whole_model_says_stands_out(self, lm, traced):
-        from gpt2np.interp.overview import overview
-
         from gpt2np.cli.trace_report import as_text
+        from gpt2np.interp.summary import overview
         from gpt2np.tokenizer.layout import Style
 
         table = lm.tokenizer.vocabulary.token_bytes

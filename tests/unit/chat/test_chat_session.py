@@ -185,7 +185,7 @@ class TestRefusals:
             session.say("next")
         session = ChatSession(lm)  # a base model has no turns
         assert run_command(session, f"/load {tmp_path / 'x.json'}").startswith("2 messages")
-        assert lm.tokenizer.end_of_text not in session.say("next").sequence.prompt
+        assert lm.tokenizer.eos_token_id not in session.say("next").sequence.prompt
 
     def test_a_template_that_refuses(self, lm, tmp_path, bundled):
         folder = chat_model(tmp_path / "m", bundled, LLAMA_2)

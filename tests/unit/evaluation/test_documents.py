@@ -44,10 +44,10 @@ def test_documents_of_json_lines(file):
     ("line", "message"),
     [
         ("{", "not JSON"),
-        ("[1]", r"expected a JSON object, found \[1\]"),
-        ('{"txt": "a"}', "expected a text in the field 'text'"),
-        ('{"text": 5}', "expected a text in the field 'text'"),
-        ('{"text": "\\ud800"}', "a lone surrogate in the field 'text' is no text"),
+        ("[1]", r"expected a JSON object, got \[1\]"),
+        ('{"txt": "a"}', "expected a string in the field 'text'"),
+        ('{"text": 5}', "expected a string in the field 'text'"),
+        ('{"text": "\\ud800"}', "the field 'text' is not valid Unicode: it has a lone surrogate"),
         ("[" * 100_000, "not JSON"),
     ],
 )
@@ -70,7 +70,7 @@ def test_what_is_not_utf8(file):
 
 
 def test_what_cannot_be_read(tmp_path):
-    with pytest.raises(InvalidArgumentError, match="can't read"):
+    with pytest.raises(InvalidArgumentError, match="cannot read"):
         read_text(tmp_path / "none.txt")
     with pytest.raises(InvalidArgumentError, match="is not a file"):
         read_text(tmp_path)

@@ -4,7 +4,7 @@ import pytest
 
 from gpt2np import LanguageModel
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
-from gpt2np.evaluation.requests import continuation_window
+from gpt2np.evaluation.loglikelihood import continuation_window
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_an_empty_context_is_an_end_of_text(lm):
 
 
 def test_nothing_to_predict_and_too_much(lm):
-    with pytest.raises(InvalidArgumentError, match="nothing to predict in ''"):
+    with pytest.raises(InvalidArgumentError, match="nothing to predict: the continuation is ''"):
         continuation_window(lm, "The fox", "")
     with pytest.raises(ContextLengthError, match="more than the model's context of 512"):
         continuation_window(lm, "The fox", " ran" * 600)

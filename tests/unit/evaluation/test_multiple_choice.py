@@ -4,7 +4,7 @@ import pytest
 
 from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation.choices import Question, choices, read_question
+from gpt2np.evaluation.multiple_choice import Question, multiple_choice, read_question
 
 HELLASWAG = {
     "activity_label": "Baking",
@@ -53,27 +53,27 @@ class TestReadQuestion:
     @pytest.mark.parametrize(
         ("record", "message"),
         [
-            ({}, "no question; it needs the fields context, choices, answer"),
-            (PLAIN | {"answer": 3}, "the answer is number 3 of 3 choices"),
-            (PLAIN | {"answer": -1}, "the answer is number -1 of 3 choices"),
-            (PLAIN | {"answer": "x"}, "a field is missing or not what it should be"),
-            (PLAIN | {"answer": float("inf")}, "expected a whole number, found inf"),  # 1e400
-            (PLAIN | {"answer": 1.9}, "expected a whole number, found 1.9"),
-            (PLAIN | {"answer": True}, "expected a whole number, found True"),
-            (HELLASWAG | {"label": " 1"}, "expected a whole number, found ' 1'"),
-            (PIQA | {"label": False}, "expected a whole number, found False"),
-            (PIQA | {"label": "9" * 5000}, "expected a whole number"),
-            (PLAIN | {"choices": "abc"}, "expected a list, found 'abc'"),
-            (PLAIN | {"choices": [1, 2, 3]}, "each choice must be a text"),
-            (PLAIN | {"choices": []}, "the answer is number 2 of 0 choices"),
-            (PLAIN | {"context": None}, "the context and each choice must be a text"),
-            (PLAIN | {"context": "\ud800"}, "a lone surrogate is no text"),
-            (HELLASWAG | {"label": ""}, "a field is missing or not"),
-            (HELLASWAG | {"ctx_b": None}, "a field is missing or not"),
-            (ARC | {"answerKey": "E"}, "a field is missing or not"),
-            (ARC | {"choices": None}, "a field is missing or not"),
-            (ARC | {"question": {"stem": "?"}}, "a field is missing or not"),
-            (PIQA | {"label": None}, "a field is missing or not"),
+            ({}, "not a question; expected the fields context, choices, answer"),
+            (PLAIN | {"answer": 3}, "the answer is number 3, but there are 3 choices"),
+            (PLAIN | {"answer": -1}, "the answer is number -1, but there are 3 choices"),
+            (PLAIN | {"answer": "x"}, "a field is missing or invalid"),
+            (PLAIN | {"answer": float("inf")}, "expected an integer, got inf"),  # 1e400
+            (PLAIN | {"answer": 1.9}, "expected an integer, got 1.9"),
+            (PLAIN | {"answer": True}, "expected an integer, got True"),
+            (HELLASWAG | {"label": " 1"}, "expected an integer, got ' 1'"),
+            (PIQA | {"label": False}, "expected an integer, got False"),
+            (PIQA | {"label": "9" * 5000}, "expected an integer"),
+            (PLAIN | {"choices": "abc"}, "expected a list, got 'abc'"),
+            (PLAIN | {"choices": [1, 2, 3]}, "each choice must be strings"),
+            (PLAIN | {"choices": []}, "the answer is number 2, but there are 0 choices"),
+            (PLAIN | {"context": None}, "the context and each choice must be strings"),
+            (PLAIN | {"context": "\ud800"}, "not valid Unicode: it has a lone surrogate"),
+            (HELLASWAG | {"label": ""}, "a field is missing or invalid"),
+            (HELLASWAG | {"ctx_b": None}, "a field is missing or invalid"),
+            (ARC | {"answerKey": "E"}, "a field is missing or invalid"),
+            (ARC | {"choices": None}, "a field is missing or invalid"),
+            (ARC | {"question": {"stem": "?"}}, "a field is missing or invalid"),
+            (PIQA | {"label": None}, "a field is missing or invalid"),
         ],
     )
     def test_what_is_no_question(self, record, message):
@@ -112,7 +112,7 @@ def test_the_three_accuracies(lm):
             rates = [s / n if n else -1e9 for s, n in zip(sums, counts, strict=True)]
             right[i] += rates.index(max(rates)) == question.answer
     told = []
-    result = choices(lm, questions, lambda *seen: told.append(seen))
+    result = multiple_choice(lm, questions, lambda *seen: told.append(seen))
     assert [result.correct, result.correct_by_characters, result.correct_by_bytes] == right
     assert right[0] != right[1]
     assert (result.acc, result.acc_norm, result.acc_bytes) == tuple(n / 5 for n in right)
@@ -121,10 +121,10 @@ def test_the_three_accuracies(lm):
 
 
 def test_of_equal_choices_the_first_counts(lm):
-    assert choices(lm, [Question("He", ("went", "went"), 0)]).acc == 1
-    assert choices(lm, [Question("He", ("went", "went"), 1)]).acc == 0
+    assert multiple_choice(lm, [Question("He", ("went", "went"), 0)]).acc == 1
+    assert multiple_choice(lm, [Question("He", ("went", "went"), 1)]).acc == 0
 
 
 def test_no_questions(lm):
     with pytest.raises(InvalidArgumentError, match="there are no questions"):
-        choices(lm, [])
+        multiple_choice(lm, [])

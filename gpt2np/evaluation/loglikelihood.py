@@ -1,0 +1,105 @@
+"""The requests of lm-evaluation-harness (version 0.4), answered like its GPT-2 by `transformers`.
+
+Trailing white space of a context moves to the continuation. The context is encoded alone, and as
+many tokens are dropped from the encoding of both texts. An empty context becomes an end-of-text
+token. Sequences that are too long lose their beginning. `<|endoftext|>` in a text is the special
+token, as in the tokenizer of `transformers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.generation.scoring import Span, Window, score_windows, windows_of
+from gpt2np.language_model import LanguageModel
+
+
+def encode(lm: LanguageModel, text: str) -> list[int]:
+    """Encode a text that may contain special tokens."""
+    return lm.tokenizer.encode(text, allowed_special="all")
+
+
+def require_bos_token_id(lm: LanguageModel) -> int:
+    """Return the id to put before a text. Raises InvalidArgumentError if the model has none."""
+    if lm.bos_token_id is None:
+        raise InvalidArgumentError(
+            f"{lm.name} has no end-of-text token to put before a text; choose another model"
+        )
+    return lm.bos_token_id
+
+
+def continuation_window(lm: LanguageModel, context: str, continuation: str) -> Window:
+    """Return the ids of context and continuation, with the continuation's ids to be scored.
+
+    Where a token spans the border of the two texts, the ids are not an encoding of their
+    concatenation: the context's ids, then the ids of both texts without the first len(context ids)
+    (`_encode_pair` of lm_eval).
+
+    Raises:
+        InvalidArgumentError: the continuation adds no tokens.
+        ContextLengthError: the continuation has more tokens than the model's context.
+    """
+    context_ids, ids = encode(lm, context.rstrip()), encode(lm, context + continuation)
+    if not context_ids:
+        context_ids = [require_bos_token_id(lm)]
+        ids = ids if ids[:1] == context_ids else context_ids + ids
+    continuation_ids = ids[len(context_ids) :]
+    count, n_positions = len(continuation_ids), lm.model.config.n_positions
+    if count < 1:
+        raise InvalidArgumentError(f"nothing to predict: the continuation is {continuation!r}")
+    if count > n_positions:
+        raise ContextLengthError(
+            f"{continuation[:40]!r}… has {count} tokens, more than the model's context of "
+            f"{n_positions}; shorten the text"
+        )
+    ids = [*context_ids, *continuation_ids][-(n_positions + 1) :]
+    return Window(np.array(ids), len(ids) - count)
+
+
+def continuation_loglikelihoods(
+    lm: LanguageModel, pairs: Sequence[tuple[str, str]]
+) -> Iterator[tuple[float, bool]]:
+    """Answer `loglikelihood` requests, each a pair of context and continuation.
+
+    Yields the continuation's log probability in nats, and whether greedy decoding would give it.
+
+    Raises: see `continuation_window`.
+    """
+    windows = [continuation_window(lm, *pair) for pair in pairs]
+    for window, scored in zip(windows, score_windows(lm.model, windows), strict=True):
+        is_greedy = bool((scored.best == window.ids[window.first :]).all())
+        yield float(scored.log_probabilities.sum()), is_greedy
+
+
+def rolling_spans(length: int, context: int) -> Iterator[Span]:
+    """Yield windows of up to context + 1 tokens in which every token but the first is scored once.
+
+    The scored parts are adjacent. The last window starts early enough to have as many tokens as the
+    others.
+    """
+    done = 1
+    while done < length:
+        stop = min(done + context, length)
+        yield Span(max(0, stop - context - 1), done, stop)
+        done = stop
+
+
+def rolling_loglikelihoods(lm: LanguageModel, texts: Sequence[str]) -> Iterator[float]:
+    """Answer `loglikelihood_rolling` requests.
+
+    Yields the log probability of each text after an end-of-text token, in nats.
+    """
+    bos_token_id, context = require_bos_token_id(lm), lm.model.config.n_positions
+    windows: list[Window] = []
+    counts = []
+    for text in texts:
+        ids = np.array([bos_token_id, *encode(lm, text)])
+        text_windows = list(windows_of(ids, rolling_spans(len(ids), context)))
+        counts.append(len(text_windows))
+        windows += text_windows
+    scores = score_windows(lm.model, windows)
+    for count in counts:
+        yield sum(float(next(scores).log_probabilities.sum()) for _ in range(count))

@@ -1,0 +1,219 @@
+"""Multiple choice: select the answer that most probably follows the question.
+
+The score of an answer is the sum of its log probabilities (lm-evaluation-harness's acc), the sum
+divided by the answer's length in characters (the harness's acc_norm), or in bytes (acc_bytes).
+
+A line of a file is {"context": …, "choices": [string, …], "answer": index from 0}, or a record of
+HellaSwag, ARC or PIQA as published. For the latter, the context is worded as in the harness's tasks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.evaluation.documents import has_lone_surrogate
+from gpt2np.evaluation.loglikelihood import continuation_loglikelihoods
+from gpt2np.evaluation.result import ProgressCallback, Result, format_share, ignore_progress
+from gpt2np.language_model import LanguageModel
+
+
+@dataclass(frozen=True)
+class Question:
+    """A multiple-choice question.
+
+    Attributes:
+        context: the text before an answer; a space joins the two.
+        choices: the answers.
+        answer: index of the correct answer, from 0.
+    """
+
+    context: str
+    choices: tuple[str, ...]
+    answer: int
+
+
+@dataclass(frozen=True)
+class MultipleChoice(Result):
+    """Accuracies of multiple choice, with the harness's names.
+
+    Attributes:
+        questions: number of questions.
+        correct: number of correct answers by the sum of log probabilities.
+        correct_by_characters: number of correct answers by the sum per character.
+        correct_by_bytes: number of correct answers by the sum per byte.
+    """
+
+    questions: int
+    correct: int
+    correct_by_characters: int
+    correct_by_bytes: int
+
+    definition: ClassVar[str] = "harness"
+    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
+        "definition",
+        "questions",
+        "acc",
+        "acc_norm",
+        "acc_bytes",
+    )
+
+    @property
+    def acc(self) -> float:
+        """Accuracy by the sum of log probabilities."""
+        return self.correct / self.questions
+
+    @property
+    def acc_norm(self) -> float:
+        """Accuracy by the sum per character."""
+        return self.correct_by_characters / self.questions
+
+    @property
+    def acc_bytes(self) -> float:
+        """Accuracy by the sum per byte."""
+        return self.correct_by_bytes / self.questions
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the rows of the table."""
+        return [
+            ("acc", format_share(self.correct, self.questions)),
+            ("acc_norm", format_share(self.correct_by_characters, self.questions)),
+            ("acc_bytes", format_share(self.correct_by_bytes, self.questions)),
+        ]
+
+
+def multiple_choice(
+    lm: LanguageModel,
+    questions: Sequence[Question],
+    on_progress: ProgressCallback = ignore_progress,
+) -> MultipleChoice:
+    """Compute the accuracies of a model on multiple-choice questions.
+
+    Args:
+        lm: the model.
+        questions: at least one question.
+        on_progress: called with the number of answered questions, and acc and acc_norm so far.
+
+    Raises:
+        InvalidArgumentError: there are no questions, or a choice has no tokens.
+        ContextLengthError: a choice is longer than the model's context.
+    """
+    if not questions:
+        raise InvalidArgumentError("there are no questions; give a file that is not empty")
+    pairs = [(q.context, f" {choice}") for q in questions for choice in q.choices]
+    scores = continuation_loglikelihoods(lm, pairs)
+    correct = [0, 0, 0]
+    for done, question in enumerate(questions, 1):
+        sums = [next(scores)[0] for _ in question.choices]
+        characters = [len(choice) for choice in question.choices]
+        sizes = [len(choice.encode()) for choice in question.choices]
+        for i, lengths in enumerate([[1] * len(sums), characters, sizes]):
+            correct[i] += _best_choice(sums, lengths) == question.answer
+        metrics = {"acc": correct[0] / done, "acc_norm": correct[1] / done}
+        on_progress(done, len(questions), metrics)
+    return MultipleChoice(len(questions), *correct)
+
+
+def _best_choice(sums: Sequence[float], lengths: Sequence[int]) -> int:
+    """Return the index of the first choice with the highest sum per length, never an empty one."""
+    scores = [s / n if n else float("-inf") for s, n in zip(sums, lengths, strict=True)]
+    return scores.index(max(scores))
+
+
+def read_question(record: dict[str, Any], location: str) -> Question:
+    """Convert a record in any of the module's layouts to a question.
+
+    Args:
+        record: a JSON object.
+        location: file and line of the record, for error messages.
+
+    Raises:
+        InvalidArgumentError: the layout is unknown, or a field is missing or invalid.
+    """
+    for reader, fields in _LAYOUTS.items():
+        if all(field in record for field in fields):
+            try:
+                question = reader(record)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise InvalidArgumentError(
+                    f"{location}: a field is missing or invalid ({short_repr(error)})"
+                ) from error
+            _check_question(question, location)
+            return question
+    layouts = "; or ".join(", ".join(fields) for fields in _LAYOUTS.values())
+    raise InvalidArgumentError(f"{location}: not a question; expected the fields {layouts}")
+
+
+def _check_question(question: Question, location: str) -> None:
+    texts = [question.context, *question.choices]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidArgumentError(f"{location}: the context and each choice must be strings")
+    if any(map(has_lone_surrogate, texts)):
+        raise InvalidArgumentError(
+            f"{location}: the question is not valid Unicode: it has a lone surrogate"
+        )
+    if not 0 <= question.answer < len(question.choices):
+        raise InvalidArgumentError(
+            f"{location}: the answer is number {question.answer}, but there are "
+            f"{len(question.choices)} choices, numbered from 0"
+        )
+
+
+def _plain(record: dict[str, Any]) -> Question:
+    return Question(record["context"], _strings(record["choices"]), _integer(record["answer"]))
+
+
+def _hellaswag(record: dict[str, Any]) -> Question:
+    context = f"{record['activity_label']}: {record['ctx_a']} {record['ctx_b'].capitalize()}"
+    endings = tuple(_without_markup(ending) for ending in _strings(record["endings"]))
+    return Question(_without_markup(context), endings, _integer(record["label"]))
+
+
+def _without_markup(text: str) -> str:
+    """Remove the remains of WikiHow's layout in HellaSwag's texts, such as [title]."""
+    text = re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". "))
+    return text.replace("  ", " ")
+
+
+def _arc(record: dict[str, Any]) -> Question:
+    question = record["question"]
+    if isinstance(question, dict):  # the authors' files
+        choices = question["choices"]
+        labels, texts = ([choice[key] for choice in choices] for key in ("label", "text"))
+        question = question["stem"]
+    else:  # the Hub's files
+        labels, texts = (record["choices"][key] for key in ("label", "text"))
+    answer = list(labels).index(record["answerKey"])
+    return Question(f"Question: {question}\nAnswer:", _strings(texts), answer)
+
+
+def _piqa(record: dict[str, Any]) -> Question:
+    context = f"Question: {record['goal']}\nAnswer:"
+    return Question(context, (record["sol1"], record["sol2"]), _integer(record["label"]))
+
+
+def _integer(value: Any) -> int:
+    """Return an integer given as such or in decimal digits; TypeError for all else, even bools."""
+    if isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value):
+        return int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected an integer, got {short_repr(value)}")
+    return value
+
+
+def _strings(values: Any) -> tuple[str, ...]:
+    """Return a list as a tuple; TypeError for a string, which would be split into characters."""
+    if not isinstance(values, list):
+        raise TypeError(f"expected a list, got {short_repr(values)}")
+    return tuple(values)
+
+
+_LAYOUTS: dict[Callable[[dict[str, Any]], Question], tuple[str, ...]] = {
+    _plain: ("context", "choices", "answer"),
+    _hellaswag: ("activity_label", "ctx_a", "ctx_b", "endings", "label"),
+    _arc: ("question", "answerKey"),
+    _piqa: ("goal", "sol1", "sol2", "label"),
+}
