@@ -1,4 +1,4 @@
-"""A tokenizer and a GPT-2 held together: text in, text out."""
+"""LanguageModel: a GPT-2 with its tokenizer; text in, text out."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ from gpt2np.generation import (
     new_seed,
     read_generation_config,
 )
-from gpt2np.generation.prompt import share_prompt
-from gpt2np.generation.streaming import Completion, TextSoFar, TextStream, run_together, together
+from gpt2np.generation.sequence import share_prefix
+from gpt2np.generation.streaming import (
+    Completion,
+    StreamingDetokenizer,
+    TextStream,
+    pick_best,
+    run_streams,
+)
 from gpt2np.hub import find_model
 from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
@@ -44,15 +50,15 @@ class LanguageModel:
         >>> lm.generate("Once upon a time", max_new_tokens=50, seed=1).text
 
     Attributes:
-        name: what to call the model.
-        model: ids → logits.
-        tokenizer: text ↔ ids.
-        defaults: the options where the caller names none.
-        eos_token_ids: the ids that end a text.
-        bos_token_id: the id that an empty prompt stands for, one that ends a text and that the model
-            has a row for; None if there is none.
-        fallback_reason: why this is not the model one would expect, None if it is.
-        draft: the model that guesses ahead, None without one; see `use_draft`.
+        name: the model's name.
+        model: token ids → logits.
+        tokenizer: text ↔ token ids.
+        defaults: options for calls that do not set them.
+        eos_token_ids: ids that end a text.
+        bos_token_id: the id that an empty prompt stands for, an end-of-text id with an embedding;
+            None if there is none.
+        fallback_reason: why this is not the default model; None if it is, or was requested.
+        draft: the draft model of `use_draft`; None for none.
     """
 
     def __init__(
@@ -76,12 +82,12 @@ class LanguageModel:
         self.defaults = defaults or GenerationOptions()
         self.fallback_reason = fallback_reason
         self.draft: GPT2 | None = None
-        ends = [*model.config.eos_token_ids, tokenizer.eos_token_id]
-        self.eos_token_ids = eos_token_ids or frozenset(end for end in ends if end is not None)
+        candidates = [*model.config.eos_token_ids, tokenizer.eos_token_id]
+        known = [token_id for token_id in candidates if token_id is not None]
+        self.eos_token_ids = eos_token_ids or frozenset(known)
+        bos_candidates = [*candidates[::-1], *self.eos_token_ids]
         rows = range(model.config.vocab_size)
-        self.bos_token_id = next(
-            (end for end in [*ends[::-1], *self.eos_token_ids] if end in rows), None
-        )
+        self.bos_token_id = next((end for end in bos_candidates if end in rows), None)
 
     @classmethod
     def load(
@@ -91,24 +97,28 @@ class LanguageModel:
         draft: str | Path | None = None,
         processes: int = 1,
     ) -> LanguageModel:
-        """Find and load a model: "bundled", a folder, a Hub id, or None for the default.
+        """Find and load a model.
 
-        The default is GPT-2 small or, where that can't be had, the bundled model, with a warning.
-        See `gpt2np.hub.find_model` for what is searched where. dtype: float32 or float64. draft: a
-        smaller model for `use_draft`. processes: how many compute together, see `GPT2.processes`.
+        Args:
+            model: "bundled", a folder, or a name on the Hugging Face Hub; see
+                `gpt2np.hub.find_model`. By default GPT-2 small or, with a warning, the bundled
+                model where GPT-2 small is not available.
+            dtype: float32 or float64.
+            draft: a smaller model for `use_draft`.
+            processes: number of processes that compute together; see `GPT2.processes`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
-            InvalidArgumentError: the draft model has another vocabulary; fewer than 1 process.
+            InvalidArgumentError: the draft model has a different vocabulary, or `processes` is
+                less than 1.
         """
         source = find_model(model)
         if source.fallback_reason:
             warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
         config = read_generation_config(source.folder)
         if config.ignored:
-            listed = ", ".join(config.ignored)
-            told = f"{source.name}: {GENERATION_CONFIG_FILE} sets {listed}, which gpt2np ignores"
-            warnings.warn(told, stacklevel=2)
+            message = f"{source.name}: {GENERATION_CONFIG_FILE} sets {', '.join(config.ignored)}, "
+            warnings.warn(f"{message}which gpt2np ignores", stacklevel=2)
         lm = cls(
             GPT2.from_folder(source.folder, dtype),
             Tokenizer.load(source.folder),
@@ -123,10 +133,10 @@ class LanguageModel:
         return lm
 
     def use_draft(self, draft: LanguageModel) -> None:
-        """Let a smaller model guess ahead in every later generation; the results stay the same.
+        """Use a smaller model for speculative decoding. The results stay the same.
 
         Raises:
-            InvalidArgumentError: its vocabulary is another one.
+            InvalidArgumentError: the draft model has a different vocabulary.
         """
         if draft.tokenizer.vocabulary.token_bytes != self.tokenizer.vocabulary.token_bytes:
             raise InvalidArgumentError(
@@ -138,62 +148,65 @@ class LanguageModel:
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
         """Continue one prompt, a text or ids.
 
-        Options: see `GenerationOptions`; `defaults` holds what applies where they are not given,
-        except that `num_beams` alone means temperature 0. A prompt's text is always plain text:
-        `<|endoftext|>` in it is these 13 characters. An empty prompt starts a new text, from the
-        end-of-text id. Of several continuations (samples, best_of, num_beams) this is the first or
-        best, and the others are its `alternatives`.
+        The options are those of `GenerationOptions`; `defaults` holds the values of the others. In
+        a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt starts
+        a new text, after the end-of-text id. With `num_return_sequences`, the result is the first
+        continuation (the best with `best_of` or `num_beams`); the others are its `alternatives`.
 
         Raises:
-            ContextLengthError: the prompt has more tokens than the model's context.
-            InvalidArgumentError: an option out of its range, or a prompt that is neither.
-            TypeError: an option that does not exist.
+            ContextLengthError: the prompt is longer than the model's context.
+            InvalidArgumentError: an option is out of its range, or the prompt is neither text nor
+                ids.
+            TypeError: an option does not exist.
         """
         return self.generate_batch([prompt], **options)[0]
 
     def generate_batch(
         self,
         prompts: Sequence[Prompt],
-        each: Sequence[Options] | None = None,
+        per_prompt_options: Sequence[Options] | None = None,
         **options: Unpack[Options],
     ) -> list[Completion]:
-        """Continue several prompts together; each gets what it would get alone.
+        """Continue several prompts in batches; the results are those of `generate`.
 
-        The options are those of `generate`, for all prompts; `each` has further ones for every
-        prompt, such as [{"seed": 5}, {}, {"stop": "\\n"}]. Seeds are counted on from `seed`, over
-        the prompts and the samples drawn for each: prompt i, sample j has `seed + i × samples + j`,
-        so that it can be had alone. Sixteen texts run at a time, fewer of large models; others
-        follow when they end. Beams are searched prompt by prompt.
+        Prompt i has the seed `seed + i × num_return_sequences`, so that `generate` can reproduce
+        it. At most sixteen texts run at a time, fewer of large models. Beam search takes one prompt
+        at a time.
+
+        Args:
+            prompts: texts or ids.
+            per_prompt_options: further options of each prompt, as in [{"seed": 5}, {}].
+            options: options of all prompts, those of `generate`.
 
         Raises:
-            BatchError: a text can't go on, as every token is ruled out. It names the prompt, and
-                has the completions of all.
+            BatchError: every token of a text is ruled out. The error has all completions.
             InvalidArgumentError: see `generate`.
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
-        parts: list[Completion | list[TextStream]] = []
-        for prompt, chosen in zip(prompts, self._for_each(prompts, each, options), strict=True):
+        results: list[Completion | list[TextStream]] = []
+        resolved = self._resolve_each(prompts, per_prompt_options, options)
+        for prompt, chosen in zip(prompts, resolved, strict=True):
             if chosen.num_beams > 1:
-                parts.append(self._beams(prompt, chosen))
+                results.append(self._beam_completion(prompt, chosen))
             else:
-                parts.append(self._streams(prompt, chosen))
-        drawn = [part if isinstance(part, list) else [] for part in parts]
+                results.append(self._start_streams(prompt, chosen))
+        stream_lists = [result if isinstance(result, list) else [] for result in results]
         try:
-            run_together([stream for streams in drawn for stream in streams])
+            run_streams([stream for streams in stream_lists for stream in streams])
         except InvalidArgumentError as error:
             if len(prompts) == 1:
                 raise
-            failed = [any(stream.sequence.error for stream in streams) for streams in drawn]
+            failed = [any(stream.sequence.error for stream in streams) for streams in stream_lists]
             raise BatchError(
-                f"prompt {1 + failed.index(True)} of {len(prompts)}: {error}", _completions(parts)
+                f"prompt {1 + failed.index(True)} of {len(prompts)}: {error}", _completions(results)
             ) from error
-        return _completions(parts)
+        return _completions(results)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:
-        """Continue one prompt piece by piece: iterate over the result for the text as it grows.
+        """Continue one prompt, and return an iterator over the pieces of the text.
 
-        The options are those of `generate`, without beams and with one sample only.
+        The options are those of `generate`, for one continuation without beam search.
         """
         streams = self.streams(prompt, **options)
         if len(streams) > 1:
@@ -203,18 +216,17 @@ class LanguageModel:
         return streams[0]
 
     def streams(self, prompt: Prompt, **options: Unpack[Options]) -> list[TextStream]:
-        """A stream for each sample, which share the computation of the prompt.
+        """Return one stream per continuation; the streams compute the prompt once.
 
-        They may be read in any order, or their sequences run together by a Scheduler.
+        Read the streams in any order, or let a Scheduler run their sequences.
         """
-        alone: Options = {"num_beams": 1, **options}
-        chosen = self.options(**alone)
+        without_beams: Options = {"num_beams": 1, **options}
+        chosen = self.resolve_options(**without_beams)
         if chosen.num_beams > 1:
             raise InvalidArgumentError(
-                f"num_beams is {chosen.num_beams}: beam search has no text before it ends; call "
-                f"generate"
+                f"num_beams is {chosen.num_beams}: beam search can't stream its text; call generate"
             )
-        return self._streams(prompt, chosen)
+        return self._start_streams(prompt, chosen)
 
     def score(
         self,
@@ -224,127 +236,156 @@ class LanguageModel:
         stride: int | None = None,
         from_end_of_text: bool = False,
     ) -> TextScore:
-        """How probable each id of a text, or of ids, is after those before it.
+        """Compute the log probability of each token of a text, given the tokens before it.
 
-        A text is plain text, as in `generate`. What is longer than `context` ids is read in windows
-        that begin `stride` ids after each other, see `gpt2np.generation.scoring.score_text`. The first id has
-        no probability, NaN, except with `from_end_of_text`, which puts an end-of-text before it.
+        Args:
+            text: a text, read as in `generate`, or ids.
+            context, stride: length and distance of the windows of a text longer than the context;
+                see `gpt2np.generation.scoring.score_text`.
+            from_end_of_text: start after an end-of-text id, so that the first token has a log
+                probability, too; otherwise it has NaN.
 
         Raises:
-            InvalidArgumentError: an impossible id, context or stride; no end-of-text where needed.
+            InvalidArgumentError: an id, context or stride is out of its range, or there is no
+                end-of-text id.
         """
         from gpt2np.generation.scoring import score_text
 
         if from_end_of_text and self.bos_token_id is None:
             raise InvalidArgumentError(f"{self.name} has no end-of-text to put before the text")
         ids = self.tokenizer.encode(text, disallowed_special=()) if isinstance(text, str) else text
-        before = self.bos_token_id if from_end_of_text else None
-        return score_text(self.model, ids, context, stride, before)
+        prefix = self.bos_token_id if from_end_of_text else None
+        return score_text(self.model, ids, context, stride, prefix)
 
-    def _streams(self, prompt: Prompt, options: GenerationOptions) -> list[TextStream]:
-        text, ids = self._read(prompt)
-        options = self._with_word_ids(options)
+    def resolve_options(self, **options: Unpack[Options]) -> GenerationOptions:
+        """Return the options of a call with the defaults of the model, and a seed.
+
+        `num_beams` implies temperature 0 unless a temperature is given; a temperature or `best_of`
+        implies no beam search.
+
+        Raises:
+            InvalidArgumentError, TypeError: see `generate`.
+        """
+        names = [field.name for field in fields(GenerationOptions)]
+        if unknown := sorted(set(options) - set(names)):
+            raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(names)}")
+        given: dict[str, Any] = dict(options)
+        if given.get("num_beams", 1) != 1:
+            given.setdefault("temperature", 0.0)
+        elif given.get("temperature") or given.get("best_of"):
+            given.setdefault("num_beams", 1)
+        resolved = replace(self.defaults, **given)
+        return resolved if resolved.seed is not None else replace(resolved, seed=new_seed())
+
+    def _resolve_each(
+        self,
+        prompts: Sequence[Prompt],
+        per_prompt_options: Sequence[Options] | None,
+        options: Options,
+    ) -> list[GenerationOptions]:
+        """Return the options of each prompt, with consecutive seeds."""
+        if per_prompt_options is None:
+            per_prompt_options = [Options() for _ in prompts]
+        if len(per_prompt_options) != len(prompts):
+            raise InvalidArgumentError(
+                f"{len(prompts)} prompts with {len(per_prompt_options)} sets of options; give one "
+                f"set for each prompt"
+            )
+        seed, resolved = self.resolve_options(**options).seed or 0, []
+        for further in per_prompt_options:
+            given: Options = {**options, "seed": seed, **further}
+            resolved.append(self.resolve_options(**given))
+            seed += resolved[-1].n_drawn
+        return resolved
+
+    def _start_streams(self, prompt: Prompt, options: GenerationOptions) -> list[TextStream]:
+        text, ids = self._read_prompt(prompt)
+        options = self._encode_bad_words(options)
         streams = [
-            TextStream(self, text, ids, replace(options, seed=(options.seed or 0) + number))
-            for number in range(options.drawn)
+            TextStream(
+                self.model,
+                self.tokenizer,
+                text,
+                ids,
+                replace(options, seed=(options.seed or 0) + i),
+                eos_token_ids=self.eos_token_ids,
+                name=self.name,
+            )
+            for i in range(options.n_drawn)
         ]
         constraint = self._constraint(options)
         for stream in streams:
             stream.sequence.constraint = constraint
             if options.prompt_lookup or self.draft:
-                from gpt2np.generation.speculate import Speculation
+                from gpt2np.generation.speculation import Speculation
 
                 draft = None if options.prompt_lookup else self.draft
                 stream.sequence.speculation = Speculation(self.model, draft)
-        share_prompt([stream.sequence for stream in streams])
+        share_prefix([stream.sequence for stream in streams])
         return streams
 
-    def _beams(self, prompt: Prompt, options: GenerationOptions) -> Completion:
-        from gpt2np.generation.beam_texts import searched
+    def _beam_completion(self, prompt: Prompt, options: GenerationOptions) -> Completion:
+        from gpt2np.generation.beam_search import beam_completion
 
-        text, ids = self._read(prompt)
-        options = self._with_word_ids(options)
-        return searched(self, text, ids, options, self._constraint(options))
+        text, ids = self._read_prompt(prompt)
+        options = self._encode_bad_words(options)
+        return beam_completion(
+            self.model,
+            self.tokenizer,
+            text,
+            ids,
+            options,
+            eos_token_ids=self.eos_token_ids,
+            constraint=self._constraint(options),
+            name=self.name,
+        )
 
     def _constraint(self, options: GenerationOptions) -> Constraint | None:
         if not options.choices and options.regex is None:
             return None
         from gpt2np.constraints import text_constraint
 
-        tokens, special = self.tokenizer.vocabulary.token_bytes, self.tokenizer.special_tokens
-        size = self.model.config.vocab_size
         return text_constraint(
-            options, tokens, size, self.eos_token_ids, frozenset(special.values())
+            self.tokenizer.vocabulary.token_bytes,
+            self.model.config.vocab_size,
+            self.eos_token_ids,
+            frozenset(self.tokenizer.special_tokens.values()),
+            choices=options.choices,
+            regex=options.regex,
         )
 
-    def _read(self, prompt: Prompt) -> tuple[str, list[int]]:
-        """A prompt's text and ids."""
+    def _read_prompt(self, prompt: Prompt) -> tuple[str, list[int]]:
+        """Return a prompt's text and ids."""
         if isinstance(prompt, str):
             text, ids = prompt, self.tokenizer.encode(prompt, disallowed_special=())
         elif isinstance(prompt, bytes) or not _are_ids(prompt):
             raise InvalidArgumentError("a prompt must be a text or a list of ids")
         else:
-            ids = [int(number) for number in prompt]
-            whole = TextSoFar(self.tokenizer, GenerationOptions())
-            for number in ids:
-                whole.push(number)
-            whole.finish()
-            text = whole.text
+            ids = [int(token_id) for token_id in prompt]
+            detokenizer = StreamingDetokenizer(self.tokenizer, GenerationOptions())
+            for token_id in ids:
+                detokenizer.push(token_id)
+            detokenizer.finish()
+            text = detokenizer.text
         if not ids and self.bos_token_id is not None:
             ids = [self.bos_token_id]
         return text, ids
 
-    def _with_word_ids(self, options: GenerationOptions) -> GenerationOptions:
-        """The options with the texts among `bad_words` as ids, as they stand and after a space."""
-        words: list[tuple[int, ...]] = []
+    def _encode_bad_words(self, options: GenerationOptions) -> GenerationOptions:
+        """Add the ids of `bad_words`, with and without a space before them, to `bad_words_ids`."""
+        if not options.bad_words:
+            return options
+        texts: list[str] = []
         for word in options.bad_words:
-            if isinstance(word, str):
-                texts = [word] if word[0].isspace() else [word, " " + word]
-                words += [tuple(self.tokenizer.encode(t, disallowed_special=())) for t in texts]
-            else:
-                words.append(word)
-        return replace(options, bad_words=tuple(words)) if words else options
-
-    def _for_each(
-        self, prompts: Sequence[Prompt], each: Sequence[Options] | None, options: Options
-    ) -> list[GenerationOptions]:
-        """Each prompt's options, with seeds that are counted on."""
-        own: Sequence[Options] = [Options() for _ in prompts] if each is None else each
-        if len(own) != len(prompts):
-            raise InvalidArgumentError(f"{len(prompts)} prompts with {len(own)} sets of options")
-        seed, chosen = self.options(**options).seed or 0, []
-        for further in own:
-            given: Options = {**options, "seed": seed, **further}
-            chosen.append(self.options(**given))
-            seed += chosen[-1].drawn
-        return chosen
-
-    def options(self, **options: Unpack[Options]) -> GenerationOptions:
-        """What `generate` makes of options: with the defaults where none are given, and a seed.
-
-        Beams mean temperature 0, where no temperature is given, and a temperature no beams.
-
-        Raises:
-            InvalidArgumentError, TypeError: see `generate`.
-        """
-        known = [field.name for field in fields(GenerationOptions)]
-        if unknown := sorted(set(options) - set(known)):
-            raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(known)}")
-        given: dict[str, Any] = dict(options)
-        if given.get("num_beams", 1) != 1:
-            given.setdefault("temperature", 0.0)
-        elif given.get("temperature") or given.get("best_of"):
-            given.setdefault("num_beams", 1)
-        chosen = replace(self.defaults, **given)
-        if chosen.seed is None:
-            chosen = replace(chosen, seed=new_seed())
-        return chosen
+            texts += [word] if word[0].isspace() else [word, f" {word}"]
+        ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]
+        return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
 
 
-def _completions(parts: list[Completion | list[TextStream]]) -> list[Completion]:
-    return [part if isinstance(part, Completion) else together(part) for part in parts]
+def _completions(results: list[Completion | list[TextStream]]) -> list[Completion]:
+    return [result if isinstance(result, Completion) else pick_best(result) for result in results]
 
 
 def _are_ids(prompt: Sequence[int]) -> bool:
     is_list = isinstance(prompt, (Sequence, np.ndarray))
-    return is_list and all(isinstance(number, Integral) for number in prompt)
+    return is_list and all(isinstance(token_id, Integral) for token_id in prompt)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.chat.conversation import Conversation, Exchange
 from gpt2np.chat.template import ChatTemplate
 from gpt2np.errors import InvalidArgumentError, short_repr
-from gpt2np.generation.sampler import new_seed
+from gpt2np.generation.sampling import new_seed
 
 if TYPE_CHECKING:
     from gpt2np.generation import GenerationOptions
@@ -99,7 +99,7 @@ class ChatSession:
             InvalidArgumentError: a value is out of range.
         """
         given: Any = {**self._defaults, **options}
-        return self.lm.options(**given)
+        return self.lm.resolve_options(**given)
 
     def say(self, text: str) -> TextStream:
         """Add a message and start its answer.
@@ -197,7 +197,7 @@ class ChatSession:
         if self.cut_at is not None:
             answer = answer[: answer.index(self.cut_at)]
         self.conversation.exchanges[-1].answer = answer
-        if not sequence.start:
+        if not sequence.context_start:
             # After Ctrl-C within a step, the cache may hold keys of rejected draft tokens.
             n_valid = min(sequence.cache.length, sequence.length - 1)
             self._cache = sequence.cache

@@ -140,7 +140,7 @@ def _write_answer(session: "ChatSession", stream: "TextStream") -> None:
         print(flush=True)
     if session.left_out:
         print_stderr(f"(the context is full: the first {session.left_out} exchanges are left out)")
-    if stream.sequence.start:
+    if stream.sequence.context_start:
         window = stream.sequence.options.window
         print_stderr(f"(the context is full: the model sees only the last {window} tokens)")
     if session.cut_at is not None:

@@ -47,11 +47,11 @@ harness      lambada_openai of lm-evaluation-harness. The target is the last
              word with the space before it. It is correct if every token of the
              target is the most likely one. Perplexity is exp of the mean
              negative log probability of a target.
-gpt2-paper   The evaluation of the GPT-2 paper, whose code is not public, as far as
-             it is known. The target is the last token, which may be part of a
-             word. A second accuracy uses a stop-word filter: a stop word with a space
-             before it is never predicted. OpenAI's list is not public; the
-             default is a list of common English function words."""
+gpt2-paper   The evaluation of the GPT-2 paper, whose code is not public, as far
+             as it is known. The target is the last token, which may be part of
+             a word. A second accuracy uses a stop-word filter: a stop word with
+             a space before it is never predicted. OpenAI's list is not public;
+             the default is a list of common English function words."""
 
 _WIKITEXT = """Word and byte perplexity on WikiText.
 

@@ -83,9 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _create_page(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> "Page":
-    from gpt2np.explain import PARTS, explain
+    from gpt2np.explain import PROGRESS_STEPS, explain
 
-    with step_bar(PARTS, width=18) as start_step:
+    with step_bar(PROGRESS_STEPS, width=18) as start_step:
         return explain(
             lm,
             prompt,
@@ -95,7 +95,7 @@ def _create_page(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> 
             position=args.position,
             steps=args.steps,
             float64=not args.no_float64,
-            tell=start_step,
+            on_progress=start_step,
         )
 
 

@@ -108,7 +108,7 @@ def _generate(
     args: argparse.Namespace,
 ) -> int:
     """Continue one prompt; returns the exit code."""
-    beam_search = lm.options(**options).num_beams > 1
+    beam_search = lm.resolve_options(**options).num_beams > 1
     check_beam_options(args, beam_search=beam_search)
     if beam_search:
         completion, exit_code = lm.generate(prompt, **options), 0
@@ -132,7 +132,7 @@ def _run_streams(
 
     After Ctrl-C, the texts generated so far are printed.
     """
-    from gpt2np.generation.streaming import run_together, together
+    from gpt2np.generation.streaming import pick_best, run_streams
 
     signal.signal(signal.SIGINT, interrupt_handler)
     is_live = len(streams) == 1 and not args.json
@@ -142,12 +142,12 @@ def _run_streams(
             print("" if args.no_echo else prompt, end="", flush=True)
             write_stream(streams[0])
         else:
-            run_together(streams)
+            run_streams(streams)
     except KeyboardInterrupt:
         exit_code = 130
         for stream in streams:
             stream.cancel()
-    completion = together(streams)
+    completion = pick_best(streams)
     if is_live:
         print(flush=True)
     else:

@@ -205,6 +205,7 @@ _NAMES = (
 )
 _OPTION_NAMES = {
     "bad_words": "--bad-word",
+    "bad_words_ids": "--bad-word",
     "stop_token_ids": "--stop-id",
     "num_return_sequences": "--samples",
 }  # library name → option, where they differ

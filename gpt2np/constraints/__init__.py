@@ -1,20 +1,18 @@
-"""Texts of a given form: one of several choices, or what matches a regular expression.
+"""Constrained generation: texts out of several choices, or texts that match a regular expression.
 
-    syntax, characters    pattern → tree of sets of characters
-    utf8, automaton       tree → automaton over bytes, built as far as it is used
-    vocabulary_trie       automaton and vocabulary → which ids may come next
-    text                  the state of a text, as the decode loop uses it
+    syntax        pattern → syntax tree
+    characters    sets of characters, and their UTF-8 encodings
+    automaton     syntax tree → automaton over bytes, built on demand
+    token_mask    automaton and vocabulary → which ids may come next
 
-A token may hold half a character, or end in the middle of a word: as bytes are what is followed,
-every token that can still lead to a match is allowed, and no other.
+A token may hold half a character, or end inside of a word. The automaton reads bytes, so exactly
+those tokens are allowed that can still lead to a match.
 
-Two libraries that do this were tried first. llguidance 1.9 lets only one way of cutting a text into
-tokens through where the text is certain (of "Hello world" only "Hello", not "H" or "He"), and
-doesn't say when nothing matches; outlines-core 0.2 looks at every state beforehand, which takes 4
-seconds for .{1,100}x.
+Two libraries for this were tried first. llguidance 1.9 allows only one tokenization where the text
+is certain (of "Hello world" only "Hello", not "H" or "He"), and does not report a pattern that
+matches nothing. outlines-core 0.2 computes every state in advance, 4 seconds for .{1,100}x.
 """
 
-from gpt2np.constraints.protocol import Constraint
-from gpt2np.constraints.text import text_constraint
+from gpt2np.constraints.token_mask import Constraint, text_constraint
 
 __all__ = ["Constraint", "text_constraint"]

@@ -1,17 +1,17 @@
-r"""Patterns → trees: the regular subset of Python's regular expressions.
+r"""Regular expressions → syntax trees: the regular subset of Python's syntax.
 
-    abc  \.  \n  \x41  é      characters; \ before any sign makes it plain
+    abc  \.  \n  \x41  é      characters; \ before any sign makes it literal
     .                         any character but a line feed
-    [a-zé]  [^"\s]            one of these, or one that is none of them
-    \d \w \s \p{Greek}        digits, word characters, white space, a Unicode property; in
-    \D \W \S \P{Greek}        capitals: all others. As of the `regex` package, over all of Unicode
+    [a-zé]  [^"\s]            a set of characters, or its complement
+    \d \w \s \p{Greek}        digits, word characters, white space, a Unicode property; in capitals
+    \D \W \S \P{Greek}        the complements. All as in the `regex` package, over all of Unicode
     (ab)  (?:ab)  (?P<n>ab)   a group
-    ab|cd|                    one of several, perhaps nothing
-    * + ? {3} {2,5} {2,} {,5} repetition; a ? behind it changes nothing
+    ab|cd|                    alternatives, which may be empty
+    * + ? {3} {2,5} {2,} {,5} repetition; a ? after it has no effect
 
-The whole text must match, so a ^ at the pattern's beginning and a $ at its end do nothing.
-Whatever else Python knows (other anchors, back-references, look-around, flags, possessive and
-atomic parts) is refused by name.
+The whole text must match, so a leading ^ and a trailing $ have no effect. Any other syntax of
+Python (other anchors, back-references, look-around, flags, possessive quantifiers, atomic groups)
+is an error that names it.
 """
 
 from collections.abc import Iterable
@@ -19,42 +19,37 @@ from dataclasses import dataclass
 
 import regex
 
-from gpt2np.constraints.characters import (
-    Ranges,
-    character_set,
-    characters_of,
-    complement,
-)
+from gpt2np.constraints.characters import Ranges, character_set, characters_of, complement
 from gpt2np.errors import InvalidArgumentError, short_repr
 
-DEEPEST = 100
-"""How many groups may stand within each other."""
+MAX_DEPTH = 100
+"""Maximum nesting depth of groups."""
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """One character of a set."""
+    """One character out of a set."""
 
     characters: Ranges
 
 
 @dataclass(frozen=True)
 class Concatenation:
-    """Parts one after another; without any, nothing."""
+    """A sequence of parts; without parts, the empty text."""
 
     parts: tuple["Tree", ...] = ()
 
 
 @dataclass(frozen=True)
 class Alternation:
-    """One of several."""
+    """One of several branches."""
 
     branches: tuple["Tree", ...]
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """`part`, `least` to `most` times; None is without limit."""
+    """`least` to `most` repetitions of a part; None for no limit."""
 
     part: "Tree"
     least: int
@@ -67,17 +62,17 @@ _ANY_BUT_LINE_FEED = complement(((0x0A, 0x0A),))
 _CONTROLS = {"n": 0x0A, "t": 0x09, "r": 0x0D, "f": 0x0C, "v": 0x0B, "a": 0x07}
 _HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
 _COUNTS = regex.compile(r"\{(?:(?P<exact>[0-9]+)|(?P<least>[0-9]*),(?P<most>[0-9]*))\}")
-_LONGEST_COUNTS = 20  # characters; such numbers are refused later
+_MAX_COUNTS_LENGTH = 20  # characters
 _SIMPLE_REPETITIONS = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _GROUP_START = regex.compile(r"\((?:\?:|\?P?<[^\W\d]\w*>|(?!\?))")
 _PROPERTY = regex.compile(r"\\[pP](?:\{\^?[\w\s=:.-]+\}|[A-Za-z])")
 _SET_OPERATIONS = ("[:", "[.", "[=", "--", "&&", "||", "~~")
-_OTHER_ANCHORS = "anchors but ^ at the beginning and $ at the end, which do nothing"
-_ESCAPES_REFUSED = {
+_OTHER_ANCHORS = "anchors other than a leading ^ and a trailing $"
+_UNSUPPORTED_ESCAPES = {
     **dict.fromkeys("0123456789gk", r"back-references and octal numbers (write \x00)"),
     **dict.fromkeys("bBmMAzZG", _OTHER_ANCHORS),
 }
-_GROUPS_REFUSED = {
+_UNSUPPORTED_GROUPS = {
     "(?=": "look-ahead",
     "(?!": "look-ahead",
     "(?<=": "look-behind",
@@ -94,16 +89,16 @@ _GROUPS_REFUSED = {
 
 
 def parse(pattern: str) -> Tree:
-    """The tree of a pattern.
+    """Parse a pattern.
 
     Raises:
-        InvalidArgumentError: it is malformed, or asks for what is not regular.
+        InvalidArgumentError: the pattern is malformed, or uses unsupported syntax.
     """
     return _Parser(pattern).parse()
 
 
 def literals(texts: Iterable[str]) -> Tree:
-    """The tree of a choice between texts."""
+    """Return the tree of a choice between texts."""
     return Alternation(tuple(Concatenation(tuple(map(_literal, text))) for text in texts))
 
 
@@ -112,12 +107,12 @@ def _literal(character: str) -> OneOf:
 
 
 def _only_code(characters: Ranges) -> int | None:
-    """The code point of a set's only character, None of another set."""
+    """Return the code point of a set with one character, None for other sets."""
     return characters[0][0] if len(characters) == 1 and len(set(characters[0])) == 1 else None
 
 
 class _Parser:
-    """Recursive descent; `at` is the place in the pattern."""
+    """A recursive descent parser; `at` is the offset in the pattern."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -132,7 +127,7 @@ class _Parser:
 
     def _alternation(self) -> Tree:
         branches = [self._sequence()]
-        while self._take("|"):
+        while self._skip("|"):
             branches.append(self._sequence())
         return branches[0] if len(branches) == 1 else Alternation(tuple(branches))
 
@@ -142,32 +137,32 @@ class _Parser:
             if self._next() == "$" and self.at == len(self.pattern) - 1:
                 self.at += 1
             else:
-                parts.append(self._repeated(self._atom()))
+                parts.append(self._repetition(self._atom()))
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
-    def _repeated(self, part: Tree) -> Tree:
+    def _repetition(self, part: Tree) -> Tree:
         counts = self._counts()
         if counts is None:
             return part
         least, most = counts
         if most is not None and most < least:
-            raise self._error(f"a repetition of at least {least} and at most {most}")
-        if self._take("+"):
-            raise self._refused("possessive repetition")
-        self._take("?")  # lazy: the same texts match
+            raise self._error(f"repetition of at least {least} and at most {most}")
+        if self._skip("+"):
+            raise self._unsupported("possessive quantifiers")
+        self._skip("?")  # a lazy quantifier matches the same texts
         if self._counts() is not None:
-            raise self._error("a repetition of a repetition; use a group")
+            raise self._error("repetition of a repetition; use a group")
         return Repetition(part, least, most)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """The numbers of a repetition that stands here, if one does."""
-        if found := _COUNTS.match(self.pattern, self.at):
-            if found.end() - self.at > _LONGEST_COUNTS:
-                raise self._error("too large a repetition")
-            self.at = found.end()
-            if exact := found["exact"]:
+        """Parse the counts of a repetition; None if there is none here."""
+        if counts := _COUNTS.match(self.pattern, self.at):
+            if counts.end() - self.at > _MAX_COUNTS_LENGTH:
+                raise self._error("repetition counts too large")
+            self.at = counts.end()
+            if exact := counts["exact"]:
                 return int(exact), int(exact)
-            return int(found["least"] or 0), int(found["most"]) if found["most"] else None
+            return int(counts["least"] or 0), int(counts["most"]) if counts["most"] else None
         if self._next() in _SIMPLE_REPETITIONS:
             self.at += 1
             return _SIMPLE_REPETITIONS[self.pattern[self.at - 1]]
@@ -182,11 +177,11 @@ class _Parser:
         if character == "\\":
             return OneOf(self._escape())
         if character in "^$":
-            raise self._refused(_OTHER_ANCHORS)
+            raise self._unsupported(_OTHER_ANCHORS)
         if character in "*+?" or _COUNTS.match(self.pattern, self.at):
             raise self._error(f"nothing to repeat before {character}")
         if character == "{":
-            raise self._error(r"a { that begins no repetition; write \{ for the sign")
+            raise self._error(r"{ without counts; write \{ for the character")
         self.at += 1
         return OneOf(_ANY_BUT_LINE_FEED) if character == "." else _literal(character)
 
@@ -194,51 +189,50 @@ class _Parser:
         start = _GROUP_START.match(self.pattern, self.at)
         if start is None:
             rest = self.pattern[self.at :]
-            known = (what for mark, what in _GROUPS_REFUSED.items() if rest.startswith(mark))
-            raise self._refused(next(known, "flags and other extensions after (?"))
-        if self.depth == DEEPEST:
-            raise self._error(f"more than {DEEPEST} groups within each other")
+            known = (name for mark, name in _UNSUPPORTED_GROUPS.items() if rest.startswith(mark))
+            raise self._unsupported(next(known, "flags and other extensions after (?"))
+        if self.depth == MAX_DEPTH:
+            raise self._error(f"more than {MAX_DEPTH} nested groups")
         opened, self.at, self.depth = self.at, start.end(), self.depth + 1
         tree = self._alternation()
-        if not self._take(")"):
+        if not self._skip(")"):
             self.at = opened
-            raise self._error("a ( that is not closed")
+            raise self._error("( is not closed")
         self.depth -= 1
         return tree
 
     def _class(self) -> Ranges:
         opened = self.at
         self.at += 1
-        negated = self._take("^")
-        found: list[tuple[int, int]] = []
+        is_negated = self._skip("^")
+        ranges: list[tuple[int, int]] = []
         first = True
         while first or self._next() != "]":
             if self.at == len(self.pattern):
                 self.at = opened
-                raise self._error("a [ that is not closed")
-            found += self._class_item()
+                raise self._error("[ is not closed")
+            ranges += self._class_item()
             first = False
         self.at += 1
-        return complement(character_set(found)) if negated else character_set(found)
+        return complement(character_set(ranges)) if is_negated else character_set(ranges)
 
     def _class_item(self) -> Ranges:
-        """A character, a range, or an escape for several."""
+        """Parse a character, a range, or an escape."""
         start = self.at
         if self.pattern.startswith(_SET_OPERATIONS, start):
-            raise self._refused(r"set operations and named classes (a plain sign needs a \)")
+            raise self._unsupported(r"set operations and named classes (a literal sign needs a \)")
         low = self._class_character()
-        ranged = self._next() == "-" and self.pattern[self.at + 1 : self.at + 2] not in ("", "]")
-        if not ranged:
+        if self._next() != "-" or self.pattern[self.at + 1 : self.at + 2] in ("", "]"):
             return low
         if self.pattern.startswith(_SET_OPERATIONS, self.at):
-            raise self._refused(r"set operations (a plain sign needs a \)")
+            raise self._unsupported(r"set operations (a literal sign needs a \)")
         self.at += 1
         high = self._class_character()
         first, last = _only_code(low), _only_code(high)
         if first is None or last is None or first > last:
             text = self.pattern[start : self.at]
             self.at = start
-            raise self._error(f"{text}, which is no range of characters")
+            raise self._error(f"{text} is not a range of characters")
         return character_set([(first, last)])
 
     def _class_character(self) -> Ranges:
@@ -249,33 +243,33 @@ class _Parser:
 
     def _escape(self, *, in_class: bool = False) -> Ranges:
         kind = self.pattern[self.at + 1 : self.at + 2]
-        if kind in _ESCAPES_REFUSED and not (in_class and kind == "b"):
-            raise self._refused(_ESCAPES_REFUSED[kind])
+        if kind in _UNSUPPORTED_ESCAPES and not (in_class and kind == "b"):
+            raise self._unsupported(_UNSUPPORTED_ESCAPES[kind])
         if kind and kind in "dDwWsS":
             self.at += 2
             return characters_of(f"\\{kind}")
         if kind and kind in "pP":
             return self._property()
         if kind in _HEX_DIGITS:
-            return self._numbered(_HEX_DIGITS[kind])
+            return self._hex_escape(_HEX_DIGITS[kind])
         if kind == "" or (kind.isascii() and kind.isalpha() and kind not in {*_CONTROLS, "b"}):
-            raise self._error(f"the escape \\{kind} means nothing")
+            raise self._error(f"unknown escape \\{kind}")
         self.at += 2
         code = 0x08 if kind == "b" else _CONTROLS.get(kind, ord(kind))
         return character_set([(code, code)])
 
     def _property(self) -> Ranges:
-        found = _PROPERTY.match(self.pattern, self.at)
+        match = _PROPERTY.match(self.pattern, self.at)
         try:
-            characters = characters_of(found[0]) if found else ()
+            characters = characters_of(match[0]) if match else ()
         except regex.error:
-            found = None
-        if found is None:
-            raise self._error("an unknown Unicode property")
-        self.at = found.end()
+            match = None
+        if match is None:
+            raise self._error("unknown Unicode property")
+        self.at = match.end()
         return characters
 
-    def _numbered(self, digits: int) -> Ranges:
+    def _hex_escape(self, digits: int) -> Ranges:
         text = self.pattern[self.at + 2 : self.at + 2 + digits]
         is_hex = len(text) == digits and all(digit in "0123456789abcdefABCDEF" for digit in text)
         if not is_hex or int(text, 16) > 0x10FFFF:
@@ -284,21 +278,21 @@ class _Parser:
         return character_set([(int(text, 16), int(text, 16))])
 
     def _next(self) -> str:
-        """The character here; at the end a lone surrogate, which is equal to nothing else."""
+        """Return the next character; at the end a lone surrogate, which equals no other."""
         return self.pattern[self.at] if self.at < len(self.pattern) else "\ud800"
 
-    def _take(self, character: str) -> bool:
-        taken = self._next() == character
-        self.at += taken
-        return taken
+    def _skip(self, character: str) -> bool:
+        is_next = self._next() == character
+        self.at += is_next
+        return is_next
 
-    def _error(self, what: str) -> InvalidArgumentError:
+    def _error(self, problem: str) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"the pattern {short_repr(self.pattern)} has at offset {self.at} {what}"
+            f"the pattern {short_repr(self.pattern)} is malformed at offset {self.at}: {problem}"
         )
 
-    def _refused(self, what: str) -> InvalidArgumentError:
+    def _unsupported(self, feature: str) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"the pattern {short_repr(self.pattern)} asks at offset {self.at} for what a constraint "
-            f"can't do: {what}"
+            f"the pattern {short_repr(self.pattern)} uses unsupported syntax at offset {self.at}: "
+            f"{feature}"
         )

@@ -24,14 +24,14 @@ from gpt2np.evaluation.result import (
     ignore_progress,
 )
 from gpt2np.generation.scoring import (
-    Ids,
     Span,
-    checked_window,
+    check_window,
     score_windows,
     strided_count,
     strided_spans,
     windows_of,
 )
+from gpt2np.kernels.array import IntArray
 from gpt2np.language_model import LanguageModel
 
 
@@ -149,7 +149,7 @@ def perplexity(
     Raises:
         InvalidArgumentError: an invalid context or stride, or no token can be scored.
     """
-    context, stride = checked_window(lm.model, context, stride)
+    context, stride = check_window(lm.model, context, stride)
     prefix = [require_bos_token_id(lm)] if from_end_of_text else []
     encoded = [
         np.array([*prefix, *lm.tokenizer.encode(text, disallowed_special=())], np.int64)
@@ -183,7 +183,7 @@ def perplexity(
 
 def _score(
     lm: LanguageModel,
-    texts: Sequence[Ids],
+    texts: Sequence[IntArray],
     context: int,
     stride: int,
     on_progress: ProgressCallback,
@@ -204,6 +204,6 @@ def _score(
     return log_probability, guide_mean / weights if weights else math.nan
 
 
-def _spans(texts: Sequence[Ids], context: int, stride: int) -> Iterator[tuple[Ids, Span]]:
+def _spans(texts: Sequence[IntArray], context: int, stride: int) -> Iterator[tuple[IntArray, Span]]:
     """Yield the windows of all texts lazily; a small stride gives many."""
     return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))

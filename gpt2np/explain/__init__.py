@@ -1,14 +1,15 @@
-"""A page that shows what a model does with a prompt.
+"""An HTML page that shows what a model does with a prompt, number by number.
 
     page = explain(gpt2np.load("bundled"), "The little fox")
     Path("page.html").write_text(page.html, encoding="utf-8")
 
-run            one forward pass with everything kept
-*_panel        the panels, in the order of the data's way; each computes its numbers and its markup
-numbers        the numbers' names, so that every one can be checked against the library
-html, picture, chart   markup; page.html, page.css and page.js are put into the one file
+page                   the page and its order of sections, with page.html, page.css and page.js
+run                    one traced pass over the prompt
+tokens, embedding, attention, block, output, generation, audit
+                       the sections; each computes its numbers and its markup
+markup, figures        HTML helpers, numbers that can be checked, pictures and charts
 """
 
-from gpt2np.explain.page import PARTS, Page, explain
+from gpt2np.explain.page import PROGRESS_STEPS, Page, explain
 
-__all__ = ["PARTS", "Page", "explain"]
+__all__ = ["PROGRESS_STEPS", "Page", "explain"]

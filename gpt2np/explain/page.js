@@ -103,7 +103,7 @@
     return low + (high - low) * (place % 1) || 1;
   }
 
-  /** The same picture as gpt2np/explain/picture.py makes: opacity for size, a colour for the sign. */
+  /** The same picture as gpt2np/explain/figures.py makes: opacity for size, a colour for the sign. */
   function draw(image, { shape, data }, limit) {
     const canvas = document.createElement("canvas");
     [canvas.height, canvas.width] = shape;
@@ -306,7 +306,7 @@
     });
   }
 
-  // The logit lens: the five likeliest of a cell.
+  // The logit lens: the five most likely tokens of a cell.
 
   function showCell(cell) {
     const [layer, at] = [Number(cell.dataset.layer), Number(cell.dataset.token)];
@@ -441,7 +441,7 @@
     const named = { top_k: "top-k", top_p: "top-p", min_p: "min-p" };
     const by = Object.entries(lost).filter(([, share]) => share > 0).map(([name, share]) => `${chance(share)} by ${named[name]}`);
     const words = temperature === 0
-      ? "Temperature 0: always the likeliest token."
+      ? "Temperature 0: always the most likely token."
       : `Kept: ${count.toLocaleString("en")} of ${logits.length.toLocaleString("en")} tokens with ${chance(mass)} of the probability at this temperature. ` +
         (by.length ? `Discarded: ${by.join(", ")}.` : "Nothing is discarded.");
     const says = find("#mass-says");

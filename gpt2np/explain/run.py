@@ -1,6 +1,6 @@
-"""One forward pass of a prompt with everything kept, and what the reader is to look at.
+"""One traced pass over a prompt, and the layer, head and tokens that the page focuses on.
 
-Shape letters: N tokens of the window, C channels, H heads, D head size, T tokens seen, F MLP width,
+Shape letters: N tokens of the window, C channels, H heads, D head size, T keys, F MLP width,
 V vocabulary, L layers.
 """
 
@@ -8,32 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
+from gpt2np.explain.markup import token_markup
 from gpt2np.interp import trace
 from gpt2np.interp.summary import token_bytes
+from gpt2np.kernels.array import Array
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2, GPT2Config
 
-Array = NDArray[Any]
-
-MOST_TOKENS = 64
-"""Of one page: beyond it the attention patterns are too small to see, and the file too large."""
+MAX_TOKENS = 64
+"""Tokens per page; with more, the patterns are too small to see and the file is too large."""
 
 
 @dataclass(frozen=True)
 class Focus:
-    """What is opened on the page.
+    """The details that the page opens.
 
     Attributes:
-        layer: the block that is opened.
-        head: of its heads, the one whose query, key and value are shown.
-        position: the token that is followed through the block.
-        key: the token that the head looks at from there.
+        layer: the block.
+        head: the head whose query, key and value are shown.
+        position: the token that is followed through the block, also the query.
+        key: the token that the head attends to.
     """
 
     layer: int
@@ -44,15 +42,15 @@ class Focus:
 
 @dataclass(frozen=True)
 class Run:
-    """A prompt's way through the model.
+    """A traced pass over a prompt.
 
     Attributes:
         lm: the model and its tokenizer.
         prompt: the whole prompt.
-        all_ids: its ids, or the one that an empty prompt stands for.
-        window: which of them the page is about; to the model they are the whole text.
-        arrays: every point of the forward pass by its name, see `gpt2np.model.hooks`.
-        focus: what is opened.
+        all_ids: ids of the prompt; of an empty prompt, the BOS token.
+        window: the slice of ids that the page shows and that the model receives.
+        arrays: hook point → array of the pass, see `gpt2np.model.hooks`.
+        focus: the details to open.
     """
 
     lm: LanguageModel
@@ -64,7 +62,7 @@ class Run:
 
     @property
     def ids(self) -> list[int]:
-        """The ids that the page is about, (N,)."""
+        """Ids of the window, (N,)."""
         return self.all_ids[self.window]
 
     @property
@@ -74,15 +72,28 @@ class Run:
 
     @property
     def config(self) -> GPT2Config:
-        """The model's shape."""
+        """The model's config."""
         return self.lm.model.config
 
-    def bytes_of(self, number: int) -> bytes:
-        """A token's bytes; a row of the model that no token has is named by its number."""
-        return token_bytes([number], self.lm.tokenizer.vocabulary.token_bytes)[0]
+    @property
+    def layer_labels(self) -> list[str]:
+        """Labels of the residual stream before the first block and after each, (L+1,)."""
+        return ["start", *map(str, range(self.config.n_layer))]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return a token's bytes; an id without a token is shown as a number."""
+        return token_bytes([token_id], self.lm.tokenizer.vocabulary.token_bytes)[0]
+
+    def token(self, token_id: int) -> str:
+        """Return the markup of a token."""
+        return token_markup(self.token_bytes(token_id))
+
+    def numbered_token(self, position: int) -> str:
+        """Return the markup of a position and its token."""
+        return f"{position} {self.token(self.ids[position])}"
 
     def residual(self, layer: int) -> Array:
-        """The residual stream (N, C) that goes into block `layer`; that after the last is L."""
+        """Return the residual stream (N, C) before a block; layer L is the output of the last."""
         return self.arrays[f"blocks.{layer - 1}.resid" if layer else "embed"]
 
 
@@ -95,53 +106,53 @@ def run_prompt(
     head: int | None = None,
     position: int | None = None,
 ) -> Run:
-    """The prompt, or a window of its tokens, through the model, with every inner array kept.
+    """Run a prompt, or a window of its tokens, and keep all activations.
 
-    What is not chosen is: the block in the middle, the last token, and the head that looks there
-    most at one other token than the first, which many heads look at when they have nothing to do.
+    Defaults: the middle block, the last token, and the head with the largest weight from that token
+    to any other than the first, which is the usual target of idle heads.
 
     Raises:
         ContextLengthError: more tokens than a page or the model's context can hold.
-        InvalidArgumentError: a window, layer, head or position that there is not.
-        CheckpointError: the logits are infinite or not numbers.
+        InvalidArgumentError: a window, layer, head or position out of range.
+        CheckpointError: the logits are infinite or NaN.
     """
     ids = lm.tokenizer.encode(prompt, disallowed_special=())
     if not ids and lm.bos_token_id is not None:
         ids = [lm.bos_token_id]
     if not ids:
         raise InvalidArgumentError("the prompt is empty; give a text of at least one token")
-    chosen = _checked_window(ids, window, lm.model.config)
-    with np.errstate(over="ignore", invalid="ignore"):  # it is told below, by name
-        arrays = trace(lm.model, ids[chosen])
+    window = _resolve_window(ids, window, lm.model.config)
+    with np.errstate(over="ignore", invalid="ignore"):  # reported as CheckpointError below
+        arrays = trace(lm.model, ids[window])
     if not np.isfinite(arrays["logits"]).all():
         raise CheckpointError("the model's logits are not numbers: its weights are damaged")
-    focus = _focus(lm.model.config, arrays, layer, head, position)
-    return Run(lm, prompt, ids, chosen, arrays, focus)
+    focus = _choose_focus(lm.model.config, arrays, layer, head, position)
+    return Run(lm, prompt, ids, window, arrays, focus)
 
 
-def _checked_window(ids: list[int], window: slice | None, config: GPT2Config) -> slice:
-    n, most = len(ids), min(MOST_TOKENS, config.n_positions)
-    given = window or slice(None)
-    start, stop = given.start or 0, n if given.stop is None else given.stop
-    if not (is_whole(start) and is_whole(stop)) or given.step not in (None, 1):
+def _resolve_window(ids: list[int], window: slice | None, config: GPT2Config) -> slice:
+    n, limit = len(ids), min(MAX_TOKENS, config.n_positions)
+    bounds = window or slice(None)
+    start, stop = bounds.start or 0, n if bounds.stop is None else bounds.stop
+    if not (is_integer(start) and is_integer(stop)) or bounds.step not in (None, 1):
         raise InvalidArgumentError(
-            f"the window is {given}; it must be slice(START, STOP), two whole numbers"
+            f"the window is {bounds}; it must be slice(START, STOP) with two integers"
         )
     if not 0 <= start < stop <= n:
         raise InvalidArgumentError(
             f"the window {start}:{stop} is not within the prompt's {n} tokens; "
             f"choose START:STOP with 0 ≤ START < STOP ≤ {n}"
         )
-    if stop - start > most:
-        whole = f"the prompt has {n} tokens" if window is None else f"the window has {stop - start}"
+    if stop - start > limit:
+        size = f"the prompt has {n} tokens" if window is None else f"the window has {stop - start}"
         raise ContextLengthError(
-            f"{whole}, and a page holds at most {most}; choose some of them with --window "
-            f"START:STOP, for example --window {max(0, n - most)}:{n} for the last"
+            f"{size}, and a page holds at most {limit}; select a part with --window START:STOP, "
+            f"for example --window {max(0, n - limit)}:{n} for the last {limit}"
         )
     return slice(start, stop)
 
 
-def _focus(
+def _choose_focus(
     config: GPT2Config,
     arrays: Mapping[str, Array],
     layer: int | None,
@@ -149,24 +160,24 @@ def _focus(
     position: int | None,
 ) -> Focus:
     n = len(arrays["embed"])
-    layer = _checked("layer", layer, config.n_layer, default=config.n_layer // 2)
-    position = _checked("position", position, n, default=n - 1)
+    layer = _resolve_index("layer", layer, config.n_layer, default=config.n_layer // 2)
+    position = _resolve_index("position", position, n, default=n - 1)
     rows = arrays[f"blocks.{layer}.attn.pattern"][:, position]  # (H, T)
-    others = rows[:, 1:position] if position > 1 else rows[:, : position + 1]
-    strongest = int(others.max(axis=1).argmax())
-    head = _checked("head", head, config.n_head, default=strongest)
-    key = int(others[head].argmax()) + (1 if position > 1 else 0)
+    weights = rows[:, 1:position] if position > 1 else rows[:, : position + 1]
+    strongest = int(weights.max(axis=1).argmax())
+    head = _resolve_index("head", head, config.n_head, default=strongest)
+    key = int(weights[head].argmax()) + (1 if position > 1 else 0)
     return Focus(layer, head, position, key)
 
 
-def _checked(name: str, value: int | None, count: int, default: int) -> int:
+def _resolve_index(name: str, value: int | None, count: int, default: int) -> int:
     if value is None:
         return default
-    if not is_whole(value) or not 0 <= value < count:
+    if not is_integer(value) or not 0 <= value < count:
         raise InvalidArgumentError(f"there is no {name} {value}; choose from 0 to {count - 1}")
     return int(value)
 
 
-def is_whole(value: object) -> bool:
-    """Whether it is an integer, of Python or of NumPy, and so can count or name a place."""
+def is_integer(value: object) -> bool:
+    """Whether a value is a Python or NumPy integer, and not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)

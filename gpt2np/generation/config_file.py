@@ -1,8 +1,8 @@
-"""What a model's `generation_config.json` proposes."""
+"""A model's `generation_config.json`: default options and end-of-text ids."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,16 @@ from gpt2np.generation.options import GenerationOptions
 
 GENERATION_CONFIG_FILE = "generation_config.json"
 
-# Options that a file has no say in: they are about one call, not about the model.
-_OF_A_CALL = {
-    *(
-        "seed",
-        "stop",
-        "stop_token_ids",
-        "stop_regex",
-        "num_return_sequences",
-        "best_of",
-        "window",
-        "prompt_lookup",
-    ),
-    *("logprobs", "prompt_logprobs", "choices", "regex", "logit_bias", "bad_words", "ignore_eos"),
-    *("presence_penalty", "frequency_penalty"),  # transformers has none
+# Options that are not read from the file: they belong to one call, not to a model.
+_PER_CALL = {
+    *("seed", "stop", "stop_token_ids", "stop_regex", "window", "ignore_eos", "choices", "regex"),
+    *("num_return_sequences", "best_of", "prompt_lookup", "logprobs", "prompt_logprobs"),
+    *("logit_bias", "bad_words", "bad_words_ids"),  # bad_words_ids is read by _bad_words_ids
+    *("presence_penalty", "frequency_penalty"),  # not in transformers
 }
 
-# What would change the text in transformers and isn't done here → the values that change nothing.
-_NOT_DONE: dict[str, tuple[object, ...]] = {
+# Keys that change the text in transformers and are not supported → values without effect.
+_UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
     "penalty_alpha": (0,),
@@ -46,12 +38,12 @@ _NOT_DONE: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """What a model's `generation_config.json` says.
+    """The content of a `generation_config.json`.
 
     Attributes:
-        options: those it proposes, with gpt2np's own defaults for what it doesn't say.
-        eos_token_ids: the ids that end a text, if it names any.
-        ignored: the keys that ask for something that gpt2np doesn't do.
+        options: the options in the file, and gpt2np's defaults for the others.
+        eos_token_ids: the end-of-text ids, if the file names any.
+        ignored: keys that gpt2np does not support.
     """
 
     options: GenerationOptions = field(default_factory=GenerationOptions)
@@ -60,49 +52,53 @@ class GenerationConfig:
 
 
 def read_generation_config(folder: Path) -> GenerationConfig:
-    """What a folder's `generation_config.json` says; nothing, if there is none.
+    """Read a folder's `generation_config.json`; without the file, return the defaults.
 
     Raises:
-        CheckpointError: the file is damaged or holds an impossible value.
+        CheckpointError: the file is damaged or has a value out of its range.
     """
     path = folder / GENERATION_CONFIG_FILE
-    if not os.path.lexists(path):  # a link to nothing is not as if there were none
+    if not os.path.lexists(path):  # a broken link is an error
         return GenerationConfig()
     content = read_json_object(path, CheckpointError, max_bytes=SMALL_JSON_BYTES)
     ignored = [
         name
-        for name, harmless in _NOT_DONE.items()
+        for name, harmless in _UNSUPPORTED.items()
         if content.get(name) is not None and content[name] not in harmless
     ]
     eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
-    chosen = _proposed(content, str(path), eos_token_ids)
-    if chosen.get("num_beams", 1) != 1:
-        if content.get("do_sample"):  # of transformers' two kinds of beam search, the random one
+    options = _read_options(content)
+    if banned := _bad_words_ids(content, str(path), eos_token_ids):
+        options["bad_words_ids"] = banned
+    if options.get("num_beams", 1) != 1:
+        if content.get("do_sample"):  # beam sampling
             ignored.append("num_beams")
-            del chosen["num_beams"]
+            del options["num_beams"]
         else:
-            chosen["temperature"] = 0.0
+            options["temperature"] = 0.0
     try:
-        options = replace(GenerationOptions(), **chosen)
+        defaults = GenerationOptions(**options)
     except InvalidArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
-    return GenerationConfig(options, eos_token_ids, tuple(ignored))
+    return GenerationConfig(defaults, eos_token_ids, tuple(ignored))
 
 
-def _proposed(
-    content: Mapping[str, Any], source: str, eos_token_ids: frozenset[int]
-) -> dict[str, Any]:
-    known = {each.name for each in fields(GenerationOptions)} - _OF_A_CALL
-    chosen = {name: content[name] for name in known if content.get(name) is not None}
+def _read_options(content: Mapping[str, Any]) -> dict[str, Any]:
+    names = {option.name for option in fields(GenerationOptions)} - _PER_CALL
+    options = {name: content[name] for name in names if content.get(name) is not None}
     if content.get("do_sample") is False:
-        chosen["temperature"] = 0.0
+        options["temperature"] = 0.0
+    return options
+
+
+def _bad_words_ids(
+    content: Mapping[str, Any], source: str, eos_token_ids: frozenset[int]
+) -> list[Any]:
+    """Return `bad_words_ids` and `suppress_tokens`, without the end-of-text ids."""
     words = _list(content, "bad_words_ids", source)
-    # As in transformers, an end of the text can't be a bad word.
+    # As in transformers, an end-of-text id is not a bad word.
     words = [word for word in words if word not in [[end] for end in eos_token_ids]]
-    single = [[number] for number in _list(content, "suppress_tokens", source)]
-    if words or single:
-        chosen["bad_words"] = [*words, *single]
-    return chosen
+    return [*words, *([token_id] for token_id in _list(content, "suppress_tokens", source))]
 
 
 def _list(content: Mapping[str, Any], name: str, source: str) -> list[Any]:

@@ -1,28 +1,25 @@
-"""Log probabilities of ids, in the model's own distribution: before any penalty or filter."""
+"""Log probabilities of tokens in the model's own distribution, before penalties and filters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpt2np.generation.finite_logits import finite_logits
+from gpt2np.generation.logits_processors import compute_logits
+from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
 
-Array = NDArray[Any]
-
-_BLOCK = 64  # tokens whose logits are held at a time
+_CHUNK = 64  # tokens whose logits are in memory at a time
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """One token of a text.
+    """The log probability of one token, and of the most likely tokens at its position.
 
     Attributes:
         id: the token.
-        logprob: the natural logarithm of its probability after the tokens before it.
-        top: the likeliest tokens in its place with theirs, the likeliest first.
+        logprob: its natural log probability, given the tokens before it.
+        top: the most likely tokens with their log probabilities, the most likely first.
     """
 
     id: int
@@ -31,7 +28,7 @@ class TokenLogprob:
 
 
 def log_softmax(logits: Array) -> Array:
-    """Logits (…, V) → log probabilities (…, V), float64."""
+    """Return log probabilities: logits (…, V) → (…, V), float64."""
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
@@ -39,29 +36,36 @@ def log_softmax(logits: Array) -> Array:
 
 
 def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
-    """What the logits (V) say about an id, and the `top` likeliest; of equals the lower first."""
-    logs = log_softmax(logits)
-    likeliest: list[tuple[int, float]] = []
+    """Return the log probability of an id in logits (V,), with the `top` most likely ids.
+
+    Among equal logits the lower id comes first.
+    """
+    logprobs = log_softmax(logits)
+    most_likely: list[tuple[int, float]] = []
     if top:
         top = min(top, len(logits))
-        among = np.flatnonzero(logits >= np.partition(logits, -top)[-top])
-        order = among[np.argsort(-logits[among], kind="stable")][:top]
-        likeliest = [(int(i), float(logs[i])) for i in order]
-    return TokenLogprob(int(token_id), float(logs[token_id]), tuple(likeliest))
+        candidates = np.flatnonzero(logits >= np.partition(logits, -top)[-top])
+        order = candidates[np.argsort(-logits[candidates], kind="stable")][:top]
+        most_likely = [(int(i), float(logprobs[i])) for i in order]
+    return TokenLogprob(int(token_id), float(logprobs[token_id]), tuple(most_likely))
 
 
 def text_logprobs(model: GPT2, ids: Sequence[int], top: int, cache: KVCache) -> list[TokenLogprob]:
-    """Those of ids[1:], each after all before it; the logits of 64 tokens are held at a time.
+    """Return the log probability of each of ids[1:], given the ids before it.
 
-    `cache`, empty before, holds all but the last id afterwards.
+    Args:
+        model: the model.
+        ids: the text.
+        top: how many of the most likely ids to return at each position.
+        cache: an empty cache; afterwards it holds the keys and values of ids[:-1].
 
     Raises:
-        CheckpointError: the logits are infinite or not numbers.
+        CheckpointError: the logits are infinite or NaN.
     """
-    found = []
-    for start in range(0, len(ids) - 1, _BLOCK):
-        stop = min(start + _BLOCK, len(ids) - 1)
-        logits = finite_logits(model, [ids[start:stop]], [cache])
-        following = ids[start + 1 : stop + 1]
-        found += [token_logprob(row, i, top) for row, i in zip(logits, following, strict=True)]
-    return found
+    logprobs = []
+    for start in range(0, len(ids) - 1, _CHUNK):
+        stop = min(start + _CHUNK, len(ids) - 1)
+        logits = compute_logits(model, [ids[start:stop]], [cache])
+        targets = ids[start + 1 : stop + 1]
+        logprobs += [token_logprob(row, i, top) for row, i in zip(logits, targets, strict=True)]
+    return logprobs

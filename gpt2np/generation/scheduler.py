@@ -1,17 +1,20 @@
-"""Many sequences over time: they wait for room, run together, and leave when they have ended."""
+"""Continuous batching: sequences wait for memory, run as one batch, and leave when they end."""
 
 from collections import deque
 from collections.abc import Sequence
 
-from gpt2np.generation.loop import decode_step
-from gpt2np.generation.prompt import SharedPrompt
-from gpt2np.generation.sequence import RunningSequence
+import numpy as np
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.logits_processors import check_finite
+from gpt2np.generation.sequence import RunningSequence, SharedPrefix
+from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
 from gpt2np.runtime.kv_cache import cache_nbytes
 
 
 class Scheduler:
-    """Steps through sequences that may join at any time; memory stays bounded.
+    """Runs sequences of one model in batches; sequences may join at any time.
 
         >>> scheduler = Scheduler(model)
         >>> scheduler.add(sequence)
@@ -19,91 +22,159 @@ class Scheduler:
         ...     for finished in scheduler.step():
         ...         print(finished.ids)
 
-    First come, first served. It belongs to one thread.
+    First come, first served. Use a scheduler from one thread only.
 
     Attributes:
-        running: the sequences that grow with each step.
-        waiting: those that come next.
+        running: the sequences of the current batch.
+        waiting: the sequences that join next.
     """
 
-    def __init__(self, model: GPT2, max_running: int = 16, cache_bytes: int = 1 << 30) -> None:
-        """At most `max_running` at once, with at most `cache_bytes` of keys and values; or one.
+    def __init__(
+        self,
+        model: GPT2,
+        max_running: int = 16,
+        cache_bytes: int = 1 << 30,
+        free_caches: bool = True,
+    ) -> None:
+        """Set the limits of a batch.
 
-        Those of draft models and of prompts that several share are counted. The room that ended
-        sequences leave is kept for those that follow: up to three times as much can be resident.
+        Args:
+            model: the model that every sequence was started with.
+            max_running: maximum number of sequences in a batch.
+            cache_bytes: maximum size of their KV caches, drafts and shared prefixes included. A
+                single sequence may exceed it. The caches of finished sequences are reused, so up to
+                three times as much may stay allocated.
+            free_caches: whether sequences lose their KV cache when they end.
         """
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
         self._model = model
         self._max_running = max_running
         self._cache_bytes = cache_bytes
+        self._free_caches = free_caches
 
     @property
     def busy(self) -> bool:
-        """Whether anything runs or waits."""
+        """Whether any sequence runs or waits."""
         return bool(self.running or self.waiting)
 
     @property
     def free(self) -> int:
-        """How many more may run at once, as far as their number is concerned."""
+        """Number of sequences that may still join the batch, memory permitting."""
         return max(0, self._max_running - len(self.running) - len(self.waiting))
 
     def add(self, sequence: RunningSequence) -> None:
-        """Let a sequence run as soon as there is room."""
+        """Queue a sequence."""
         self.waiting.append(sequence)
 
     def step(self) -> list[RunningSequence]:
-        """One id or more for all that run; those that have ended, also by their owners' will.
+        """Run one decode step: every running sequence gets one id, or more with drafts.
 
-        Their caches are let go.
+        Returns the sequences that ended, by this step or by their owner. A sequence that can't
+        continue ends with its `error` set.
+
+        Raises:
+            CheckpointError: the logits are infinite or NaN.
         """
-        self._admit()
-        going = [sequence for sequence in self.running if sequence.finish_reason is None]
-        if going:
-            decode_step(self._model, _neighbours_together(going))
-        ended = [sequence for sequence in self.running if sequence.finish_reason]
-        self.running = [sequence for sequence in self.running if not sequence.finish_reason]
-        for sequence in ended:
-            sequence.cache = self._model.new_cache()
-            sequence.speculation = None
-        return ended
+        if self.waiting:
+            self._admit()
+        batch = [sequence for sequence in self.running if sequence.finish_reason is None]
+        if not batch:
+            return self._remove_finished()
+        if len(batch) > 1:
+            batch = _sort_by_slot(batch)
+        drafts = _prepare(batch, self._model)
+        inputs: list[list[int]] = []
+        logits_indices: list[int] = []
+        n_tokens = 0
+        for sequence, draft in zip(batch, drafts, strict=True):
+            ids = [*sequence.pending_ids(), *draft]
+            inputs.append(ids)
+            n_tokens += len(ids)
+            logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
+        caches = [sequence.cache for sequence in batch]
+        with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises an error instead
+            logits = self._model.forward(inputs, caches, logits_indices=logits_indices)
+        check_finite(logits, self._model)
+        start = 0
+        for sequence, draft in zip(batch, drafts, strict=True):
+            stop = start + 1 + len(draft)
+            _accept(sequence, logits[start:stop], draft)
+            start = stop
+        return self._remove_finished()
 
     def _admit(self) -> None:
-        shared = {s.shared for s in (*self.running, *self.waiting) if s.shared and s.shared.begun}
-        held = sum(map(self._bytes, self.running)) + sum(map(self._shared_bytes, shared))
+        """Move waiting sequences to the batch as long as both limits hold."""
+        prefixes = {s.shared_prefix for s in (*self.running, *self.waiting) if s.shared_prefix}
+        prefixes = {prefix for prefix in prefixes if prefix.is_computed}
+        reserved = sum(map(self._nbytes, self.running)) + sum(map(self._prefix_nbytes, prefixes))
         while self.waiting:
             candidate = self.waiting[0]
-            held += self._bytes(candidate)
-            if candidate.shared and candidate.shared not in shared:
-                shared.add(candidate.shared)
-                held += self._shared_bytes(candidate.shared)
-            fits = len(self.running) < self._max_running and held <= self._cache_bytes
+            reserved += self._nbytes(candidate)
+            if candidate.shared_prefix and candidate.shared_prefix not in prefixes:
+                prefixes.add(candidate.shared_prefix)
+                reserved += self._prefix_nbytes(candidate.shared_prefix)
+            fits = len(self.running) < self._max_running and reserved <= self._cache_bytes
             if self.running and not fits:
                 return
             self.running.append(self.waiting.popleft())
 
-    def _bytes(self, sequence: RunningSequence) -> int:
-        """What its keys and values may come to, and those of its draft."""
+    def _remove_finished(self) -> list[RunningSequence]:
+        finished = [sequence for sequence in self.running if sequence.finish_reason]
+        if finished:
+            self.running = [s for s in self.running if s.finish_reason is None]
+        for sequence in finished if self._free_caches else ():
+            sequence.cache = self._model.new_cache()
+            sequence.speculation = None
+        return finished
+
+    def _nbytes(self, sequence: RunningSequence) -> int:
+        """Return the maximum size of a sequence's KV cache and of its draft model's."""
         length = len(sequence.prompt) + sequence.options.max_new_tokens
         draft = sequence.speculation.draft if sequence.speculation else None
-        return _most_bytes(self._model, length) + (_most_bytes(draft.model, length) if draft else 0)
+        return _max_nbytes(self._model, length) + (_max_nbytes(draft.model, length) if draft else 0)
 
-    def _shared_bytes(self, shared: SharedPrompt) -> int:
-        return _most_bytes(self._model, shared.length)
-
-
-def _neighbours_together(running: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """In the order of their slots in a store of keys and values, of which one may have come later.
-
-    Only where they follow each other do they compute as one. Stores are in the order of `running`,
-    so that a batch computes the same, to the bit, each time.
-    """
-    first: dict[int, int] = {}
-    for place, sequence in enumerate(running):
-        first.setdefault(id(sequence.cache.store), place)
-    return sorted(running, key=lambda s: (first[id(s.cache.store)], s.cache.slot))
+    def _prefix_nbytes(self, prefix: SharedPrefix) -> int:
+        return _max_nbytes(self._model, prefix.length)
 
 
-def _most_bytes(model: GPT2, length: int) -> int:
-    """Bytes of the keys and values of so many tokens, as far as the context reaches."""
+def _max_nbytes(model: GPT2, length: int) -> int:
+    """Return the size of a KV cache of `length` tokens, limited to the context."""
     return cache_nbytes(model.config, min(length, model.config.n_positions), model.dtype)
+
+
+def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
+    """Sort sequences by the slots of their KV caches, because adjacent slots compute as one.
+
+    Stores keep the order of `batch`, so that every run of a batch gives the same bits.
+    """
+    store_order: dict[int, int] = {}
+    for i, sequence in enumerate(batch):
+        store_order.setdefault(id(sequence.cache.store), i)
+    return sorted(batch, key=lambda s: (store_order[id(s.cache.store)], s.cache.slot))
+
+
+def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
+    """Slide full contexts, copy shared prefixes, and return the draft tokens of each sequence."""
+    speculates = False
+    for sequence in batch:
+        sequence.slide_window()
+        if sequence.shared_prefix:
+            sequence.shared_prefix.copy_to(sequence, model)
+        if sequence.speculation:
+            speculates = True
+    if not speculates:
+        return [()] * len(batch)
+    from gpt2np.generation.speculation import propose_drafts
+
+    return propose_drafts(batch)
+
+
+def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> None:
+    try:
+        n_accepted = sequence.accept(logits, draft)
+    except InvalidArgumentError as error:
+        sequence.end("cancelled", error)
+        return
+    if sequence.speculation:
+        sequence.speculation.update_acceptance(len(draft), n_accepted)

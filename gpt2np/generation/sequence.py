@@ -1,65 +1,62 @@
-"""One sequence that is being generated, with all that belongs to it alone."""
+"""One sequence during generation, and the prefix that several sequences share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
-from gpt2np.generation.logprobs import TokenLogprob, token_logprob
+from gpt2np.generation.logits_processors import compute_logits, process_logits
+from gpt2np.generation.logprobs import TokenLogprob, text_logprobs, token_logprob
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.generation.penalties import penalized
-from gpt2np.generation.sampler import RandomStream, next_id
+from gpt2np.generation.sampling import RandomGenerator, next_id
+from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.batch import checked_sequences
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.prompt import SharedPrompt
-    from gpt2np.generation.speculate import Speculation
+    from gpt2np.generation.speculation import Speculation
 
-Array = NDArray[Any]
 FinishReason = Literal["eos", "length", "stop", "cancelled"]
 
 
 class Listener(Protocol):
-    """Who is told every id as it comes, and may end the sequence."""
+    """Receives every new id, and may end the sequence."""
 
     def push(self, token_id: int) -> bool:
-        """Take an id, none that ends the text by itself; whether the sequence must stop with it."""
+        """Receive an id, except for stop ids; return True to end the sequence after it."""
 
     def finish(self) -> bool:
-        """Nothing more comes; whether that shows that the sequence has stopped."""
+        """Receive the end of the sequence; return True if the finish reason is "stop"."""
 
 
 @dataclass
 class RunningSequence:
-    """A sequence between its prompt and its end.
+    """State of one sequence, from its prompt to its end.
 
     Attributes:
-        prompt: the ids it starts from, at least one.
-        options: how it goes on; `seed` must be set, and `bad_words` be ids.
-        eos_token_ids: ids that end it.
+        prompt: ids of the prompt, at least one.
+        options: how to continue; `seed` must be set.
+        eos_token_ids: ids that end the sequence.
         n_positions: the model's context.
-        vocab_size: the number of its ids.
-        cache: keys and values of the ids that have been through the model.
-        rng: its own random stream.
-        constraint: the state of what it must become, if there is such a thing.
-        shared: what it has in common with other sequences of the same prompt, until its first step.
-        speculation: how its next ids are guessed, if they are.
-        listener: who is told its ids.
-        ids: what has been generated, including the id that ended it.
-        logprobs: what the model said of these, if it was asked.
-        prompt_logprobs: what it said of the prompt's ids from the second on, if it was asked.
-        start: the first id, counted from the prompt's first, that is in the context.
-        finish_reason: None while it runs; "eos" after one of `eos_token_ids`, "length" at
-            `max_new_tokens` or when the context is full, "stop" after a stop id, where its listener
-            wants it or its constraint is complete, "cancelled" if its owner ends it.
-        error: why it can't go on, if that is the reason for its end.
+        vocab_size: the model's number of token ids.
+        cache: keys and values of the ids that the model has computed.
+        rng: the sequence's own random numbers.
+        constraint: state of the constraint on the text; None for no constraint.
+        shared_prefix: prefix that is computed once for several sequences; None after the first step.
+        speculation: how draft tokens are proposed; None for no drafts.
+        listener: receives every new id.
+        ids: the generated ids, including the one that ended the sequence.
+        logprobs: log probabilities of `ids`, if requested.
+        prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.
+        context_start: index of the first id in the context, counted from the prompt's first.
+        finish_reason: None while the sequence runs; "eos" after one of `eos_token_ids`; "length" at
+            `max_new_tokens` or when the context is full; "stop" after a stop id, at the listener's
+            request or when the constraint is complete; "cancelled" by the caller or after an error.
+        error: why the sequence can't continue, if it can't.
     """
 
     prompt: Sequence[int]
@@ -68,98 +65,102 @@ class RunningSequence:
     n_positions: int
     vocab_size: int
     cache: KVCache
-    rng: RandomStream
+    rng: RandomGenerator
     constraint: Constraint | None = None
-    shared: SharedPrompt | None = None
+    shared_prefix: SharedPrefix | None = None
     speculation: Speculation | None = None
     listener: Listener | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
-    start: int = 0
+    context_start: int = 0
     finish_reason: FinishReason | None = None
     error: GPT2NPError | None = None
 
     @property
     def length(self) -> int:
-        """The number of ids, the prompt's included."""
+        """Number of ids, prompt included."""
         return len(self.prompt) + len(self.ids)
 
     @property
     def mean_logprob(self) -> float:
-        """Of the ids generated, if `logprobs` or `best_of` asked for them; -inf where none are."""
+        """Mean log probability of the generated ids; -inf if there are none."""
         if not self.logprobs:
             return -math.inf
-        return sum(each.logprob for each in self.logprobs) / len(self.logprobs)
+        return sum(token.logprob for token in self.logprobs) / len(self.logprobs)
 
     @property
-    def pending(self) -> list[int]:
-        """The ids in the context that have not been through the model yet."""
-        return [*self.prompt, *self.ids][self.start + self.cache.length :]
-
-    @property
-    def room(self) -> int:
-        """How many ids beyond the next one there may still be in this context and this text."""
+    def tokens_left(self) -> int:
+        """Number of ids that fit, after the next one, in the context and `max_new_tokens`."""
         left = self.options.max_new_tokens - len(self.ids) - 1
-        return min(left, self.n_positions - (self.length - self.start))
+        return min(left, self.n_positions - (self.length - self.context_start))
 
-    def make_room(self) -> None:
-        """Where the context is full, keep its last `window` ids, to go through the model anew.
+    def pending_ids(self) -> list[int]:
+        """Return the ids in the context that the model has not computed."""
+        first = self.context_start + self.cache.length - len(self.prompt)
+        return self.ids[first:] if first >= 0 else [*self.prompt[first:], *self.ids]
 
-        A position's embedding is part of what the keys and values were computed from, so that they
-        can't be moved.
+    def slide_window(self) -> None:
+        """If the context is full, restart it from the last `window` ids.
+
+        Keys and values depend on their position embeddings, so the window is computed again.
         """
-        if self.length - self.start > self.n_positions:
-            self.start = self.length - self.options.window
+        if self.length - self.context_start > self.n_positions:
+            self.context_start = self.length - self.options.window
             self.cache.truncate(0)
 
-    def take(self, logits: Array, guessed: Sequence[int] = ()) -> int:
-        """Go on by the ids that the rows of logits (1 + guessed, V) lead to.
+    def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
+        """Append one id for every row of logits (1 + draft tokens, V), up to a wrong draft token.
 
-        The first row belongs to the last id, the others to the `guessed` ones, which count as far
-        as they are what would have come without them. Returns how many of them were.
-        """
-        taken = 0
-        for row in logits:
-            chosen = self.choose(row)
-            self.append(chosen, row)
-            if self.finish_reason or taken == len(guessed) or chosen != guessed[taken]:
-                break
-            taken += 1
-        self.cache.truncate(min(self.cache.length, self.length - self.start - 1))
-        return taken
-
-    def choose(self, logits: Array) -> int:
-        """The next id, from the logits (V) after the last one.
+        Row 0 follows the last id, row j draft token j - 1. A draft token is accepted if it equals
+        the id that the row before it leads to. Returns the number of accepted draft tokens.
 
         Raises:
-            InvalidArgumentError: penalties and constraint rule out every id.
+            InvalidArgumentError: penalties, bans and constraint rule out every id.
         """
-        logits = penalized(
-            logits, self.options, self.prompt, self.ids, self.eos_token_ids, self.constraint
+        n_accepted = 0
+        for row in logits:
+            token_id = self.choose(row)
+            self.append(token_id, row)
+            if self.finish_reason or n_accepted == len(draft) or token_id != draft[n_accepted]:
+                break
+            n_accepted += 1
+        if draft:
+            self.cache.truncate(min(self.cache.length, self.length - self.context_start - 1))
+        return n_accepted
+
+    def choose(self, logits: Array) -> int:
+        """Select the next id from the logits (V,) after the last id.
+
+        Raises:
+            InvalidArgumentError: penalties, bans and constraint rule out every id.
+        """
+        options = self.options
+        logits = process_logits(
+            logits, options, self.prompt, self.ids, self.eos_token_ids, self.constraint
         )
-        return next_id(logits, self.options, self.rng)
+        return next_id(logits, options, self.rng)
 
     def append(self, token_id: int, logits: Array) -> None:
-        """Take an id that was chosen from logits (V), and note whether it is the last."""
+        """Append an id that was selected from logits (V,), and update `finish_reason`."""
         options = self.options
         self.ids.append(token_id)
         if options.logprobs is not None or options.best_of is not None:
             self.logprobs.append(token_logprob(logits, token_id, options.logprobs or 0))
         if self.constraint:
             self.constraint = self.constraint.advance(token_id)
-        self.finish_reason = self._reason(token_id)
+        self.finish_reason = self._finish_reason_after(token_id)
         if self.finish_reason and self.listener and self.listener.finish():
             self.finish_reason = "stop"
 
     def end(self, reason: FinishReason, error: GPT2NPError | None = None) -> None:
-        """End it here, unless it has ended."""
+        """End the sequence; no effect on one that has ended."""
         if self.finish_reason is None:
             self.finish_reason, self.error = reason, error
             if self.listener and self.listener.finish():
                 self.finish_reason = "stop"
 
-    def _reason(self, token_id: int) -> FinishReason | None:
+    def _finish_reason_after(self, token_id: int) -> FinishReason | None:
         if token_id in self.eos_token_ids:
             return "eos"
         if token_id in self.options.stop_token_ids:
@@ -168,21 +169,21 @@ class RunningSequence:
             return "stop"
         if self.constraint and self.constraint.complete:
             return "stop"
-        full = self.length - self.start > self.n_positions and not self.options.window
-        return "length" if full or len(self.ids) == self.options.max_new_tokens else None
+        is_full = self.length - self.context_start > self.n_positions and not self.options.window
+        return "length" if is_full or len(self.ids) == self.options.max_new_tokens else None
 
 
 def start_sequence(
     model: GPT2, prompt: Sequence[int], options: GenerationOptions, eos_token_ids: Collection[int]
 ) -> RunningSequence:
-    """A sequence that is ready for its first step; nothing is computed yet.
+    """Create a sequence that is ready for its first decode step.
 
-    With a window, a prompt that is longer than the context begins with its last `window` ids.
+    With a window, a prompt longer than the context is reduced to its last `window` ids.
 
     Raises:
         ContextLengthError: the prompt is longer than the model's context.
-        InvalidArgumentError: the prompt is empty or has ids that the model doesn't have, or the
-            options name such.
+        InvalidArgumentError: the prompt is empty, or the prompt or an option has an id outside of
+            the model's vocabulary.
     """
     config = model.config
     if not prompt:
@@ -191,7 +192,7 @@ def start_sequence(
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens, more than the model's context of "
             f"{config.n_positions}; shorten it to at most {config.n_positions} tokens, or set a "
-            f"window, which keeps its last ones"
+            f"window, which keeps its last tokens"
         )
     if options.window > config.n_positions:
         raise InvalidArgumentError(
@@ -199,19 +200,72 @@ def start_sequence(
         )
     checked_sequences([prompt], config.vocab_size)
     _check_ids(options, config.vocab_size)
-    rng, cache = RandomStream(options.seed), model.new_cache()
+    rng, cache = RandomGenerator(options.seed), model.new_cache()
     sizes = config.n_positions, config.vocab_size
     return RunningSequence(prompt, options, eos_token_ids, *sizes, cache, rng)
 
 
 def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
-    named = {
+    ids_by_option = {
         "logit_bias": [i for i, _ in options.logit_bias],
-        "bad_words": [i for word in options.bad_words if not isinstance(word, str) for i in word],
+        "bad_words_ids": [i for word in options.bad_words_ids for i in word],
         "stop_token_ids": options.stop_token_ids,
     }
-    for name, ids in named.items():
+    for name, ids in ids_by_option.items():
         if too_large := [i for i in ids if i >= vocab_size]:
             raise InvalidArgumentError(
                 f"{name}: id {too_large[0]} is not in the model's vocabulary of {vocab_size}"
             )
+
+
+class SharedPrefix:
+    """Keys and values of a prompt, without its last id, that several sequences start from.
+
+    Each sequence computes the last id itself, for the logits that follow.
+
+    Attributes:
+        n_pending: number of sequences that have not received the prefix yet.
+    """
+
+    def __init__(self, ids: Sequence[int], n_pending: int, top: int | None) -> None:
+        """For a prompt's ids. top: the option `prompt_logprobs`."""
+        self.n_pending = n_pending
+        self._ids = ids
+        self._top = top
+        self._cache: KVCache | None = None
+        self._logprobs: list[TokenLogprob] = []
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the keys and values exist."""
+        return self._cache is not None
+
+    @property
+    def length(self) -> int:
+        """Number of ids of the prompt."""
+        return len(self._ids)
+
+    def copy_to(self, sequence: RunningSequence, model: GPT2) -> None:
+        """Copy keys, values and log probabilities to a sequence; the first call computes them."""
+        if self._cache is None:
+            self._cache = model.new_cache()
+            if self._top is not None:
+                self._logprobs = text_logprobs(model, self._ids, self._top, self._cache)
+            elif len(self._ids) > 1:
+                compute_logits(model, [self._ids[:-1]], [self._cache], logits_indices=[])
+        self.n_pending -= 1
+        sequence.cache = self._cache.copy() if self.n_pending else self._cache
+        sequence.prompt_logprobs = self._logprobs
+        sequence.shared_prefix = None
+
+
+def share_prefix(sequences: Sequence[RunningSequence]) -> None:
+    """Let sequences with the same prompt compute it once."""
+    first = sequences[0]
+    top = first.options.prompt_logprobs
+    if len(sequences) > 1 or top is not None:
+        first.slide_window()
+        prefix = SharedPrefix(first.prompt[first.context_start :], len(sequences), top)
+        for sequence in sequences:
+            sequence.slide_window()
+            sequence.shared_prefix = prefix

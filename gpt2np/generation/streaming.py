@@ -1,48 +1,40 @@
-"""A text that is being generated, and what came of it."""
+"""Streaming text: token ids → text as it grows, up to a stop, and the completion in the end."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from gpt2np.generation import (
-    FinishReason,
-    GenerationOptions,
-    Scheduler,
-    StopStrings,
-    decode_step,
-)
-from gpt2np.generation.sequence import RunningSequence, start_sequence
+from gpt2np.generation.logprobs import TokenLogprob
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.scheduler import Scheduler
+from gpt2np.generation.sequence import FinishReason, RunningSequence, start_sequence
+from gpt2np.generation.stopping import StopPatterns, StopStrings
 from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from gpt2np.generation.logprobs import TokenLogprob
-    from gpt2np.language_model import LanguageModel
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What came of a prompt.
+    """The result of a generation.
 
     Attributes:
-        prompt: the text that was continued.
-        prompt_ids: its ids; for an empty prompt the end-of-text id.
-        text: the continuation, without the prompt and without what stopped it.
-        ids: every id that was generated, including an end-of-text and those of a stop string.
-        finish_reason: "eos", "stop" (a stop string, expression or id, or all that was asked for is
-            there), "length" (max_new_tokens, or the context is full), "cancelled", or None while it
-            is still running.
-        seed: the seed that gives this continuation again.
+        prompt: the text of the prompt.
+        prompt_ids: the ids of the prompt; for an empty prompt the end-of-text id.
+        text: the continuation, without the prompt and without the stop text.
+        ids: all generated ids, including an end-of-text id and the ids of a stop text.
+        finish_reason: "eos" (end-of-text id), "stop" (stop text, stop regex, stop id, or a complete
+            constraint), "length" (max_new_tokens, or a full context), "cancelled"; None for a
+            generation that still runs.
+        seed: the seed that reproduces this continuation.
         model: the model's name.
-        seconds: time from the start of the generation, with the prompt's computation and, in a
-            batch, the wait for a place.
-        logprobs: what the model said of each of `ids`, if the option `logprobs` asked for it.
-        prompt_logprobs: of each of `prompt_ids`, if asked for; None for the first of them, and for
-            those that a window left out.
-        alternatives: the prompt's other continuations, if several were asked for.
+        seconds: time from the start of the generation, including the prompt and, in a batch, the
+            time in the queue.
+        logprobs: the log probability of each of `ids`, if requested.
+        prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
+            first id, and for ids before the window.
+        alternatives: the prompt's other continuations.
     """
 
     prompt: str
@@ -59,116 +51,124 @@ class Completion:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated ids per second, the time for the prompt included."""
+        """Generated tokens per second, prompt time included."""
         return len(self.ids) / self.seconds if self.seconds else 0.0
 
 
-class TextSoFar:
-    """The text of the ids that have come, in pieces of whole characters, up to where it stops.
+class StreamingDetokenizer:
+    """Turns ids into text as they arrive, up to a stop text.
 
-    What may be the start of a stop is held back. Joined, the pieces are the text.
+    The pieces end at character boundaries. A possible start of a stop text is held back.
 
     Attributes:
-        seconds: from the beginning to the newest id.
+        seconds: time from the creation to the latest id.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, options: GenerationOptions, silent: Collection[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        options: GenerationOptions,
+        eos_token_ids: Collection[int] = (),
     ) -> None:
-        """`silent`: ids that end the text and are no part of it."""
+        """`eos_token_ids` and the stop ids of `options` add no text."""
         self._decoder = tokenizer.streaming_decoder()
-        self._silent = {*silent, *options.stop_token_ids}
+        self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
+        self._stops: StopStrings | StopPatterns
         if options.stop_regex:
-            from gpt2np.generation.stop_regex import StopPatterns
-
-            self._stops: StopStrings | StopPatterns
             self._stops = StopPatterns(options.stop, options.stop_regex)
         else:
             self._stops = StopStrings(options.stop)
         self._pieces: list[str] = []
-        self._given = 0  # of the pieces, how many have been asked for
+        self._n_read = 0  # pieces
         self._started = time.perf_counter()
         self.seconds = 0.0
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The text so far."""
         return "".join(self._pieces)
 
-    def new(self) -> str:
-        """What has become certain since this was last asked, perhaps nothing."""
-        given, self._given = self._given, len(self._pieces)
-        return "".join(self._pieces[given:])
+    def read_new(self) -> str:
+        """Return the text added since the last call, perhaps none."""
+        start, self._n_read = self._n_read, len(self._pieces)
+        return "".join(self._pieces[start:])
 
     def push(self, token_id: int) -> bool:
-        """Take an id; whether the text has stopped."""
+        """Add an id; return whether a stop text is complete."""
         self.seconds = time.perf_counter() - self._started
-        if token_id not in self._silent:
+        if token_id not in self._skipped_ids:
             self._pieces.append(self._stops.push(self._decoder.push(token_id)))
-        return self._stops.found is not None
+        return self._stops.matched is not None
 
     def finish(self) -> bool:
-        """Let go of what is held, as no more ids come; whether the text has stopped after all."""
+        """Add the text that was held back, after the last id; return whether it has a stop."""
         self.seconds = time.perf_counter() - self._started
-        if self._stops.found is None:
+        if self._stops.matched is None:
             self._pieces.append(self._stops.push(self._decoder.finish()))
-        if self._stops.found is None:
+        if self._stops.matched is None:
             self._pieces.append(self._stops.finish())
-        return self._stops.found is not None
+        return self._stops.matched is not None
 
 
 class TextStream(Iterator[str]):
-    """A continuation that is being generated: an iterator over pieces of its text.
+    """A continuation in progress: an iterator over the pieces of its text.
 
-    The pieces are whole characters and never part of a stop string; joined they are
-    `completion.text`, which can be asked for at any time.
+    A piece ends at a character boundary and has no part of a stop text. The pieces joined are
+    `completion.text`.
 
     Attributes:
-        sequence: the ids behind it, which a `gpt2np.generation.Scheduler` may run, too.
+        model: the model that generates.
+        sequence: the generated ids; a `gpt2np.generation.Scheduler` may run it instead.
     """
 
     def __init__(
-        self, lm: LanguageModel, prompt: str, prompt_ids: list[int], options: GenerationOptions
+        self,
+        model: GPT2,
+        tokenizer: Tokenizer,
+        prompt: str,
+        prompt_ids: list[int],
+        options: GenerationOptions,
+        *,
+        eos_token_ids: Collection[int] = (),
+        name: str = "model",
     ) -> None:
-        """For callers of `LanguageModel.stream`; `options` must have a seed."""
-        self._lm = lm
+        """For use by `LanguageModel.stream`; `options` must have a seed."""
+        self.model = model
+        self._name = name
         self._prompt = prompt
-        self._text = TextSoFar(lm.tokenizer, options, lm.eos_token_ids)
-        self.sequence: RunningSequence = start_sequence(
-            lm.model, prompt_ids, options, lm.eos_token_ids
-        )
-        self.sequence.listener = self._text
-
-    @property
-    def model(self) -> GPT2:
-        """The model that writes it."""
-        return self._lm.model
+        self._detokenizer = StreamingDetokenizer(tokenizer, options, eos_token_ids)
+        self.sequence: RunningSequence = start_sequence(model, prompt_ids, options, eos_token_ids)
+        self.sequence.listener = self._detokenizer
+        # A chat continues from the cache of an answer that has ended.
+        self._scheduler = Scheduler(model, free_caches=False)
 
     @property
     def running(self) -> bool:
-        """Whether more may come."""
+        """Whether more text may come."""
         return self.sequence.finish_reason is None
 
     @property
     def completion(self) -> Completion:
-        """What there is so far."""
+        """The completion so far."""
         sequence, options = self.sequence, self.sequence.options
         return Completion(
             prompt=self._prompt,
             prompt_ids=list(sequence.prompt),
-            text=self._text.text,
+            text=self._detokenizer.text,
             ids=list(sequence.ids),
             finish_reason=sequence.finish_reason,
             seed=options.seed or 0,
-            model=self._lm.name,
-            seconds=self._text.seconds,
+            model=self._name,
+            seconds=self._detokenizer.seconds,
             logprobs=None if options.logprobs is None else list(sequence.logprobs),
-            prompt_logprobs=None if options.prompt_logprobs is None else self._of_prompt(),
+            prompt_logprobs=None if options.prompt_logprobs is None else self._prompt_logprobs(),
         )
 
     def step(self) -> None:
-        """Go on by an id or more. For those who ask for the text, `new_text`, by themselves."""
-        decode_step(self._lm.model, [self.sequence])
+        """Generate one id, or more with drafts; `new_text` returns the text."""
+        if not self._scheduler.busy:
+            self._scheduler.add(self.sequence)
+        self._scheduler.step()
 
     def __next__(self) -> str:
         while self.running:
@@ -182,43 +182,43 @@ class TextStream(Iterator[str]):
         raise StopIteration
 
     def new_text(self) -> str:
-        """The text that has become certain since this was last asked, perhaps none."""
-        return self._text.new()
+        """Return the text added since the last call, perhaps none."""
+        return self._detokenizer.read_new()
 
     def cancel(self) -> str:
-        """End the generation here. Returns the text that has not been given yet."""
+        """End the generation; return the text added since the last `new_text`."""
         self.sequence.end("cancelled")
         return self.new_text()
 
-    def _of_prompt(self) -> list[TokenLogprob | None]:
+    def _prompt_logprobs(self) -> list[TokenLogprob | None]:
         known = self.sequence.prompt_logprobs
         return [*[None] * (len(self.sequence.prompt) - len(known)), *known]
 
 
-def run_together(streams: Sequence[TextStream]) -> None:
-    """Run streams of one model to their ends, as many at once as a Scheduler lets.
+def run_streams(streams: Sequence[TextStream]) -> None:
+    """Run streams of one model to their ends, in batches.
 
     Raises:
-        InvalidArgumentError: one of them can't go on, as every token is ruled out. The others have
-            come to their ends before it is told.
+        InvalidArgumentError: every token of a stream is ruled out. The error is raised after the
+            other streams have ended.
     """
     if not streams:
         return
     scheduler = Scheduler(streams[0].model)
     for stream in streams:
         scheduler.add(stream.sequence)
-    while scheduler.busy:
+    while scheduler.running or scheduler.waiting:
         scheduler.step()
     for stream in streams:
         if stream.sequence.error:
             raise stream.sequence.error
 
 
-def together(streams: Sequence[TextStream]) -> Completion:
-    """The first of a prompt's continuations, or the best if `best_of` were drawn, with the others.
+def pick_best(streams: Sequence[TextStream]) -> Completion:
+    """Return the first of a prompt's continuations, or the best of `best_of`, with alternatives.
 
-    The best are those with the highest mean log probability; of equals the first. Those that were
-    cancelled before their first id come last.
+    The best has the highest mean log probability; among equals the first. A stream that was
+    cancelled before its first id comes last.
     """
     options = streams[0].sequence.options
     if options.best_of is not None:

@@ -20,7 +20,7 @@ from gpt2np.data.files import atomic_write_text
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation import Scheduler, new_seed
 from gpt2np.generation.sequence import RunningSequence
-from gpt2np.generation.streaming import Completion, TextStream, together
+from gpt2np.generation.streaming import Completion, TextStream, pick_best
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.prompt_file import PromptLine, count_lines, read_lines
 
@@ -108,7 +108,7 @@ class PromptJob:
         if not count_lines(prompts):
             raise InvalidArgumentError(f"{prompts} is empty; there is no prompt to continue")
         given: Any = options
-        self._n_drawn = lm.options(**given).drawn
+        self._n_drawn = lm.resolve_options(**given).n_drawn
         self._lm, self._prompts, self._out = lm, prompts, out
         self._to_json, self._options = to_json, dict(options)
         self._callbacks = callbacks or JobCallbacks()
@@ -175,7 +175,7 @@ class PromptJob:
         seed = self._options["seed"] + (line.number - 1) * self._n_drawn
         options: Any = {**self._options, "seed": seed, **line.options}
         try:
-            if self._lm.options(**options).num_beams > 1:
+            if self._lm.resolve_options(**options).num_beams > 1:
                 self._write_line(line, self._lm.generate(line.prompt, **options))
                 return
             streams = self._lm.streams(line.prompt, **options)
@@ -192,7 +192,7 @@ class PromptJob:
             return
         problem = next((str(s.sequence.error) for s in streams if s.sequence.error), None)
         if problem is None:
-            self._write_line(line, together(streams))
+            self._write_line(line, pick_best(streams))
         else:
             self._finish_line(line, b"", problem)
 

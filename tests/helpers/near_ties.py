@@ -6,8 +6,8 @@ is so near may fall otherwise.
 
 import numpy as np
 
-from gpt2np.generation.penalties import penalized
-from gpt2np.generation.sampler import next_probabilities
+from gpt2np.generation.logits_processors import process_logits
+from gpt2np.generation.sampling import next_probabilities
 from gpt2np.kernels.blas import small_kernels
 
 NEAR_TIE = 1e-4
@@ -28,12 +28,12 @@ def watch(sequence):
 def _gap(sequence, logits):
     """Greedy: between the two highest logits; sampled: from the draw to where another id begins."""
     state = (sequence.prompt, sequence.ids, sequence.eos_token_ids, sequence.constraint)
-    logits = penalized(logits, sequence.options, *state)
+    logits = process_logits(logits, sequence.options, *state)
     if sequence.options.temperature == 0:
         second, first = np.partition(logits, -2)[-2:]
         return first - second
     edges = np.cumsum(next_probabilities(logits, sequence.options))
-    return np.abs(edges / edges[-1] - sequence.rng.coming(0)).min()
+    return np.abs(edges / edges[-1] - sequence.rng.peek(0)).min()
 
 
 def assert_fell_otherwise(ids, single, gaps):

@@ -1,4 +1,4 @@
-"""What a page says, read back from its markup, and the same numbers from the library."""
+"""A parser for the explain page, and the same numbers from the library."""
 
 import base64
 import json
@@ -7,21 +7,23 @@ from html.parser import HTMLParser
 import numpy as np
 
 from gpt2np.benchmark.counts import block_parameters, prefill_flops
-from gpt2np.explain.sampling_panel import SETTINGS
+from gpt2np.explain.output import SETTINGS
 from gpt2np.generation import GenerationOptions, next_probabilities
 from gpt2np.interp import logit_lens
 from gpt2np.model import GPT2
 
 
 class PageReader(HTMLParser):
-    """The numbers, functions, links, sections and texts of a page.
+    """Numbers, functions, links and texts of a page.
 
     Attributes:
-        numbers: (array's name, index, all digits, text as shown) of every number that names both.
-        functions: (name, file).
-        links: what href and src say.
+        numbers: (array name, index, all digits, displayed text) of every `data` element with a
+            source.
+        functions: (name, file) of every function named in "Computed by".
+        links: values of href and src.
         tags: (name, attributes) of every element.
-        prompt: the text of the prompt's own element.
+        prompt: text of the prompt's element.
+        scripts: contents of the script elements.
     """
 
     def __init__(self, page):
@@ -38,8 +40,8 @@ class PageReader(HTMLParser):
         if "data-function" in attributes:
             self.functions.append((attributes["data-function"], attributes["data-file"]))
         if "data-of" in attributes:
-            place = tuple(int(at) for at in attributes["data-at"].split(",") if at)
-            self.numbers.append([attributes["data-of"], place, attributes["value"], ""])
+            index = tuple(int(i) for i in attributes["data-at"].split(",") if i)
+            self.numbers.append([attributes["data-of"], index, attributes["value"], ""])
             self._open = "number"
         elif tag == "pre":
             self._open = "prompt"
@@ -61,12 +63,12 @@ class PageReader(HTMLParser):
 
     @property
     def content(self):
-        """The content of the script's data."""
+        """The JSON data of the page's script."""
         return json.loads(self.scripts[0])
 
     @property
     def arrays(self):
-        """The arrays that the page carries."""
+        """The arrays embedded in the page."""
         return {
             name: np.frombuffer(base64.b64decode(packed["base64"]), packed["dtype"]).reshape(
                 packed["shape"]
@@ -80,14 +82,14 @@ def as_number(shown):
 
 
 def half_a_unit(shown):
-    """Half of what the last shown digit stands for."""
+    """Half a unit of the last displayed digit."""
     digits, _, power = shown.replace("\N{MINUS SIGN}", "-").replace(",", "").partition("e")
     decimals = len(digits.partition(".")[2])
     return 0.5 * 10.0 ** (int(power or 0) - decimals) * (1 + 1e-9)
 
 
 def forward(model, ids):
-    """Every point of a forward pass, by a hook of the test's own."""
+    """Every hook point of a forward pass, recorded without gpt2np.interp."""
     arrays = {}
 
     def keep(name, array):
@@ -104,7 +106,7 @@ def softmax64(logits):
 
 
 def exact_numbers(run):
-    """Numbers that are the library's own to the bit: name → array."""
+    """Numbers that must equal the library's bit for bit: name → array."""
     model, focus, n = run.model, run.focus, len(run.ids)
     points, w = forward(model, run.ids), run.model.weights
     layers = range(run.config.n_layer)
@@ -134,7 +136,7 @@ def exact_numbers(run):
 
 
 def close_numbers(run, points, steps):
-    """Numbers that the page works out from these, here in float64: name → array."""
+    """Numbers derived from the hook points, recomputed in float64: name → array."""
     return {
         **_block_numbers(run, points),
         **_lens_numbers(run, points),
@@ -152,7 +154,7 @@ def _block_numbers(run, points):
     attn, mlp = f"blocks.{focus.layer}.attn", f"blocks.{focus.layer}.mlp"
     q = np.float64(points[f"{attn}.q"][focus.head, focus.position])
     k = np.float64(points[f"{attn}.k"][focus.head, : focus.position + 1])
-    scores = k @ q * model.attention_scale(focus.layer)
+    scores = k @ q * config.attention_scale(focus.layer)
     output = np.float64(w[f"h.{focus.layer}.mlp.c_proj.weight"])
     act = np.float64(points[f"{mlp}.act"][focus.position])
     lengths = np.abs(act) * np.linalg.norm(output, axis=1)

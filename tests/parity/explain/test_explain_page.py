@@ -13,13 +13,18 @@ from helpers.paths import CHECKOUT
 from helpers.references import save_reference
 
 from gpt2np import CheckpointError, ContextLengthError, InvalidArgumentError, LanguageModel, load
-from gpt2np.explain import PARTS, explain
-from gpt2np.explain.chart import Line, line_chart
-from gpt2np.explain.html import literal, token_text
-from gpt2np.explain.numbers import Numbers, rounded, script_json
-from gpt2np.explain.picture import picture_url
-from gpt2np.explain.run import MOST_TOKENS
-from gpt2np.explain.work import part_flops, part_seconds
+from gpt2np.benchmark.counts import hook_point_flops
+from gpt2np.explain import PROGRESS_STEPS, explain
+from gpt2np.explain.audit import seconds_per_part
+from gpt2np.explain.figures import Line, line_chart, picture_url
+from gpt2np.explain.markup import (
+    Numbers,
+    escape_prompt,
+    format_number,
+    script_json,
+    token_text,
+)
+from gpt2np.explain.run import MAX_TOKENS
 
 
 @pytest.fixture(scope="module")
@@ -164,8 +169,8 @@ def test_a_hostile_prompt_is_text_and_nothing_else(bundled, prompt):
         "\u200d": "\\u200d",
     }
     assert reader.prompt == "".join(signs.get(c, c) for c in prompt)
-    assert b"".join(map(page.run.bytes_of, page.run.ids)) == prompt.encode()
-    assert reader.content["tokens"] == [token_text(page.run.bytes_of(i)) for i in page.run.ids]
+    assert b"".join(map(page.run.token_bytes, page.run.ids)) == prompt.encode()
+    assert reader.content["tokens"] == [token_text(page.run.token_bytes(i)) for i in page.run.ids]
     for raw in ("\u202e", "\x00", "\x1b", "\u2028"):
         assert raw not in page.html
 
@@ -214,7 +219,7 @@ def test_what_is_too_long_says_how_to_choose(bundled, small_folder):
     lm, small = load(bundled), load(small_folder)
     prompt = LONG * 6
     n = len(lm.tokenizer.encode(prompt))
-    advice = f"the prompt has {n} tokens.* at most {MOST_TOKENS}; .* --window {n - 64}:{n} "
+    advice = f"the prompt has {n} tokens.* at most {MAX_TOKENS}; .* --window {n - 64}:{n} "
     with pytest.raises(ContextLengthError, match=advice):
         explain(lm, prompt)
     with pytest.raises(ContextLengthError, match="the window has 65, and a page holds at most 64"):
@@ -236,9 +241,9 @@ def test_what_is_too_long_says_how_to_choose(bundled, small_folder):
         ({"position": 3}, "there is no position 3; choose from 0 to 2"),
         ({"position": 0.5}, "there is no position 0.5; choose from 0 to 2"),
         ({"layer": True}, "there is no layer True; choose from 0 to 5"),
-        ({"steps": 0}, "steps is 0; it must be a whole number, at least 1"),
-        ({"steps": -1}, "steps is -1; it must be a whole number, at least 1"),
-        ({"steps": 1.5}, "steps is 1.5; it must be a whole number, at least 1"),
+        ({"steps": 0}, "steps is 0; it must be an integer of at least 1"),
+        ({"steps": -1}, "steps is -1; it must be an integer of at least 1"),
+        ({"steps": 1.5}, "steps is 1.5; it must be an integer of at least 1"),
         ({"window": slice(0, 3, 2)}, r"the window is slice\(0, 3, 2\); it must be slice"),
         ({"window": slice(0, 2.5)}, r"the window is slice\(0, 2.5, None\); it must be slice"),
     ],
@@ -249,7 +254,7 @@ def test_what_there_is_not(bundled, options, message):
 
 
 def test_only_float32(bundled):
-    with pytest.raises(InvalidArgumentError, match="the page shows float32"):
+    with pytest.raises(InvalidArgumentError, match="the page needs a float32 model"):
         explain(LanguageModel.load(bundled, "float64"), "fox")
 
 
@@ -279,9 +284,9 @@ def test_a_logarithmic_chart_of_zeros_has_a_scale():
 
 
 def test_it_tells_what_it_does(bundled):
-    told = []
-    explain(load(bundled), "fox", steps=1, float64=False, tell=told.append)
-    assert len(told) == len(set(told)) == PARTS
+    progress = []
+    explain(load(bundled), "fox", steps=1, float64=False, on_progress=progress.append)
+    assert len(progress) == len(set(progress)) == PROGRESS_STEPS
 
 
 def test_what_is_chosen_to_look_at(bundled_page):
@@ -295,10 +300,10 @@ def test_what_is_chosen_to_look_at(bundled_page):
 
 def test_time_and_operations(bundled):
     model = load(bundled).model
-    seconds = part_seconds(model, [5, 6, 7], passes=2)
+    seconds = seconds_per_part(model, [5, 6, 7], passes=2)
     assert [*seconds][::13] == ["embed", "logits"]
     assert all(value > 0 for value in seconds.values())
-    flops = part_flops(model.config, 3)
+    flops = hook_point_flops(model.config, 3)
     matrices = sum(w.size for name, w in model.weights.items() if "attn.c" in name or "mlp" in name)
     biases = sum(
         w.size
@@ -310,11 +315,11 @@ def test_time_and_operations(bundled):
 
 
 def test_small_things():
-    assert rounded(-0.5) == "\u22120.5000" and rounded(1234567, "n") == "1,234,567"
-    assert rounded(0.25, "p") == "0.2500" and rounded(3.456e-7, "p") == "3.5e\u22127"
-    assert rounded(12345.678) == "12,346" and rounded(1.5e8) == "1.500e+8"
+    assert format_number(-0.5) == "\u22120.5000" and format_number(1234567, "n") == "1,234,567"
+    assert format_number(0.25, "p") == "0.2500" and format_number(3.456e-7, "p") == "3.5e\u22127"
+    assert format_number(12345.678) == "12,346" and format_number(1.5e8) == "1.500e+8"
     assert script_json({"a": "</script>&"}) == '{"a":"\\u003c/script\\u003e\\u0026"}'
-    assert literal("a\nb<\x07") == (
+    assert escape_prompt("a\nb<\x07") == (
         'a<span class="sign">↵</span>\nb&lt;<span class="sign">\\x07</span>'
     )
     assert token_text(b" caf\xc3") == "␣caf\\xc3"

@@ -12,8 +12,8 @@ from gpt2np import (
     InvalidArgumentError,
     LanguageModel,
 )
-from gpt2np.generation import beam_texts
-from gpt2np.generation.beam import beam_search
+from gpt2np.generation import beam_search as beam_search_module
+from gpt2np.generation.beam_search import beam_search
 
 # (beams, length penalty, early stopping, further options)
 SEARCHES = [
@@ -50,7 +50,7 @@ def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
         GenerationOptions(
             temperature=0,
             early_stopping=early_stopping,
-            bad_words=words,
+            bad_words_ids=words,
             **common,
             **{name: value for name, value in further.items() if not isinstance(value, list)},
         ),
@@ -144,7 +144,7 @@ def test_stop_ids_end_a_beam(tiny):
 def test_everything_ruled_out(tiny):
     model = GPT2.from_folder(tiny[0])
     words = [[i] for i in range(211)]
-    options = GenerationOptions(temperature=0, num_beams=2, bad_words=words)
+    options = GenerationOptions(temperature=0, num_beams=2, bad_words_ids=words)
     with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
         beam_search(model, [1], options, ())
 
@@ -209,9 +209,9 @@ class TestTexts:
         assert again.prompt_logprobs[-9:] == found.logprobs
 
     def test_the_prompt_is_scored_once(self, lm, monkeypatch):
-        scored, score = [], beam_texts.text_logprobs
+        scored, score = [], beam_search_module.text_logprobs
         monkeypatch.setattr(
-            beam_texts, "text_logprobs", lambda *a: scored.append(a[1]) or score(*a)
+            beam_search_module, "text_logprobs", lambda *a: scored.append(a[1]) or score(*a)
         )
         found = lm.generate(
             "Once upon", num_beams=4, num_return_sequences=4, max_new_tokens=3, prompt_logprobs=0
@@ -225,5 +225,5 @@ class TestTexts:
             assert completion.ids == lm.generate(prompt, **options, max_new_tokens=12).ids
 
     def test_not_as_a_stream(self, lm):
-        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search has no text"):
+        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search can't stream"):
             lm.stream("x", num_beams=2)

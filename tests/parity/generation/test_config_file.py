@@ -36,7 +36,7 @@ def test_what_is_honoured(tmp_path):
 def test_bans(tmp_path):
     """As in transformers, where an end of the text is not banned as a bad word."""
     config = read(tmp_path, bad_words_ids=[[5], [6, 7], [9]], suppress_tokens=[3], eos_token_id=9)
-    assert config.options.bad_words == ((5,), (6, 7), (3,)) and config.ignored == ()
+    assert config.options.bad_words_ids == ((5,), (6, 7), (3,)) and config.ignored == ()
 
 
 def test_beams(tmp_path):

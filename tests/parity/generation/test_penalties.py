@@ -14,7 +14,7 @@ from transformers import (
 )
 
 from gpt2np import GenerationOptions, InvalidArgumentError
-from gpt2np.generation.penalties import penalized, presence_and_frequency_penalty
+from gpt2np.generation.logits_processors import presence_and_frequency_penalty, process_logits
 
 END_IDS = {3, 7}
 CASES = 1500
@@ -48,7 +48,7 @@ def ours(logits, prompt, generated, **options):
     before = logits.copy()
     options = GenerationOptions(max_new_tokens=1000, **options)
     try:
-        result = penalized(logits, options, prompt, generated, END_IDS)
+        result = process_logits(logits, options, prompt, generated, END_IDS)
     except InvalidArgumentError as error:
         assert "every token is ruled out" in str(error)
         result = np.full_like(logits, -np.inf)
@@ -96,7 +96,9 @@ def test_bad_words():
         if not words:
             continue
         expected = theirs(NoBadWordsLogitsProcessor(words), logits, prompt, generated)
-        np.testing.assert_array_equal(ours(logits, prompt, generated, bad_words=words), expected)
+        np.testing.assert_array_equal(
+            ours(logits, prompt, generated, bad_words_ids=words), expected
+        )
 
 
 def test_logit_bias():
@@ -151,13 +153,13 @@ def test_all_in_order():
         )
         expected = theirs(processors, logits, prompt, generated)
         options = {"logit_bias": bias, "repetition_penalty": 1.7, "no_repeat_ngram_size": 3}
-        options |= {"bad_words": words, "min_new_tokens": 10}
+        options |= {"bad_words_ids": words, "min_new_tokens": 10}
         np.testing.assert_array_equal(ours(logits, prompt, generated, **options), expected)
 
 
 def test_nothing_asked_for_costs_nothing():
     logits = np.ones(4, np.float32)
-    assert penalized(logits, GenerationOptions(), [1], [2], END_IDS) is logits
+    assert process_logits(logits, GenerationOptions(), [1], [2], END_IDS) is logits
 
 
 def test_a_constraint_comes_last():
@@ -168,9 +170,9 @@ def test_a_constraint_comes_last():
             return np.arange(5) == 2
 
     options = GenerationOptions(logit_bias={2: -100.0, 4: 50.0})
-    result = penalized(np.zeros(5, np.float32), options, [1], [], END_IDS, OnlyTwo())
+    result = process_logits(np.zeros(5, np.float32), options, [1], [], END_IDS, OnlyTwo())
     assert result.tolist() == [-np.inf, -np.inf, -100, -np.inf, -np.inf]
     with pytest.raises(InvalidArgumentError, match="after 0 tokens every token is ruled out"):
-        penalized(
-            np.zeros(5, np.float32), GenerationOptions(bad_words=[[2]]), [1], [], (), OnlyTwo()
+        process_logits(
+            np.zeros(5, np.float32), GenerationOptions(bad_words_ids=[[2]]), [1], [], (), OnlyTwo()
         )

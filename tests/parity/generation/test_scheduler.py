@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.decoding import decode_step
 from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
-from gpt2np.generation import RunningSequence, Scheduler, decode_step, start_sequence
-from gpt2np.generation.prompt import share_prompt
-from gpt2np.generation.speculate import Speculation
+from gpt2np.generation import RunningSequence, Scheduler, start_sequence
+from gpt2np.generation.sequence import share_prefix
+from gpt2np.generation.speculation import Speculation
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def random_options(rng, vocab_size, longest=24):
     for name, values in {
         "presence_penalty": [0.0, 0.0, 0.7],
         "logit_bias": [{}, {}, {ids[0]: 3.0, ids[1]: -5.0, vocab_size - 1: 2.0}],
-        "bad_words": [(), (), [[ids[2]], [ids[3], ids[4]]]],
+        "bad_words_ids": [(), (), [[ids[2]], [ids[3], ids[4]]]],
         "stop_token_ids": [(), (), [ids[5]]],
         "min_new_tokens": [0, 0, options["max_new_tokens"] // 2],
         "logprobs": [None, None, 2],
@@ -108,7 +109,7 @@ def run_batch(model, rng, jobs, eos_token_ids, draft):
     sequences = [start(model, *job, eos_token_ids, d) for job, d in zip(jobs, drafts, strict=True)]
     for one, other in zip(sequences[::2], sequences[1::2], strict=False):
         if one.prompt == other.prompt and one.options.window == other.options.window:
-            share_prompt([one, other])
+            share_prefix([one, other])
     waiting, ended = list(rng.permutation(len(jobs))), []
     while waiting or scheduler.busy:
         for _ in range(min(len(waiting), int(rng.integers(0, 4)))):
@@ -143,17 +144,17 @@ def check_batches(model, rng, batches, vocab_size, longest):
     for _ in range(batches):
         eos_token_ids = set(rng.choice(vocab_size, 3).tolist())
         jobs = random_jobs(rng, vocab_size, longest)
-        for together, job in zip(
+        for batched, job in zip(
             run_batch(model, rng, jobs, eos_token_ids, draft), jobs, strict=True
         ):
             single, gaps = alone(model, *job, eos_token_ids)
             rows += 1
             near += sum(distance < NEAR_TIE for distance in gaps)
-            if together.ids != single.ids:
-                assert_fell_otherwise(together.ids, single.ids, gaps)
+            if batched.ids != single.ids:
+                assert_fell_otherwise(batched.ids, single.ids, gaps)
                 flipped += 1
             else:
-                assert together.finish_reason == single.finish_reason
+                assert batched.finish_reason == single.finish_reason
     return f"{batches} batches, {rows} rows: {rows - flipped} equal; {near} near-ties met"
 
 
@@ -241,7 +242,7 @@ class TestScheduler:
         token = 2 * 3 * 24 * 4
         scheduler = Scheduler(model, cache_bytes=4 * 25 * token + 19 * token)
         sequences = [start_sequence(model, [3] * 20, self.options(), ()) for _ in range(7)]
-        share_prompt(sequences)
+        share_prefix(sequences)
         for sequence in sequences:
             scheduler.add(sequence)
         scheduler.step()
@@ -272,7 +273,7 @@ class TestScheduler:
 
     def test_one_that_fails_does_not_hurt_the_others(self, model):
         scheduler = Scheduler(model)
-        banned = self.options(bad_words=[[i] for i in range(211)])
+        banned = self.options(bad_words_ids=[[i] for i in range(211)])
         bad = start_sequence(model, [1], banned, ())
         good = start_sequence(model, [1], self.options(), ())
         scheduler.add(bad)
@@ -292,7 +293,7 @@ class TestSharedPrompt:
             sequence = start_sequence(model, [9, 8, 7, 6, 5] * 4, options, ())
             sequences.append(sequence)
             sequence.rng = type(sequence.rng)(seed)
-        share_prompt(sequences)
+        share_prefix(sequences)
         return sequences
 
     def test_the_prompt_is_computed_once(self, model, monkeypatch):
@@ -334,12 +335,12 @@ class TestWindow:
     def test_equals_a_fresh_forward_of_that_window(self, model, window):
         options = GenerationOptions(max_new_tokens=120, temperature=0, window=window)
         sequence = start_sequence(model, [4, 5, 6], options, ())
-        seen, take = [], RunningSequence.choose
+        seen, choose = [], RunningSequence.choose
 
         def watched(logits):
-            first = sequence.start
+            first = sequence.context_start
             seen.append(([*sequence.prompt, *sequence.ids][first:], logits))
-            return take(sequence, logits)
+            return choose(sequence, logits)
 
         sequence.choose = watched
         while sequence.finish_reason is None:

@@ -75,7 +75,7 @@ class TestScoreText:
 
     def test_an_id_before_the_text(self, tiny_model, reference):
         ids = random_ids(30)
-        score = score_text(tiny_model, ids, before=7)
+        score = score_text(tiny_model, ids, prefix=7)
         table = reference([7, *ids[:-1]])
         assert score.ids.tolist() == ids.tolist()
         assert score.log_probabilities == pytest.approx(table[np.arange(30), ids], abs=2e-6)
@@ -150,7 +150,7 @@ class TestScoreWindows:
         windows += [Window(random_ids(49), 20)]
         assert len(list(score_windows(tiny_model, iter(windows)))) == 81
         assert sum(rows) == 40 * 47 + 40 + 29
-        assert max(rows) == scoring._ROWS and max(tokens) <= scoring._TOKENS
+        assert max(rows) == scoring._MAX_ROWS and max(tokens) <= scoring._MAX_TOKENS
         assert len(rows) < 30  # short windows share passes
 
     def test_damaged_weights(self, tiny_model):

@@ -52,7 +52,7 @@ def test_what_is_opened(tmp_path):
     html = page.read_text(encoding="utf-8")
     assert "One block, opened: block 0" in html and "queries of head 3" in html
     assert "--no-float64" in html
-    assert re.search(r"Here is that of token 4,\s", html)
+    assert re.search(r"Here is the row of token 4,\s", html)
 
 
 def test_hostile_text_from_standard_input_and_a_window(tmp_path):
@@ -64,7 +64,7 @@ def test_hostile_text_from_standard_input_and_a_window(tmp_path):
     html = page.read_text(encoding="utf-8")
     assert "<script>alert" not in html and "&lt;script&gt;alert(1)" in html
     assert html.count("</script>") == 2 and "\x00" not in html
-    assert "This page is about a window" in html
+    assert "This page shows a window" in html
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from helpers.explain_pages import MARKUP, PROMPT, SIGNS, gpt2_small
 
 from gpt2np import GenerationOptions, load
 from gpt2np.explain import explain
-from gpt2np.explain.numbers import rounded
+from gpt2np.explain.markup import format_number
 from gpt2np.generation import apply_temperature, next_probabilities
 from gpt2np.model.ops import softmax
 
@@ -53,7 +53,7 @@ def page(bundled):
 
 @pytest.fixture
 def open_page(browser, tmp_path):
-    """open_page(page, …): the page in a tab of its own, in which nothing goes wrong."""
+    """open_page(page, …): open the page in a new tab; fails on any error, dialog or request."""
     contexts, wrong = [], []
 
     def opened(page, width=1280, **options):
@@ -79,7 +79,7 @@ def open_page(browser, tmp_path):
 
 
 def sampled(logits, temperature, top_k, top_p, min_p):
-    """What the library's sampler gives: probabilities (V)."""
+    """Probabilities (V) of the library's sampler."""
     options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     return next_probabilities(logits, options)
 
@@ -109,7 +109,7 @@ def check_sliders(tab, logits):
             assert probability == pytest.approx(expected[number], abs=1e-6), (setting, number)
         says = tab.eval_on_selector("#mass-says", "e => ({...e.dataset, text: e.textContent})")
         if not setting[0]:
-            assert "always the likeliest" in says["text"]
+            assert "always the most likely" in says["text"]
             continue
         whole = softmax(apply_temperature(logits, setting[0]).astype(np.float64))
         assert int(says["count"]) == np.count_nonzero(expected), setting
@@ -202,7 +202,7 @@ def test_another_score_term_by_term(open_page, page):
     np.testing.assert_array_equal(np.array(rows, np.float32)[:, 2], terms)
     np.testing.assert_array_equal(np.array(rows, np.float32)[:, 3], np.cumsum(terms))
     score = float(tab.eval_on_selector("#score-sum data:last-of-type", "d => d.value"))
-    scale = page.run.model.attention_scale(layer)
+    scale = page.run.config.attention_scale(layer)
     assert score == pytest.approx(np.float64(q) @ np.float64(k[key]) * scale, rel=1e-5, abs=1e-5)
     shown = tab.eval_on_selector_all(
         "#score-row tbody tr", "rows => rows.map(r => +r.lastElementChild.firstChild.value)"
@@ -246,7 +246,7 @@ def test_another_heads_strips_are_its_own(open_page, page, letter):
     for head in [h for h in range(len(arrays)) if h != focus.head] + [focus.head]:
         tab.select_option('#score-choice [name="head"]', str(head))
         limit = np.quantile(np.abs(arrays[head]), 0.995)
-        assert figure.locator(".limit").inner_text() == rounded(limit)
+        assert figure.locator(".limit").inner_text() == format_number(limit)
         assert f" of head {head};" in strip.get_attribute("alt")
         assert f" of head {head}" in figure.locator("figcaption").inner_text()
         shown = figure.locator(".readout").get_attribute("data-value")
@@ -357,7 +357,7 @@ def test_without_the_script(open_page, page):
     assert "Without JavaScript" in tab.inner_text("header")
     assert tab.locator(".needs-script:visible").count() == 0
     body = tab.inner_text("main")
-    for words in ("The score, term by term", "What usual settings keep of it", "all 4,076 others"):
+    for words in ("The score, term by term", "What common settings keep", "all 4,076 others"):
         assert words in body
     assert tab.locator(".bar:visible").count() >= 20
     assert tab.evaluate(

@@ -35,7 +35,7 @@ def finished(session, stream):
 def computed(session):
     """Lets the session answer, and counts the ids that go through the model for the prompt."""
     stream = session.say("And then?")
-    count = len(stream.sequence.pending)
+    count = len(stream.sequence.pending_ids())
     finished(session, stream)
     return count, len(stream.sequence.prompt)
 

@@ -105,7 +105,7 @@ def test_on_the_command_line():
     [
         (["--choices"], "--choices: expected at least one argument"),
         (["--choices", "a", ""], "choices is"),
-        (["--regex", "[b-a]"], "no range"),
+        (["--regex", "[b-a]"], "not a range"),
         (["--regex", r"a(?<=b)"], "look-behind"),
         (["--regex", r"\P{L}\p{"], "unknown Unicode property"),
         (["--regex", r"a[^\w\W]"], "no text matches"),

@@ -9,9 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpt2np.constraints.automaton import DEAD, ByteAutomaton
-from gpt2np.constraints.characters import characters_of, complement
+from gpt2np.constraints.characters import END, ByteNodes, characters_of, complement
 from gpt2np.constraints.syntax import literals, parse
-from gpt2np.constraints.utf8 import END, ByteNodes
 from gpt2np.errors import InvalidArgumentError
 
 EVERY_CHARACTER = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)

@@ -11,7 +11,6 @@ from helpers.oracle import can_lead_to_match
 from gpt2np import Tokenizer
 from gpt2np.constraints import automaton, text_constraint
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation import GenerationOptions
 
 END = 50256
 
@@ -24,7 +23,7 @@ def tokens(gpt2_vocabulary):
 
 
 def constraint(tokens, rows=END + 1, ends=(END,), **options):
-    return text_constraint(GenerationOptions(**options), tokens, rows, ends)
+    return text_constraint(tokens, rows, ends, **options)
 
 
 def after(state, tokens, text):
@@ -114,7 +113,7 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
 
     To each of the 2⁷ ends of a text belongs a state of its own.
     """
-    monkeypatch.setattr(automaton, "MOST_BYTE_STATES", 60)
+    monkeypatch.setattr(automaton, "MAX_BYTE_STATES", 60)
     few = {number: data for number, data in tokens.items() if len(data) < 3}
     start, known = constraint(few, regex="[ab]*a[ab]{7}c"), []
     rng = random.Random(4)
@@ -122,7 +121,7 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
     for text in texts:
         state = after(start, few, text)
         known.append((state, state.allowed().copy()))
-    monkeypatch.setattr(automaton, "MOST_BYTE_STATES", 20_000)
+    monkeypatch.setattr(automaton, "MAX_BYTE_STATES", 20_000)
     alone = constraint(dict(few), regex="[ab]*a[ab]{7}c")
     for text, (state, mask) in zip(texts, known, strict=True):
         assert (mask == after(alone, few, text).allowed()).all()
@@ -132,7 +131,7 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
 
 def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
     start = constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")
-    monkeypatch.setattr(automaton, "MOST_BYTE_STATES", 50)
+    monkeypatch.setattr(automaton, "MAX_BYTE_STATES", 50)
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match="need more than 50 states"):
             start.allowed()
@@ -161,10 +160,10 @@ def test_rows_without_a_token_and_beyond_the_vocabulary(tokens):
 
 def test_special_tokens_are_no_text(tokens):
     table = {**tokens, END: b"<|endoftext|>", END + 1: b"<|pad|>"}
-    options = GenerationOptions(regex=r"<\|\w+\|>")
-    mask = text_constraint(options, table, END + 2, [END], [END, END + 1]).allowed()
+    pattern = r"<\|\w+\|>"
+    mask = text_constraint(table, END + 2, [END], [END, END + 1], regex=pattern).allowed()
     assert not mask[END] and not mask[END + 1] and mask[27]  # <
-    assert text_constraint(options, table, END + 2, [END]).allowed()[END + 1]
+    assert text_constraint(table, END + 2, [END], regex=pattern).allowed()[END + 1]
 
 
 @pytest.mark.parametrize("pattern", [r"[^\s\S]", r"a[^\d\D]"])
@@ -175,7 +174,7 @@ def test_a_pattern_that_nothing_matches(tokens, pattern):
 
 def test_a_vocabulary_that_lacks_bytes(tokens):
     some = {number: data for number, data in tokens.items() if data not in (b"\xc3", b"a")}
-    with pytest.raises(InvalidArgumentError, match="2 have none here, 0x61 among them"):
+    with pytest.raises(InvalidArgumentError, match="lacks 2 of them, such as 0x61"):
         constraint(some, regex="b")
 
 

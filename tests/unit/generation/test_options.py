@@ -27,7 +27,8 @@ WRONG = {
         *("x", None, 5, {"a": 1}, {-1: 1}, {1: "x"}, {1: math.nan}, {1: 10_001}, [(1, 2)]),
         *((5,), ((5,),), {"-1": 1}, {"1.0": 1}, {"": 1}, {"²": 1}, {"9" * 5000: 1}),
     ),
-    "bad_words": ("x", None, 5, [""], [[]], [[-1]], [[1.5]], [None], [["a"]]),
+    "bad_words": ("x", None, 5, [""], [[]], [[-1]], [[1.5]], [None], [["a"]], [[5]], [5]),
+    "bad_words_ids": ("x", None, 5, [""], [[]], [[-1]], [[1.5]], [None], [["a"]], ["a"], [5]),
     "min_new_tokens": (*WHOLE, None),
     "ignore_eos": (None, 1, "yes"),
     "seed": WHOLE,
@@ -69,7 +70,7 @@ def test_out_of_range(name, value):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_beams": 3}, "num_beams is 3 and temperature 0.8: beam search doesn't sample"),
+        ({"num_beams": 3}, "num_beams is 3 and temperature 0.8: beam search does not sample"),
         (
             {"temperature": 0, "num_return_sequences": 2},
             "num_return_sequences is 2 and temperature 0: greedy continuations",
@@ -84,9 +85,9 @@ def test_out_of_range(name, value):
         ({"temperature": 0, "num_beams": 2, "prompt_lookup": True}, "neither window nor"),
         (
             {"num_return_sequences": 3, "best_of": 2},
-            "best_of is 2, which is less than num_return_sequences, 3",
+            "best_of is 2, less than num_return_sequences, 3",
         ),
-        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens is 9, which is more than"),
+        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens is 9, more than"),
         ({"choices": ["a"], "regex": "b"}, "choices and regex contradict each other"),
         ({"stop_regex": "("}, r"stop_regex '\(' is not a regular expression: missing \)"),
         ({"stop_regex": ["a", "b*"]}, r"stop_regex 'b\*' matches the empty text"),
@@ -100,10 +101,16 @@ def test_contradictions(options, message):
 
 def test_what_is_given_in_one_form_or_another():
     options = GenerationOptions(
-        stop="a", stop_regex="b", stop_token_ids=[3], bad_words=["c", [1, 2]], logit_bias={5: 1}
+        stop="a",
+        stop_regex="b",
+        stop_token_ids=[3],
+        bad_words=["c"],
+        bad_words_ids=[[1, 2]],
+        logit_bias={5: 1},
     )
     assert (options.stop, options.stop_regex, options.stop_token_ids) == (("a",), ("b",), (3,))
-    assert options.bad_words == ("c", (1, 2)) and options.logit_bias == ((5, 1.0),)
+    assert options.bad_words == ("c",) and options.bad_words_ids == ((1, 2),)
+    assert options.logit_bias == ((5, 1.0),)
     assert dataclasses.replace(options, seed=1).logit_bias == options.logit_bias
     hash(options)
 
@@ -117,5 +124,5 @@ def test_the_most_that_may_be_asked_for():
     most = GenerationOptions(
         num_return_sequences=1000, best_of=1000, logprobs=1000, prompt_logprobs=1000
     )
-    assert most.drawn == 1000
+    assert most.n_drawn == 1000
     assert GenerationOptions(num_beams=64, temperature=0).num_beams == 64

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpt2np import GenerationOptions, LanguageModel
-from gpt2np.generation import RandomStream, next_id
+from gpt2np.generation import RandomGenerator, next_id
 
 SETTINGS = {
     "plain": {"top_k": 0, "temperature": 1.0},
@@ -55,7 +55,7 @@ def exact(setting):
 
 def p_value(setting, draws, seed):
     """Of a chi-square test of so many draws (Wilson and Hilferty's approximation of its tail)."""
-    options, rng = GenerationOptions(**setting), RandomStream(seed)
+    options, rng = GenerationOptions(**setting), RandomGenerator(seed)
     logits = LOGITS.astype(np.float32)
     found = [next_id(logits, options, rng) for _ in range(draws)]
     counts = np.bincount(found, minlength=len(LOGITS))
@@ -84,7 +84,7 @@ def test_chi_square_of_two_hundred_thousand_draws(setting, show):
 def test_a_wrong_distribution_is_found():
     """The test itself: draws at another temperature fail it."""
     setting = SETTINGS["plain"]
-    options, rng = GenerationOptions(top_k=0, temperature=1.05), RandomStream(1)
+    options, rng = GenerationOptions(top_k=0, temperature=1.05), RandomGenerator(1)
     found = [next_id(LOGITS.astype(np.float32), options, rng) for _ in range(20_000)]
     expected = exact(setting) * 20_000
     chi_square = ((np.bincount(found, minlength=16) - expected) ** 2 / expected).sum()

@@ -7,8 +7,8 @@ import pytest
 from helpers.near_ties import assert_fell_otherwise, watch
 
 from gpt2np import GPT2, InvalidArgumentError, LanguageModel, Tokenizer
-from gpt2np.generation.sampler import RandomStream
-from gpt2np.generation.speculate import Lookup, Speculation, best_length
+from gpt2np.generation.sampling import RandomGenerator
+from gpt2np.generation.speculation import PromptLookup, Speculation, best_length
 from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
@@ -146,7 +146,7 @@ def test_guesses_save_passes(lm, monkeypatch):
 
 class TestLookup:
     def guess(self, ids, wanted=4):
-        return Lookup().guess(ids, [], wanted)
+        return PromptLookup().propose(ids, [], wanted)
 
     def test_by_hand(self):
         assert self.guess([1, 2, 3, 4, 5, 1, 2]) == [3, 4, 5, 1]
@@ -159,11 +159,11 @@ class TestLookup:
     def test_step_by_step_as_at_once(self):
         rng = np.random.default_rng(0)
         for _ in range(100):
-            ids, lookup = rng.integers(0, 4, 30).tolist(), Lookup()
+            ids, lookup = rng.integers(0, 4, 30).tolist(), PromptLookup()
             cut = int(rng.integers(1, 10))
             prompt, generated = ids[:cut], []
             while len(generated) < len(ids) - cut:
-                found = lookup.guess(prompt, generated, 3)
+                found = lookup.propose(prompt, generated, 3)
                 assert found == self.guess([*prompt, *generated], 3)
                 generated = ids[cut : cut + len(generated) + int(rng.integers(1, 4))]
 
@@ -180,25 +180,25 @@ class TestLength:
     def test_wrong_guesses_become_rare(self, lm):
         speculation, guessed = Speculation(lm.model, None), 0
         for _ in range(1000):
-            length = speculation.length(1)
-            speculation.learn(length, 0)
+            length = speculation.draft_length(1)
+            speculation.update_acceptance(length, 0)
             guessed += length
         assert guessed < 40
 
     def test_right_guesses_become_long_again(self, lm):
         speculation = Speculation(lm.model, None)
         for _ in range(100):
-            speculation.learn(speculation.length(1), 0)
+            speculation.update_acceptance(speculation.draft_length(1), 0)
         lengths = []
         for _ in range(300):
-            lengths.append(speculation.length(1))
-            speculation.learn(lengths[-1], lengths[-1])
+            lengths.append(speculation.draft_length(1))
+            speculation.update_acceptance(lengths[-1], lengths[-1])
         assert lengths[-1] == 15
 
 
 def test_random_numbers_ahead_are_those_that_come():
-    stream, plain = RandomStream(5), np.random.default_rng(5)
-    ahead = stream.after(2)
+    stream, plain = RandomGenerator(5), np.random.default_rng(5)
+    ahead = stream.lookahead(2)
     looked_at = [ahead.random(), ahead.random()]
     drawn = [stream.random() for _ in range(6)]
     assert drawn == [plain.random() for _ in range(6)] and looked_at == drawn[2:4]
@@ -233,7 +233,7 @@ class TestDraftModel:
             {"logit_bias": {4100: -5}},
             {"logit_bias": {4100: 20}},
             {"repetition_penalty": 1.2},
-            {"bad_words": [[4150], [11]]},
+            {"bad_words_ids": [[4150], [11]]},
         ],
     )
     def test_fewer_rows_than_the_model(self, lm, early_exit, further):
@@ -254,7 +254,7 @@ class TestDraftModel:
         plain = lm.generate("The king said that the queen was there", **options)
         lm.use_draft(cut(lm, 6, context))
         for wanted, pays in ((15, True), (1, False)):
-            monkeypatch.setattr(Speculation, "length", hoped(wanted, pays))
+            monkeypatch.setattr(Speculation, "draft_length", hoped(wanted, pays))
             found = lm.generate("The king said that the queen was there", **options)
             assert same(found, plain)
         lm.draft = None
@@ -293,11 +293,11 @@ class TestDraftModel:
 
 
 def hoped(wanted, pays):
-    def length(speculation, sequences):
-        speculation.pays = pays
+    def draft_length(speculation, batch_size):
+        speculation.pays_off = pays
         return wanted
 
-    return length
+    return draft_length
 
 
 def with_rows(lm, rows):
@@ -320,7 +320,7 @@ def random_model(**shape):
 
 
 def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
-    from gpt2np.generation.streaming import run_together
+    from gpt2np.generation.streaming import run_streams
 
     prompts, options = (
         ["one two one two one", "The king", "a b c a b", "It"],
@@ -332,7 +332,7 @@ def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
         lm.draft = draft
         streams.append(lm.stream(prompts[i], seed=i, **options))
     lm.draft = None
-    run_together(streams)
+    run_streams(streams)
     assert all(same(s.completion, p) for s, p in zip(streams, plain, strict=True))
 
 

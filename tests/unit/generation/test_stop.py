@@ -12,8 +12,8 @@ def run(stops, pieces):
     out = []
     for piece in pieces:
         out.append(holder.push(piece))
-        if holder.found:
-            return out, holder.found
+        if holder.matched:
+            return out, holder.matched
     return [*out, holder.finish()], None
 
 
@@ -60,9 +60,9 @@ def test_nothing_is_held_longer_than_needed(text, stop):
     passed = ""
     for character in text:
         passed += holder.push(character)
-        if holder.found:
+        if holder.matched:
             return
-        seen = text[: len(passed) + len(holder._held)]
-        assert passed + holder._held == seen
-        assert stop.startswith(holder._held)
-        assert not any(seen.endswith(stop[:n]) for n in range(len(holder._held) + 1, len(stop)))
+        seen = text[: len(passed) + len(holder._buffer)]
+        assert passed + holder._buffer == seen
+        assert stop.startswith(holder._buffer)
+        assert not any(seen.endswith(stop[:n]) for n in range(len(holder._buffer) + 1, len(stop)))

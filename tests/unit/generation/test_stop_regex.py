@@ -5,8 +5,8 @@ import time
 import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel
-from gpt2np.generation import stop_regex
-from gpt2np.generation.stop_regex import StopPatterns, compiled
+from gpt2np.generation import stopping
+from gpt2np.generation.stopping import StopPatterns, compile_stop_regex
 
 
 def run(pattern, pieces):
@@ -14,9 +14,9 @@ def run(pattern, pieces):
     patterns, passed = StopPatterns([], [pattern]), ""
     for number, piece in enumerate(pieces, 1):
         passed += patterns.push(piece)
-        if patterns.found is not None:
-            return passed, patterns.found, number
-    return passed + patterns.finish(), patterns.found, None
+        if patterns.matched is not None:
+            return passed, patterns.matched, number
+    return passed + patterns.finish(), patterns.matched, None
 
 
 @pytest.mark.parametrize(
@@ -78,20 +78,20 @@ def test_results_do_not_depend_on_the_pieces(pattern, text):
 )
 def test_too_large(pattern):
     with pytest.raises(InvalidArgumentError, match=r"stop_regex .* (too large|not a regular)"):
-        compiled(pattern)
+        compile_stop_regex(pattern)
 
 
 def test_a_search_without_end(monkeypatch):
-    monkeypatch.setattr(stop_regex, "_SECONDS", 0.05)
+    monkeypatch.setattr(stopping, "_TIMEOUT_S", 0.05)
     patterns, started = StopPatterns([], ["(a|aa)+$b"]), time.perf_counter()
     with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .*: '\(a\|aa\)\+\$b'"):
         patterns.push("a" * 48)
     assert time.perf_counter() - started < 60  # it would be hours
-    assert patterns.finish() == "a" * 48 and patterns.found is None
+    assert patterns.finish() == "a" * 48 and patterns.matched is None
 
 
 def test_a_search_without_end_in_a_generation(bundled, monkeypatch):
-    monkeypatch.setattr(stop_regex, "_SECONDS", 0.05)
+    monkeypatch.setattr(stopping, "_TIMEOUT_S", 0.05)
     lm = LanguageModel.load(bundled)
     bias = {lm.tokenizer.encode("a")[0]: 1000.0}
     with pytest.raises(InvalidArgumentError, match="a search for stop_regex took more than"):

@@ -6,7 +6,7 @@ import pytest
 import regex
 
 from gpt2np import GenerationOptions, Tokenizer
-from gpt2np.generation.streaming import TextSoFar
+from gpt2np.generation.streaming import StreamingDetokenizer
 
 PIECES = "é中😀 \n.aeüñ—“”𝕏"
 
@@ -60,17 +60,19 @@ def cut(tokenizer, ids, stops, patterns):
 
 
 def run(tokenizer, ids, stops, patterns):
-    so_far = TextSoFar(tokenizer, GenerationOptions(stop=stops, stop_regex=patterns))
+    detokenizer = StreamingDetokenizer(
+        tokenizer, GenerationOptions(stop=stops, stop_regex=patterns)
+    )
     pieces, stopped = [], None
     for n, token_id in enumerate(ids, 1):
-        stop = so_far.push(token_id)
-        pieces.append(so_far.new())
+        stop = detokenizer.push(token_id)
+        pieces.append(detokenizer.read_new())
         if stop:
             stopped = n
             break
-    so_far.finish()
-    pieces.append(so_far.new())
-    assert so_far.text == "".join(pieces) and so_far.new() == ""
+    detokenizer.finish()
+    pieces.append(detokenizer.read_new())
+    assert detokenizer.text == "".join(pieces) and detokenizer.read_new() == ""
     return pieces, stopped
 
 
@@ -136,7 +138,9 @@ def test_expressions_by_hand(tokenizer, text, patterns, expected):
 
 
 def test_silent_ids(tokenizer):
-    so_far = TextSoFar(tokenizer, GenerationOptions(stop_token_ids=[70]), silent={80})
+    detokenizer = StreamingDetokenizer(
+        tokenizer, GenerationOptions(stop_token_ids=[70]), eos_token_ids={80}
+    )
     for token_id in (80, 65, 70, 66):
-        so_far.push(token_id)
-    assert so_far.text == tokenizer.decode([65, 66])
+        detokenizer.push(token_id)
+    assert detokenizer.text == tokenizer.decode([65, 66])

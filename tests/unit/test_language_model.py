@@ -18,8 +18,8 @@ from gpt2np import (
     Tokenizer,
 )
 from gpt2np.errors import BatchError
-from gpt2np.generation import Scheduler, decode_step
-from gpt2np.generation.streaming import together
+from gpt2np.generation import Scheduler
+from gpt2np.generation.streaming import pick_best
 from gpt2np.runtime.ranks import most_processes
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
@@ -113,7 +113,7 @@ class TestGenerate:
             ({"top_k": -1}, "top_k is -1"),
             ({"top_p": 0}, "top_p is 0; it must be above 0"),
             ({"top_p": 1.1}, r"top_p is 1\.1"),
-            ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be a whole number"),
+            ({"max_new_tokens": 0}, "max_new_tokens is 0; it must be an integer"),
             ({"seed": -1}, "seed is -1"),
             ({"seed": 1.5}, r"seed is 1\.5"),
             ({"temperature": "hot"}, "temperature is 'hot'"),
@@ -153,7 +153,7 @@ def test_impossible_prompts(lm, prompt):
 
 
 def test_an_option_that_does_not_exist(lm):
-    with pytest.raises(TypeError, match="no option 'max_tokens'; there are max_new_tokens, "):
+    with pytest.raises(TypeError, match="no option 'max_tokens'; there are temperature, "):
         lm.generate("x", max_tokens=3)
 
 
@@ -181,7 +181,7 @@ class TestStream:
     def test_cancelled_between_an_id_and_its_text(self, lm):
         stream = lm.stream("Once upon a time", max_new_tokens=50, seed=4)
         first = next(stream)
-        decode_step(lm.model, [stream.sequence])
+        stream.step()
         rest = stream.cancel()
         assert stream.completion.text == first + rest == lm.tokenizer.decode(stream.sequence.ids)
 
@@ -241,13 +241,13 @@ class TestOptionsOfEach:
     def test_a_prompt_that_fails_is_told(self, lm):
         words = [[i] for i in range(4096)]
         with pytest.raises(InvalidArgumentError, match=r"^after 0 tokens every token is ruled out"):
-            lm.generate("a", bad_words=words)
+            lm.generate("a", bad_words_ids=words)
         with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
-            list(lm.stream("a", bad_words=words))
+            list(lm.stream("a", bad_words_ids=words))
 
     def test_a_prompt_that_fails_hurts_no_other(self, lm):
         """The failed one is named, and what came of the others is there."""
-        banned = {"bad_words": [[i] for i in range(4096)]}
+        banned = {"bad_words_ids": [[i] for i in range(4096)]}
         prompts, options = ["a", "b", "c"], {"max_new_tokens": 6, "seed": 3}
         with pytest.raises(BatchError, match=r"^prompt 2 of 3: .* every token is ruled") as caught:
             lm.generate_batch(prompts, [{}, banned, {}], **options)
@@ -269,7 +269,7 @@ class TestOptionsOfEach:
             scheduler.step()
         for stream in streams:
             stream.cancel()
-        found = together(streams)
+        found = pick_best(streams)
         texts = [found.text, *(each.text for each in found.alternatives)]
         assert all(texts[:16]) and texts[16:] == ["", ""]
 
@@ -323,7 +323,7 @@ class TestStops:
         for option in (
             {"stop_token_ids": [4096]},
             {"logit_bias": {9999: 1}},
-            {"bad_words": [[5000]]},
+            {"bad_words_ids": [[5000]]},
         ):
             with pytest.raises(InvalidArgumentError, match="is not in the model's vocabulary of"):
                 lm.generate("x", **option)
@@ -404,7 +404,9 @@ class TestDefaults:
             max_new_tokens=7,
             eos_token_id=[1, 2],
         )
-        assert lm.defaults == GenerationOptions(7, 0.5, 3, 0.7)
+        assert lm.defaults == GenerationOptions(
+            max_new_tokens=7, temperature=0.5, top_k=3, top_p=0.7
+        )
         assert lm.eos_token_ids == {1, 2}
         assert len(lm.generate("x", seed=0).ids) <= 7
 

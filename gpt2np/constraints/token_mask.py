@@ -1,0 +1,257 @@
+"""Token masks: which ids may come next so that the text can still match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt2np.constraints.automaton import DEAD, ByteAutomaton, Reading, TooManyStatesError
+from gpt2np.constraints.syntax import literals, parse
+from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.kernels.array import BoolArray, IntArray
+
+_T = TypeVar("_T")
+
+_CACHED_MASKS = 64  # per constraint; V bytes each
+_UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # all bytes that occur in UTF-8
+_ROOT = 0
+
+
+class Constraint(Protocol):
+    """Which ids may come next. Immutable, so that sequences and drafts can share it."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text matches and can't be extended."""
+
+    def allowed(self) -> BoolArray:
+        """Return a read-only mask (V,) of the ids that may come next.
+
+        End-of-text ids are allowed where the text may end.
+        """
+
+    def advance(self, token_id: int) -> Constraint:
+        """Return the constraint after one more id; end-of-text ids change nothing."""
+
+
+def text_constraint(
+    tokens: Mapping[int, bytes],
+    vocab_size: int,
+    eos_token_ids: Collection[int],
+    special_ids: Collection[int] = (),
+    *,
+    choices: tuple[str, ...] = (),
+    regex: str | None = None,
+) -> Constraint:
+    """Create the constraint for `choices` or `regex`, at the start of a text.
+
+    Automata and masks are cached for later calls with the same object `tokens`.
+
+    Args:
+        tokens: id → bytes.
+        vocab_size: the model's number of token ids, V.
+        eos_token_ids: ids that end a text.
+        special_ids: ids that are not text, and never allowed.
+        choices: the allowed texts.
+        regex: a regular expression for the whole text.
+
+    Raises:
+        InvalidArgumentError: the pattern is not supported, no text matches it, or the vocabulary
+            lacks a token for a byte.
+    """
+    vocabulary = _Vocabulary(tokens, vocab_size, frozenset(eos_token_ids), frozenset(special_ids))
+    return _start(choices, regex, vocabulary)
+
+
+@dataclass(frozen=True, eq=False)
+class TextConstraint:
+    """The constraint after some ids.
+
+    The state is a set of readings rather than a number, so that it outlives the automaton.
+    """
+
+    masks: _TokenMasks
+    state: frozenset[Reading]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text matches and can't be extended."""
+        return self.masks.is_complete(self.state)
+
+    def allowed(self) -> BoolArray:
+        """Return a read-only mask (V,) of the ids that may come next.
+
+        Raises:
+            InvalidArgumentError: the mask needs more states than an automaton may have.
+        """
+        return self.masks.mask(self.state)
+
+    def advance(self, token_id: int) -> TextConstraint:
+        """Return the constraint after one more id; end-of-text ids change nothing."""
+        if token_id in self.masks.eos_token_ids:
+            return self
+        data = self.masks.tokens.get(token_id, b"")
+        return TextConstraint(self.masks, self.masks.after(self.state, data))
+
+
+class _TokenMasks:
+    """The masks of all states of one automaton.
+
+    An automaton that is full is replaced by an empty one for the same texts, so memory is bounded
+    and results do not depend on earlier texts.
+    """
+
+    def __init__(
+        self,
+        automaton: ByteAutomaton,
+        trie: VocabularyTrie,
+        tokens: Mapping[int, bytes],
+        eos_token_ids: frozenset[int],
+    ) -> None:
+        self.tokens = tokens
+        self.eos_token_ids = eos_token_ids
+        self.mask = lru_cache(_CACHED_MASKS)(self._mask)
+        self._automaton = automaton
+        self._trie = trie
+
+    def is_complete(self, readings: frozenset[Reading]) -> bool:
+        return self._query(readings, lambda automaton, state: automaton.is_complete(state))
+
+    def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
+        """Return the state after the bytes of a token; DEAD for no bytes."""
+        if not data:
+            return self._automaton.readings(DEAD)
+        return self._query(
+            readings, lambda automaton, state: automaton.readings(automaton.after(state, data))
+        )
+
+    def _mask(self, readings: frozenset[Reading]) -> BoolArray:
+        mask, matches = self._query(
+            readings,
+            lambda automaton, state: (
+                self._trie.allowed(automaton, state),
+                automaton.matches(state),
+            ),
+        )
+        mask[[end for end in self.eos_token_ids if end < len(mask)]] = matches
+        mask.setflags(write=False)
+        return mask
+
+    def _query(self, readings: frozenset[Reading], query: Callable[[ByteAutomaton, int], _T]) -> _T:
+        """Call a query with the automaton and a state's number; retry once if it is full."""
+        automaton = self._automaton
+        try:
+            return query(automaton, automaton.state(readings))
+        except TooManyStatesError:
+            self._automaton = automaton = automaton.emptied()
+        return query(automaton, automaton.state(readings))
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """The vocabulary that masks depend on; equality compares `tokens` by identity."""
+
+    tokens: Mapping[int, bytes] = field(hash=False)
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    special_ids: frozenset[int]
+
+    def __eq__(self, other: object) -> bool:
+        key = self.vocab_size, self.eos_token_ids, self.special_ids
+        return (
+            isinstance(other, _Vocabulary)
+            and self.tokens is other.tokens
+            and key == (other.vocab_size, other.eos_token_ids, other.special_ids)
+        )
+
+    @cached_property
+    def text_tokens(self) -> dict[int, bytes]:
+        """The tokens that are text and have an embedding."""
+        excluded = self.eos_token_ids | self.special_ids
+        tokens = self.tokens.items()
+        return {i: data for i, data in tokens if i < self.vocab_size and i not in excluded}
+
+
+@lru_cache(maxsize=8)
+def _start(choices: tuple[str, ...], pattern: str | None, vocabulary: _Vocabulary) -> Constraint:
+    automaton = ByteAutomaton.of(literals(choices) if pattern is None else parse(pattern))
+    if automaton.start == DEAD:
+        raise InvalidArgumentError(f"no text matches the pattern {short_repr(pattern)}")
+    trie, eos_token_ids = _trie(vocabulary), vocabulary.eos_token_ids
+    masks = _TokenMasks(automaton, trie, vocabulary.text_tokens, eos_token_ids)
+    return TextConstraint(masks, automaton.readings(automaton.start))
+
+
+@lru_cache(maxsize=4)
+def _trie(vocabulary: _Vocabulary) -> VocabularyTrie:
+    tokens = vocabulary.text_tokens
+    single = set(tokens.values())
+    missing = [byte for byte in _UTF8_BYTES if bytes([byte]) not in single]
+    if missing:
+        raise InvalidArgumentError(
+            f"choices and regex need a vocabulary with a token for each byte; this one lacks "
+            f"{len(missing)} of them, such as 0x{missing[0]:02x}"
+        )
+    return VocabularyTrie.build(tokens, vocabulary.vocab_size)
+
+
+class _Level(NamedTuple):
+    """The n nodes of one depth, numbered from `first` on."""
+
+    first: int
+    parents: IntArray  # (n,)
+    bytes: NDArray[np.uint8]  # (n,), from the parent to the node
+
+
+@dataclass(frozen=True)
+class VocabularyTrie:
+    """The prefix tree of a vocabulary's bytes. The automaton visits it level by level.
+
+    Attributes:
+        levels: the nodes from depth 1 on; node 0 is the root.
+        nodes: id → node of the whole token, (V,); 0 for an id without a token.
+    """
+
+    levels: tuple[_Level, ...]
+    nodes: IntArray
+
+    @classmethod
+    def build(cls, tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyTrie:
+        """Build the tree of `tokens`, id → bytes, with all ids below `vocab_size`."""
+        joined = np.frombuffer(b"".join(tokens.values()), np.uint8)
+        lengths = np.array([len(data) for data in tokens.values()], np.int64)
+        starts = np.cumsum(lengths) - lengths
+        current = np.zeros(len(tokens), np.int64)  # node that each token has reached
+        levels: list[_Level] = []
+        first = _ROOT + 1
+        for depth in range(lengths.max(initial=0)):
+            longer = np.flatnonzero(lengths > depth)
+            keys, inverse = np.unique(
+                current[longer] * 256 + joined[starts[longer] + depth], return_inverse=True
+            )
+            levels.append(_Level(first, keys >> 8, (keys & 255).astype(np.uint8)))
+            current[longer] = first + inverse
+            first += len(keys)
+        nodes = np.zeros(vocab_size, np.int64)
+        nodes[list(tokens)] = current
+        return cls(tuple(levels), nodes)
+
+    def allowed(self, automaton: ByteAutomaton, state: int) -> BoolArray:
+        """Return a mask (V,) of the ids whose token can follow in a state."""
+        size = self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
+        states = np.zeros(size, np.int32)  # all DEAD
+        states[_ROOT] = state
+        for first, parents, data in self.levels:
+            before = states[parents]
+            alive = np.flatnonzero(before != DEAD)
+            if not len(alive):
+                break
+            states[first + alive] = automaton.step(before[alive], data[alive])
+        mask: BoolArray = states[self.nodes] != DEAD
+        mask[self.nodes == _ROOT] = False
+        return mask

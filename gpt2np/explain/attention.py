@@ -1,0 +1,202 @@
+"""Sections on attention: one score term by term, and the patterns of all heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpt2np.explain.figures import picture, strip
+from gpt2np.explain.markup import (
+    Numbers,
+    computed_by,
+    escape,
+    formula,
+    section,
+    table,
+    token_text,
+)
+from gpt2np.explain.run import Run
+from gpt2np.kernels.array import Array
+from gpt2np.model.model import GPT2
+from gpt2np.model.ops import softmax
+from gpt2np.runtime.query_blocks import attention_pattern, mixed_values
+
+
+def score_terms(query: Array, key: Array, scale: float) -> dict[str, Array]:
+    """Compute one score by hand in float32: query and key (D,) → name → (D,) or scalar.
+
+    The forward pass adds the same terms in another order, so its last digits can differ.
+    """
+    terms = query * key
+    sums = np.cumsum(terms, dtype=terms.dtype)
+    return {
+        "score.query": query,
+        "score.key": key,
+        "score.terms": terms,
+        "score.sums": sums,
+        "score.scaled": np.asarray(sums[-1] * terms.dtype.type(scale)),
+    }
+
+
+def softmax_row(query: Array, keys: Array, scale: float) -> dict[str, Array]:
+    """Compute one row of the pattern by hand: query (D,), keys (T, D) → name → (T,)."""
+    scores = np.cumsum(query * keys, axis=1, dtype=query.dtype)[:, -1] * query.dtype.type(scale)
+    return {
+        "row.scores": scores,
+        "row.exp": np.exp(scores - scores.max()),
+        "row.softmax": softmax(scores),
+    }
+
+
+def attention_section(run: Run, numbers: Numbers) -> str:
+    """Return the markup of the section on the focused head."""
+    focus, attn = run.focus, f"blocks.{run.focus.layer}.attn"
+    _add_score_numbers(run, numbers)
+    heads, size, scale = run.config.n_head, *_head_size_and_scale(run)
+    summary = (
+        f"Each of the {heads} heads of block {focus.layer} computes three short vectors of {size} "
+        "numbers from every token: a query (what the token looks for), a key (what it can be "
+        "found by) and a value (what it passes on). A score is the product of a query and a key, "
+        "term by term, added up; a softmax turns the scores of a query into weights that add up "
+        "to 1. Later tokens are hidden from a query."
+    )
+    body = [
+        formula(
+            "score(i, j) = scale · Σ_d q_i[d] · k_j[d]      pattern(i, ·) = softmax(score(i, ·))"
+        ),
+        computed_by(GPT2._mix_values, attention_pattern, score_terms, softmax_row),
+        _focus_form(run),
+        _qkv_strips(run, attn),
+        f'<h4>One score, term by term</h4><p class="facts" id="score-says">{_question(run)}</p>',
+        _term_table(numbers),
+        f'<p class="facts" id="score-sum">The sum is {numbers.show("score.sums", size - 1)}; times '
+        f"the scale of {scale:.6g} it is the score, {numbers.show('score.scaled')}.</p>",
+        "<h4>Its row of the softmax</h4>",
+        _softmax_table(run, numbers),
+    ]
+    return section("attention", "One head’s attention", summary, "\n".join(body), level=3)
+
+
+def _head_size_and_scale(run: Run) -> tuple[int, float]:
+    return run.config.n_embd // run.config.n_head, run.config.attention_scale(run.focus.layer)
+
+
+def _add_score_numbers(run: Run, numbers: Numbers) -> None:
+    focus, attn = run.focus, f"blocks.{run.focus.layer}.attn"
+    for letter in "qkv":
+        numbers.add(f"{attn}.{letter}", run.arrays[f"{attn}.{letter}"], carry=True)
+    query = run.arrays[f"{attn}.q"][focus.head, focus.position]
+    keys = run.arrays[f"{attn}.k"][focus.head, : focus.position + 1]
+    _, scale = _head_size_and_scale(run)
+    arrays = score_terms(query, keys[focus.key], scale) | softmax_row(query, keys, scale)
+    pattern = run.arrays[f"{attn}.pattern"]
+    arrays["row.pattern"] = pattern[focus.head, focus.position, : focus.position + 1]
+    for name, array in arrays.items():
+        numbers.add(name, array)
+
+
+def _focus_form(run: Run) -> str:
+    """A form in which the reader can choose another head, query and key."""
+
+    def options(names: Sequence[str], selected: int) -> str:
+        return "".join(
+            f'<option value="{i}"{" selected" if i == selected else ""}>{escape(name)}</option>'
+            for i, name in enumerate(names)
+        )
+
+    tokens = [f"{i} {token_text(run.token_bytes(token_id))}" for i, token_id in enumerate(run.ids)]
+    heads = [str(head) for head in range(run.config.n_head)]
+    focus = run.focus
+    return (
+        '<form class="choice needs-script" id="score-choice">'
+        f'<label>head <select name="head">{options(heads, focus.head)}</select></label>'
+        f'<label>query <select name="query">{options(tokens, focus.position)}</select></label>'
+        f'<label>key <select name="key">{options(tokens, focus.key)}</select></label></form>'
+    )
+
+
+def _qkv_strips(run: Run, attn: str) -> str:
+    names = {"q": "queries", "k": "keys", "v": "values"}
+    head = run.focus.head
+    return "".join(
+        strip(f"{attn}.{letter}", f"{name} of head {head}", run.arrays[f"{attn}.{letter}"][head])
+        for letter, name in names.items()
+    )
+
+
+def _question(run: Run) -> str:
+    focus = run.focus
+    query, key = (run.token(run.ids[position]) for position in (focus.position, focus.key))
+    return (
+        f"Head {focus.head}: how much does token {focus.position} {query} look at token "
+        f"{focus.key} {key}?"
+    )
+
+
+def _term_table(numbers: Numbers) -> str:
+    parts = ("query", "key", "terms", "sums")
+    rows = [
+        (str(d), *(numbers.show(f"score.{part}", d) for part in parts))
+        for d in range(len(numbers.arrays["score.terms"]))
+    ]
+    head = ("d", "query", "key", "product", "sum so far")
+    return (
+        f'<div id="score-terms">{table(head, rows, "The score, term by term", kind="tall")}</div>'
+    )
+
+
+def _softmax_table(run: Run, numbers: Numbers) -> str:
+    columns = (("scores", "4g"), ("exp", "4g"), ("softmax", "p"), ("pattern", "p"))
+    rows = [
+        (
+            run.numbered_token(key),
+            *(numbers.show(f"row.{name}", key, style=style) for name, style in columns),
+        )
+        for key in range(run.focus.position + 1)
+    ]
+    head = ("key", "score", "exp(score − max)", "÷ their sum", "the forward pass’s weight")
+    return f'<div id="score-row">{table(head, rows, "The weights of one query", kind="tall")}</div>'
+
+
+def visible_weights(patterns: Array) -> Array:
+    """Drop the masked weights: patterns (…, N, N) → rows one after another, (…, N(N+1)/2)."""
+    rows, columns = np.tril_indices(patterns.shape[-1])
+    return patterns[..., rows, columns]
+
+
+def patterns_section(run: Run, numbers: Numbers) -> str:
+    """Return the markup of the section on all heads' patterns."""
+    config = run.config
+    patterns = np.stack([run.arrays[f"blocks.{i}.attn.pattern"] for i in range(config.n_layer)])
+    numbers.add("patterns", visible_weights(patterns), carry=True)
+    summary = (
+        f"In each of these {config.n_layer} × {config.n_head} pictures, a row is a token that "
+        "looks, a column a token that is looked at, and a stronger blue means a greater weight. "
+        "Each row adds up to 1, and everything right of the diagonal is hidden. Look for diagonals "
+        "(heads that look one token back), first columns (heads with nothing to do) and single "
+        "bright spots."
+    )
+    rows = "".join(_layer_row(run, layer, patterns[layer]) for layer in range(config.n_layer))
+    body = [
+        formula("pattern = softmax(scale · q kᵀ, causal)      z = pattern · v"),
+        computed_by(attention_pattern, mixed_values),
+        '<p class="hint needs-script">Click a head to open it; the arrow keys move from head to '
+        "head.</p>",
+        f'<div class="wide" role="group" aria-label="Attention patterns, a row for each block">'
+        f'<div class="heads" style="--heads: {config.n_head}">{rows}</div></div>',
+        '<div id="opened-head" class="opened needs-script"></div>',
+    ]
+    return section("patterns", "The patterns of all heads", summary, "\n".join(body), level=3)
+
+
+def _layer_row(run: Run, layer: int, patterns: Array) -> str:
+    cells = [f'<span class="layer">{layer}</span>']
+    for head, pattern in enumerate(patterns):
+        image = picture(pattern, 1.0, f"block {layer}, head {head}")
+        focused = (layer, head) == (run.focus.layer, run.focus.head)
+        cells.append(
+            f'<button type="button" class="head" data-layer="{layer}" data-head="{head}" '
+            f'tabindex="{0 if focused else -1}" aria-pressed="false">{image}</button>'
+        )
+    return "".join(cells)

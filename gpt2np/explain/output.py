@@ -1,0 +1,292 @@
+"""Sections on the output: the logit lens, and the distribution that sampling draws from."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpt2np.explain.figures import Line, line_chart
+from gpt2np.explain.markup import Numbers, bar, computed_by, formula, section, table, token_text
+from gpt2np.explain.run import Run
+from gpt2np.generation import (
+    GenerationOptions,
+    apply_temperature,
+    next_probabilities,
+    top_k_filter,
+    top_p_filter,
+)
+from gpt2np.generation.logits_processors import min_p_filter
+from gpt2np.interp.lens import logit_lens, top_k
+from gpt2np.kernels.array import Array
+from gpt2np.model.ops import softmax
+
+SETTINGS = ((1.0, 0, 1.0), (0.7, 0, 1.0), (1.0, 40, 1.0), (1.0, 0, 0.9), (0.8, 40, 0.95))
+"""Common values of temperature, top-k and top-p."""
+
+_N_LENS_TOKENS = 5
+_MAX_LOGITS = 1 << 25  # logits of the lens held at a time
+_N_BARS = 20
+_MASSES = (0.5, 0.9, 0.99)
+_SLIDERS = (  # name, label, lowest, highest, step, neutral value
+    ("temperature", "temperature", "0", "2", "0.05", "1"),
+    ("top_k", "top-k", "0", "100", "1", "0"),
+    ("top_p", "top-p", "0.01", "1", "0.01", "1"),
+    ("min_p", "min-p", "0", "0.5", "0.01", "0"),
+)
+
+
+def lens_arrays(run: Run) -> dict[str, Array]:
+    """Compute the logit lens after the embedding and after each block.
+
+    The answer is the token that the whole model finds most likely at a position.
+
+    Returns:
+        lens.ids, lens.probability: (L+1, N, n), the n most likely tokens. lens.answer: (L+1, N),
+        the probability of the answer. lens.rank: (L+1, N), its rank, from 1.
+    """
+    answers = run.arrays["logits"].argmax(axis=1)[None, :, None]  # (1, N, 1)
+    residuals = np.stack([run.residual(layer) for layer in range(run.config.n_layer + 1)])
+    chunk = max(1, _MAX_LOGITS // (len(run.ids) * run.config.vocab_size))  # layers
+    ids, probability, answer, rank = [], [], [], []
+    for first in range(0, len(residuals), chunk):
+        logits = logit_lens(run.model, residuals[first : first + chunk])  # (layers, N, V)
+        answer_logits = np.take_along_axis(logits, answers, 2)
+        rank.append(1 + np.count_nonzero(logits > answer_logits, axis=2))
+        ids.append(top_k(logits, min(_N_LENS_TOKENS, run.config.vocab_size)))
+        probabilities = softmax(logits)
+        probability.append(np.take_along_axis(probabilities, ids[-1], 2))
+        answer.append(np.take_along_axis(probabilities, answers, 2)[..., 0])
+    return {
+        "lens.ids": np.concatenate(ids).astype(np.int32),
+        "lens.probability": np.concatenate(probability),
+        "lens.answer": np.concatenate(answer),
+        "lens.rank": np.concatenate(rank).astype(np.int32),
+    }
+
+
+def lens_section(run: Run, numbers: Numbers) -> str:
+    """Return the markup of the section on the logit lens."""
+    for name, array in lens_arrays(run).items():
+        numbers.add(name, array, carry=True)
+    labels = run.layer_labels
+    summary = (
+        "The last layer norm and the unembedding turn the residual stream into logits; here they "
+        "are applied early, after each block, for every token. A row, read from left to right, is "
+        "one token of the prompt, and the cells are the model’s predictions of the next token, "
+        "block by block. A framed cell already has the final answer; a stronger blue means a "
+        "higher probability."
+    )
+    answer = numbers.arrays["lens.answer"][:, run.focus.position]
+    body = [
+        formula("logits after block l = ln_f(x_l) · W_U      probability = softmax(logits)"),
+        computed_by(logit_lens, softmax),
+        _lens_table(run, numbers),
+        '<div id="lens-cell" class="opened needs-script" aria-live="polite"></div>',
+        f"<h3>Where the answer appears</h3><p>{_answer_sentence(run, numbers)}</p>",
+        line_chart(
+            [Line("its probability", answer.tolist())],
+            labels,
+            "The probability of the final answer, block by block",
+        ),
+        _lens_table_of_focus(run, numbers),
+    ]
+    return section("lens", "The logit lens", summary, "\n".join(body))
+
+
+def settled_layer(ranks: Array) -> int:
+    """Return the first index of ranks (L+1,) from which the answer stays at rank 1."""
+    not_first = np.flatnonzero(ranks != 1)
+    return min(int(not_first[-1]) + 1, len(ranks) - 1) if len(not_first) else 0
+
+
+def _answer_sentence(run: Run, numbers: Numbers) -> str:
+    position = run.focus.position
+    answer = int(run.arrays["logits"][position].argmax())
+    layer = settled_layer(numbers.arrays["lens.rank"][:, position])
+    after = f"after block {layer - 1}" if layer else "from the embedding on"
+    return (
+        f"After token {position}, {run.token(run.ids[position])}, the model’s most likely next "
+        f"token is {run.token(answer)}. It takes the first place {after} and keeps it."
+    )
+
+
+def _lens_table(run: Run, numbers: Numbers) -> str:
+    labels = run.layer_labels
+    rows = [
+        [
+            run.numbered_token(position),
+            *(_lens_cell(run, numbers, layer, position) for layer in range(len(labels))),
+        ]
+        for position in range(len(run.ids))
+    ]
+    caption = (
+        "The most likely next token at each token of the prompt (rows), after each block; start is "
+        "before the first block"
+    )
+    return (
+        f'<div style="--steps: {len(labels)}">'
+        f"{table(('token', *labels), rows, caption, kind='lens')}</div>"
+    )
+
+
+def _lens_cell(run: Run, numbers: Numbers, layer: int, position: int) -> str:
+    best = run.token(int(numbers.arrays["lens.ids"][layer, position, 0]))
+    share = float(numbers.arrays["lens.probability"][layer, position, 0])
+    kind = "cell answer" if numbers.arrays["lens.rank"][layer, position] == 1 else "cell"
+    tab_index = 0 if layer == position == 0 else -1  # the arrow keys reach the other cells
+    return (
+        f'<button type="button" class="{kind}" style="--p:{share:.3f}" data-layer="{layer}" '
+        f'data-token="{position}" tabindex="{tab_index}">{best}'
+        f"{numbers.show('lens.probability', layer, position, 0, style='f2')}</button>"
+    )
+
+
+def _lens_table_of_focus(run: Run, numbers: Numbers) -> str:
+    position, rows = run.focus.position, []
+    ids = numbers.arrays["lens.ids"][:, position]
+    for layer, label in enumerate(run.layer_labels):
+        cells = [
+            f"{run.token(int(token_id))} "
+            f"{numbers.show('lens.probability', layer, position, place, style='p')}"
+            for place, token_id in enumerate(ids[layer])
+        ]
+        answer = numbers.show("lens.answer", layer, position, style="p")
+        rows.append((label, answer, numbers.show("lens.rank", layer, position, style="n"), *cells))
+    places = [f"{place + 1}." for place in range(ids.shape[1])]
+    name = token_text(run.token_bytes(run.ids[position]))
+    head = ("after block", "the answer’s probability", "its place", *places)
+    return table(head, rows, f"The most likely tokens after token {position}, {name}")
+
+
+def sampling_section(run: Run, numbers: Numbers) -> str:
+    """Return the markup of the section on sampling."""
+    logits = numbers.add("next.logits", run.arrays["logits"][run.focus.position], carry=True)
+    order = np.argsort(-logits, kind="stable")
+    _add_distribution(numbers, logits, order)
+    position = run.focus.position
+    summary = (
+        f"The last row of the residual stream, through the last layer norm, times the unembedding: "
+        f"{len(logits):,} logits, one for each token of the vocabulary. The softmax over all of "
+        f"them is the model’s distribution of what follows token {position}, "
+        f"{run.token(run.ids[position])}. Sampling first cuts the distribution: a discarded token "
+        "can never be drawn, and the kept probabilities are scaled up to add up to 1."
+    )
+    body = [
+        formula(
+            "p = softmax(logits / temperature)\n"
+            "top-k: the k highest   ·   top-p: the fewest most likely that reach p   ·   "
+            "min-p: those with p ≥ min-p · p_max"
+        ),
+        computed_by(
+            next_probabilities,
+            apply_temperature,
+            top_k_filter,
+            top_p_filter,
+            min_p_filter,
+            softmax,
+        ),
+        _mass_sentence(numbers),
+        _slider_form(),
+        _bar_table(run, numbers, order[:_N_BARS]),
+        _settings_table(run, numbers, logits),
+    ]
+    return section("sampling", "From vector to next token", summary, "\n".join(body))
+
+
+def _add_distribution(numbers: Numbers, logits: Array, order: Array) -> None:
+    """Add the distribution of logits (V); `order` lists the ids, the most likely first."""
+    options = GenerationOptions(temperature=1.0, top_k=0, top_p=1.0)
+    probabilities = numbers.add("next.probability", next_probabilities(logits, options))
+    numbers.add("next.rest", np.asarray(probabilities[order[_N_BARS:]].sum()))
+    needed = np.searchsorted(np.cumsum(probabilities[order]), _MASSES) + 1
+    numbers.add("next.tokens_for_mass", np.minimum(needed, len(logits)))
+
+
+def _mass_sentence(numbers: Numbers) -> str:
+    parts = [
+        f"{numbers.show('next.tokens_for_mass', i, style='n')} for {mass:.0%}"
+        for i, mass in enumerate(_MASSES)
+    ]
+    return (
+        f'<p class="facts">How many of the most likely tokens it takes for a share of the '
+        f"probability: {', '.join(parts)}.</p>"
+    )
+
+
+def _slider_form() -> str:
+    sliders = "".join(
+        f'<label for="slider-{name}">{label} <output id="value-{name}">{value}</output></label>'
+        f'<input type="range" id="slider-{name}" name="{name}" min="{low}" max="{high}" '
+        f'step="{step}" value="{value}">'
+        for name, label, low, high, step, value in _SLIDERS
+    )
+    return (
+        f'<form id="sliders" class="sliders needs-script">{sliders}'
+        '<button type="reset">back to the model’s own distribution</button></form>'
+        '<div class="needs-script"><div class="mass" id="mass" role="img">'
+        '<span class="kept"></span><span class="lost" data-by="top_k"></span>'
+        '<span class="lost" data-by="top_p"></span><span class="lost" data-by="min_p"></span></div>'
+        '<p class="facts" id="mass-says" aria-live="polite"></p></div>'
+    )
+
+
+def _bar_table(run: Run, numbers: Numbers, ids: Array) -> str:
+    rows, longest = [], float(numbers.arrays["next.probability"].max())
+    for place, token_id in enumerate(map(int, ids)):
+        probability = float(numbers.arrays["next.probability"][token_id])
+        attributes = f' data-id="{token_id}" data-probability="{probability!r}"'
+        rows.append(
+            (
+                f"{place + 1}",
+                run.token(token_id),
+                str(token_id),
+                numbers.show("next.logits", token_id),
+                numbers.show("next.probability", token_id, style="p"),
+                f'<span class="sampled needs-script" data-id="{token_id}"></span>'
+                f"{bar(probability, attributes, longest)}",
+            )
+        )
+    n_others = len(numbers.arrays["next.logits"]) - len(ids)
+    if n_others > 0:
+        rest = numbers.show("next.rest", style="p")
+        sampled = '<span class="sampled needs-script" data-id="rest"></span>'
+        rows.append(("", f"all {n_others:,} others", "", "", rest, sampled))
+    sampled = '<span class="needs-script">when sampled</span>'
+    head = ("", "token", "id", "logit", "probability", sampled)
+    caption = f"The {len(ids)} most likely next tokens; probabilities are of the whole vocabulary"
+    return table(head, rows, caption, kind="bars next")
+
+
+def _settings_table(run: Run, numbers: Numbers, logits: Array) -> str:
+    """The effect of common settings, for readers in print or without the script."""
+    for i, (temperature, k, top_p) in enumerate(SETTINGS):
+        options = GenerationOptions(temperature=temperature, top_k=k, top_p=top_p)
+        whole = next_probabilities(logits, GenerationOptions(temperature=temperature, top_k=0))
+        sampled = numbers.add(f"setting{i}.probability", next_probabilities(logits, options))
+        kept = sampled > 0
+        masses = np.count_nonzero(kept), whole[kept].sum(), whole[~kept].sum()
+        numbers.add(f"setting{i}.kept", np.array(masses))
+    head = (
+        "temperature",
+        "top-k",
+        "top-p",
+        "tokens kept",
+        "mass kept",
+        "discarded",
+        "most likely",
+    )
+    rows = [_setting_row(run, numbers, i) for i in range(len(SETTINGS))]
+    return table(head, rows, "What common settings keep", row_heads=False)
+
+
+def _setting_row(run: Run, numbers: Numbers, i: int) -> tuple[str, ...]:
+    temperature, k, top_p = SETTINGS[i]
+    best = int(numbers.arrays[f"setting{i}.probability"].argmax())
+    return (
+        f"{temperature:g}",
+        str(k or "–"),
+        "–" if top_p == 1 else f"{top_p:g}",
+        numbers.show(f"setting{i}.kept", 0, style="n"),
+        numbers.show(f"setting{i}.kept", 1, style="p"),
+        numbers.show(f"setting{i}.kept", 2, style="p"),
+        f"{run.token(best)} {numbers.show(f'setting{i}.probability', best, style='p')}",
+    )

@@ -1,0 +1,171 @@
+"""Section on tokenization: text → pieces → bytes → merges → ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpt2np.explain.markup import (
+    computed_by,
+    details,
+    escape,
+    escape_prompt,
+    formula,
+    section,
+    table,
+    token_markup,
+    token_text,
+)
+from gpt2np.explain.run import Run
+from gpt2np.tokenizer import Tokenizer
+from gpt2np.tokenizer.alphabet import to_characters
+from gpt2np.tokenizer.explain import ExplainedPiece, MergeStep, merge_steps
+from gpt2np.tokenizer.layout import visible_spelling
+from gpt2np.tokenizer.split import splitter
+from gpt2np.tokenizer.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class PlacedPiece:
+    """A piece of the text and its tokens in the window.
+
+    Attributes:
+        piece: the piece, with its merges.
+        tokens: positions in the window; fewer than the piece's ids if the window cuts the piece.
+    """
+
+    piece: ExplainedPiece
+    tokens: range
+
+
+def pieces_in_window(run: Run) -> list[PlacedPiece]:
+    """Return the pieces with at least one token in the window."""
+    start, placed = 0, []
+    length = run.window.stop - run.window.start
+    for piece in run.lm.tokenizer.explain(run.prompt, disallowed_special=()):
+        first = start - run.window.start
+        tokens = range(max(0, first), min(length, first + len(piece.ids)))
+        start += len(piece.ids)
+        if tokens:
+            placed.append(PlacedPiece(piece, tokens))
+    return placed
+
+
+def text_in_window(run: Run) -> str:
+    """Return the prompt, or the pieces in the window if the window is a part of the prompt."""
+    if len(run.ids) == len(run.all_ids):
+        return run.prompt
+    return "".join(placed.piece.text for placed in pieces_in_window(run))
+
+
+def text_section(run: Run) -> str:
+    """Return the section's markup."""
+    pieces = pieces_in_window(run)
+    vocabulary = run.lm.tokenizer.vocabulary
+    merges = "\n".join(_merge_details(pieces, vocabulary))
+    summary = (
+        "A model reads numbers, not letters. A regular expression splits the text into pieces, "
+        "and each piece is written as bytes; inside a piece, the pair of neighbours with the "
+        "lowest rank is joined, again and again, until no pair is in the list of "
+        f"{len(vocabulary.ranks):,} merges. The results are the tokens, and each has a number, "
+        "its id."
+    )
+    body = [
+        f'<pre class="prompt" dir="auto">{escape_prompt(text_in_window(run))}</pre>',
+        _window_note(run),
+        formula("next merge = the pair of neighbours with the lowest rank, the leftmost of equals"),
+        computed_by(Tokenizer.explain, splitter, to_characters, merge_steps),
+        "<h3>Pieces, bytes, tokens, ids</h3>",
+        _piece_table(run, pieces) if pieces else _empty_note(run),
+        "<h3>Every merge, in order</h3>" if pieces else "",
+        f'<p class="hint">A number between two tokens is the rank of that pair; a dash means that '
+        f"no merge joins them. The framed pair is joined next.</p>{merges}"
+        if pieces
+        else "",
+    ]
+    return section("text", "From text to ids", summary, "\n".join(body))
+
+
+def _window_note(run: Run) -> str:
+    if len(run.ids) == len(run.all_ids):
+        return ""
+    return (
+        f'<p class="hint">The prompt has {len(run.all_ids):,} tokens. This page shows a window '
+        f"of them, {run.window.start} to {run.window.stop - 1}, which the model received as if "
+        "it were the whole text.</p>"
+    )
+
+
+def _empty_note(run: Run) -> str:
+    return (
+        f"<p>The prompt is empty. A model needs a first token to start from: "
+        f"{run.token(run.ids[0])}, id {run.ids[0]}, which marks the beginning of a text.</p>"
+    )
+
+
+def _piece_table(run: Run, pieces: list[PlacedPiece]) -> str:
+    rows = []
+    for number, placed in enumerate(pieces):
+        data = placed.piece.text.encode("utf-8", "replace")
+        ids = [run.ids[position] for position in placed.tokens]
+        rows.append(
+            (
+                str(number + 1),
+                f'<span class="piece">{token_markup(data)}</span>',
+                f'<code class="bytes">{data.hex(" ")}</code>',
+                " ".join(map(run.token, ids)),
+                " ".join(f"<data>{token_id}</data>" for token_id in ids),
+            )
+        )
+    head = ("", "piece", "bytes (hexadecimal)", "tokens", "ids")
+    return table(head, rows, "Each piece of the text, its bytes, its tokens and their ids")
+
+
+def _merge_details(pieces: list[PlacedPiece], vocabulary: Vocabulary) -> Iterator[str]:
+    """Collapsible merges of each piece; the first of the longest is open."""
+    lengths = [len(placed.piece.steps) for placed in pieces]
+    longest = lengths.index(max(lengths)) if any(lengths) else None
+    for number, placed in enumerate(pieces):
+        piece = placed.piece
+        count = max(0, len(piece.steps) - 1)
+        merges = "1 merge" if count == 1 else f"{count} merges"
+        summary = (
+            f"{number + 1}. {token_markup(piece.text.encode('utf-8', 'replace'))} "
+            f'<span class="hint">{merges} → {escape(" ".join(map(str, piece.ids)))}</span>'
+        )
+        yield details(summary, _merge_table(piece, vocabulary), opened=number == longest)
+
+
+def _merge_table(piece: ExplainedPiece, vocabulary: Vocabulary) -> str:
+    if not piece.steps:
+        return '<p class="hint">The piece is a token by itself: nothing is merged.</p>'
+    name = token_text(piece.text.encode("utf-8", "replace"))
+    rows = [
+        (str(number), _ranked_pairs(step, vocabulary), _next_merge(step, vocabulary))
+        for number, step in enumerate(piece.steps)
+    ]
+    return table(
+        ("step", "tokens, and the ranks of the pairs", "joined next"),
+        rows,
+        f"The merges of the piece {name}",
+        kind="merges",
+    )
+
+
+def _ranked_pairs(step: MergeStep, vocabulary: Vocabulary) -> str:
+    parts = []
+    for i, spelling in enumerate(step.tokens):
+        chosen = step.chosen is not None and i in (step.chosen, step.chosen + 1)
+        shown = escape(visible_spelling(spelling, vocabulary))
+        parts.append(f'<bdi class="token{" chosen" if chosen else ""}">{shown}</bdi>')
+        if i < len(step.ranks):
+            rank = "–" if step.ranks[i] is None else str(step.ranks[i])
+            parts.append(f'<span class="rank{" chosen" if i == step.chosen else ""}">{rank}</span>')
+    return "".join(parts)
+
+
+def _next_merge(step: MergeStep, vocabulary: Vocabulary) -> str:
+    if step.chosen is None:
+        return '<span class="hint">none: done</span>'
+    left, right = (visible_spelling(step.tokens[step.chosen + i], vocabulary) for i in (0, 1))
+    return f"<bdi>{escape(left)}</bdi> + <bdi>{escape(right)}</bdi>, rank {step.ranks[step.chosen]}"

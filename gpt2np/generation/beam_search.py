@@ -1,0 +1,258 @@
+"""Beam search: the continuations with the highest score among those that the beams reach.
+
+The ids are those of `transformers`' `generate(num_beams=…, do_sample=False)`, with its definitions
+of length penalty and early stopping.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.logits_processors import compute_logits, process_logits
+from gpt2np.generation.logprobs import TokenLogprob, log_softmax, text_logprobs
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.sequence import FinishReason, start_sequence
+from gpt2np.generation.streaming import Completion, StreamingDetokenizer
+from gpt2np.kernels.array import Array
+from gpt2np.model import GPT2, KVCache, last_token_indices
+from gpt2np.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gpt2np.constraints import Constraint
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A continuation that has ended.
+
+    Attributes:
+        ids: the generated ids, including the id that ended it.
+        score: the sum of its log probabilities, divided by its length to the length penalty.
+        finish_reason: "eos", "stop" (a stop id, or a complete constraint) or "length".
+    """
+
+    ids: list[int]
+    score: float
+    finish_reason: FinishReason
+
+
+@dataclass
+class _Beam:
+    """A running continuation, with the sum of its log probabilities."""
+
+    ids: list[int]
+    total_logprob: np.float32
+    cache: KVCache
+    constraint: Constraint | None
+
+
+@dataclass
+class _Search:
+    """The fixed parameters of a search, and the best hypotheses so far."""
+
+    prompt: list[int]
+    options: GenerationOptions
+    eos_token_ids: Collection[int]
+    max_length: int  # of a continuation
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+    is_hopeless: bool = False  # whether no running beam can become one of the hypotheses
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.hypotheses) == self.options.num_beams
+
+    @property
+    def is_finished(self) -> bool:
+        return self.is_hopeless or (self.is_full and self.options.early_stopping is True)
+
+    def finish_reason(
+        self, ids: Sequence[int], constraint: Constraint | None
+    ) -> FinishReason | None:
+        if ids[-1] in self.eos_token_ids:
+            return "eos"
+        if ids[-1] in self.options.stop_token_ids or (constraint and constraint.complete):
+            return "stop"
+        return "length" if len(ids) == self.max_length else None
+
+    def score(self, total_logprob: np.float32, length: int) -> float:
+        return float(np.float32(total_logprob / np.float32(length**self.options.length_penalty)))
+
+    def add(self, hypotheses: Sequence[Hypothesis]) -> None:
+        """Add hypotheses, and keep the best `num_beams` of all."""
+        if not self.is_finished:
+            candidates = [*self.hypotheses, *hypotheses]
+            candidates.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
+            self.hypotheses = candidates[: self.options.num_beams]
+
+    def update_hopeless(self, best: np.float32, length: int) -> None:
+        """Decide whether the best running beam, of this length, can still become a hypothesis."""
+        options = self.options
+        if options.early_stopping == "never" and options.length_penalty > 0:
+            length = self.max_length
+        if self.is_full and self.score(best, length) <= self.hypotheses[-1].score:
+            self.is_hopeless = True
+
+
+def beam_search(
+    model: GPT2,
+    prompt: Sequence[int],
+    options: GenerationOptions,
+    eos_token_ids: Collection[int],
+    constraint: Constraint | None = None,
+) -> list[Hypothesis]:
+    """Return the best continuations of a prompt, at most `num_beams`, the best first.
+
+    A step computes one id for each beam, in one forward pass. Stop texts have no effect.
+
+    Raises:
+        ContextLengthError, InvalidArgumentError: see `start_sequence`; also if every id is ruled
+            out for all beams before the first hypothesis.
+    """
+    start = start_sequence(model, prompt, options, eos_token_ids)
+    max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
+    search = _Search(list(prompt), options, eos_token_ids, max_length)
+    beams = [_Beam([], np.float32(0), start.cache, constraint)]
+    new = [list(prompt)]
+    while True:
+        logits = compute_logits(model, new, [beam.cache for beam in beams], last_token_indices(new))
+        beams = _next_beams(search, beams, logits)
+        if not beams or search.is_finished:
+            return search.hypotheses
+        new = [[beam.ids[-1]] for beam in beams]
+
+
+def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[_Beam]:
+    """Extend the beams by one id each; continuations that end become hypotheses."""
+    options = search.options
+    ended: list[Hypothesis] = []
+    running: list[tuple[int, _Beam]] = []  # with the index of the beam that each one extends
+    n_end_ids = len({*search.eos_token_ids}) + len(options.stop_token_ids)
+    candidates = _candidates(search, beams, logits, max(2, 1 + n_end_ids) * options.num_beams)
+    for rank, (index, token_id, total_logprob) in enumerate(candidates):
+        beam = beams[index]
+        ids = [*beam.ids, token_id]
+        constraint = beam.constraint.advance(token_id) if beam.constraint else None
+        reason = search.finish_reason(ids, constraint)
+        if reason is None:
+            running.append((index, _Beam(ids, total_logprob, beam.cache, constraint)))
+        elif rank < options.num_beams:  # lower candidates only replace beams that ended
+            ended.append(Hypothesis(ids, search.score(total_logprob, len(ids)), reason))
+    search.add(ended)
+    running = running[: options.num_beams]
+    if running:
+        search.update_hopeless(running[0][1].total_logprob, len(running[0][1].ids))
+    return _separate_caches(running)
+
+
+def _candidates(
+    search: _Search, beams: Sequence[_Beam], logits: Array, count: int
+) -> list[tuple[int, int, np.float32]]:
+    """Return the most likely extensions of all beams, best first: beam index, id, log probability.
+
+    Raises:
+        InvalidArgumentError: every id is ruled out for all beams, and there is no hypothesis.
+    """
+    rows, errors = [], []
+    for beam, row in zip(beams, logits, strict=True):
+        try:
+            rows.append(_total_logprobs(search, beam, row))
+        except InvalidArgumentError as error:  # other beams may continue
+            rows.append(np.full(len(row), -np.inf, np.float32))
+            errors.append(error)
+    if len(errors) == len(beams) and not search.hypotheses:
+        raise errors[0]
+    totals = np.stack(rows)
+    flat = totals.reshape(-1)
+    best = np.argpartition(-flat, min(count, len(flat)) - 1)[:count]
+    best = best[np.lexsort((best, -flat[best]))]
+    positions = (divmod(int(i), totals.shape[1]) for i in best if np.isfinite(flat[i]))
+    return [(index, token_id, totals[index, token_id]) for index, token_id in positions]
+
+
+def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
+    """Return the log probability (V,) of a beam extended by each id."""
+    logprobs = process_logits(
+        log_softmax(logits).astype(np.float32),
+        search.options,
+        search.prompt,
+        beam.ids,
+        search.eos_token_ids,
+        beam.constraint,
+    )
+    return logprobs + beam.total_logprob
+
+
+def _separate_caches(beams: Sequence[tuple[int, _Beam]]) -> list[_Beam]:
+    """Copy the KV cache for all but the first of the beams that extend the same beam, by index."""
+    used: set[int] = set()
+    for index, beam in beams:
+        if index in used:
+            beam.cache = beam.cache.copy()
+        used.add(index)
+    return [beam for _, beam in beams]
+
+
+def beam_completion(
+    model: GPT2,
+    tokenizer: Tokenizer,
+    prompt: str,
+    prompt_ids: list[int],
+    options: GenerationOptions,
+    *,
+    eos_token_ids: Collection[int],
+    constraint: Constraint | None,
+    name: str,
+) -> Completion:
+    """Return the best continuation, with `num_return_sequences - 1` alternatives.
+
+    Each continuation ends before the first stop text in it. `name` is the model's.
+    """
+    started = time.perf_counter()
+    hypotheses = beam_search(model, prompt_ids, options, eos_token_ids, constraint)
+    results = [
+        _cut_at_stop(hypothesis, StreamingDetokenizer(tokenizer, options, eos_token_ids))
+        for hypothesis in hypotheses[: options.num_return_sequences]
+    ]
+    seconds = time.perf_counter() - started
+    prompt_logprobs = _logprobs(model, prompt_ids, options.prompt_logprobs)
+    completions = []
+    for text, hypothesis in results:
+        logprobs = _logprobs(model, [*prompt_ids, *hypothesis.ids], options.logprobs)
+        completion = Completion(
+            prompt=prompt,
+            prompt_ids=list(prompt_ids),
+            text=text,
+            ids=hypothesis.ids,
+            finish_reason=hypothesis.finish_reason,
+            seed=options.seed or 0,
+            model=name,
+            seconds=seconds,
+            logprobs=None if logprobs is None else logprobs[len(prompt_ids) - 1 :],
+            prompt_logprobs=None if prompt_logprobs is None else [None, *prompt_logprobs],
+        )
+        completions.append(completion)
+    return replace(completions[0], alternatives=tuple(completions[1:]))
+
+
+def _cut_at_stop(
+    hypothesis: Hypothesis, detokenizer: StreamingDetokenizer
+) -> tuple[str, Hypothesis]:
+    """Return a hypothesis and its text, both up to the first stop text."""
+    for i, token_id in enumerate(hypothesis.ids):
+        if detokenizer.push(token_id):
+            ids = hypothesis.ids[: i + 1]
+            hypothesis = replace(hypothesis, ids=ids, finish_reason="stop")
+            break
+    if detokenizer.finish():
+        hypothesis = replace(hypothesis, finish_reason="stop")
+    return detokenizer.text, hypothesis
+
+
+def _logprobs(model: GPT2, ids: list[int], top: int | None) -> list[TokenLogprob] | None:
+    return None if top is None else text_logprobs(model, ids, top, model.new_cache())

@@ -1,0 +1,215 @@
+"""Logits processors: logits in, logits out; a token that is ruled out gets -inf.
+
+The processors and their order are those of `transformers`: first bias, penalties and bans, which
+depend on the text so far (`process_logits`), then temperature and filters (top-k, top-p, min-p,
+typical), which depend on the logits alone. Presence and frequency penalty are those of OpenAI's
+API and follow the repetition penalty. No processor changes its input.
+
+Shape letters: V vocabulary, R rows of logits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.kernels.array import Array
+from gpt2np.model import GPT2, KVCache
+from gpt2np.model.ops import softmax
+
+if TYPE_CHECKING:
+    from gpt2np.constraints import Constraint
+    from gpt2np.generation.options import GenerationOptions
+
+
+def compute_logits(
+    model: GPT2,
+    sequences: Sequence[Sequence[int]],
+    caches: Sequence[KVCache],
+    logits_indices: ArrayLike | None = None,
+) -> Array:
+    """Run a forward pass and check its logits (R, V); see `GPT2.forward`.
+
+    Raises:
+        CheckpointError: the logits are infinite or NaN.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises an error instead
+        logits = model.forward(sequences, caches, logits_indices=logits_indices)
+    check_finite(logits, model)
+    return logits
+
+
+def check_finite(logits: Array, model: GPT2) -> None:
+    """Raise an error if a row of logits (R, V) has no finite maximum.
+
+    Raises:
+        CheckpointError: the logits are infinite or NaN; the message names the damaged tensors.
+    """
+    if np.isfinite(np.maximum.reduce(logits, axis=-1)).all():
+        return
+    damaged = [name for name, array in model.weights.items() if not np.isfinite(array).all()]
+    if damaged:
+        more = f" and {len(damaged) - 3} more tensors" if len(damaged) > 3 else ""
+        cause = f"NaN or infinite numbers are stored in {', '.join(damaged[:3])}{more}"
+    else:
+        cause = f"they overflow {model.dtype}; the weights or the config are damaged"
+    raise CheckpointError(f"the model's logits are not numbers: {cause}")
+
+
+def process_logits(
+    logits: Array,
+    options: GenerationOptions,
+    prompt: Sequence[int],
+    generated: Sequence[int],
+    eos_token_ids: Collection[int],
+    constraint: Constraint | None = None,
+) -> Array:
+    """Apply every bias, penalty and ban of `options`, and the constraint, to logits (V,).
+
+    Returns the input array itself if there is nothing to apply. `options.bad_words` is not used:
+    `LanguageModel` adds the ids of those texts to `bad_words_ids`.
+
+    Raises:
+        InvalidArgumentError: every token is ruled out.
+    """
+    unprocessed = logits
+    if options.logit_bias:
+        logits = add_logit_bias(logits, options.logit_bias)
+    if options.repetition_penalty != 1:
+        logits = repetition_penalty(logits, [*prompt, *generated], options.repetition_penalty)
+    if options.presence_penalty or options.frequency_penalty:
+        presence, frequency = options.presence_penalty, options.frequency_penalty
+        logits = presence_and_frequency_penalty(logits, generated, presence, frequency)
+    if options.no_repeat_ngram_size:
+        logits = no_repeat_ngram(logits, [*prompt, *generated], options.no_repeat_ngram_size)
+    if options.bad_words_ids:
+        logits = ban_words(logits, [*prompt, *generated], options.bad_words_ids)
+    if options.ignore_eos or (options.min_new_tokens and len(generated) < options.min_new_tokens):
+        logits = ban(logits, eos_token_ids)
+    if constraint:
+        logits = np.where(constraint.allowed(), logits, -math.inf)
+    if logits is not unprocessed and not math.isfinite(logits.max()):
+        raise InvalidArgumentError(
+            f"after {len(generated)} tokens every token is ruled out; loosen what bans tokens: "
+            f"bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, choices, regex"
+        )
+    return logits
+
+
+def add_logit_bias(logits: Array, bias: Collection[tuple[int, float]]) -> Array:
+    """Add a bias to the logits (V,) of some ids: OpenAI's `logit_bias`."""
+    biased = logits.copy()
+    for token_id, value in bias:
+        biased[token_id] += value
+    return biased
+
+
+def repetition_penalty(logits: Array, ids: Sequence[int], penalty: float) -> Array:
+    """Make the tokens in `ids` less likely, for a penalty above 1 (Keskar et al. 2019)."""
+    unique = np.unique(np.asarray(ids, np.int64))
+    repeated = logits[unique]
+    result = logits.copy()
+    result[unique] = np.where(repeated < 0, repeated * penalty, repeated / penalty)
+    return result
+
+
+def presence_and_frequency_penalty(
+    logits: Array, generated: Sequence[int], presence: float, frequency: float
+) -> Array:
+    """Subtract presence + frequency × count for every token in `generated` (OpenAI's API)."""
+    unique, counts = np.unique(np.asarray(generated, np.int64), return_counts=True)
+    result = logits.copy()
+    result[unique] -= (presence + frequency * counts).astype(logits.dtype)
+    return result
+
+
+def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
+    """Rule out the tokens that would repeat an n-gram of `ids` (Paulus et al. 2017)."""
+    if len(ids) < size:
+        return logits
+    ngrams = np.lib.stride_tricks.sliding_window_view(np.asarray(ids, np.int64), size)
+    same_prefix = ngrams[:, :-1] == np.asarray(ids[len(ids) + 1 - size :], np.int64)
+    return ban(logits, ngrams[same_prefix.all(-1), -1].tolist())
+
+
+def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]]) -> Array:
+    """Rule out the last id of every word if `ids` ends with the word's other ids."""
+    return ban(logits, [word[-1] for word in words if _ends_with(ids, word[:-1])])
+
+
+def ban(logits: Array, ids: Collection[int]) -> Array:
+    """Rule out tokens; ids beyond V are ignored, such as an end of text without an embedding."""
+    banned = logits.copy()
+    banned[[token_id for token_id in ids if token_id < len(logits)]] = -math.inf
+    return banned
+
+
+def _ends_with(ids: Sequence[int], suffix: Sequence[int]) -> bool:
+    return len(suffix) <= len(ids) and list(ids[len(ids) - len(suffix) :]) == list(suffix)
+
+
+def apply_temperature(logits: Array, temperature: float) -> Array:
+    """Divide logits (…, V) by a temperature above 0; below 1 likely tokens become likelier.
+
+    Each row is first shifted to a maximum of 0. The shift changes no probability, and keeps the
+    smallest temperature from computing inf / inf.
+    """
+    shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
+    with np.errstate(over="ignore"):
+        scaled: Array = (shifted / temperature).astype(logits.dtype)
+    return scaled
+
+
+def top_k_filter(logits: Array, k: int) -> Array:
+    """Keep the k highest logits (…, V) of each row; ties with the lowest of them are kept, too."""
+    if k >= logits.shape[-1]:
+        return logits
+    kth = np.partition(logits, -k, axis=-1)[..., -k, None]
+    return np.where(logits < kth, -math.inf, logits)
+
+
+def top_p_filter(logits: Array, p: float) -> Array:
+    """Keep the fewest most likely tokens with total probability p (Holtzman et al. 2020).
+
+    The token that crosses p is kept, so at least one remains. Among equal logits at the border the
+    higher ids are kept; in `transformers` this depends on the processor, as torch.sort is not
+    stable. The cumulative sum is rounded to the logits' dtype, as torch.cumsum does.
+    """
+    order = np.argsort(logits, axis=-1, kind="stable")  # ascending
+    probabilities = softmax(np.take_along_axis(logits, order, -1))
+    cumulative = np.cumsum(probabilities, axis=-1, dtype=np.float64).astype(logits.dtype)
+    removed_sorted = cumulative <= 1 - p
+    removed_sorted[..., -1] = False
+    removed = np.empty_like(removed_sorted)
+    np.put_along_axis(removed, order, removed_sorted, -1)
+    return np.where(removed, -math.inf, logits)
+
+
+def min_p_filter(logits: Array, p: float) -> Array:
+    """Keep the tokens at least p times as likely as the most likely one (Nguyen et al. 2024)."""
+    probabilities = softmax(logits)
+    threshold = probabilities.max(-1, keepdims=True) * p
+    return np.where(probabilities < threshold.astype(logits.dtype), -math.inf, logits)
+
+
+def typical_filter(logits: Array, p: float) -> Array:
+    """Keep the tokens whose surprisal is nearest to the entropy, with total probability p.
+
+    Locally typical sampling (Meister et al. 2022). The token that crosses p is kept, with its ties.
+    """
+    shifted = logits - logits.max(-1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    with np.errstate(invalid="ignore"):  # 0 × -inf of the tokens that are ruled out
+        entropy = -np.nansum(np.exp(log_p) * log_p, -1, keepdims=True)
+    distance = np.abs(-log_p - entropy)
+    order = np.argsort(distance, axis=-1, kind="stable")
+    probabilities = softmax(np.take_along_axis(logits, order, -1))
+    cumulative = np.cumsum(probabilities, -1, dtype=np.float64).astype(logits.dtype)
+    last = np.minimum((cumulative < p).sum(-1, keepdims=True), logits.shape[-1] - 1)
+    farthest = np.take_along_axis(distance, np.take_along_axis(order, last, -1), -1)
+    return np.where(distance > farthest, -math.inf, logits)

@@ -1,0 +1,282 @@
+"""Speculative decoding: draft tokens let one forward pass yield several; the result is the same.
+
+The model computes the draft tokens as if they had been selected. At each of them the sequence
+selects its own token, with the random number it would use anyway, and continues while the two are
+equal. This is the verification of Leviathan et al. 2023 for a deterministic draft. Draft tokens
+come from the text itself (prompt lookup, Saxena 2023) or from a smaller model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.logits_processors import process_logits
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.sampling import RandomGenerator, next_id
+from gpt2np.kernels.array import Array
+from gpt2np.model import GPT2, last_token_indices
+
+if TYPE_CHECKING:
+    from gpt2np.constraints import Constraint
+
+MAX_DRAFT = 15  # draft tokens per pass
+_ROW_COST = 0.1  # cost of one more row, as a fraction of a pass; measured with 8 rows
+_MIN_SPEEDUP = 1.1  # tokens per pass, relative to no drafts
+_DECAY = 0.85  # weight of the earlier draft tokens after each further one
+_NGRAM_SIZES = (3, 2)  # of prompt lookup
+_SHORT_CONTEXT = 8  # ids that a draft model computes while its drafts do not pay off
+
+
+class SpeculatedSequence(Protocol):
+    """The part of a RunningSequence that draft tokens depend on."""
+
+    @property
+    def prompt(self) -> Sequence[int]: ...
+    @property
+    def ids(self) -> list[int]: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def tokens_left(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def options(self) -> GenerationOptions: ...
+    @property
+    def eos_token_ids(self) -> Collection[int]: ...
+    @property
+    def constraint(self) -> Constraint | None: ...
+    @property
+    def rng(self) -> RandomGenerator: ...
+    @property
+    def speculation(self) -> Speculation | None: ...
+
+
+class Speculation:
+    """Source of one sequence's draft tokens, and how many of them pay off.
+
+    The recent acceptance rate and the cost of a draft token give the best draft length. If no
+    length pays off, a single token is tried now and then; the pauses grow as long as it is wrong.
+    """
+
+    def __init__(self, model: GPT2, draft: GPT2 | None) -> None:
+        """For a sequence of `model`, with a draft model, or with prompt lookup for None."""
+        self.draft = None if draft is None else DraftModel(draft)
+        self.lookup = PromptLookup()
+        self._cost = draft.weights.parameters / model.weights.parameters if draft else 0.0
+        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums, with a prior
+        self._pause = 0 if draft is None else 2
+        self._n_paused = self._pause
+        self.pays_off = True  # whether the last draft was expected to
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Fraction of draft tokens accepted, weighted towards the recent ones."""
+        return self._n_accepted / self._n_tried
+
+    def draft_length(self, batch_size: int) -> int:
+        """Return how many draft tokens to propose for the next pass of a batch."""
+        row_cost = _ROW_COST * batch_size / (1 + _ROW_COST * (batch_size - 1))
+        best = best_length(round(self.acceptance_rate, 2), round(row_cost + self._cost, 3))
+        self.pays_off = best > 0
+        if not self.pays_off:
+            self._n_paused += 1
+            return int(self._n_paused > self._pause)
+        return best
+
+    def update_acceptance(self, n_drafted: int, n_accepted: int) -> None:
+        """Record how many draft tokens were accepted, those before the first wrong one."""
+        if n_drafted == 0:
+            return
+        self._n_accepted = self._n_accepted * _DECAY + n_accepted
+        self._n_tried = self._n_tried * _DECAY + n_accepted + (n_accepted < n_drafted)
+        if not self.pays_off:
+            self._pause = min(256, 4 * self._pause + 4) if n_accepted == 0 else self._pause // 4
+            self._n_paused = 0
+
+
+@lru_cache
+def best_length(acceptance_rate: float, cost: float) -> int:
+    """Return the draft length k, 0 … 15, with the most tokens per time.
+
+    The speed is (1 + a + … + aᵏ) / (1 + cost × k) for acceptance rate a, with the cost of a draft
+    token as a fraction of a pass (Leviathan et al. 2023, section 3.3). Returns 0 for a small
+    speedup, as both numbers are estimates.
+    """
+    k = np.arange(MAX_DRAFT + 1)
+    speeds = np.cumsum(acceptance_rate**k) / (1 + cost * k)
+    best = int(np.argmax(speeds))
+    return best if speeds[best] > _MIN_SPEEDUP else 0
+
+
+def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
+    """Return draft tokens for each sequence: as many as should pay off and fit."""
+    drafts: list[list[int]] = [[] for _ in batch]
+    unfinished: list[_Drafting] = []
+    for sequence, draft in zip(batch, drafts, strict=True):
+        speculation = sequence.speculation
+        if speculation is None:
+            continue
+        length = min(speculation.draft_length(len(batch)), sequence.tokens_left)
+        if speculation.draft is None:
+            draft += speculation.lookup.propose(sequence.prompt, sequence.ids, length)
+            continue
+        length = min(length, speculation.draft.max_draft)
+        if length > 0:
+            speculation.draft.prepare(sequence.length, length, full_context=speculation.pays_off)
+            unfinished.append(_Drafting(sequence, speculation.draft, length, draft))
+    while unfinished:
+        unfinished = _extend_drafts(unfinished)
+    return drafts
+
+
+class PromptLookup:
+    """Drafts that continue the text as it continued after an earlier copy of its last n-gram."""
+
+    def __init__(self) -> None:
+        self._ids: list[int] = []
+        self._index: dict[tuple[int, ...], int] = {}  # n-gram → index after its last occurrence
+
+    def propose(self, prompt: Sequence[int], ids: Sequence[int], length: int) -> list[int]:
+        """Return `length` draft tokens; none if the last n-gram has not occurred before."""
+        new = ids[len(self._ids) - len(prompt) :] if self._ids else [*prompt, *ids]
+        for token_id in new:
+            end = len(self._ids)
+            for n in _NGRAM_SIZES:
+                if end >= n:
+                    self._index[tuple(self._ids[end - n :])] = end
+            self._ids.append(token_id)
+        for n in _NGRAM_SIZES:
+            start = self._index.get(tuple(self._ids[-n:]))
+            if start is not None and length > 0:
+                return self._continue_from(start, length)
+        return []
+
+    def _continue_from(self, start: int, length: int) -> list[int]:
+        """Copy the ids from `start` on; beyond the end of the text, copy the draft itself."""
+        draft = self._ids[start : start + length]
+        while len(draft) < length:
+            draft.append(draft[len(draft) - (len(self._ids) - start)])
+        return draft
+
+
+class DraftModel:
+    """A smaller model's KV cache of one sequence. Its context may start later than the model's."""
+
+    def __init__(self, model: GPT2) -> None:
+        self.model = model
+        self.cache = model.new_cache()
+        self._start = 0  # index of the first id in the context, counted from the prompt's first
+        self._has_full_context = False
+
+    @property
+    def max_draft(self) -> int:
+        """Maximum draft length: half of the context, so that the other half precedes the draft."""
+        return self.model.config.n_positions // 2
+
+    def prepare(self, length: int, draft_length: int, full_context: bool) -> None:
+        """Drop wrong draft tokens, and make room for `draft_length` tokens after `length` ids.
+
+        Without `full_context` only the last few ids are computed, as the draft is unlikely to pay
+        off.
+        """
+        n_positions = self.model.config.n_positions
+        self.cache.truncate(min(self.cache.length, max(0, length - 1 - self._start)))
+        n_pending = length - self._start - self.cache.length
+        if full_context and not self._has_full_context:
+            self._restart(length - (n_positions - draft_length))
+            self._has_full_context = True
+        elif not full_context and n_pending > _SHORT_CONTEXT:
+            self._restart(length - min(_SHORT_CONTEXT, n_positions - draft_length))
+            self._has_full_context = False
+        if length - self._start + draft_length > n_positions:
+            self._restart(length - n_positions // 2)
+
+    def _restart(self, start: int) -> None:
+        self._start = max(0, start)
+        self.cache.truncate(0)
+
+    def pending_ids(self, sequence: SpeculatedSequence, draft: list[int]) -> list[int]:
+        """Return the ids that the draft model has not computed."""
+        return [*sequence.prompt, *sequence.ids, *draft][self._start + self.cache.length :]
+
+
+@dataclass
+class _Drafting:
+    """A draft that a model is still extending, up to `length` tokens."""
+
+    sequence: SpeculatedSequence
+    source: DraftModel
+    length: int
+    draft: list[int]
+
+    def pending_ids(self) -> list[int]:
+        return self.source.pending_ids(self.sequence, self.draft)
+
+
+def _extend_drafts(unfinished: Sequence[_Drafting]) -> list[_Drafting]:
+    """Extend the drafts of one draft model by a token each; return the drafts still unfinished.
+
+    A draft ends at an id that the draft model has no embedding for.
+    """
+    model = unfinished[0].source.model
+    known_ids = range(model.config.vocab_size)
+    remaining = [drafting for drafting in unfinished if drafting.source.model is not model]
+    batch = [
+        drafting
+        for drafting in unfinished
+        if drafting.source.model is model and max(drafting.pending_ids()) in known_ids
+    ]
+    if not batch:
+        return remaining
+    inputs = [drafting.pending_ids() for drafting in batch]
+    caches = [drafting.source.cache for drafting in batch]
+    with np.errstate(over="ignore", invalid="ignore"):  # a damaged draft model gives no draft
+        logits = model.forward(inputs, caches, logits_indices=last_token_indices(inputs))
+    for drafting, row in zip(batch, logits, strict=True):
+        token_id = _draft_id(drafting.sequence, drafting.draft, row)
+        if token_id is not None:
+            drafting.draft.append(token_id)
+            if len(drafting.draft) < drafting.length:
+                remaining.append(drafting)
+    return remaining
+
+
+def _draft_id(sequence: SpeculatedSequence, draft: Sequence[int], logits: Array) -> int | None:
+    """Select the next draft token from a draft model's logits; None if they are not usable.
+
+    The random number is the one that the sequence will use at this position, so that similar
+    distributions give the same id.
+    """
+    logits = _resize(logits, sequence.vocab_size)
+    if not np.isfinite(logits.max()):
+        return None
+    constraint = sequence.constraint
+    try:
+        for token_id in draft if constraint else ():
+            constraint = constraint.advance(token_id) if constraint else None
+        logits = process_logits(
+            logits,
+            sequence.options,
+            sequence.prompt,
+            [*sequence.ids, *draft],
+            sequence.eos_token_ids,
+            constraint,
+        )
+    except InvalidArgumentError:
+        return None
+    return next_id(logits, sequence.options, sequence.rng.lookahead(len(draft)))
+
+
+def _resize(logits: Array, vocab_size: int) -> Array:
+    """Cut or pad a draft model's logits to the model's (V,): biases may name any of its ids."""
+    if len(logits) >= vocab_size:
+        return logits[:vocab_size]
+    missing = np.full(vocab_size - len(logits), -np.inf, logits.dtype)
+    return np.concatenate([logits, missing])
