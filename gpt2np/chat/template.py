@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.data.files import SMALL_JSON_BYTES, check_is_file, read_json_object
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, TokenizerError, short_repr
-from gpt2np.hub.files import CHAT_TEMPLATE
+from gpt2np.hub.model_files import CHAT_TEMPLATE
 from gpt2np.tokenizer.special_tokens import CONFIG
 
 if TYPE_CHECKING:

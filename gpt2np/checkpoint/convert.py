@@ -20,7 +20,7 @@ from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safetensors
 from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError
-from gpt2np.hub.weight_files import INDEX_FILE, WEIGHTS_FILE, shard_name
+from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 
 ProgressCallback = Callable[[int], object]
 

@@ -22,7 +22,7 @@ from gpt2np.checkpoint.safetensors_file import (
     read_tensors,
 )
 from gpt2np.errors import CheckpointError
-from gpt2np.hub.weight_files import INDEX_FILE, WEIGHTS_FILE, missing_weights, read_index
+from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, missing_weights, read_index
 
 _MAX_LISTED_PROBLEMS = 6  # in one error message
 

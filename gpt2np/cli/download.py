@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             f"{source.folder} has no {', '.join(missing)}, which gpt2np needs; choose another MODEL"
         )
     _check(source.folder)
-    files = MODEL_FILES.present_in(source.folder)
+    files = MODEL_FILES.existing_in(source.folder)
     size = sum((source.folder / name).stat().st_size for name in files)
     print_stderr(f"model: {source.name}, {len(files)} files, {size:,} bytes")
     folder = source.folder.absolute()
@@ -61,11 +61,11 @@ def _check(folder: Path) -> None:
 
 
 def _as_json(source: "ModelSource", folder: Path, files: list[str], size: int) -> dict[str, object]:
-    on_hub = source.on_hub
+    hub_id = source.hub_id
     return {
-        "model": on_hub.repository if on_hub else source.name,
-        "revision": on_hub.revision or "main" if on_hub else None,
-        "commit": folder.name if on_hub else None,
+        "model": hub_id.repository if hub_id else source.name,
+        "revision": hub_id.revision or "main" if hub_id else None,
+        "commit": folder.name if hub_id else None,
         "folder": str(folder),
         "files": files,
         "bytes": size,

@@ -264,13 +264,13 @@ def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, st
     """Load the model; returns it with a digest that changes when its files change."""
     from gpt2np.data.append_log import input_digests
     from gpt2np.hub import find_model
-    from gpt2np.hub.files import COMPANIONS, weights_in
+    from gpt2np.hub.model_files import COMPANIONS, list_weight_files
 
     lm, messages = load_model(args)
     for message in messages:
         print_stderr(message)
     folder = find_model("bundled" if lm.fallback_reason else args.model).folder
-    patterns = ("config.json", *weights_in(folder), *COMPANIONS)
+    patterns = ("config.json", *list_weight_files(folder), *COMPANIONS)
     files = {file for pattern in patterns for file in folder.glob(pattern)}
     return lm, input_digests("", sorted(files))[-1]
 

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
-    from gpt2np.hub.card import read_licence
+    from gpt2np.hub.model_files import read_licence
     from gpt2np.runtime.kv_cache import cache_nbytes
 
     config = checkpoint.config

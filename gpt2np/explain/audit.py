@@ -36,7 +36,7 @@ PASS_PARTS = {
     "ln_1": "layer norm before attention",
     "attn.q": "queries, keys and values",
     "attn.pattern": "scores and softmax",
-    "attn.z": "values mixed",
+    "attn.z": "weighted sum of values",
     "attn.out": "attention’s output projection",
     "resid_mid": "added to the residual stream",
     "ln_2": "layer norm before the MLP",

@@ -173,7 +173,7 @@ def sampling_section(run: Run, numbers: Numbers) -> str:
     body = [
         formula(
             "p = softmax(logits / temperature)\n"
-            "top-k: the k highest   ·   top-p: the fewest most likely that reach p   ·   "
+            "top-k: the k highest   ·   top-p: the smallest set that reaches p   ·   "
             "min-p: those with p ≥ min-p · p_max"
         ),
         computed_by(

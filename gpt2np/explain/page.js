@@ -1,6 +1,6 @@
 "use strict";
-// The page shows everything without this script; it adds what answers to the reader's hand.
-// Text always goes in as textContent, so nothing of a prompt or a vocabulary can become markup.
+// Interaction: the page shows everything without this script.
+// Text is always set as textContent, so no prompt or vocabulary can become markup.
 
 (() => {
   const page = JSON.parse(document.getElementById("data").textContent);
@@ -10,7 +10,7 @@
   const find = (selector, within = document) => within.querySelector(selector);
   const findAll = (selector, within = document) => [...within.querySelectorAll(selector)];
 
-  /** A carried array: its numbers, flat, and its shape. */
+  /** Decode an embedded array: flat data and shape. */
   function array(name) {
     if (!decoded.has(name)) {
       const { dtype, shape, base64 } = page.arrays[name];
@@ -20,8 +20,8 @@
     return decoded.get(name);
   }
 
-  /** All digits of a float32: the shortest text that is this number and no other. */
-  function digits(value) {
+  /** Shortest decimal text that identifies a float32. */
+  function shortestDecimal(value) {
     for (let n = 6; n < 10; n++) {
       const shown = value.toPrecision(n);
       if (Math.fround(Number(shown)) === value) return minus(String(Number(shown)));
@@ -29,10 +29,10 @@
     return minus(String(value));
   }
 
-  const short = (value) => minus(
+  const formatNumber = (value) => minus(
     value === 0 ? "0" : Math.abs(value) < 1e4 ? value.toPrecision(4) : Math.round(value).toLocaleString("en"),
   );
-  const chance = (p) => minus(p === 0 ? "0" : p >= 0.0005 ? p.toFixed(4) : p.toExponential(1));
+  const formatProbability = (p) => minus(p === 0 ? "0" : p >= 0.0005 ? p.toFixed(4) : p.toExponential(1));
 
   function element(name, content = "", className = "") {
     const made = document.createElement(name);
@@ -43,11 +43,11 @@
   }
 
   const tokenElement = (shown) => element("bdi", shown, "token");
-  const numbered = (at) => [`${at} `, tokenElement(page.tokens[at])];
+  const numberedToken = (at) => [`${at} `, tokenElement(page.tokens[at])];
 
-  // Strips: pictures of arrays whose numbers can be read one by one.
+  // Strips: pictures of arrays whose numbers can be inspected.
 
-  function stripArray(name) {
+  function getStripArray(name) {
     if (name === "embed") {
       const [wte, wpe] = [array("wte"), array("wpe")];
       return { shape: wte.shape, data: wte.data.map((value, at) => value + wpe.data[at]) };
@@ -58,12 +58,12 @@
     return { shape: shape.slice(1), data: data.subarray(chosen.head * size, (chosen.head + 1) * size) };
   }
 
-  function readStrip(image, row, column) {
-    const { shape, data } = stripArray(image.dataset.strip);
+  function showStripNumber(image, row, column) {
+    const { shape, data } = getStripArray(image.dataset.strip);
     const value = data[row * shape[1] + column];
-    const where = image.dataset.rows === "row" ? [] : ["token ", ...numbered(row), ", "];
+    const where = image.dataset.rows === "row" ? [] : ["token ", ...numberedToken(row), ", "];
     const out = find(".readout", image.parentElement);
-    out.replaceChildren(...where, `number ${column}: ${digits(value)}`);
+    out.replaceChildren(...where, `number ${column}: ${shortestDecimal(value)}`);
     out.dataset.value = String(value);
   }
 
@@ -71,11 +71,11 @@
 
   for (const image of findAll("[data-strip]")) {
     const place = { row: 0, column: 0 };
-    const read = () => readStrip(image, place.row, place.column);
+    const read = () => showStripNumber(image, place.row, place.column);
     readers.set(image, read);
     const point = (event) => {
       const box = image.getBoundingClientRect();
-      const [rows, columns] = stripArray(image.dataset.strip).shape;
+      const [rows, columns] = getStripArray(image.dataset.strip).shape;
       const within = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
       place.row = within((event.clientY - box.top) / box.height, rows);
       place.column = within((event.clientX - box.left) / box.width, columns);
@@ -85,7 +85,7 @@
     image.addEventListener("pointerdown", point);
     image.addEventListener("focus", read);
     image.addEventListener("keydown", (event) => {
-      const [rows, columns] = stripArray(image.dataset.strip).shape;
+      const [rows, columns] = getStripArray(image.dataset.strip).shape;
       const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
       if (!step) return;
       event.preventDefault();
@@ -95,15 +95,15 @@
     });
   }
 
-  /** The size that 99.5 % of the numbers don't exceed, as NumPy's quantile finds it. */
-  function fullColour(data) {
+  /** 99.5 % quantile of the absolute values, interpolated as by NumPy. */
+  function colourLimit(data) {
     const sorted = Float32Array.from(data, Math.abs).sort();
     const place = 0.995 * (sorted.length - 1);
     const [low, high] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
     return low + (high - low) * (place % 1) || 1;
   }
 
-  /** The same picture as gpt2np/explain/figures.py makes: opacity for size, a colour for the sign. */
+  /** Draw the same picture as gpt2np/explain/figures.py: opacity shows size, colour shows sign. */
   function draw(image, { shape, data }, limit) {
     const canvas = document.createElement("canvas");
     [canvas.height, canvas.width] = shape;
@@ -118,31 +118,31 @@
     image.src = canvas.toDataURL();
   }
 
-  /** A strip of the head that was chosen: its picture, and all that is said about it. */
+  /** Redraw a strip for the selected head: picture, description, caption. */
   function redraw(image) {
-    const content = stripArray(image.dataset.strip);
-    const limit = fullColour(content.data);
+    const content = getStripArray(image.dataset.strip);
+    const limit = colourLimit(content.data);
     draw(image, content, limit);
     const named = (words) => words.replace(/head \d+/, `head ${chosen.head}`);
     image.alt = named(image.alt);
     const caption = find("figcaption", image.parentElement);
     caption.firstChild.textContent = named(caption.firstChild.textContent);
-    find(".limit", caption).textContent = short(limit);
+    find(".limit", caption).textContent = formatNumber(limit);
     if (find(".readout", image.parentElement).dataset.value) readers.get(image)();
   }
 
-  // One score, term by term, of the head, query and key that the reader chooses.
+  // One score, term by term, for the selected head, query and key.
 
   const chosen = { ...page.focus };
 
-  function rowOf(name, head, at) {
+  function getRow(name, head, at) {
     const { shape, data } = array(name);
     const start = (head * shape[1] + at) * shape[2];
     return data.subarray(start, start + shape[2]);
   }
 
-  /** Terms and their sums in float32, each rounded as NumPy rounds them. */
-  function terms(query, key) {
+  /** Terms and running sums in float32, rounded like NumPy's. */
+  function scoreTerms(query, key) {
     let sum = 0;
     return Array.from(query, (value, d) => {
       const term = Math.fround(value * key[d]);
@@ -151,9 +151,9 @@
     });
   }
 
-  const scoreOf = (query, key) => Math.fround(terms(query, key).at(-1).sum * Math.fround(page.scale));
+  const computeScore = (query, key) => Math.fround(scoreTerms(query, key).at(-1).sum * Math.fround(page.scale));
 
-  function fill(table, rows) {
+  function fillTable(table, rows) {
     find("tbody", table).replaceChildren(
       ...rows.map(([head, ...cells]) => {
         const first = element("th", head);
@@ -163,37 +163,37 @@
     );
   }
 
-  function number(value, shown) {
+  function numberElement(value, shown) {
     const made = element("data", shown);
     made.value = String(value);
-    made.title = digits(value);
+    made.title = shortestDecimal(value);
     return [made];
   }
 
   function showScore() {
     const { head, position, key } = chosen;
-    const query = rowOf(`${page.block}.q`, head, position);
-    const keys = Array.from({ length: position + 1 }, (_, at) => rowOf(`${page.block}.k`, head, at));
-    const listed = terms(query, keys[key]);
+    const query = getRow(`${page.block}.q`, head, position);
+    const keys = Array.from({ length: position + 1 }, (_, at) => getRow(`${page.block}.k`, head, at));
+    const terms = scoreTerms(query, keys[key]);
     find("#score-says").replaceChildren(
-      `Head ${head}: how much does token `, ...numbered(position), " look at token ", ...numbered(key), "?",
+      `Head ${head}: how much does token `, ...numberedToken(position), " look at token ", ...numberedToken(key), "?",
     );
-    fill(find("#score-terms table"), listed.map((t, d) => [
-      String(d), ...["query", "key", "term", "sum"].map((part) => number(t[part], short(t[part]))),
+    fillTable(find("#score-terms table"), terms.map((t, d) => [
+      String(d), ...["query", "key", "term", "sum"].map((part) => numberElement(t[part], formatNumber(t[part]))),
     ]));
-    const score = scoreOf(query, keys[key]);
+    const score = computeScore(query, keys[key]);
     find("#score-sum").replaceChildren(
-      "The sum is ", ...number(listed.at(-1).sum, short(listed.at(-1).sum)),
-      `; times the scale of ${short(page.scale)} it is the score, `, ...number(score, short(score)), ".",
+      "The sum is ", ...numberElement(terms.at(-1).sum, formatNumber(terms.at(-1).sum)),
+      `; times the scale of ${formatNumber(page.scale)} it is the score, `, ...numberElement(score, formatNumber(score)), ".",
     );
-    const scores = keys.map((each) => scoreOf(query, each));
+    const scores = keys.map((each) => computeScore(query, each));
     const most = Math.max(...scores);
-    const raised = scores.map((s) => Math.fround(Math.exp(Math.fround(s - most))));
-    const total = raised.reduce((a, b) => a + b);
-    fill(find("#score-row table"), scores.map((s, at) => {
-      const weight = weightOf(page.focus.layer, head, position, at);
-      return [numbered(at), number(s, short(s)), number(raised[at], short(raised[at])),
-        number(raised[at] / total, chance(raised[at] / total)), number(weight, chance(weight))];
+    const exponentials = scores.map((s) => Math.fround(Math.exp(Math.fround(s - most))));
+    const total = exponentials.reduce((a, b) => a + b);
+    fillTable(find("#score-row table"), scores.map((s, at) => {
+      const weight = getWeight(page.focus.layer, head, position, at);
+      return [numberedToken(at), numberElement(s, formatNumber(s)), numberElement(exponentials[at], formatNumber(exponentials[at])),
+        numberElement(exponentials[at] / total, formatProbability(exponentials[at] / total)), numberElement(weight, formatProbability(weight))];
     }));
     for (const letter of "qkv") redraw(find(`[data-strip="${page.block}.${letter}"]`));
   }
@@ -209,15 +209,15 @@
   });
   for (const option of choice.key.options) option.disabled = Number(option.value) > chosen.position;
 
-  // Attention patterns: the grid, and the head that is opened.
+  // Attention patterns: the grid of heads, and the opened head.
 
-  function weightOf(layer, head, query, key) {
+  function getWeight(layer, head, query, key) {
     const { shape, data } = array("patterns");
     return data[(layer * shape[1] + head) * shape[2] + (query * (query + 1)) / 2 + key];
   }
 
-  function looksAt(layer, head, query) {
-    const weights = Array.from({ length: query + 1 }, (_, key) => [key, weightOf(layer, head, query, key)]);
+  function largestWeights(layer, head, query) {
+    const weights = Array.from({ length: query + 1 }, (_, key) => [key, getWeight(layer, head, query, key)]);
     return weights.sort((a, b) => b[1] - a[1]).slice(0, 5);
   }
 
@@ -226,15 +226,15 @@
     const count = page.tokens.length;
     const table = element("table", "", "pattern");
     const top = element("tr", [element("td")]);
-    for (let key = 0; key < count; key++) top.append(element("th", numbered(key)));
+    for (let key = 0; key < count; key++) top.append(element("th", numberedToken(key)));
     table.append(element("thead", [top]));
     const body = element("tbody");
     for (let query = 0; query < count; query++) {
-      const row = element("tr", [element("th", numbered(query))]);
+      const row = element("tr", [element("th", numberedToken(query))]);
       for (let key = 0; key < count; key++) {
         const cell = element("td", "", key > query ? "hidden" : "");
         if (key <= query) {
-          const weight = weightOf(layer, head, query, key);
+          const weight = getWeight(layer, head, query, key);
           cell.style.setProperty("--p", weight.toFixed(3));
           Object.assign(cell.dataset, { query, key, weight });
         }
@@ -249,39 +249,39 @@
       const made = element("input");
       return Object.assign(made, { type: "range", min: 0, max: count - 1, step: 1, value });
     };
-    const [looking, looked] = [range(chosen.position), range(0)];
+    const [queryRange, keyRange] = [range(chosen.position), range(0)];
     const says = element("p", "", "facts readout-head");
     says.setAttribute("aria-live", "polite");
     const choices = element("p", [
-      element("label", ["Rows are the tokens that look. Choose one: ", looking]),
-      element("label", ["Columns are the tokens looked at. Choose one: ", looked]),
+      element("label", ["Rows are the tokens that look. Choose one: ", queryRange]),
+      element("label", ["Columns are the tokens looked at. Choose one: ", keyRange]),
     ], "hint");
     const read = (query, key) => {
-      const listed = looksAt(layer, head, query).flatMap(([at, weight], place) => [
-        place ? ", " : "", ...numbered(at), ` ${chance(weight)}`,
+      const terms = largestWeights(layer, head, query).flatMap(([at, weight], place) => [
+        place ? ", " : "", ...numberedToken(at), ` ${formatProbability(weight)}`,
       ]);
-      const single = key === undefined ? [] : ["at ", ...numbered(key), ` with ${digits(weightOf(layer, head, query, key))}; most: `];
-      says.replaceChildren("Token ", ...numbered(query), " looks ", ...(single.length ? single : ["at "]), ...listed);
+      const single = key === undefined ? [] : ["at ", ...numberedToken(key), ` with ${shortestDecimal(getWeight(layer, head, query, key))}; most: `];
+      says.replaceChildren("Token ", ...numberedToken(query), " looks ", ...(single.length ? single : ["at "]), ...terms);
       findAll("tr", body).forEach((row, at) => row.classList.toggle("looked", at === query));
-      for (const input of [looking, looked]) {
+      for (const input of [queryRange, keyRange]) {
         input.setAttribute("aria-valuetext", `${input.value} ${page.tokens[input.value]}`);
       }
     };
-    looking.addEventListener("input", () => read(Number(looking.value)));
-    looked.addEventListener("input", () => {
-      looked.value = Math.min(looked.value, looking.value); // what comes later is hidden
-      read(Number(looking.value), Number(looked.value));
+    queryRange.addEventListener("input", () => read(Number(queryRange.value)));
+    keyRange.addEventListener("input", () => {
+      keyRange.value = Math.min(keyRange.value, queryRange.value); // later tokens are hidden
+      read(Number(queryRange.value), Number(keyRange.value));
     });
     const point = (event) => {
       const { query, key } = event.target.dataset;
       if (key === undefined) return;
-      [looking.value, looked.value] = [query, key];
+      [queryRange.value, keyRange.value] = [query, key];
       read(Number(query), Number(key));
     };
     body.addEventListener("pointerover", point);
     body.addEventListener("click", point);
     opened.replaceChildren(element("h4", `Block ${layer}, head ${head}`), choices, says, wide);
-    read(Number(looking.value));
+    read(Number(queryRange.value));
   }
 
   const heads = findAll(".head");
@@ -314,20 +314,20 @@
     const [, count, top] = ids.shape;
     const start = (layer * count + at) * top;
     const best = Array.from({ length: top }, (_, place) => start + place).flatMap((place, n) => [
-      n ? ", " : "", tokenElement(page.texts[ids.data[place]]), ` ${chance(array("lens.probability").data[place])}`,
+      n ? ", " : "", tokenElement(page.texts[ids.data[place]]), ` ${formatProbability(array("lens.probability").data[place])}`,
     ]);
     const rank = array("lens.rank").data[layer * count + at];
     const answer = array("lens.answer").data[layer * count + at];
     find("#lens-cell").replaceChildren(
-      element("p", ["At token ", ...numbered(at), layer ? `, after block ${layer - 1}: ` : ", before the first block: ", ...best,
-        `. The final answer has place ${rank.toLocaleString("en")} here, with probability ${chance(answer)}.`], "facts"),
+      element("p", ["At token ", ...numberedToken(at), layer ? `, after block ${layer - 1}: ` : ", before the first block: ", ...best,
+        `. The final answer has place ${rank.toLocaleString("en")} here, with probability ${formatProbability(answer)}.`], "facts"),
     );
   }
 
   const cells = findAll(".cell");
   for (const cell of cells) {
     cell.addEventListener("pointerenter", () => showCell(cell));
-    cell.addEventListener("click", () => cell.focus()); // not every browser does so by itself
+    cell.addEventListener("click", () => cell.focus()); // some browsers do not focus a clicked button
     cell.addEventListener("focus", () => {
       for (const other of cells) other.tabIndex = other === cell ? 0 : -1;
       showCell(cell);
@@ -343,26 +343,26 @@
     });
   }
 
-  // Sampling: the same steps, and the same rounding, as gpt2np/generation.
+  // Sampling: the same steps and the same rounding as in gpt2np/generation.
 
   const logits = array("next.logits").data;
 
   function softmax(values, total = 0) {
     let most = -Infinity;
     for (const value of values) most = Math.max(most, value);
-    const raised = Float64Array.from(values, (value) => Math.exp(value - most));
-    for (const value of raised) total += value;
-    return raised.map((value) => value / total);
+    const exponentials = Float64Array.from(values, (value) => Math.exp(value - most));
+    for (const value of exponentials) total += value;
+    return exponentials.map((value) => value / total);
   }
 
-  function scaledBy(temperature) {
+  function applyTemperature(temperature) {
     let most = -Infinity;
     for (const value of logits) most = Math.max(most, value);
     return logits.map((value) => Math.fround(value - most) / temperature);
   }
 
-  /** top-k, then top-p, then min-p: what each of them removes becomes -Infinity. */
-  function filtered(scaled, { top_k: k, top_p: p, min_p: least }) {
+  /** Apply top-k, then top-p, then min-p; removed logits become -Infinity. */
+  function applyFilters(scaled, { top_k: k, top_p: p, min_p: least }) {
     const kept = Float32Array.from(scaled);
     const removedBy = { top_k: [], top_p: [], min_p: [] };
     const remove = (id, by) => { kept[id] = -Infinity; removedBy[by].push(id); };
@@ -394,9 +394,9 @@
       const certain = Float64Array.from(logits, (_, id) => (id === best ? 1 : 0));
       return { probabilities: certain, mass: 1, lost: {}, count: 1 };
     }
-    const scaled = scaledBy(options.temperature);
+    const scaled = applyTemperature(options.temperature);
     const whole = softmax(scaled);
-    const { kept, removedBy } = filtered(scaled, options);
+    const { kept, removedBy } = applyFilters(scaled, options);
     const lost = {};
     for (const [by, ids] of Object.entries(removedBy)) lost[by] = ids.reduce((sum, id) => sum + whole[id], 0);
     const mass = whole.reduce((sum, p, id) => (kept[id] === -Infinity ? sum : sum + p), 0);
@@ -423,11 +423,11 @@
       bar.dataset.sampled = String(p);
       bar.style.setProperty("--p", p.toFixed(6));
       bar.style.setProperty("--max", most.toFixed(6));
-      find(".sampled", bar.parentElement).textContent = p ? chance(p) : "discarded";
+      find(".sampled", bar.parentElement).textContent = p ? formatProbability(p) : "discarded";
       bar.closest("tr").classList.toggle("discarded", !p);
     }
     const others = find('.sampled[data-id="rest"]');
-    if (others) others.textContent = chance(Math.max(0, rest < 1e-12 ? 0 : rest));
+    if (others) others.textContent = formatProbability(Math.max(0, rest < 1e-12 ? 0 : rest));
     showMass(options, mass, lost, count);
   }
 
@@ -439,10 +439,10 @@
       part.style.display = share > 0 ? "" : "none";
     }
     const named = { top_k: "top-k", top_p: "top-p", min_p: "min-p" };
-    const by = Object.entries(lost).filter(([, share]) => share > 0).map(([name, share]) => `${chance(share)} by ${named[name]}`);
+    const by = Object.entries(lost).filter(([, share]) => share > 0).map(([name, share]) => `${formatProbability(share)} by ${named[name]}`);
     const words = temperature === 0
       ? "Temperature 0: always the most likely token."
-      : `Kept: ${count.toLocaleString("en")} of ${logits.length.toLocaleString("en")} tokens with ${chance(mass)} of the probability at this temperature. ` +
+      : `Kept: ${count.toLocaleString("en")} of ${logits.length.toLocaleString("en")} tokens with ${formatProbability(mass)} of the probability at this temperature. ` +
         (by.length ? `Discarded: ${by.join(", ")}.` : "Nothing is discarded.");
     const says = find("#mass-says");
     says.textContent = words;
@@ -454,7 +454,7 @@
   sliders.addEventListener("reset", () => setTimeout(showSampling));
   sliders.addEventListener("submit", (event) => event.preventDefault());
 
-  // All digits of a number that is pointed at; paper has everything open.
+  // Tooltips with all digits of a number; every collapsible part is open in print.
 
   document.addEventListener("pointerover", (event) => {
     const pointed = event.target.closest?.("data[data-of]");

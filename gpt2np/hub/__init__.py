@@ -1,21 +1,18 @@
-"""A model's name or path → the folder that holds its files.
+"""Find a model by name or path: return the folder with its files.
 
-    find      which folder: an existing one, the bundled one, the cache's, or one to be fetched
-    names     `owner/name@revision` and the short names of OpenAI's models
-    files     which files a model or a vocabulary is made of
-    cache     what huggingface_hub has already fetched; costs no request
-    fetch     the Hub → the cache
-    weights   one large file of it, continued where the last attempt ended
-    card      the licence that a model's README.md names
-    failures  what went wrong, in a line that says what to do next
+find         search order: an existing folder, the bundled model, the cache, the Hub
+repository   ids (`owner/name@revision`, short names of OpenAI's models) and cached snapshots
+model_files  the files of a model or vocabulary, shards of weights, the licence in README.md
+download     Hub → cache; weights resume where the last attempt ended
+failures     error messages for everything that can go wrong on the way
 
-Where the cache lies, which endpoint is asked, tokens, proxies and offline mode are
-huggingface_hub's business (HF_HOME, HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY, HF_HUB_OFFLINE, …). It
-reads them when it is imported, so it is imported only when needed.
+The cache's folder, endpoint, tokens, proxies and offline mode are configured by huggingface_hub's
+variables (HF_HOME, HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY, HF_HUB_OFFLINE, …). huggingface_hub reads
+them when it is imported, and is imported only when needed.
 """
 
-from gpt2np.hub.files import COMPANIONS, MODEL_FILES, VOCABULARY_FILES
 from gpt2np.hub.find import ModelSource, find_model, find_vocabulary
+from gpt2np.hub.model_files import COMPANIONS, MODEL_FILES, VOCABULARY_FILES
 
 __all__ = [
     "COMPANIONS",

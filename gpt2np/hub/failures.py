@@ -1,7 +1,7 @@
-"""What went wrong on the way from the Hub, in one line: what, why, and what to do next.
+"""Error messages for failed downloads: what failed, why, and what to do next.
 
-huggingface_hub's exceptions are of many kinds, and differ between its versions; here they become
-`ModelNotFoundError`.
+The exceptions of huggingface_hub have many types, which differ between its versions. These
+functions turn them into `ModelNotFoundError`.
 """
 
 from __future__ import annotations
@@ -12,185 +12,184 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from gpt2np.errors import ModelNotFoundError
-from gpt2np.hub.cache import cache_folder, missing_in_cache
-from gpt2np.hub.files import WEIGHTS, FileList
-from gpt2np.hub.names import HubId
-from gpt2np.hub.weight_files import conversion_advice, pickles_among
+from gpt2np.hub.model_files import WEIGHTS, FileSet, conversion_advice, find_pickles
+from gpt2np.hub.repository import HubId, cache_folder, missing_in_cache
 
-_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Interrupted(Exception):
-    """A file came only in part; its cause is the reason."""
+    """A file arrived only in part; the reason is the exception's cause."""
 
     def __init__(self, name: str, done: int, size: int) -> None:
         super().__init__(f"{name} after {_megabytes(done)} of {_megabytes(size)}")
 
 
-def not_reached(model: HubId, files: FileList, error: Exception) -> ModelNotFoundError:
-    """The Hub did not say what `model` holds."""
-    text = _local(error) or _refusal(model, error) or _no_network(model, files, error)
-    return ModelNotFoundError(text)
+def unreachable(model: HubId, files: FileSet, error: Exception) -> ModelNotFoundError:
+    """Return the error for a Hub that does not list the files of `model`."""
+    message = _disk_problem(error) or _refusal(model, error) or _no_network(model, files, error)
+    return ModelNotFoundError(message)
 
 
-def broken_off(model: HubId, error: Exception) -> ModelNotFoundError:
-    """The Hub said what `model` holds, but did not give it all."""
-    if text := _local(error) or _refusal(model, error):
-        return ModelNotFoundError(text)
-    where = f" in {error}" if isinstance(error, Interrupted) else ""
+def interrupted(model: HubId, error: Exception) -> ModelNotFoundError:
+    """Return the error for a download that ended early."""
+    if message := _disk_problem(error) or _refusal(model, error):
+        return ModelNotFoundError(message)
+    position = f" in {error}" if isinstance(error, Interrupted) else ""
     return ModelNotFoundError(
-        f"the download of {model} from {_endpoint()} broke off{where} ({reason(error)}); try "
-        "again: it goes on from there"
+        f"the download of {model} from {_endpoint()} was interrupted{position} "
+        f"({root_cause(error)}); try again to resume it"
     )
 
 
 def incomplete(
     model: HubId, missing: Collection[str], listing: Collection[str]
 ) -> ModelNotFoundError:
-    """The repository lacks what can't be done without."""
-    pickles = pickles_among(name for name in listing if "/" not in name)
+    """Return the error for a repository without all required files."""
+    pickles = find_pickles(name for name in listing if "/" not in name)
     if WEIGHTS.label in missing and pickles:
         advice = conversion_advice(model.repository, model.revision)
         return ModelNotFoundError(
-            f"{model} on {_endpoint()} has no {WEIGHTS.label}, only {pickles[0]}, a pickle, which "
-            f"can run code and is never fetched; {advice}"
+            f"{model} on {_endpoint()} has no {WEIGHTS.label}, only {pickles[0]}, a pickle; gpt2np "
+            f"never downloads pickles, because they can run code; {advice}"
         )
     return ModelNotFoundError(
-        f"{model} on {_endpoint()} has no {', '.join(missing)}, without which gpt2np can't use it"
+        f"{model} on {_endpoint()} has no {', '.join(missing)}, which gpt2np requires; choose "
+        "another model or revision"
     )
 
 
-def damaged(name: str) -> ModelNotFoundError:
-    """The content of a file is not what the Hub says it is."""
+def damaged(label: str) -> ModelNotFoundError:
+    """Return the error for a file with a wrong checksum."""
     return ModelNotFoundError(
-        f"{name} arrived damaged from {_endpoint()}: its SHA-256 is not the one announced; try "
-        "again, and if that does not help, another HF_ENDPOINT or network"
+        f"{label} arrived damaged from {_endpoint()}: its SHA-256 differs from the announced one; "
+        "try again, and if that fails, use another HF_ENDPOINT or network"
     )
 
 
-def no_space(name: str, needed: int, free: int) -> ModelNotFoundError:
-    """A file is larger than the disk has room for."""
+def no_disk_space(label: str, needed: int, free: int) -> ModelNotFoundError:
+    """Return the error for a file that is larger than the free disk space."""
     return ModelNotFoundError(
-        f"no space for {name}: it needs {_megabytes(needed)}, and the disk of the cache "
-        f"{cache_folder()} has {_megabytes(free)} free; free some, or set HF_HOME to a folder on "
-        "another disk"
+        f"not enough disk space for {label}: it needs {_megabytes(needed)}, and the cache "
+        f"{cache_folder()} has {_megabytes(free)} free; free some space, or set HF_HOME to a "
+        "folder on another disk"
     )
 
 
-def reason(error: BaseException) -> str:
-    """Why, in a few words: the system's, if it is behind the error, else the error's first line."""
+def root_cause(error: BaseException) -> str:
+    """Describe the cause of an error: the system's message if there is one, else its first line."""
     chain = list(_causes(error))
-    system = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
-    spoken = [e for e in chain if str(e).strip() and not isinstance(e, Interrupted)]
-    told = (system or spoken[:1] or [error])[-1]
-    return str(told).strip().split("\n")[0] or type(told).__name__
+    system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
+    with_message = [e for e in chain if str(e).strip() and not isinstance(e, Interrupted)]
+    cause = (system_errors or with_message[:1] or [error])[-1]
+    return str(cause).strip().split("\n")[0] or type(cause).__name__
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: BaseException | None = error
-    while seen is not None:
-        yield seen
-        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+    """Yield an error and the errors that led to it, latest first."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
-def _local(error: Exception) -> str | None:
-    """What is wrong with the cache's folder or disk, None if it is something else."""
+def _disk_problem(error: Exception) -> str | None:
+    """Describe a problem with the cache's folder or disk; None if there is none."""
     for cause in _causes(error):
         if not isinstance(cause, OSError):
             continue
-        if cause.errno in _DISK_IS_FULL:
+        if cause.errno in _DISK_FULL:
             return (
                 f"the disk of the cache {cache_folder()} is full; free some space, or set HF_HOME "
                 "to a folder on another disk"
             )
         if cause.errno and cause.filename:
             return (
-                f"the cache folder {cache_folder()} can't be written ({cause.strerror}: "
-                f"{cause.filename}); set HF_HOME to a folder that can"
+                f"cannot write to the cache folder {cache_folder()} ({cause.strerror}: "
+                f"{cause.filename}); set HF_HOME to a writable folder"
             )
     return None
 
 
 def _refusal(model: HubId, error: Exception) -> str | None:
-    """What the Hub answered instead of the files, None if it answered nothing."""
+    """Describe the Hub's HTTP error; None if the Hub did not answer."""
     from huggingface_hub import errors
 
-    answers = [cause for cause in _causes(error) if isinstance(cause, errors.HfHubHTTPError)]
-    answer = next((cause for cause in answers if cause.response is not None), None)
-    if answer is None:
+    http_errors = [cause for cause in _causes(error) if isinstance(cause, errors.HfHubHTTPError)]
+    http_error = next((cause for cause in http_errors if cause.response is not None), None)
+    if http_error is None:
         return None
-    if isinstance(answer, errors.GatedRepoError):
+    if isinstance(http_error, errors.GatedRepoError):
         return (
-            f"{model} needs its owner's permission: ask for it on "
-            f"{_endpoint()}/{model.repository}, and set HF_TOKEN to a token of the account that "
-            "has it"
+            f"{model} is gated: request access on {_endpoint()}/{model.repository}, and set "
+            "HF_TOKEN to a token of the account that has access"
         )
-    if isinstance(answer, errors.RevisionNotFoundError):
+    if isinstance(http_error, errors.RevisionNotFoundError):
         return (
             f"{model.repository} on {_endpoint()} has no revision {model.revision!r}; expected a "
-            f"branch, a tag or a commit, see {_endpoint()}/{model.repository}/commits/main"
+            f"branch, tag or commit, see {_endpoint()}/{model.repository}/commits/main"
         )
-    if isinstance(answer, errors.RepositoryNotFoundError):
+    if isinstance(http_error, errors.RepositoryNotFoundError):
         return _no_repository(model)
-    return _status(model, answer)
+    return _http_status(model, http_error)
 
 
 def _no_repository(model: HubId) -> str:
     from huggingface_hub import get_token
 
-    private = (
-        "if it is private, the token that is set may not read it: set HF_TOKEN to one that may"
+    advice = (
+        "if it is private, the current token cannot read it: set HF_TOKEN to one that can"
         if get_token()
-        else "if it is private, set HF_TOKEN to a token that may read it"
+        else "if it is private, set HF_TOKEN to a token that can read it"
     )
     return (
         f"there is no folder {model} and no model of that name on {_endpoint()}; check the name; "
-        f"{private}"
+        f"{advice}"
     )
 
 
-def _status(model: HubId, answer: Exception) -> str:
-    response = answer.response  # type: ignore[attr-defined]
+def _http_status(model: HubId, error: Exception) -> str:
+    response = error.response  # type: ignore[attr-defined]
     status = response.status_code
-    said = response.headers.get("X-Error-Message") or response.headers.get("X-Error-Code")
-    told = f"{status}: {said}" if said else f"{status}"
+    details = response.headers.get("X-Error-Message") or response.headers.get("X-Error-Code")
+    reason = f"{status}: {details}" if details else f"{status}"
     if status == 401:
         return (
-            f"{_endpoint()} does not accept the token ({told}); set HF_TOKEN to a valid one, see "
+            f"{_endpoint()} does not accept the token ({reason}); set HF_TOKEN to a valid one, see "
             f"{_endpoint()}/settings/tokens, or unset it and log out with: hf auth logout"
         )
     if status == 403:
         return (
-            f"{_endpoint()} does not let you have {model} ({told}); set HF_TOKEN to a token with "
+            f"{_endpoint()} denies access to {model} ({reason}); set HF_TOKEN to a token with "
             "permission to read it"
         )
-    return f"{_endpoint()} can't give {model} right now ({told}); try again later"
+    return f"{_endpoint()} cannot serve {model} right now ({reason}); try again later"
 
 
-def _no_network(model: HubId, files: FileList, error: Exception) -> str:
+def _no_network(model: HubId, files: FileSet, error: Exception) -> str:
     from huggingface_hub import constants
 
-    lacking = missing_in_cache(model, files)
+    missing = missing_in_cache(model, files)
     state = (
-        f"is in the cache {cache_folder()} without {', '.join(lacking)}"
-        if lacking
-        else (f"is neither a folder nor in the cache {cache_folder()}")
+        f"is in the cache {cache_folder()} without {', '.join(missing)}"
+        if missing
+        else f"is neither a folder nor in the cache {cache_folder()}"
     )
-    wanted = ", ".join(files.missing(lambda _: False))
-    put = (
-        f"put {wanted} into a folder, say ./{model.repository.rpartition('/')[2]}, and name that "
-        "as the model, or use the model 'bundled'"
+    required = ", ".join(files.missing(lambda _: False))
+    advice = (
+        f"put {required} into a folder, such as ./{model.repository.rpartition('/')[2]}, and name "
+        "that folder as the model, or use the model 'bundled'"
     )
     if constants.HF_HUB_OFFLINE:
-        return f"{model} {state}, and HF_HUB_OFFLINE is set; unset it, or {put}"
+        return f"{model} {state}, and HF_HUB_OFFLINE is set; unset it, or {advice}"
     return (
-        f"{model} {state}, and can't be fetched from {_endpoint()} ({_proxy()}{reason(error)}); "
-        f"without a network, {put}"
+        f"{model} {state}, and cannot be downloaded from {_endpoint()} "
+        f"({_proxy()}{root_cause(error)}); without a network, {advice}"
     )
 
 
 def _proxy() -> str:
-    """Which proxy the request went through, without its password; "" if none."""
+    """Describe the proxy of the request, without its password; "" without a proxy."""
     endpoint = urlsplit(_endpoint())
     proxies = getproxies()
     proxy = proxies.get(endpoint.scheme) or proxies.get("all")

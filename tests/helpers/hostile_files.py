@@ -643,30 +643,30 @@ HAND_MADE: dict[str, Hostile] = {
         r"maps x\\x1b\[0m\\n to .* does not contain it",
         "float16",
     ),
-    "shard a number": Hostile(placed(WTE, 1), "placed in 1;", "float16"),
-    "shard null": Hostile(placed(WTE, None), "placed in None;", "float16"),
+    "shard a number": Hostile(placed(WTE, 1), "mapped to 1;", "float16"),
+    "shard null": Hostile(placed(WTE, None), "mapped to None;", "float16"),
     "shard a list": Hostile(
-        placed(NASTY, ["a.safetensors"]), r"evil\\x1b.* is placed in", "float16"
+        placed(NASTY, ["a.safetensors"]), r"evil\\x1b.* is mapped to", "float16"
     ),
-    "shard without a name": Hostile(placed(WTE, ""), "placed in '';", "float16"),
-    "shard .": Hostile(placed(WTE, "."), r"placed in '\.';", "float16"),
-    "shard ..": Hostile(placed(WTE, ".."), r"placed in '\.\.';", "float16"),
-    "shard is the index": Hostile(placed(WTE, INDEX), "placed in", "float16"),
-    "shard is the config": Hostile(placed(WTE, CONFIG), "placed in 'config.json'", "float16"),
-    "shard is a pickle's name": Hostile(placed(WTE, "pytorch_model.bin"), "placed in", "float16"),
+    "shard without a name": Hostile(placed(WTE, ""), "mapped to '';", "float16"),
+    "shard .": Hostile(placed(WTE, "."), r"mapped to '\.';", "float16"),
+    "shard ..": Hostile(placed(WTE, ".."), r"mapped to '\.\.';", "float16"),
+    "shard is the index": Hostile(placed(WTE, INDEX), "mapped to", "float16"),
+    "shard is the config": Hostile(placed(WTE, CONFIG), "mapped to 'config.json'", "float16"),
+    "shard is a pickle's name": Hostile(placed(WTE, "pytorch_model.bin"), "mapped to", "float16"),
     "shard in the parent folder": Hostile(
-        outside("../{name}"), r"placed in '\.\./model", "float16"
+        outside("../{name}"), r"mapped to '\.\./model", "float16"
     ),
-    "shard with backslashes": Hostile(outside("..\\{name}"), "placed in", "float16"),
-    "shard with an absolute path": Hostile(outside("{parent}/{name}"), "placed in '/", "float16"),
-    "shard with a drive": Hostile(outside("c:{name}"), "placed in 'c:", "float16"),
-    "shard in a subfolder": Hostile(outside("sub/{name}"), "placed in 'sub/", "float16"),
-    "shard down and up again": Hostile(outside("sub/../../{name}"), "placed in 'sub/", "float16"),
+    "shard with backslashes": Hostile(outside("..\\{name}"), "mapped to", "float16"),
+    "shard with an absolute path": Hostile(outside("{parent}/{name}"), "mapped to '/", "float16"),
+    "shard with a drive": Hostile(outside("c:{name}"), "mapped to 'c:", "float16"),
+    "shard in a subfolder": Hostile(outside("sub/{name}"), "mapped to 'sub/", "float16"),
+    "shard down and up again": Hostile(outside("sub/../../{name}"), "mapped to 'sub/", "float16"),
     "shard with a zero byte": Hostile(
-        placed(WTE, "a\0.safetensors"), r"placed in 'a\\x00", "float16"
+        placed(WTE, "a\0.safetensors"), r"mapped to 'a\\x00", "float16"
     ),
     "shard with a line's end": Hostile(
-        placed(WTE, "a\n.safetensors"), r"placed in 'a\\n", "float16"
+        placed(WTE, "a\n.safetensors"), r"mapped to 'a\\n", "float16"
     ),
     "shard with a name of 1 MB": Hostile(
         placed(WTE, "x" * 1_000_000 + ".safetensors"), "xxx", "float16"
@@ -710,7 +710,7 @@ for _file in (WEIGHTS, CONFIG, INDEX, "generation_config.json"):
     for _kind in (fifo, directory, device, loop, dangling):
         HAND_MADE[f"{_file} a {_kind.__name__}"] = Hostile(
             lambda folder, file=_file, kind=_kind: kind(folder / file),
-            r"is missing, or not a file|is not a file|can(?:not|'t) read|holds no model\.safetensors",
+            r"is missing, or not a file|is not a file|can(?:not|'t) read|has no model\.safetensors",
             "float16" if _file == INDEX else "float32",
             whole=True,
         )

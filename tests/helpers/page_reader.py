@@ -232,7 +232,7 @@ def _generation_numbers(run, steps):
         nbytes.append(sum(2 * n * config.n_embd * 4 for _ in range(config.n_layer)))
         whole = prefill_flops(config, n)
         one = prefill_flops(config, n) - prefill_flops(config, n - 1) if n > 1 else whole
-        # A prompt's last block goes on with one row only, so that row is in neither difference.
+        # A prefill's last block computes one row only, which cancels out in the difference.
         one += 2 * (block_parameters(config) - 2 * config.n_embd**2)
         one += 2 * config.vocab_size * config.n_embd + 4 * config.n_embd * (n - 1)
         flops.append(one if step else whole)
@@ -253,7 +253,7 @@ def _work_numbers(run, points):
     difference = np.abs(points["logits"] - reference["logits"])
     probability = np.abs(softmax64(points["logits"]) - softmax64(reference["logits"]))
     c, f, layers = config.n_embd, config.n_inner, config.n_layer
-    products = {  # rows, inputs, outputs, how often
+    products = {  # rows, inputs, outputs, count
         "attn.q": (n, c, 3 * c, layers),
         "attn.out": (n, c, c, layers),
         "mlp.pre": (n, c, f, layers),

@@ -75,7 +75,7 @@ def test_a_model_without_a_vocabulary(results):
     assert "the model has no vocabulary" in as_text(results, DATE)
     content = as_json(results, DATE)
     assert content["start"] is None and content["dtype"] == "float64"
-    # 3 blocks of 12 × 24² and a head of 211 × 24, 8 bytes each
+    # 3 blocks of 12 × 24² weights and an LM head of 211 × 24, 8 bytes each
     assert content["weight_bytes_per_token"] == 8 * (3 * 12 * 24**2 + 211 * 24)
     assert results.memory.kv_cache == 2 * 3 * 48 * 24 * 8
     json.dumps(content)
@@ -85,7 +85,7 @@ def test_what_the_limits_mean(results):
     limits = machine.Limits(1e9, 1000, 2e9)
     content = as_json(replace(results, limits=limits), DATE)
     assert content["decode"][0]["limit"] == pytest.approx(1e9 / content["weight_bytes_per_token"])
-    # A prompt that takes as long as its products reaches 100 %.
+    # A prefill that takes as long as its matmuls reaches 100 %.
     from gpt2np.benchmark.counts import prefill_flops
 
     [speed] = results.prefill

@@ -7,7 +7,7 @@ from helpers.chat_models import CHATML, LLAMA_2, TEMPLATES, chat_model
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.chat import ChatTemplate, read_chat_template
-from gpt2np.hub.files import COMPANIONS, MODEL_FILES
+from gpt2np.hub.model_files import COMPANIONS, MODEL_FILES
 
 
 def message(role, content):

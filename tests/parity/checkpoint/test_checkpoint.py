@@ -173,7 +173,7 @@ def test_a_name_is_no_folder(tmp_path, monkeypatch):
 
 def test_missing_weights(folder):
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"holds no model\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"has no model\.safetensors"):
         GPT2.from_folder(folder)
 
 

@@ -1,4 +1,4 @@
-"""The page without a browser: its numbers, its functions, what is escaped, what is refused."""
+"""The page without a browser: numbers, named functions, escaping, errors."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ def bundled_page(bundled):
 
 @pytest.fixture(scope="module")
 def small_folder(bundled, tmp_path_factory):
-    """A tiny random model with the bundled model's vocabulary and an unembedding of its own."""
+    """A tiny random model with the bundled model's vocabulary and an untied unembedding."""
     folder = tmp_path_factory.mktemp("small")
     shape = {"vocab_size": 4096, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
     save_reference(folder, spread=0.2, tie_word_embeddings=False, **shape)
@@ -44,7 +44,7 @@ def small_folder(bundled, tmp_path_factory):
 
 
 def check_numbers(page, steps=8, show=None):
-    """Every number on the page is the library's, and is shown rounded and no further off."""
+    """Check that every number equals the library's and is displayed correctly rounded."""
     reader, run = PageReader(page.html), page.run
     points, exact = exact_numbers(run)
     close = close_numbers(run, points, steps)
@@ -103,14 +103,14 @@ def test_every_named_function_is_in_the_named_file(bundled_page):
 
 
 def test_functions_are_short():
-    """At most 40 lines, so that a panel can be read at a glance."""
+    """Functions have at most 40 lines, so that a section can be read at a glance."""
     for file in (CHECKOUT / "gpt2np" / "explain").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 40, (file.name, node.name)
 
 
-def test_the_panels_in_the_order_of_the_datas_way(bundled_page):
+def test_the_sections_in_the_order_of_the_datas_way(bundled_page):
     html = bundled_page.html
     sections = re.findall(r'<section id="(\w+)"', html)
     assert " ".join(sections) == (
@@ -125,7 +125,7 @@ def test_the_panels_in_the_order_of_the_datas_way(bundled_page):
     assert html.count('class="formula"') == len(sections) <= html.count('class="source"')
 
 
-def test_each_panel_says_what_it_is_in_a_few_sentences(bundled_page):
+def test_each_section_says_what_it_is_in_a_few_sentences(bundled_page):
     said = re.findall(r'<p class="says">(.*?)</p>', bundled_page.html, re.DOTALL)
     assert len(said) == 14
     for words in said:
@@ -133,7 +133,7 @@ def test_each_panel_says_what_it_is_in_a_few_sentences(bundled_page):
 
 
 def test_every_merge_with_its_rank(bundled_page):
-    """The tokens of each step are the bytes joined by the steps before; ranks are merges.txt's."""
+    """Each step shows the tokens after the earlier merges, with the ranks of merges.txt."""
     lm = bundled_page.run.lm
     html = bundled_page.html
     for piece in lm.tokenizer.explain(PROMPT):
@@ -181,7 +181,7 @@ def test_a_hostile_name_and_vocabulary(bundled, tmp_path):
     vocabulary = (folder / "vocab.json").read_text(encoding="utf-8")
     assert '"\u0120the"' in vocabulary
     merges = (folder / "merges.txt").read_text(encoding="utf-8")
-    # A token that no merge makes can still be among the nearest, or be predicted.
+    # A token that no merge produces can still be a nearest token or a prediction.
     vocabulary = vocabulary.replace('"\u0120Weasel"', '"</script><b>x"')
     merges = "\n".join(line for line in merges.split("\n") if "Weasel" not in line.replace(" ", ""))
     (folder / "vocab.json").write_text(vocabulary, encoding="utf-8")
@@ -267,7 +267,7 @@ def test_damaged_weights(bundled):
 
 @pytest.mark.filterwarnings("error")
 def test_a_model_of_zeros_has_a_page(bundled):
-    """No length is above zero, and no difference: the logarithmic charts have nothing to draw."""
+    """All lengths and differences are zero, so the logarithmic charts are empty."""
     lm = load(bundled)
     for name, array in lm.model.weights.items():
         lm.model.weights[name] = np.zeros_like(array)
@@ -290,7 +290,7 @@ def test_it_tells_what_it_does(bundled):
 
 
 def test_what_is_chosen_to_look_at(bundled_page):
-    """Of the block in the middle the head that looks most at one token other than the first."""
+    """The default focus is the middle block and its largest weight on a token after the first."""
     run = bundled_page.run
     focus = run.focus
     assert (focus.layer, focus.position) == (3, len(run.ids) - 1)
@@ -359,7 +359,7 @@ def contrast(one, other):
 
 
 def test_text_can_be_read_on_every_ground():
-    """WCAG 2.1, 1.4.3: at least 4.5 to 1, light, dark and on paper."""
+    """Contrast is at least 4.5 to 1 in light, dark and print (WCAG 2.1, 1.4.3)."""
     style = (CHECKOUT / "gpt2np" / "explain" / "page.css").read_text(encoding="utf-8")
     palettes = [
         dict(re.findall(r"--(\w+): ?(#\w{6}|#\w{3});", block))

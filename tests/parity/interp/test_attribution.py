@@ -1,4 +1,4 @@
-"""Direct logit attribution: the parts add up to the logit, and each is what its formula says."""
+"""Direct logit attribution: components add up to the logit and match their formulas."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from helpers.references import save_reference
 from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.interp import attribution, trace, zero_head
 
-TITLE = "attribution: largest |logit − sum of its parts|"
+TITLE = "attribution: largest |logit − sum of its components|"
 SHAPES = {
     "12 layers": {"n_layer": 12, "n_embd": 48, "n_head": 2, "vocab_size": 500, "n_positions": 64},
     "n_inner 100": {"n_layer": 3, "n_embd": 40, "n_head": 5, "n_inner": 100, "vocab_size": 401},
@@ -26,13 +26,13 @@ def traced(model):
     return trace(model, np.random.default_rng(1).integers(0, 211, 30))
 
 
-def largest_rest(model, kept, tokens):
-    rests = []
+def largest_unexplained(model, kept, tokens):
+    errors = []
     for position in range(0, len(kept.ids), 5):
         found = attribution(model, kept, tokens, position)
         np.testing.assert_array_equal(found.logits, kept["logits"][position, tokens])
-        rests += [np.abs(found.unexplained).max(), np.abs(found.by_block().unexplained).max()]
-    return max(rests)
+        errors += [np.abs(found.unexplained).max(), np.abs(found.by_block().unexplained).max()]
+    return max(errors)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -40,7 +40,7 @@ def test_the_parts_add_up_in_random_models(name, tmp_path, show):
     save_reference(tmp_path, **SHAPES[name])
     model = GPT2.from_folder(tmp_path)
     ids = np.random.default_rng(2).integers(0, model.config.vocab_size, 30)
-    rest = largest_rest(model, trace(model, ids), list(range(0, 300, 7)))
+    rest = largest_unexplained(model, trace(model, ids), list(range(0, 300, 7)))
     show(TITLE, f"{name:16} {rest:.1e}")
     assert rest < 1e-4
 
@@ -48,14 +48,14 @@ def test_the_parts_add_up_in_random_models(name, tmp_path, show):
 def test_and_in_the_bundled_model_for_every_token(bundled, show):
     model = GPT2.from_folder(bundled)
     ids = np.random.default_rng(2).integers(0, 4096, 40)
-    rest = largest_rest(model, trace(model, ids), list(range(4096)))
+    rest = largest_unexplained(model, trace(model, ids), list(range(4096)))
     show(TITLE, f"{'bundled':16} {rest:.1e}, every token of the vocabulary")
     assert rest < 1e-4
 
 
 def test_to_rounding_in_float64(tiny):
     model = GPT2.from_folder(tiny[0], "float64")
-    assert largest_rest(model, trace(model, [5, 6, 7]), [0, 210]) < 1e-12
+    assert largest_unexplained(model, trace(model, [5, 6, 7]), [0, 210]) < 1e-12
 
 
 def test_each_part_is_its_vector_through_the_frozen_layer_norm(model, traced):

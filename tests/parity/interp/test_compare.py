@@ -1,4 +1,4 @@
-"""Every point of every layer against transformers: hidden states, attentions, forward hooks."""
+"""Every hook point of every layer against transformers."""
 
 import sys
 
@@ -15,7 +15,7 @@ from gpt2np.interp.compare import (
     worst_per_layer,
 )
 
-TITLE = "inside the pass against transformers: largest |difference| of any point and layer"
+TITLE = "hook points against transformers: largest |difference| of all layers"
 SHAPES = {
     "12 layers": {"n_layer": 12, "n_embd": 48, "n_head": 2, "vocab_size": 500, "n_positions": 200},
     "7 heads": {"n_layer": 2, "n_embd": 91, "n_head": 7, "vocab_size": 300, "n_positions": 130},
@@ -102,7 +102,7 @@ def test_hooks_are_taken_away(tmp_path):
 
     reference = save_reference(tmp_path, **TINY)
     transformers_arrays(reference, [1, 2])
-    before = hooks()  # transformers leaves some of its own
+    before = hooks()  # transformers leaves hooks behind after its first run
     transformers_arrays(reference, [1, 2])
     with pytest.raises(IndexError):
         transformers_arrays(reference, [211])

@@ -1,4 +1,4 @@
-"""A pass without a hook is the pass that there would be without points. The ratio is printed."""
+"""A pass without a hook costs nothing extra compared with a model without hook points."""
 
 from statistics import median
 
@@ -31,7 +31,7 @@ def test_the_other_model_has_no_points_and_gives_the_same_bits(models, show):
         np.testing.assert_array_equal(without, model.forward([ids]))
     np.testing.assert_allclose(without, model.forward([ids]), atol=1e-6)
 
-    title = "hook: seconds of a pass that nobody looks into ÷ of one without points, tiny model"
+    title = "hook: seconds of a pass without a hook ÷ a pass without hook points, tiny model"
     for tokens in (1, 100):
         ratio = median(hook_cost.ratios((model, other), tokens, 40))
         show(title, f"{tokens:3} tokens: {ratio:.3f}; more in benchmarks/hook_cost.py")

@@ -1,4 +1,4 @@
-"""Interventions: what they change, and nothing else."""
+"""Interventions: they edit the selected part and nothing else."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def changed(model, prompts, *interventions):
 
 
 class TestPatching:
-    """From prompt B into prompt A; both have 20 tokens."""
+    """Patch from prompt B into prompt A, both of 20 tokens."""
 
     @pytest.mark.parametrize(
         "points", [None, "*", "embed", *(f"blocks.{i}.resid" for i in range(3)), "ln_f", "logits"]
@@ -81,7 +81,7 @@ class TestPatching:
         expected = a[point].copy()
         expected[2, [4, 19]] = b[point][2, [4, 19]]
         np.testing.assert_array_equal(patched[point], expected)
-        # What comes before in the pass, and tokens before the position, are as they were.
+        # Earlier arrays of the pass and earlier tokens are unchanged.
         np.testing.assert_array_equal(patched["blocks.1.attn.v"], a["blocks.1.attn.v"])
         np.testing.assert_array_equal(patched["logits"][:4], a["logits"][:4])
         assert (patched["logits"][4:] != a["logits"][4:]).any(-1).all()

@@ -1,4 +1,4 @@
-"""The logit lens against the model's own logits and against its formula in float64."""
+"""The logit lens against the model's logits and against its formula in float64."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_a_head_of_its_own_is_used(tmp_path):
 
 @pytest.mark.parametrize("last", [None, 1, 7, 30, 99])
 def test_table(model, traced, last, monkeypatch):
-    monkeypatch.setattr("gpt2np.interp.lens._CHUNK", 8)  # so that there are several parts
+    monkeypatch.setattr("gpt2np.interp.lens._CHUNK", 8)  # to have several chunks
     done = []
     table = lens_table(model, traced, 3, last=last, progress=done.append)
     points = ["embed", "blocks.0.resid", "blocks.1.resid", "blocks.2.resid"]

@@ -1,4 +1,4 @@
-"""Attention summaries of patterns made by hand, and induction found in a model made for it."""
+"""Attention summaries of handmade patterns, and induction scores."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def test_shapes_and_dtype(tiny):
 
 
 def test_what_came_after_the_same_token():
-    """Ids 0 1 2 0 1 2: the second 0 looks at the first 1, and so on."""
+    """For ids 0 1 2 0 1 2, the second 0 attends to the first 1, and so on."""
     pattern = np.zeros((1, 6, 6))
     pattern[0, [3, 4, 5], [1, 2, 3]] = 1
     assert _mean_weight_at(pattern, 2).tolist() == [1.0]
@@ -72,11 +72,11 @@ def test_induction_scores_are_means_over_the_second_time(tiny):
 
 
 def test_by_default_random_ids_chosen_by_the_seed(tiny, bundled):
-    model = GPT2.from_folder(tiny[0])  # whose context of 48 has room for 24 twice
+    model = GPT2.from_folder(tiny[0])  # its context of 48 holds 24 ids twice
     first, again, other = (induction_scores(model, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert first.shape == (3, 3) and (first != other).any()
-    # Some heads of a trained model do it, and most don't.
+    # In a trained model, a few heads do induction and most do not.
     scores = induction_scores(GPT2.from_folder(bundled))
     assert scores.max() > 5 * np.median(scores)
 

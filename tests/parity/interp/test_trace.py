@@ -1,4 +1,4 @@
-"""What a trace holds, that looking changes nothing, and its file."""
+"""Traces: content, no effect on the pass, .npz file."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def ids():
 
 
 def assert_same(a, b):
-    """To the bit, where a pass promises as much."""
+    """Compare bit for bit where the forward pass guarantees it."""
     if small_kernels():
         np.testing.assert_array_equal(a, b)
     else:
@@ -160,7 +160,7 @@ class TestContent:
 class TestFile:
     def test_npz_holds_every_array_under_its_name(self, model, ids, tmp_path):
         kept = trace(model, ids, ["embed", "blocks.*.attn.pattern"])
-        kept.save(tmp_path / "x")  # NumPy adds no .npz
+        kept.save(tmp_path / "x")  # NumPy must not append .npz
         assert [file.name for file in tmp_path.iterdir()] == ["x"]
         with np.load(tmp_path / "x") as file:
             assert file.files == ["ids", *kept]

@@ -1,4 +1,4 @@
-"""The list of points against what a pass really comes by."""
+"""The table of hook points against the calls of a real pass."""
 
 import re
 
@@ -78,7 +78,10 @@ def test_patterns_choose(pattern, expected):
         ("block.2.mlp.out", "did you mean 'blocks.2.mlp.out'?"),
         ("logit", "did you mean 'logits'?"),
         ("blocks.3.resid", "the model's blocks are 0 … 2"),
-        ("blocks.3.hook_resid_pre", "the model's blocks are 0 … 2"),  # out of the last block
+        (
+            "blocks.3.hook_resid_pre",
+            "the model's blocks are 0 … 2",
+        ),  # the output of the last block is no block's input
         ("blocks.[12].attn.z", "did you mean 'blocks.2.attn.z'?"),
         ("blocks.?.attn.z", "did you mean 'blocks."),
         ("transformer.h.0", "gpt2np trace --list-points"),

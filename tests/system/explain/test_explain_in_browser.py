@@ -1,4 +1,4 @@
-"""The page in headless Chromium, from file://, with the network off."""
+"""The page in headless Chromium, loaded from file:// without a network."""
 
 import json
 import re
@@ -164,7 +164,7 @@ def test_heads_by_keyboard(open_page, page):
 
 
 def test_single_weights_by_keyboard(open_page, page):
-    """Two sliders, one for the row and one for the column; only what they say is read out."""
+    """Two sliders select the row and the column; only their result is read out."""
     tab = open_page(page)
     focus = page.run.focus
     pattern = page.run.arrays[f"blocks.{focus.layer}.attn.pattern"][focus.head]
@@ -180,7 +180,7 @@ def test_single_weights_by_keyboard(open_page, page):
     assert says.inner_text().startswith("Token 4 ")
     shown = float(re.search(r"with ([\d.e\u2212-]+);", says.inner_text())[1].replace("\u2212", "-"))
     assert np.float32(shown) == pattern[4, 1]
-    tab.keyboard.press("End")  # token 4 sees no token after itself
+    tab.keyboard.press("End")  # token 4 does not attend to later tokens
     assert columns.input_value() == "4"
     tab.click('#opened-head td[data-query="6"][data-key="2"]')
     assert (rows.input_value(), columns.input_value()) == ("6", "2")
@@ -209,12 +209,12 @@ def test_another_score_term_by_term(open_page, page):
     )
     pattern = page.run.arrays[f"blocks.{layer}.attn.pattern"][head, query, : query + 1]
     np.testing.assert_array_equal(np.array(shown, np.float32), pattern)
-    tab.select_option('#score-choice [name="query"]', "1")  # token 1 doesn't see token 3
+    tab.select_option('#score-choice [name="query"]', "1")  # token 1 does not attend to token 3
     assert tab.input_value('#score-choice [name="key"]') == "1"
 
 
 def opacities(strip):
-    """The opacity of every pixel of a strip's picture, 0 … 255."""
+    """Opacity of every pixel of a strip's picture, 0 … 255."""
     return np.array(
         strip.evaluate(
             """async image => {
@@ -235,7 +235,7 @@ def opacities(strip):
 
 @pytest.mark.parametrize("letter", "qkv")
 def test_another_heads_strips_are_its_own(open_page, page, letter):
-    """Picture, description, full colour and the number that was read are all the chosen head's."""
+    """Picture, description, colour limit and inspected number follow the selected head."""
     tab = open_page(page)
     focus = page.run.focus
     arrays = page.run.arrays[f"blocks.{focus.layer}.attn.{letter}"]

@@ -23,7 +23,7 @@ from gpt2np.checkpoint.convert import ConversionOptions, convert
 from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.errors import ModelNotFoundError
 from gpt2np.hub import MODEL_FILES, VOCABULARY_FILES, find_model, find_vocabulary
-from gpt2np.hub.names import HubId, hub_id
+from gpt2np.hub.repository import HubId, parse_hub_id
 
 FILES = ("config.json", "generation_config.json", "model.safetensors", "vocab.json", "merges.txt")
 WEIGHTS = "model.safetensors"
@@ -206,7 +206,9 @@ class TestDefaultModel:
         result = generate(hub.url)
         assert result.returncode == 0 and "Traceback" not in result.stderr
         line = result.stderr.splitlines()[0]
-        assert line.startswith(f"model: bundled (the download of {GPT2} from {hub.url} broke off")
+        assert line.startswith(
+            f"model: bundled (the download of {GPT2} from {hub.url} was interrupted"
+        )
 
     def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, generate):
         with socket.socket() as silent:  # accepts connections, never answers
@@ -229,25 +231,29 @@ class TestDefaultModel:
 
 class TestNames:
     def test_what_they_mean(self):
-        assert hub_id("gpt2") == hub_id(GPT2) == HubId(GPT2)
-        assert hub_id("gpt2@main") == HubId(GPT2, "main")
-        assert hub_id("distilgpt2@refs/pr/1") == HubId("distilbert/distilgpt2", "refs/pr/1")
-        assert hub_id("a/b@v1.0") == HubId("a/b", "v1.0")
-        assert HubId(GPT2).known_as == [GPT2, "gpt2"] and HubId("a/b").known_as == ["a/b"]
+        assert parse_hub_id("gpt2") == parse_hub_id(GPT2) == HubId(GPT2)
+        assert parse_hub_id("gpt2@main") == HubId(GPT2, "main")
+        assert parse_hub_id("distilgpt2@refs/pr/1") == HubId("distilbert/distilgpt2", "refs/pr/1")
+        assert parse_hub_id("a/b@v1.0") == HubId("a/b", "v1.0")
+        assert HubId(GPT2).cache_names == [GPT2, "gpt2"] and HubId("a/b").cache_names == ["a/b"]
         assert str(HubId("a/b")) == "a/b" and str(HubId("a/b", "c")) == "a/b@c"
 
     @pytest.mark.parametrize(
         "revision", ["", "..", "a/../b", "/x", "-x", "a b", "a\n", "a^", "a:b"]
     )
     def test_no_revisions(self, revision):
-        with pytest.raises(ModelNotFoundError, match="can't be a revision; expected a/b@REVISION"):
-            hub_id(f"a/b@{revision}")
+        with pytest.raises(
+            ModelNotFoundError, match="is not a valid revision; expected a/b@REVISION"
+        ):
+            parse_hub_id(f"a/b@{revision}")
 
     @pytest.mark.parametrize("name", ["a/b/c", "../x", "what is this?", "-x-/", "a/b/c@main"])
     def test_impossible(self, name, tmp_path, monkeypatch):
         (tmp_path / "here").mkdir()
         monkeypatch.chdir(tmp_path / "here")
-        with pytest.raises(ModelNotFoundError, match="and it can't be the name of a model") as info:
+        with pytest.raises(
+            ModelNotFoundError, match="and the name is not a valid id on the Hub"
+        ) as info:
             find_model(name)
         assert str(info.value).startswith(f"there is no folder {name}")
 
@@ -302,7 +308,9 @@ class TestFoldersAndFiles:
             assert (source.name, source.folder) == (f"{model}/{WEIGHTS}", Path(model))
 
     def test_other_files_do_not(self, hub, download, model):
-        fails(download(hub.url, f"{model}/vocab.json"), "is a file; name the folder that holds it")
+        fails(
+            download(hub.url, f"{model}/vocab.json"), "is a file; name the folder that contains it"
+        )
         Path("alone").mkdir()
         Path(f"alone/{WEIGHTS}").touch()
         fails(download(hub.url, f"alone/{WEIGHTS}"), "is a file; name the folder")
@@ -398,7 +406,7 @@ class TestRevisions:
         assert (second / WEIGHTS).resolve() == (first / WEIGHTS).resolve()
 
     def test_unknown(self, hub, download):
-        fails(download(hub.url, "gpt2@v9"), f"{GPT2} on {hub.url} has no revision 'v9'", "a tag")
+        fails(download(hub.url, "gpt2@v9"), f"{GPT2} on {hub.url} has no revision 'v9'", "tag")
         unknown = "0" * 40
         fails(download(hub.url, f"gpt2@{unknown}"), f"no revision '{unknown}'")
 
@@ -440,7 +448,7 @@ class TestShards:
         assert {path.name for path in folder.iterdir()} == set(FILES)
 
     def test_one_that_is_not_on_the_hub(self, hub, download):
-        fails(download(hub.url, "some/shardless"), f"has no {SHARDS[1]}, without which")
+        fails(download(hub.url, "some/shardless"), f"has no {SHARDS[1]}, which gpt2np requires")
 
 
 class TestRefusals:
@@ -454,7 +462,7 @@ class TestRefusals:
         result = generate(hub.url, "--model", "no/such")
         fails(result, "no folder no/such and no model of that name", "set HF_TOKEN to a token")
         result = generate(hub.url, "--model", "no/such", HF_TOKEN="hf_other")
-        fails(result, "the token that is set may not read it")
+        fails(result, "the current token cannot read it")
 
     def test_private(self, hub, download, home):
         fails(download(hub.url, "some/private"), "if it is private, set HF_TOKEN")
@@ -473,9 +481,9 @@ class TestRefusals:
         "model, token, words",
         [
             (GPT2, "hf_invalid", ["does not accept the token (401: Invalid", "/settings/tokens"]),
-            ("some/gated", None, ["needs its owner's permission", "some/gated, and set HF_TOKEN"]),
-            ("some/forbidden", "x", ["does not let you have", "403: The token may not read"]),
-            ("some/down", None, ["can't give some/down right now (503); try again later"]),
+            ("some/gated", None, ["is gated: request access on", "some/gated, and set HF_TOKEN"]),
+            ("some/forbidden", "x", ["denies access to", "403: The token may not read"]),
+            ("some/down", None, ["cannot serve some/down right now (503); try again later"]),
             ("some/words", None, ["has no model.safetensors, vocabulary (tokenizer.json or"]),
         ],
     )
@@ -508,7 +516,9 @@ class TestRefusals:
     def test_a_part_in_the_cache_does_not_hide_that_the_network_is_gone(self, hub, download):
         (folder_of(download(hub.url, "gpt2")) / WEIGHTS).unlink()
         url = nowhere()
-        fails(download(url, "gpt2"), "without model.safetensors", f"can't be fetched from {url}")
+        fails(
+            download(url, "gpt2"), "without model.safetensors", f"cannot be downloaded from {url}"
+        )
 
     def test_with_tokenizer_json_instead_of_vocab_json(self, hub, generate):
         result = generate(hub.url, "--model", "some/new")
@@ -544,7 +554,7 @@ class TestInterruptions:
 
     def test_broken_off_and_continued(self, hub, download, files, home):
         hub.trouble = Trouble(cut=5000)
-        fails(download(hub.url, "gpt2"), "broke off in model.safetensors after", "try again")
+        fails(download(hub.url, "gpt2"), "was interrupted in model.safetensors after", "try again")
         hub.trouble = Trouble()
         self.check(hub, folder_of(download(hub.url, "gpt2")), files, home)
 
@@ -595,12 +605,17 @@ class TestDisk:
         (tmp_path / "file").touch()
         home = tmp_path / place
         result = download(hub.url, "gpt2", HF_HOME=str(home))
-        fails(result, f"the cache folder {home / 'hub'} can't be written", "set HF_HOME")
+        fails(result, f"cannot write to the cache folder {home / 'hub'}", "set HF_HOME")
 
     def test_no_space_left(self, hub, command, home):
         code = "import shutil; shutil.disk_usage = lambda _: shutil._ntuple_diskusage(9, 9, 5)\n"
         result = command(hub.url, "download", "gpt2", code=code + self.START + "sys.exit(main())")
-        words = ("no space for model.safetensors", "needs 11.8 MB", "0.0 MB free", "set HF_HOME")
+        words = (
+            "not enough disk space for model.safetensors",
+            "needs 11.8 MB",
+            "0.0 MB free",
+            "set HF_HOME",
+        )
         fails(result, *words, str(home / "hub"))
         assert not hub.large_requests()
 
@@ -646,7 +661,7 @@ class TestProxy:
     def test_that_does_not_answer_is_named_without_its_password(self, download):
         address = nowhere().removeprefix("http://")
         result = download("http://hub.test", "gpt2", HTTP_PROXY=f"http://me:secret@{address}")
-        fails(result, f"can't be fetched from http://hub.test (through the proxy {address}: ")
+        fails(result, f"cannot be downloaded from http://hub.test (through the proxy {address}: ")
         assert "secret" not in result.stderr
 
 

@@ -1,4 +1,4 @@
-"""The README's section on looking inside: its command and its code give what it shows."""
+"""The README's section 'See inside': its command and code print the documented output."""
 
 import re
 import shlex

@@ -1,0 +1,266 @@
+"""Download the files of a model into the Hugging Face cache; weights resume after interruptions.
+
+huggingface_hub resumes an interrupted download only in the same process; its older versions also
+resumed in the next one. So a weight file is written here under the name that the older versions
+used, next to its place in the cache. huggingface_hub then finds the file there and does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from gpt2np.errors import CheckpointError, ModelNotFoundError
+from gpt2np.hub import failures
+from gpt2np.hub.model_files import WEIGHTS, WEIGHTS_FILE, FileSet, list_weight_files
+from gpt2np.hub.repository import HubId, cache_folder, repository_folder
+
+_SHA256_DIGITS = 64  # the ETag of a large file is its SHA-256; of a small file, git's SHA-1
+_HASH_CHUNK = 1 << 20
+_LOCK_NOTICE_S = 1.0  # wait for another process before the user is told
+
+
+def list_files(model: HubId, timeout: float | None = None) -> frozenset[str]:
+    """List the names of all files of `model`, with one request.
+
+    Raises the exceptions of huggingface_hub.
+    """
+    from huggingface_hub import HfApi, constants
+
+    seconds = timeout or constants.HF_HUB_ETAG_TIMEOUT
+    info = HfApi().model_info(model.repository, revision=model.revision, timeout=seconds)
+    return frozenset(file.rfilename for file in info.siblings or ())
+
+
+def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None) -> Path:
+    """Download `files` of `model` into the cache, and return the snapshot's folder.
+
+    Cached files are kept, and partial weights are resumed. Other processes may download the same
+    files. On a terminal, large files show a progress bar on stderr.
+
+    Args:
+        model: id on the Hub.
+        files: the files to download.
+        listing: names of all files of the model; None sends a request for them.
+
+    Raises:
+        ModelNotFoundError: the model does not exist, or the download fails.
+        CheckpointError: the index of sharded weights is damaged.
+    """
+    with _warnings_silenced():
+        if listing is None:
+            try:
+                listing = list_files(model)
+            except Exception as error:  # the HTTP libraries' errors have no common base class
+                raise failures.unreachable(model, files, error) from None
+        if missing := files.missing(listing.__contains__):
+            raise failures.incomplete(model, missing, listing)
+        try:
+            _check_writable(cache_folder())
+            folder = _download_small_files(model, files, listing)
+            for name in _weight_files(model, files, folder, listing):
+                _download_weights(model.repository, folder, name)
+        except (ModelNotFoundError, CheckpointError):
+            raise
+        except Exception as error:  # see above
+            raise failures.interrupted(model, error) from None
+        return folder
+
+
+def _download_small_files(model: HubId, files: FileSet, listing: frozenset[str]) -> Path:
+    """Download all files except weights, and record the revision's commit in the cache."""
+    from huggingface_hub import snapshot_download
+
+    folder = ""
+    with _no_progress_bars():
+        for names in files.download_steps(listing):
+            folder = snapshot_download(
+                model.repository, revision=model.revision, allow_patterns=names
+            )
+    return Path(folder)
+
+
+def _weight_files(model: HubId, files: FileSet, folder: Path, listing: frozenset[str]) -> list[str]:
+    """List the names of the weight files or shards, without the index."""
+    if not files.has_weights:
+        return []
+    is_single = WEIGHTS.select(listing.__contains__) == (WEIGHTS_FILE,)
+    names = [WEIGHTS_FILE] if is_single else list_weight_files(folder)[1:]
+    if missing := [name for name in names if name not in listing]:
+        raise failures.incomplete(model, missing, listing)
+    return names
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise OSError with the folder's name now, instead of warnings and an error later."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f".gpt2np-{os.getpid()}"
+    file.touch()
+    file.unlink()
+
+
+def _download_weights(repository: str, folder: Path, name: str) -> None:
+    """Download the weight file `name` of `repository` into the snapshot `folder`.
+
+    Raises:
+        ModelNotFoundError: the disk has no space, or the file arrives damaged.
+        Interrupted: the connection breaks.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+
+    if (folder / name).is_file():
+        return
+    commit = folder.name
+    url = hf_hub_url(repository, name, revision=commit)
+    metadata = get_hf_file_metadata(url)
+    blob = None
+    if metadata.size is not None and metadata.etag and metadata.etag.isalnum():
+        blob = repository_folder(repository) / "blobs" / metadata.etag
+        _Blob(url, f"{name} of {repository}", name, blob, metadata.size).download()
+    hf_hub_download(repository, name, revision=commit)
+    if blob and not (folder / name).is_symlink():  # a file system without links: a copy
+        blob.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _Blob:
+    """The content of a file, stored in the cache under its ETag.
+
+    Attributes:
+        url: address on the Hub.
+        label: file and repository, for messages.
+        name: name of the file.
+        path: path in the cache.
+        size: size in bytes.
+    """
+
+    url: str
+    label: str
+    name: str
+    path: Path
+    size: int
+
+    def download(self) -> None:
+        """Download the content unless it is cached; only one process at a time does."""
+        if self.path.exists():
+            return
+        with _lock(self.path, self.label):
+            if not self.path.exists():  # another process may have just downloaded it
+                self._complete(self.path.with_name(f"{self.path.name}.incomplete"))
+
+    def _complete(self, partial: Path) -> None:
+        """Download the rest of `partial`; start again if its beginning was wrong."""
+        resumed = partial.exists()
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        self._append_to(partial)
+        if self._is_valid(partial):
+            partial.replace(self.path)
+            return
+        partial.unlink()
+        if not resumed:
+            raise failures.damaged(self.label)
+        self._complete(partial)
+
+    def _append_to(self, partial: Path) -> None:
+        with partial.open("ab") as file:
+            if file.tell() > self.size:
+                file.seek(0)
+                file.truncate()
+            self._check_disk_space(partial.parent, self.size - file.tell())
+            try:
+                self._get(file)
+            except Exception as error:
+                if file.tell() < self.size:
+                    raise failures.Interrupted(self.name, file.tell(), self.size) from error
+
+    def _get(self, file: BinaryIO) -> None:
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        http_get(
+            self.url,
+            file,
+            resume_size=file.tell(),
+            headers=build_hf_headers() | {"Accept-Encoding": "identity"},
+            expected_size=self.size,
+            displayed_filename=self.name,
+        )
+
+    def _is_valid(self, file: Path) -> bool:
+        """Whether a file has the announced size and, if the Hub announces it, SHA-256."""
+        if file.stat().st_size != self.size or len(self.path.name) != _SHA256_DIGITS:
+            return file.stat().st_size == self.size
+        digest = hashlib.sha256()
+        with file.open("rb") as content:
+            while chunk := content.read(_HASH_CHUNK):
+                digest.update(chunk)
+        return digest.hexdigest() == self.path.name
+
+    def _check_disk_space(self, folder: Path, needed: int) -> None:
+        usage = shutil.disk_usage(folder)
+        if usage.total and usage.free < needed:
+            raise failures.no_disk_space(self.label, needed, usage.free)
+
+
+@contextlib.contextmanager
+def _lock(blob: Path, label: str) -> Iterator[None]:
+    """Hold the lock with which huggingface_hub guards a blob against other processes."""
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+    lock = cache_folder() / ".locks" / blob.parent.parent.name / f"{blob.name}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    message = f"another process is downloading {label}; waiting for it"
+    notice = threading.Timer(_LOCK_NOTICE_S, logging.getLogger("gpt2np").warning, [message])
+    notice.daemon = True
+    notice.start()
+    with WeakFileLock(lock):
+        notice.cancel()
+        yield
+
+
+@contextlib.contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Hide progress bars of small files: up to three per file, some drawn again at exit."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+
+    # The user's environment variable wins.
+    may_hide = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
+    if may_hide:
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        if may_hide:
+            enable_progress_bars()
+
+
+@contextlib.contextmanager
+def _warnings_silenced() -> Iterator[None]:
+    """Silence huggingface_hub's log messages and warnings unless HF_HUB_VERBOSITY is set.
+
+    It reports every failed attempt; here one error message at the end tells the outcome.
+    """
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    if "HF_HUB_VERBOSITY" not in os.environ:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="huggingface_hub")
+            yield
+    finally:
+        logger.setLevel(level)

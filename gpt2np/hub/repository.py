@@ -1,0 +1,116 @@
+"""A model repository on the Hub: its id, and its snapshots in the local cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt2np.errors import ModelNotFoundError
+from gpt2np.hub.model_files import FileSet
+
+FULL_NAMES = {
+    "gpt2": "openai-community/gpt2",
+    "gpt2-medium": "openai-community/gpt2-medium",
+    "gpt2-large": "openai-community/gpt2-large",
+    "gpt2-xl": "openai-community/gpt2-xl",
+    "distilgpt2": "distilbert/distilgpt2",
+}
+"""Names from before the Hub had owners; many caches contain the models under these names."""
+
+_SHORT_NAMES = {full: short for short, full in FULL_NAMES.items()}
+_NOT_IN_REVISIONS = frozenset(" ~^:?*[\\")  # git's rules for names of branches and tags
+
+
+@dataclass(frozen=True)
+class HubId:
+    """Id of a model on the Hub.
+
+    Attributes:
+        repository: `owner/name`.
+        revision: a branch, tag or commit; None for the main branch.
+    """
+
+    repository: str
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return self.repository + (f"@{self.revision}" if self.revision else "")
+
+    @property
+    def cache_names(self) -> list[str]:
+        """Names under which a cache may contain the repository."""
+        short = _SHORT_NAMES.get(self.repository)
+        return [self.repository, short] if short else [self.repository]
+
+
+def parse_hub_id(name: str) -> HubId:
+    """Parse `owner/name` or a short name, with an optional `@revision`.
+
+    Raises:
+        ModelNotFoundError: the name is not a valid id.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    repository, at, revision = name.partition("@")
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise ModelNotFoundError(
+            f"there is no folder {name}, and the name is not a valid id on the Hub; expected a "
+            "folder or owner/name"
+        ) from error
+    if at and not _is_revision(revision):
+        raise ModelNotFoundError(
+            f"there is no folder {name}, and {revision!r} is not a valid revision; expected "
+            f"{repository}@REVISION with a branch, tag or commit"
+        )
+    return HubId(FULL_NAMES.get(repository, repository), revision or None)
+
+
+def _is_revision(text: str) -> bool:
+    return (
+        bool(text)
+        and text.isprintable()
+        and _NOT_IN_REVISIONS.isdisjoint(text)
+        and ".." not in text
+        and not text.startswith(("/", "-"))
+    )
+
+
+def find_cached(model: HubId, files: FileSet) -> Path | None:
+    """Return the cached snapshot of `model` with all required files, or None. Sends no request."""
+    snapshots = _cached_snapshots(model, files)
+    return next((folder for folder in snapshots if not files.missing_in(folder)), None)
+
+
+def missing_in_cache(model: HubId, files: FileSet) -> list[str]:
+    """List what is missing in an incomplete snapshot of `model`; [] if there is no snapshot."""
+    return next((files.missing_in(folder) for folder in _cached_snapshots(model, files)), [])
+
+
+def _cached_snapshots(model: HubId, files: FileSet) -> list[Path]:
+    from huggingface_hub import try_to_load_from_cache
+
+    folders = []
+    for repository in model.cache_names:
+        paths = [
+            try_to_load_from_cache(repository, name, revision=model.revision)
+            for name in files.names
+        ]
+        folders += [Path(path).parent for path in paths if isinstance(path, str)][:1]
+    return folders
+
+
+def cache_folder() -> Path:
+    """Return the folder of the Hugging Face cache, which may not exist yet."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser()
+
+
+def repository_folder(repository: str) -> Path:
+    """Return the folder of `repository` in the cache."""
+    from huggingface_hub.file_download import repo_folder_name
+
+    return cache_folder() / repo_folder_name(repo_id=repository, repo_type="model")
