@@ -159,7 +159,7 @@ def completions(lm: LanguageModel) -> Iterator[Array]:
 def with_processes(model: GPT2, processes: int) -> GPT2:
     """The same model on so many ranks, also beyond the number of CPUs."""
     model.forward([[1]])  # a first short pass never uses ranks
-    model_module.most_processes = lambda: processes  # type: ignore[attr-defined]
+    model_module.max_processes = lambda: processes  # type: ignore[attr-defined]
     model.processes = processes
     assert model.processes == processes
     return model

@@ -50,10 +50,11 @@ def decode_flops(config: GPT2Config, context: int) -> int:
 
 
 def hook_point_flops(config: GPT2Config, tokens: int) -> dict[str, int]:
-    """Count the operations of a pass with logits for every token: hook point → all blocks' total.
+    """Count the operations of a pass with logits for every token, by hook point.
 
-    An operation counts for the first hook point that sees its result; `attn.q` includes the keys
-    and values. A query counts with the keys that it attends to, tokens · (tokens + 1) / 2 pairs.
+    The counts are totals of all blocks. Each operation counts for the first hook point after it;
+    `attn.q` includes keys and values. Masked query-key pairs do not count: there are
+    tokens · (tokens + 1) / 2 pairs.
     """
     c, f, layers = config.n_embd, config.n_inner, config.n_layer
     pairs = tokens * (tokens + 1) // 2

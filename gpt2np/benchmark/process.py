@@ -16,7 +16,7 @@ from pathlib import Path
 from gpt2np.benchmark.timing import Timing, seconds_of
 from gpt2np.errors import GPT2NPError
 from gpt2np.hub import VOCABULARY_FILES
-from gpt2np.kernels.threads import threads_in_use
+from gpt2np.kernels.threads import thread_count
 from gpt2np.model import GPT2, last_token_indices
 from gpt2np.runtime.kv_cache import cache_nbytes
 from gpt2np.tokenizer import Tokenizer
@@ -94,7 +94,7 @@ def _process_error(stderr: bytes) -> GPT2NPError:
 def fill_context(folder: str, dtype: str) -> Memory:
     """Load a model, fill its context, and return the memory of this process and its workers."""
     model = GPT2.from_folder(folder, dtype)
-    model.processes = threads_in_use()  # as the commands do
+    model.processes = thread_count()  # as the commands do
     # Loaded because every use of a model also holds its vocabulary in memory.
     _vocabulary = None if VOCABULARY_FILES.missing_in(Path(folder)) else Tokenizer.load(folder)
     context, cache = model.config.n_positions, model.new_cache()
@@ -103,7 +103,7 @@ def fill_context(folder: str, dtype: str) -> Memory:
         logits = model.forward([pending], [cache], logits_indices=last_token_indices([pending]))
         pending = [int(logits[-1].argmax())]
     kv_cache = cache_nbytes(model.config, context, model.dtype)
-    return Memory(peak_memory(model.process_ids), model.weights.nbytes, kv_cache)
+    return Memory(peak_memory(model.worker_pids), model.weights.nbytes, kv_cache)
 
 
 def peak_memory(workers: Sequence[int] = ()) -> int | None:

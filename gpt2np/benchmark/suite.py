@@ -114,10 +114,7 @@ def _clip(limit: int, *lengths: int) -> tuple[int, ...]:
 def run_suite(
     source: ModelSource, dtype: str, threads: int, plan: Plan, on_progress: OnProgress
 ) -> Results:
-    """Run a plan; `on_progress` receives the name of each measurement before it starts.
-
-    The machine's limits are measured first and again at the end, as its load may change.
-    """
+    """Run a plan; `on_progress` receives the name of each measurement before it starts."""
     on_progress("limits of the machine")
     machine = describe_machine(threads)  # first, before the benchmark adds to the load
     model = GPT2.from_folder(source.folder, dtype)
@@ -137,7 +134,7 @@ def run_suite(
     start = _time_start(source.folder, dtype, plan)
     on_progress("memory")
     memory = measure_memory(source.folder, dtype)
-    on_progress("limits of the machine")
+    on_progress("limits of the machine")  # once more, as the machine's load may have changed
     return Results(
         source.name,
         model.config,

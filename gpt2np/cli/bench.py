@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import DEFAULT_MODEL_HELP, MODEL_HELP, THREADS_HELP
 from gpt2np.cli.output import print_stderr, step_bar
-from gpt2np.kernels.threads import set_threads, threads_in_use
+from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.benchmark.suite import Results
@@ -64,4 +64,4 @@ def _measure(args: argparse.Namespace) -> "Results":
     plan = plan_for(read_checkpoint(source.folder).config.n_positions, args.quick)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     with step_bar(plan.n_measurements, width=28) as start_step:
-        return run_suite(source, args.dtype, threads_in_use(), plan, start_step)
+        return run_suite(source, args.dtype, thread_count(), plan, start_step)

@@ -25,7 +25,7 @@ from gpt2np.cli.model_options import add_model_arguments
 from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, decode_utf8, strip_newline
 from gpt2np.errors import GPT2NPError
-from gpt2np.kernels.threads import set_threads, threads_in_use
+from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession
@@ -69,7 +69,7 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
     source = find_model(args.model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        lm = LanguageModel.load(source.folder, args.dtype, processes=threads_in_use())
+        lm = LanguageModel.load(source.folder, args.dtype, processes=thread_count())
     lm.name = source.name
     template: ChatTemplate | None
     roles = lm.tokenizer.vocabulary.roles

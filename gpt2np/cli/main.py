@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from gpt2np import __version__
 from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
-from gpt2np.kernels.threads import let_idle_threads_sleep
+from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
 COMMANDS = (
     "generate",
@@ -59,7 +59,7 @@ class _Parser(argparse.ArgumentParser):
 def run(arguments: Sequence[str]) -> int:
     """Run the subcommand that `arguments` name; returns the exit code."""
     prepare_streams()
-    let_idle_threads_sleep()
+    let_idle_blas_threads_sleep()
     gc.set_threshold(50_000)  # garbage collection would take longer than reading a vocabulary
     # Import only the named command's module; import all of them for `--help`.
     is_named = bool(arguments) and arguments[0] in COMMANDS

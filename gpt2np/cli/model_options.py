@@ -4,7 +4,7 @@ import argparse
 import warnings
 from typing import TYPE_CHECKING
 
-from gpt2np.kernels.threads import set_threads, threads_in_use
+from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
@@ -47,7 +47,7 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        draft, processes = getattr(args, "draft", None), threads_in_use()
+        draft, processes = getattr(args, "draft", None), thread_count()
         lm = LanguageModel.load(args.model, args.dtype, draft, processes)
     reason = lm.fallback_reason
     suffix = f" ({reason}; choose another with --model)" if reason else ""

@@ -18,9 +18,8 @@ from gpt2np.explain.markup import (
 )
 from gpt2np.explain.run import Run
 from gpt2np.kernels.array import Array
-from gpt2np.model.model import GPT2
-from gpt2np.model.ops import softmax
-from gpt2np.runtime.query_blocks import attention_pattern, mixed_values
+from gpt2np.model.gpt2 import attention
+from gpt2np.model.ops import causal_softmax, softmax
 
 
 def score_terms(query: Array, key: Array, scale: float) -> dict[str, Array]:
@@ -53,7 +52,8 @@ def attention_section(run: Run, numbers: Numbers) -> str:
     """Return the markup of the section on the focused head."""
     focus, attn = run.focus, f"blocks.{run.focus.layer}.attn"
     _add_score_numbers(run, numbers)
-    heads, size, scale = run.config.n_head, *_head_size_and_scale(run)
+    heads, size = run.config.n_head, run.config.n_embd // run.config.n_head
+    scale = run.config.attention_scale(focus.layer)
     summary = (
         f"Each of the {heads} heads of block {focus.layer} computes three short vectors of {size} "
         "numbers from every token: a query (what the token looks for), a key (what it can be "
@@ -65,7 +65,7 @@ def attention_section(run: Run, numbers: Numbers) -> str:
         formula(
             "score(i, j) = scale · Σ_d q_i[d] · k_j[d]      pattern(i, ·) = softmax(score(i, ·))"
         ),
-        computed_by(GPT2._mix_values, attention_pattern, score_terms, softmax_row),
+        computed_by(attention, causal_softmax, score_terms, softmax_row),
         _focus_form(run),
         _qkv_strips(run, attn),
         f'<h4>One score, term by term</h4><p class="facts" id="score-says">{_question(run)}</p>',
@@ -78,17 +78,13 @@ def attention_section(run: Run, numbers: Numbers) -> str:
     return section("attention", "One head’s attention", summary, "\n".join(body), level=3)
 
 
-def _head_size_and_scale(run: Run) -> tuple[int, float]:
-    return run.config.n_embd // run.config.n_head, run.config.attention_scale(run.focus.layer)
-
-
 def _add_score_numbers(run: Run, numbers: Numbers) -> None:
     focus, attn = run.focus, f"blocks.{run.focus.layer}.attn"
     for letter in "qkv":
         numbers.add(f"{attn}.{letter}", run.arrays[f"{attn}.{letter}"], carry=True)
     query = run.arrays[f"{attn}.q"][focus.head, focus.position]
     keys = run.arrays[f"{attn}.k"][focus.head, : focus.position + 1]
-    _, scale = _head_size_and_scale(run)
+    scale = run.config.attention_scale(focus.layer)
     arrays = score_terms(query, keys[focus.key], scale) | softmax_row(query, keys, scale)
     pattern = run.arrays[f"{attn}.pattern"]
     arrays["row.pattern"] = pattern[focus.head, focus.position, : focus.position + 1]
@@ -180,7 +176,7 @@ def patterns_section(run: Run, numbers: Numbers) -> str:
     rows = "".join(_layer_row(run, layer, patterns[layer]) for layer in range(config.n_layer))
     body = [
         formula("pattern = softmax(scale · q kᵀ, causal)      z = pattern · v"),
-        computed_by(attention_pattern, mixed_values),
+        computed_by(attention, causal_softmax),
         '<p class="hint needs-script">Click a head to open it; the arrow keys move from head to '
         "head.</p>",
         f'<div class="wide" role="group" aria-label="Attention patterns, a row for each block">'

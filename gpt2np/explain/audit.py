@@ -29,7 +29,7 @@ from gpt2np.interp import trace
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
 from gpt2np.model.ops import softmax
-from gpt2np.runtime.packed_weights import Weights
+from gpt2np.runtime.packed_weights import PackedWeights
 
 PASS_PARTS = {
     "embed": "token and position embedding",
@@ -90,7 +90,7 @@ def tensors_section(run: Run, numbers: Numbers) -> str:
     )
     body = [
         formula("count = product of the shape      bytes = count · 4 in float32"),
-        computed_by(weight_shapes, Weights),
+        computed_by(weight_shapes, PackedWeights),
         _group_table(counts, weights.parameters),
         details(
             f"Every tensor, {len(counts)} of them",

@@ -16,10 +16,8 @@ from gpt2np.explain.markup import (
 )
 from gpt2np.explain.run import Run
 from gpt2np.kernels.array import Array
-from gpt2np.kernels.linear import linear
-from gpt2np.model.activations import ACTIVATIONS
-from gpt2np.model.model import GPT2
-from gpt2np.model.ops import layer_norm
+from gpt2np.model.gpt2 import mlp, transformer_block
+from gpt2np.model.ops import ACTIVATIONS, layer_norm
 
 _N_CHANNELS = 8
 _N_NEURONS = 10
@@ -35,7 +33,7 @@ def block_section(run: Run) -> str:
         f"MLP works on each token by itself. This is block {layer} of 0 to {layers - 1}, opened."
     )
     body = formula("x ← x + attention(ln_1(x))      x ← x + mlp(ln_2(x))") + computed_by(
-        GPT2._block
+        transformer_block
     )
     return section("block", f"One block, opened: block {layer}", summary, body)
 
@@ -128,7 +126,7 @@ def mlp_section(run: Run, numbers: Numbers) -> str:
         formula(
             f"h = {run.config.activation_function}(x · W_fc + b_fc)      out = h · W_proj + b_proj"
         ),
-        computed_by(linear, function, active_neurons),
+        computed_by(mlp, function, active_neurons),
         _neuron_table(run, numbers),
         strip("mlp.act.row", f"all neurons of block {focus.layer}", activation[None], "row"),
     ]
@@ -193,7 +191,7 @@ def residual_section(run: Run, numbers: Numbers) -> str:
     caption = "The residual stream’s length at each token, after each block"
     body = [
         formula("length = √(Σ x²), over the channels"),
-        computed_by(GPT2._block, residual_norms),
+        computed_by(transformer_block, residual_norms),
         line_chart(lines, labels, "The residual stream’s length, block by block", logarithmic=True),
         details("All lengths as a table", table(("token", *labels), rows, caption)),
     ]

@@ -8,7 +8,7 @@ from gpt2np.explain.figures import strip
 from gpt2np.explain.markup import Numbers, computed_by, formula, section, table
 from gpt2np.explain.run import Run
 from gpt2np.kernels.array import Array
-from gpt2np.model.model import GPT2
+from gpt2np.model.gpt2 import gpt2
 
 _N_NEAREST = 6
 
@@ -49,7 +49,7 @@ def embedding_section(run: Run, numbers: Numbers) -> str:
     )
     body = [
         formula("x = wte[id] + wpe[position]"),
-        computed_by(GPT2._pass),
+        computed_by(gpt2),
         '<p class="hint">A row is a token, a column a channel; blue is above zero, orange below, '
         "and a stronger colour means further from zero.</p>",
         *(strip(name, title, array) for name, (title, array) in vectors.items()),

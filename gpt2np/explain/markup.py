@@ -29,8 +29,10 @@ def escape(value: object) -> str:
 
 
 def token_text(data: bytes) -> str:
-    r"""Return a token's bytes as visible text: "␣" for a space, "\n" for a line end, "\xc3" for an
-    incomplete character."""
+    r"""Return a token's bytes as visible text.
+
+    A space becomes "␣", a line end "\n", and a byte of an incomplete character "\xc3".
+    """
     return visible(data).replace(" ", SPACE_SIGN) or "∅"
 
 
@@ -134,9 +136,9 @@ class Numbers:
     def show(self, name: str, *index: int, style: str = "4g") -> str:
         """Return one number of an array as a `data` element; for `style` see `format_number`."""
         value = self.arrays[name][index]
-        shown = format_number(value, style)
         at = ",".join(map(str, index))
-        return f'<data data-of="{name}" data-at="{at}" value="{value!s}">{shown}</data>'
+        rounded = format_number(value, style)
+        return f'<data data-of="{name}" data-at="{at}" value="{value!s}">{rounded}</data>'
 
     def as_json(self) -> dict[str, dict[str, Any]]:
         """Return the embedded arrays: name → dtype, shape and base64 of the little-endian bytes."""
@@ -160,14 +162,16 @@ def format_number(value: float, style: str = "4g") -> str:
     """
     number = float(value)
     if number == 0:
-        shown = "0"
+        rounded = "0"
     elif style == "n" or (style[0] not in "fp" and 1e4 <= abs(number) < 1e7):
-        shown = f"{number:,.0f}"
+        rounded = f"{number:,.0f}"
     elif style == "p":
-        shown = f"{number:.4f}" if number >= 0.0005 else f"{number:.1e}"
+        rounded = f"{number:.4f}" if number >= 0.0005 else f"{number:.1e}"
     else:
-        shown = f"{number:.{style[1:]}f}" if style[0] == "f" else f"{number:#.{style}}".rstrip(".")
-    return shown.replace("e-0", "e-").replace("e+0", "e+").replace("-", _MINUS)
+        rounded = (
+            f"{number:.{style[1:]}f}" if style[0] == "f" else f"{number:#.{style}}".rstrip(".")
+        )
+    return rounded.replace("e-0", "e-").replace("e+0", "e+").replace("-", _MINUS)
 
 
 def script_json(content: object) -> str:

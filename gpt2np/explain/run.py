@@ -1,4 +1,4 @@
-"""One traced pass over a prompt, and the layer, head and tokens that the page focuses on.
+"""A traced pass over a prompt, and the focus of the page: layer, head and tokens.
 
 Shape letters: N tokens of the window, C channels, H heads, D head size, T keys, F MLP width,
 V vocabulary, L layers.
@@ -93,7 +93,7 @@ class Run:
         return f"{position} {self.token(self.ids[position])}"
 
     def residual(self, layer: int) -> Array:
-        """Return the residual stream (N, C) before a block; layer L is the output of the last."""
+        """Return the residual stream (N, C) before a block, or after the last for `layer` L."""
         return self.arrays[f"blocks.{layer - 1}.resid" if layer else "embed"]
 
 

@@ -52,7 +52,7 @@ def pieces_in_window(run: Run) -> list[PlacedPiece]:
 
 
 def text_in_window(run: Run) -> str:
-    """Return the prompt, or the pieces in the window if the window is a part of the prompt."""
+    """Return the prompt; with a window, only the pieces in the window."""
     if len(run.ids) == len(run.all_ids):
         return run.prompt
     return "".join(placed.piece.text for placed in pieces_in_window(run))

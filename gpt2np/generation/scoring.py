@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
-from gpt2np.kernels.threads import in_parallel, split
+from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model import GPT2, KVCache
-from gpt2np.runtime.batch import checked_sequences
+from gpt2np.runtime.arguments import check_sequences
 
 _MAX_ROWS = 128  # rows of logits in one pass; more are no faster (benchmarks/NOTES.md)
 _MAX_TOKENS = 512  # in one pass
@@ -142,7 +142,7 @@ def score_text(
     """
     context, stride = check_window(model, context, stride)
     if np.size(ids):
-        ids = checked_sequences([ids], model.config.vocab_size)[0]
+        ids = check_sequences([ids], model.config.vocab_size)[0]
     text = np.asarray(ids, np.int64)
     n_prefix = 0 if prefix is None else 1
     text = text if prefix is None else np.insert(text, 0, prefix)
@@ -280,7 +280,7 @@ def _score_logits(
         log_probabilities[rows] = target.astype(np.float64) - maximum - log_sum
 
     with np.errstate(invalid="ignore"):
-        in_parallel(score_rows, split(len(targets), python_threads()), python_threads())
+        parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())
     if not np.isfinite(log_probabilities).all():
         raise CheckpointError(
             "the model's logits are not numbers; the weights or the config are damaged"

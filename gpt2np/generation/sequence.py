@@ -14,7 +14,7 @@ from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import RandomGenerator, next_id
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
-from gpt2np.runtime.batch import checked_sequences
+from gpt2np.runtime.arguments import check_sequences
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -198,7 +198,7 @@ def start_sequence(
         raise InvalidArgumentError(
             f"window is {options.window}, more than the model's context of {config.n_positions}"
         )
-    checked_sequences([prompt], config.vocab_size)
+    check_sequences([prompt], config.vocab_size)
     _check_ids(options, config.vocab_size)
     rng, cache = RandomGenerator(options.seed), model.new_cache()
     sizes = config.n_positions, config.vocab_size

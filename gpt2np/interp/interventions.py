@@ -38,7 +38,7 @@ from gpt2np.model.hooks import (
     matches,
     select_hook_points,
 )
-from gpt2np.runtime.batch import Hook, hook_for
+from gpt2np.runtime.hooks import Hook, resolve_hook
 
 Indices = int | Sequence[int] | None
 """Positions or heads: one, several, or None for all."""
@@ -123,7 +123,7 @@ class Chain:
         Raises:
             InvalidArgumentError: the model lacks a hook point.
         """
-        return Chain(tuple(hook_for(hook, n_layer) for hook in self.hooks))
+        return Chain(tuple(resolve_hook(hook, n_layer) for hook in self.hooks))
 
     def __call__(self, name: str, array: Array) -> Array:
         """Return the array after all hooks."""

@@ -59,7 +59,7 @@ def lens_table(
     last: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> LensTable:
-    """Predict the n most likely next tokens with the logit lens, at every residual of a trace.
+    """Apply the logit lens to every residual of a trace.
 
     Args:
         model: the traced model.

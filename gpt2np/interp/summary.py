@@ -1,4 +1,4 @@
-"""Summaries of a pass: each attention head in a few numbers, and an overview of one prompt.
+"""Summaries of a pass: attention heads, arrays, and an overview.
 
 Shape letters: K residuals, L layers, H heads, T tokens.
 """
@@ -190,7 +190,7 @@ def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:
 
 
 def token_bytes(ids: Sequence[int], table: Mapping[int, bytes]) -> list[bytes]:
-    """Look up the bytes of each id; an id without a token, such as 123, becomes b"[123]"."""
+    """Look up the bytes of each id; ids without a token become b"[123]"."""
     return [table.get(number, f"[{number}]".encode()) for number in ids]
 
 

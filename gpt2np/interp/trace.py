@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hooks import all_names, select_hook_points
-from gpt2np.runtime.batch import Hook, hook_for
+from gpt2np.runtime.hooks import Hook, resolve_hook
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,31 +126,39 @@ def trace(
     gpt2 = model.model if isinstance(model, LanguageModel) else model
     names = select_hook_points(points, gpt2.config.n_layer)
     hooks = [interventions] if callable(interventions) else interventions
-    hooks = [hook_for(hook, gpt2.config.n_layer) for hook in hooks]
+    hooks = [resolve_hook(hook, gpt2.config.n_layer) for hook in hooks]
     if not isinstance(prompt, str):
         ids = prompt
     elif isinstance(model, LanguageModel):
         ids = encode_prompt(model, prompt)
     else:
         raise InvalidArgumentError("a GPT2 has no tokenizer; pass ids, or use a LanguageModel")
-    kept: dict[str, Array] = {}
+    arrays = _record(gpt2, ids, names, hooks)
+    return Trace(np.array(ids, np.int64), gpt2.config, arrays)
 
-    def keep(name: str, array: Array) -> Array:
+
+def _record(
+    model: GPT2, ids: ArrayLike, names: Sequence[str], hooks: Sequence[Hook]
+) -> dict[str, Array]:
+    """Run `ids` with the hooks and copy the arrays of the named hook points."""
+    arrays: dict[str, Array] = {}
+
+    def record(name: str, array: Array) -> Array:
         for hook in hooks:
             array = hook(name, array)
         if name in names:
-            kept[name] = np.array(array)
-        if len(kept) == len(names):
+            arrays[name] = np.array(array)
+        if len(arrays) == len(names):
             raise _StopForward
         return array
 
     with suppress(_StopForward):
-        gpt2.forward([ids], hook=keep)
-    return Trace(np.array(ids, np.int64), gpt2.config, kept)
+        model.forward([ids], hook=record)
+    return arrays
 
 
 def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """Return the ids of a prompt, read as plain text; an empty prompt becomes the BOS token.
+    """Encode a prompt as plain text; an empty prompt becomes the BOS token.
 
     Raises:
         ContextLengthError: the prompt has more tokens than the model's context.

@@ -1,6 +1,6 @@
-"""The library that NumPy's products come from, as far as their speed depends on knowing it.
+"""The BLAS library behind NumPy: its thread count, and whether it has small-matrix kernels.
 
-Nothing here is required: of a library that isn't recognized only the results are relied on.
+An unknown library works too: then one thread calls it, and products take its ordinary routines.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from gpt2np.kernels.threads import threads_in_use
+from gpt2np.kernels.threads import thread_count
 
-_WITH_SMALL_KERNELS = {"skylakex", "cooperlake", "sapphirerapids"}  # OpenBLAS's names of AVX-512
+_WITH_SMALL_KERNELS = {
+    "skylakex",
+    "cooperlake",
+    "sapphirerapids",
+}  # OpenBLAS's names of AVX-512 cores
 _OPENBLAS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "openblas_{}")
 
 
 @dataclass(frozen=True)
 class Blas:
-    """What a process can ask its BLAS library.
+    """Functions and properties of a BLAS library.
 
     Attributes:
-        get_threads, set_threads: how many threads one product may use, in the whole process.
-        small_kernels: whether small products of float32 and float64 (m·n·k up to a million) take a
-            path of their own that reads the operands where they are. OpenBLAS's does on AVX-512.
+        get_threads, set_threads: the number of threads per product, for the whole process.
+        small_kernels: whether small products (m·n·k up to a million) of float32 and float64 read
+            their operands in place. OpenBLAS on AVX-512 has such kernels.
     """
 
     get_threads: Callable[[], int]
@@ -37,7 +41,7 @@ class Blas:
 
 @cache
 def blas() -> Blas | None:
-    """NumPy's BLAS, found by the names that OpenBLAS and MKL give their functions; else None."""
+    """Return NumPy's BLAS if it exports the functions of OpenBLAS or MKL, else None."""
     with suppress(AttributeError, ImportError, OSError):
         library = ctypes.CDLL(_numpy_module())
         for pattern in _OPENBLAS:
@@ -65,15 +69,15 @@ def _openblas(library: ctypes.CDLL, pattern: str) -> Blas | None:
 
 @cache
 def small_kernels() -> bool:
-    """Whether products are made of small ones, each row's result being the same in any of them."""
+    """Tell whether BLAS has small-matrix kernels, whose rows do not depend on the batch."""
     library = blas()
     return library is not None and library.small_kernels
 
 
 @cache
 def python_threads() -> int:
-    """How many Python threads share a product: one, where the library's own can't be turned off."""
-    return threads_in_use() if blas() else 1
+    """Return how many Python threads share a product: 1 if BLAS keeps threads of its own."""
+    return thread_count() if blas() else 1
 
 
 _lock = threading.Lock()
@@ -82,11 +86,11 @@ _threads_before = 1
 
 
 @contextmanager
-def one_thread_each() -> Iterator[None]:
-    """While this lasts every product runs on the Python thread that asks for it, if BLAS is known.
+def single_threaded_blas() -> Iterator[None]:
+    """Run every product on the Python thread that calls it, while the context lasts.
 
-    The library's own threads would wait for each other in a loop, in the way of the Python threads
-    that share the work here. The setting is the whole process's; the last to leave restores it.
+    Idle BLAS threads spin, and would slow down the Python threads that share the work. The setting
+    holds for the whole process; the last context to exit restores the previous one.
     """
     global _users, _threads_before
     library = blas()
@@ -107,8 +111,8 @@ def one_thread_each() -> Iterator[None]:
                 library.set_threads(_threads_before)
 
 
-def _forget_users() -> None:
-    """In a forked child only the thread that forked goes on, and it is in no product."""
+def _reset_after_fork() -> None:
+    """Restore the thread count in a forked child, where no other thread survives."""
     global _lock, _users
     _lock = threading.Lock()
     library = blas() if _users else None
@@ -118,4 +122,4 @@ def _forget_users() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_users)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,63 +1,111 @@
-"""Linear layers over panels, and row-wise work in chunks.
+"""Linear layers on packed matrices, and row-wise functions in chunks.
 
-Few rows: a product reads all of a matrix, so threads share the matrix (`gpt2np.kernels.matmul`).
-Many rows: threads share the rows, and take a chunk of them through several layers at a time, so
-that what is between the layers stays in a core's cache.
+With few rows, a product reads the whole matrix, so threads share the matrix (`matmul`). With many
+rows, threads share the rows (`map_rows`). A chunk of rows then goes through several layers, so that
+the activations between the layers stay in one core's cache.
 
-Shape letters: n rows; panels (I, P, k, m) are I groups of k inputs by P panels of m outputs.
+Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by P panels of m
+outputs.
 """
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads
-from gpt2np.kernels.matmul import FEW_ROWS, product
-from gpt2np.kernels.threads import in_parallel, split
+from gpt2np.kernels.matmul import SMALL_BATCH, matmul
+from gpt2np.kernels.threads import even_slices, parallel_for
 
-Array = NDArray[Any]
+_MAX_CHUNK = 64  # rows
 
-_CHUNK = 64  # rows at most
+
+@dataclass(frozen=True)
+class PackedLinear:
+    """The weights of one linear layer.
+
+    Attributes:
+        name: the layer's name; ranks share one buffer for each name.
+        panels: the matrix, (I, P, k, m).
+        bias: (P·m,), or None.
+        out_features: the number of outputs without padding.
+    """
+
+    name: str
+    panels: Array
+    bias: Array | None
+    out_features: int
+
+    @property
+    def padded_features(self) -> int:
+        """The number of outputs with padding, P·m."""
+        return int(self.panels.shape[1] * self.panels.shape[3])
+
+
+@dataclass(frozen=True)
+class PackedHeads:
+    """The weights of the linear layer that projects to queries, keys and values by head.
+
+    Attributes:
+        panels: (I, 3, H, k, D): I groups of k inputs; queries, keys, values; H heads; D channels.
+        bias: (3, H, 1, D).
+    """
+
+    panels: Array
+    bias: Array
 
 
 def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
-    """x (n, C) times a matrix in panels (I, P, k, m), plus bias (P·m) → (n, P·m)."""
-    groups, outputs, k, m = panels.shape
-    y = np.empty((groups, len(x), outputs, m), x.dtype)
-    product(input_groups(x, groups, k)[:, None], panels, out=y.swapaxes(1, 2))
-    total = added_up(y).reshape(len(x), outputs * m)
+    """Compute x (n, C) @ panels (I, P, k, m) + bias (P·m) → (n, P·m)."""
+    (groups, n_panels, k, m), n = panels.shape, x.shape[0]
+    partials = np.empty((groups, n, n_panels, m), x.dtype)
+    matmul(split_k(x, groups, k)[:, None], panels, out=partials.swapaxes(1, 2))
+    total = sum_partials(partials).reshape(n, n_panels * m)
     if bias is not None:
         total += bias
     return total
 
 
-def input_groups(x: Array, groups: int, k: int) -> Array:
-    """x (n, C) in groups of k inputs, (I, n, k), zeros following the last; a view if none do."""
-    if missing := max(0, groups * k - x.shape[1]):
-        x = np.pad(x, ((0, 0), (0, missing)))
-    return x[:, : groups * k].reshape(len(x), groups, k).swapaxes(0, 1)
+def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
+    """Compute queries, keys and values of h heads: x (N, C) → (3, h, N, D)."""
+    groups, _, _, k, _ = w.panels.shape
+    qkv = sum_partials(matmul(split_k(x, groups, k)[:, None, None], w.panels[:, :, heads]))
+    qkv += w.bias[:, heads]
+    return qkv
 
 
-def added_up(parts: Array) -> Array:
-    """The sum over the first axis, in its order; the first part is overwritten with it."""
-    total: Array = parts[0]
-    for part in parts[1:]:
-        total += part
+def split_k(x: Array, groups: int, k: int) -> Array:
+    """Split the channels of x (n, C) into groups of k, (I, n, k); zeros pad the last group."""
+    n, channels = x.shape
+    if groups * k > channels:
+        x = np.pad(x, ((0, 0), (0, groups * k - channels)))
+    if groups == 1:
+        return x[None]
+    return x.reshape(n, groups, k).swapaxes(0, 1)
+
+
+def sum_partials(partials: Array) -> Array:
+    """Sum over the first axis in ascending order, in place: the sum overwrites the first partial.
+
+    np.sum would add in another order.
+    """
+    total: Array = partials[0]
+    for i in range(1, partials.shape[0]):
+        total += partials[i]
     return total
 
 
-def by_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:
-    """function(*arrays) → (n, width), a function of each row by itself; of many in chunks."""
-    n = len(arrays[0])
-    if n <= FEW_ROWS:
+def map_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:
+    """Apply a row-wise function to chunks of the rows: function(*arrays) → (n, width)."""
+    n = arrays[0].shape[0]
+    if n <= SMALL_BATCH:
         return function(*arrays)
-    chunks = split(n, max(python_threads(), -(-n // _CHUNK)))
+    threads = python_threads()
     y = np.empty((n, width), arrays[0].dtype)
 
-    def one(chunk: slice) -> None:
-        y[chunk] = function(*[array[chunk] for array in arrays])
+    def run_chunk(rows: slice) -> None:
+        y[rows] = function(*[array[rows] for array in arrays])
 
-    in_parallel(one, chunks, python_threads())
+    parallel_for(run_chunk, even_slices(n, max(threads, -(-n // _MAX_CHUNK))), threads)
     return y

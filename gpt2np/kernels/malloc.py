@@ -1,19 +1,19 @@
-"""What happens to the memory of arrays that are let go of."""
+"""Settings of the C library's allocator."""
 
 from contextlib import suppress
 
 import numpy as np
 
-_LARGEST = (32 << 20) - (64 << 10)  # bytes; glibc learns from nothing larger than 32 MiB
+_MAX_THRESHOLD = (32 << 20) - (64 << 10)  # bytes; glibc does not adapt to larger blocks
 
 
-def keep_freed_memory() -> None:
-    """Let glibc keep up to 64 MiB of what a thread frees, for the arrays that follow.
+def raise_mmap_threshold() -> None:
+    """Let glibc keep up to 64 MiB of freed memory per thread for later arrays.
 
-    It gives back to the system what is free beyond twice the largest array that was ever freed. At
-    first that is little, and a pass of many rows waits for its memory anew in every layer: 29,000
-    page faults, a fifth of its time. So an array is freed here, which was never written: see
-    M_MMAP_THRESHOLD in mallopt(3). What is kept has been in use at one time before.
+    By default glibc returns freed memory beyond twice the largest freed block to the system. A
+    prompt then waits for new pages in every layer: 29,000 page faults, a fifth of its time. Freeing
+    one large array raises the threshold (M_MMAP_THRESHOLD in mallopt(3)). The array is never
+    written, so it takes no memory.
     """
     with suppress(MemoryError):
-        np.empty(_LARGEST, np.uint8)
+        np.empty(_MAX_THRESHOLD, np.uint8)

@@ -1,88 +1,98 @@
-"""Matrix products of any number of rows, a row's result being the same, to the bit, in all of them.
+"""Matrix products whose rows do not depend on the number of rows, to the bit.
 
-NumPy hands a product to BLAS, which has one routine for a single row, another for many, and packs
-its operands into buffers first: two rows take three times as long as one, and their last bits
-differ. OpenBLAS has a third routine for small products, which reads the operands where they are and
-sums each number of the result in the order of k, whatever the other rows and columns (checked in
-tests/model/test_product.py). So every product here is a stack of small ones.
+BLAS has one routine for a single row and another for many, which first packs its operands into
+buffers. Two rows take three times as long as one, and their last bits differ. OpenBLAS on AVX-512
+has a third routine for small products. The routine reads the operands in place and sums over k in
+ascending order, independently of the other rows and columns (tests/unit/kernels/test_matmul.py).
+So every product here is a stack of small products.
 """
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import python_threads, small_kernels
-from gpt2np.kernels.threads import in_parallel, split
+from gpt2np.kernels.threads import even_slices, parallel_for
 
-Array = NDArray[Any]
+LANES = 16
+"""Columns are padded to a multiple of LANES: BLAS sums the last few columns in another order."""
 
-LANES = 16  # columns are multiples of it: the last few of a row would be summed in another order
-_LARGEST = 1_000_000  # n·k·m of a small product
-_MOST_ROWS = 16  # more would not be faster
-FEW_ROWS = 64  # of more, the forward pass shares the rows
-_WORTH_SHARING = 15_000_000  # multiplications; of less, the waking of a thread takes too much
+SMALL_BATCH = 64
+"""Up to this many rows, threads share the matrix; beyond, they share the rows."""
+
+_MAX_SMALL_PRODUCT = 1_000_000  # n·k·m of one call of the small kernel
+_MAX_SMALL_ROWS = 16  # more rows in one call are not faster
+_MIN_SHARED_WORK = 15_000_000  # multiplications; waking a thread costs more than fewer take
+
+_ones: dict[np.dtype[np.generic], Array] = {}
 
 
-def least_rows() -> int:
-    """How many rows a product must have for their results to be those of any other number."""
+def min_rows() -> int:
+    """Return the fewest rows for which `matmul` gives each row its batch-independent bits."""
     return 2 if small_kernels() else 1
 
 
-def product(x: Array, w: Array, out: Array | None = None) -> Array:
-    """x (…, n, k) times w (…, k, m) → (…, n, m), for m a multiple of LANES.
+def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
+    """Multiply x (…, n, k) by w (…, k, m) → (…, n, m), for m a multiple of LANES.
 
-    A row's result does not depend on n or on the other rows where `small_kernels()` and k·m is at
-    most half a million; elsewhere it is what np.matmul gives.
+    Where `small_kernels()` and k·m ≤ 500,000, a row of the result depends neither on n nor on the
+    other rows. Elsewhere the result is that of np.matmul.
     """
-    n, k, m = *x.shape[-2:], w.shape[-1]
-    if n == 1 and small_kernels():  # a single row would be left to another routine
-        y = product(np.repeat(x, 2, axis=-2), w)[..., :1, :]
-        if out is not None:
+    n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
+    is_small, max_rows = True, n
+    if small_kernels():
+        if n == 1:  # BLAS would use its matrix-vector routine
+            y = matmul(np.repeat(x, 2, axis=-2), w)[..., :1, :]
+            if out is None:
+                return y
             out[...] = y
-        return y
-    most = min(_MOST_ROWS, max(2, _LARGEST // (k * m))) if small_kernels() else n
-    is_shared = w.ndim > 2 and n <= FEW_ROWS and n * w.size > _WORTH_SHARING
-    if n <= most and not is_shared:
+            return out
+        is_small = n <= 2 or (n <= _MAX_SMALL_ROWS and n * k * m <= _MAX_SMALL_PRODUCT)
+    is_shared = w.ndim > 2 and n <= SMALL_BATCH and n * w.size > _MIN_SHARED_WORK
+    if is_small and not is_shared:
         return np.matmul(x, w, out=out)
+    if small_kernels():
+        max_rows = min(_MAX_SMALL_ROWS, max(2, _MAX_SMALL_PRODUCT // (k * m)))
     if out is None:
-        front = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
-        out = np.empty((*front, n, m), x.dtype)
-    (_share if is_shared else _multiply)(x, w, out, most)
+        stack = np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
+        out = np.empty((*stack, n, m), x.dtype)
+    (_matmul_on_threads if is_shared else _matmul_in_row_chunks)(x, w, out, max_rows)
     return out
 
 
-def _share(x: Array, w: Array, out: Array, most: int) -> None:
-    """Few rows times many matrices: other threads take some of the matrices.
+def row_sums(x: Array) -> Array:
+    """Sum the rows of x (…, n, k) → (…, n, 1), with the same bits for any n."""
+    k = x.shape[-1]
+    if x.dtype not in _ones or _ones[x.dtype].shape[0] < k:
+        _ones[x.dtype] = np.ones((2 * k, LANES), x.dtype)
+    return matmul(x, _ones[x.dtype][:k])[..., :1]
 
-    A thread is asked for nothing but the product, because threads that run Python wait for each
-    other at every step.
+
+def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:
+    """Let each thread multiply all rows by its share of the stacked matrices.
+
+    The threads run nothing but the product: Python code on several threads would run in turns.
     """
+    x_is_stacked = x.ndim > 2 and x.shape[-3] > 1
 
-    each = x.ndim > 2 and x.shape[-3] > 1  # matrix has rows of its own
+    def multiply(share: slice) -> None:
+        rows = x[..., share, :, :] if x_is_stacked else x
+        _matmul_in_row_chunks(rows, w[..., share, :, :], out[..., share, :, :], max_rows)
 
-    def some(share: slice) -> None:
-        rows = x[..., share, :, :] if each else x
-        _multiply(rows, w[..., share, :, :], out[..., share, :, :], most)
-
-    in_parallel(some, split(w.shape[-3], python_threads()), python_threads())
+    parallel_for(multiply, even_slices(w.shape[-3], python_threads()), python_threads())
 
 
-def _multiply(x: Array, w: Array, out: Array, most: int) -> None:
-    """The product, `most` rows at a time."""
+def _matmul_in_row_chunks(x: Array, w: Array, out: Array, max_rows: int) -> None:
     n = x.shape[-2]
-    if n <= most:
+    if n <= max_rows:
         np.matmul(x, w, out=out)
         return
-    rows = -(-n // -(-n // most))  # of each small product, as equal as can be
+    rows = -(-n // -(-n // max_rows))  # chunks as equal as possible
     whole = n // rows * rows
-    many, into = _stacked(x[..., :whole, :], rows), _stacked(out[..., :whole, :], rows)
-    # In the order of the axes, so that a matrix serves all rows before the next one is read.
-    np.matmul(many, w[..., None, :, :], out=into, order="C")
-    if whole < n:  # some rows twice, so that there are enough
+    chunks, results = (
+        array[..., :whole, :].reshape(*array.shape[:-2], -1, rows, array.shape[-1])
+        for array in (x, out)
+    )
+    # Row chunks are the innermost axis of the stack: a matrix is read once for all of them.
+    np.matmul(chunks, w[..., None, :, :], out=results, order="C")
+    if whole < n:  # the last chunk repeats rows of the chunk before, to have enough
         np.matmul(x[..., n - rows :, :], w, out=out[..., n - rows :, :])
-
-
-def _stacked(x: Array, rows: int) -> Array:
-    """(…, n, m) → (…, n / rows, rows, m), a view."""
-    return x.reshape(*x.shape[:-2], -1, rows, x.shape[-1])

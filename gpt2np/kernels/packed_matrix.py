@@ -1,109 +1,108 @@
-"""A matrix in the order in which small products read it."""
+"""A matrix stored as panels, in the order in which small matrix products read it (as in BLIS)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.matmul import LANES
-from gpt2np.kernels.threads import in_parallel, split
+from gpt2np.kernels.threads import even_slices, parallel_for
 
-Array = NDArray[Any]
-
-_WORTH_SHARING = 100_000  # numbers; to wake a thread takes as long as to copy some of them
+_MIN_SHARED_SIZE = 100_000  # numbers; waking a thread takes as long as copying fewer
 
 
 @dataclass(frozen=True)
-class Panels:
-    """A matrix [in, out] cut into panels that lie in memory one after another.
+class PackedMatrix:
+    """A matrix [in, out] cut into panels that are contiguous in memory.
 
-    Each product of some rows with a panel is a small one (`gpt2np.kernels.matmul`) that reads memory
-    from one end to the other. Where the matrix ends within a panel, or a panel's width is no
-    multiple of LANES, zeros follow.
+    A product of a few rows and a panel is small (`gpt2np.kernels.matmul`) and reads the panel from
+    one end to the other. Zeros pad the last panel of each axis, and a panel's width to a multiple
+    of LANES.
 
     Attributes:
-        data: (I, P, k, m): I groups of inputs by P groups of outputs.
-        shape: (in, out).
-        cut: the inputs and outputs of one panel without the zeros.
+        data: (I, P, k, m): I groups of k inputs by P groups of m outputs.
+        shape: (in, out), without padding.
+        panel_shape: inputs and outputs of one panel, without padding.
     """
 
     data: Array
     shape: tuple[int, int]
-    cut: tuple[int, int]
+    panel_shape: tuple[int, int]
 
     @classmethod
-    def within(cls, room: Array, shape: tuple[int, int], cut: tuple[int, int]) -> Panels:
-        """Panels of a matrix of that shape in `room`, (panels_size(shape, cut),), to be filled."""
-        return cls(room.reshape(_panels_shape(shape, cut)), shape, cut)
+    def in_buffer(
+        cls, buffer: Array, shape: tuple[int, int], panel_shape: tuple[int, int]
+    ) -> PackedMatrix:
+        """Wrap a flat buffer of `packed_size(shape, panel_shape)` numbers, to be filled."""
+        return cls(buffer.reshape(_data_shape(shape, panel_shape)), shape, panel_shape)
 
     @classmethod
-    def of(cls, matrix: Array, cut: tuple[int, int]) -> Panels:
-        """Panels of a matrix [in, out]: a view of it, if no zeros are needed, else a copy.
+    def of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix:
+        """Cut a matrix [in, out] into panels: a view where no padding is needed, else a copy.
 
-        A view's panels do not lie in memory one after another, and reading them takes longer.
+        The panels of a view are not contiguous, so reading them takes longer.
         """
-        i, p, k, m = _panels_shape(matrix.shape, cut)
+        i, p, k, m = _data_shape(matrix.shape, panel_shape)
         if (i * k, p * m) == matrix.shape and matrix.strides[1] == matrix.itemsize:
-            return cls(matrix.reshape(i, k, p, m).swapaxes(1, 2), matrix.shape, cut)
-        room = np.empty(panels_size(matrix.shape, cut), matrix.dtype)
-        panels = cls.within(room, matrix.shape, cut)
-        panels.fill(matrix)
-        return panels
+            return cls(matrix.reshape(i, k, p, m).swapaxes(1, 2), matrix.shape, panel_shape)
+        buffer = np.empty(packed_size(matrix.shape, panel_shape), matrix.dtype)
+        packed = cls.in_buffer(buffer, matrix.shape, panel_shape)
+        packed.fill(matrix)
+        return packed
 
-    def some(self, start: int, stop: int) -> Panels:
-        """The panels of some columns, from the first of a panel on."""
-        m = self.cut[1]
-        return Panels(
-            self.data[:, start // m : -(-stop // m)], (self.shape[0], stop - start), self.cut
-        )
+    def column_range(self, start: int, stop: int) -> PackedMatrix:
+        """Return the panels of columns start … stop - 1; `start` must begin a panel."""
+        m = self.panel_shape[1]
+        data = self.data[:, start // m : -(-stop // m)]
+        return PackedMatrix(data, (self.shape[0], stop - start), self.panel_shape)
 
     def fill(self, matrix: Array) -> None:
-        """Take the numbers of a matrix [in, out]."""
-        threads = python_threads() if self.data.size > _WORTH_SHARING else 1
-        shares = split(self.data.shape[1], threads)
-        in_parallel(lambda some: self._fill(matrix, some), shares, threads)
+        """Copy a matrix [in, out] into the panels."""
+        threads = python_threads() if self.data.size > _MIN_SHARED_SIZE else 1
+        shares = even_slices(self.data.shape[1], threads)
+        parallel_for(lambda panels: self._fill(matrix, panels), shares, threads)
 
-    def _fill(self, matrix: Array, some: slice) -> None:
-        k, m = self.cut
+    def _fill(self, matrix: Array, panels: slice) -> None:
+        k, m = self.panel_shape
         for i in range(len(self.data)):
-            for p in range(some.start, some.stop):
-                panel, part = self.data[i, p], matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
-                if part.shape != panel.shape:
+            for p in range(panels.start, panels.stop):
+                panel = self.data[i, p]
+                block = matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
+                if block.shape != panel.shape:
                     panel[...] = 0
-                panel[: part.shape[0], : part.shape[1]] = part
+                panel[: block.shape[0], : block.shape[1]] = block
 
-    def array(self) -> Array:
-        """The matrix [in, out], a copy."""
-        k, m = self.cut
+    def unpack(self) -> Array:
+        """Return the matrix [in, out] as a new array."""
+        k, m = self.panel_shape
         matrix = np.empty(self.shape, self.data.dtype)
         for i in range(len(self.data)):
             for p in range(self.data.shape[1]):
-                part = matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
-                part[...] = self.data[i, p, : part.shape[0], : part.shape[1]]
+                block = matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
+                block[...] = self.data[i, p, : block.shape[0], : block.shape[1]]
         return matrix
 
-    def columns(self, numbers: NDArray[np.int64]) -> Array:
-        """Some of the columns as rows, (n, in)."""
-        p, j = np.divmod(numbers, self.cut[1])
-        found: Array = self.data[:, p, :, j]  # (n, I, k)
-        return found.reshape(len(numbers), math.prod(found.shape[1:]))[:, : self.shape[0]]
+    def gather_columns(self, indices: IntArray) -> Array:
+        """Return columns of the matrix as rows, (n, in)."""
+        p, j = np.divmod(indices, self.panel_shape[1])
+        columns: Array = self.data[:, p, :, j]  # (n, I, k)
+        return columns.reshape(len(indices), math.prod(columns.shape[1:]))[:, : self.shape[0]]
 
 
-def panels_size(shape: tuple[int, int], cut: tuple[int, int]) -> int:
-    """How many numbers the panels of a matrix hold, zeros included."""
-    return math.prod(_panels_shape(shape, cut))
+def packed_size(shape: tuple[int, int], panel_shape: tuple[int, int]) -> int:
+    """Return how many numbers a packed matrix holds, padding included."""
+    return math.prod(_data_shape(shape, panel_shape))
 
 
-def _panels_shape(shape: tuple[int, int], cut: tuple[int, int]) -> tuple[int, int, int, int]:
-    (n_in, n_out), (k, m) = shape, cut
-    return -(-n_in // k), -(-n_out // m), k, padded(m)
+def _data_shape(shape: tuple[int, int], panel_shape: tuple[int, int]) -> tuple[int, int, int, int]:
+    (n_in, n_out), (k, m) = shape, panel_shape
+    return -(-n_in // k), -(-n_out // m), k, round_up(m)
 
 
-def padded(n: int) -> int:
-    """The next multiple of LANES."""
+def round_up(n: int) -> int:
+    """Round n up to a multiple of LANES."""
     return -(-n // LANES) * LANES

@@ -1,4 +1,4 @@
-"""How many threads compute, and how they share a piece of work. Nothing here imports NumPy."""
+"""Python threads that share a computation, and their number. This module does not import NumPy."""
 
 import os
 import threading
@@ -17,26 +17,30 @@ THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
+IDLE_TIMEOUT_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
+IDLE_TIMEOUT = "20"  # log2 of clock cycles; a third of a millisecond
+
+Item = TypeVar("Item")
+_thread = threading.local()  # .is_inline: whether parallel_for runs on the calling thread
 
 
-IDLE_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
-IDLE = "20"  # 2²⁰ cycles, a third of a millisecond
+def let_idle_blas_threads_sleep() -> None:
+    """Shorten the time for which idle OpenBLAS threads spin, from 2²⁶ to 2²⁰ clock cycles.
 
-Piece = TypeVar("Piece")
-_inside = threading.local()  # .piece: whether this thread is at work on one
-
-
-def let_idle_threads_sleep() -> None:
-    """OpenBLAS's idle threads spin for 2²⁶ cycles by default, in the way of whoever else computes.
-
-    It reads the variable once, when NumPy is imported. As it is a setting of the whole process,
-    only the command line makes it, and not the library.
+    Spinning threads slow down everything else that computes. OpenBLAS reads the variable when NumPy
+    is imported. The setting holds for the whole process, so only the command line changes it.
     """
-    os.environ.setdefault(IDLE_VARIABLE, IDLE)
+    os.environ.setdefault(IDLE_TIMEOUT_VARIABLE, IDLE_TIMEOUT)
 
 
 def set_threads(threads: int | None) -> None:
-    """BLAS libraries read these once, when NumPy is imported: it must not have been yet."""
+    """Set the environment variables from which BLAS takes its thread count.
+
+    BLAS reads the variables when NumPy is imported, so call this before. None changes nothing.
+
+    Raises:
+        InvalidArgumentError: fewer than 1 thread.
+    """
     if threads is None:
         return
     if threads < 1:
@@ -45,147 +49,147 @@ def set_threads(threads: int | None) -> None:
         os.environ[variable] = str(threads)
 
 
-def threads_in_use() -> int:
-    """The number that the environment names, at most a thread for each CPU; else all CPUs."""
-    set_to = (os.environ.get(variable, "") for variable in THREAD_VARIABLES)
-    numbers = [int(value) for value in set_to if value.isdecimal() and int(value)]
-    return min(numbers[0], usable_cpus()) if numbers else usable_cpus()
+def thread_count() -> int:
+    """Return the thread count that the environment sets, at most one per CPU; by default all."""
+    values = (os.environ.get(variable, "") for variable in THREAD_VARIABLES)
+    counts = [int(value) for value in values if value.isdecimal() and int(value)]
+    return min(counts[0], usable_cpus()) if counts else usable_cpus()
 
 
 def usable_cpus() -> int:
-    """The CPUs that this process may run on."""
+    """Return the number of CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def in_parallel(work: Callable[[Piece], None], pieces: Sequence[Piece], threads: int) -> None:
-    """Call work(piece) for every piece, on this thread and on helpers; returns when all are done.
+def parallel_for(function: Callable[[Item], None], items: Sequence[Item], threads: int) -> None:
+    """Call function(item) for every item, on this thread and on worker threads.
 
-    The pieces must not depend on each other. Worth it for work that lets go of the interpreter's
-    lock, as NumPy's loops do. At most `threads` take part, as many of them as have nothing else to
-    do; nobody waits for an idle thread to wake. Any number of threads may call it at once. What is
-    called within a piece runs on that piece's thread, unless the piece is the only one.
+    Returns when all calls are done. At most `threads` threads take part; the caller never waits for
+    an idle worker to wake. Threads pay off where the calls release the interpreter lock, as NumPy's
+    loops do. Nested calls run on the thread of their item. Several threads may call parallel_for at
+    once.
 
     Raises:
-        What `work` raises, when no piece is running any more. After KeyboardInterrupt those that
-        have not begun are left.
+        The first exception of `function`, once no call is running. After KeyboardInterrupt, items
+        that have not begun are dropped.
     """
-    if threads == 1 or len(pieces) <= 1 or getattr(_inside, "piece", False):
-        for piece in pieces:
-            work(piece)
+    if threads == 1 or len(items) <= 1 or getattr(_thread, "is_inline", False):
+        for item in items:
+            function(item)
         return
-    shared = _Shared(work, pieces)
-    tickets = _helpers()
+    task = _Task(function, items)
+    queue = _worker_queue()
     try:
-        for _ in range(min(threads, len(pieces)) - 1):
-            tickets.put((copy_context(), shared.help))
-        errors = shared.do()
-        while len(errors) < len(pieces):
-            errors.append(shared.done.get())
+        for _ in range(min(threads, len(items)) - 1):
+            queue.put((copy_context(), task.help))
+        errors = task.run()
+        while len(errors) < len(items):
+            errors.append(task.outcomes.get())
     except BaseException:
-        shared.abandon()
+        task.abandon()
         raise
     try:
         for error in errors:
             if error is not None:
                 raise error
     finally:
-        del errors  # else the error would hold on to itself, and to the arrays of its frames
+        del errors  # break the reference cycle error → frame → errors, which holds arrays
 
 
 @contextmanager
-def on_this_thread() -> Iterator[None]:
-    """While this lasts `in_parallel` leaves nothing that this thread asks for to others."""
-    before = getattr(_inside, "piece", False)
-    _inside.piece = True
+def inline() -> Iterator[None]:
+    """Run every parallel_for of this thread on this thread alone, while the context lasts."""
+    before = getattr(_thread, "is_inline", False)
+    _thread.is_inline = True
     try:
         yield
     finally:
-        _inside.piece = before
+        _thread.is_inline = before
 
 
-def split(count: int, parts: int) -> list[slice]:
-    """0 … count cut into at most so many slices, nearly as long as each other; 0 … 0 is one."""
+def even_slices(count: int, parts: int) -> list[slice]:
+    """Cut 0 … count into at most `parts` slices of nearly equal length; 0 gives one empty slice."""
     parts = max(1, min(parts, count))
     cuts = [count * part // parts for part in range(parts + 1)]
     return [slice(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
 
 
-class _Shared:
-    """One call's pieces, which any thread that comes may take."""
+class _Task:
+    """One call of parallel_for: its pending items, which any thread may take."""
 
-    def __init__(self, work: Callable[[Any], None], pieces: Sequence[Any]) -> None:
-        self.work = work
-        self.left = deque(pieces)
-        self.helping: list[None] = []  # an entry for each piece that a helper is at work on
-        self.done: SimpleQueue[BaseException | None] = SimpleQueue()  # outcomes of the helpers'
+    def __init__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> None:
+        self.function = function
+        self.pending = deque(items)
+        self.in_progress: list[None] = []  # one entry for each item that a worker runs
+        self.outcomes: SimpleQueue[BaseException | None] = SimpleQueue()  # of the workers' items
 
-    def do(self) -> list[BaseException | None]:
-        """Work on pieces until none is left; their outcomes."""
+    def run(self) -> list[BaseException | None]:
+        """Run pending items until none is left; return their outcomes."""
         outcomes = []
         with suppress(IndexError):
             while True:
-                outcomes.append(self.outcome(self.left.popleft()))
+                outcomes.append(self.outcome(self.pending.popleft()))
         return outcomes
 
     def help(self) -> None:
-        """The same on another thread."""
-        while self.left:
-            self.helping.append(None)  # before it is taken, so that `abandon` can't miss it
+        """Run pending items on a worker thread."""
+        while self.pending:
+            self.in_progress.append(None)  # before the item is taken: `abandon` must see it
             try:
-                piece = self.left.popleft()
+                item = self.pending.popleft()
             except IndexError:
-                self.helping.pop()
+                self.in_progress.pop()
                 return
-            self.done.put(self.outcome(piece))
-            self.helping.pop()
+            self.outcomes.put(self.outcome(item))
+            self.in_progress.pop()
 
-    def outcome(self, piece: Any) -> BaseException | None:
+    def outcome(self, item: Any) -> BaseException | None:
         try:
-            with on_this_thread():
-                self.work(piece)
+            with inline():
+                self.function(item)
         except BaseException as error:
             return error
         return None
 
     def abandon(self) -> None:
-        """Withdraw what has not begun, and wait for what has."""
-        self.left.clear()
-        while self.helping:
+        """Drop the pending items and wait for those in progress."""
+        self.pending.clear()
+        while self.in_progress:
             with suppress(Empty):
-                self.done.get(timeout=0.05)
+                self.outcomes.get(timeout=0.05)
 
 
-_Tickets = SimpleQueue[tuple[Context, Callable[[], None]]]
+_WorkerQueue = SimpleQueue[tuple[Context, Callable[[], None]]]
 _lock = threading.Lock()
-_tickets: _Tickets | None = None
+_queue: _WorkerQueue | None = None
 
 
-def _helpers() -> _Tickets:
-    """The queue from which the helpers, one for each further thread in use, take their work."""
-    global _tickets
+def _worker_queue() -> _WorkerQueue:
+    """Return the queue of the worker threads; the first call starts one worker per further CPU."""
+    global _queue
     with _lock:
-        if _tickets is None:
-            _tickets = SimpleQueue()
-            for number in range(1, threads_in_use()):
-                # A daemon is not waited for at exit, where all of them wait for work.
+        if _queue is None:
+            _queue = SimpleQueue()
+            for number in range(1, thread_count()):
+                # The interpreter does not wait for daemon threads at exit.
                 name = f"gpt2np-{number}"
-                threading.Thread(target=_help, name=name, args=(_tickets,), daemon=True).start()
-        return _tickets
+                threading.Thread(target=_work, name=name, args=(_queue,), daemon=True).start()
+        return _queue
 
 
-def _help(tickets: _Tickets) -> None:
+def _work(queue: _WorkerQueue) -> None:
     while True:
-        context, work = tickets.get()
-        context.run(work)
-        del context, work  # and the arrays that they hold
+        context, task = queue.get()
+        context.run(task)
+        del context, task  # both hold arrays
 
 
-def _forget_helpers() -> None:
-    global _lock, _tickets
-    _lock, _tickets = threading.Lock(), None
+def _reset_after_fork() -> None:
+    global _lock, _queue
+    _lock, _queue = threading.Lock(), None
 
 
-if hasattr(os, "register_at_fork"):  # a child has none of its parent's threads
-    os.register_at_fork(after_in_child=_forget_helpers)
+if hasattr(os, "register_at_fork"):  # a forked child has no worker threads
+    os.register_at_fork(after_in_child=_reset_after_fork)

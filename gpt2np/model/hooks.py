@@ -127,7 +127,7 @@ def all_names(name: str, n_layer: int | None = None) -> list[str]:
 
 
 def matches(name: str, pattern: str, n_layer: int | None = None) -> bool:
-    """Whether a pattern, a name with `*` for any part, matches one of a hook point's names."""
+    """Whether a pattern (`*` for any part) matches one of a hook point's names."""
     expression = ".*".join(map(re.escape, re.split(r"\*+", pattern)))
     return any(re.fullmatch(expression, alias) for alias in all_names(name, n_layer))
 
@@ -184,7 +184,7 @@ def hook_points_nbytes(
 
 
 def hook_point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, ...]:
-    """Return the shape of a hook point's array for a prompt of `tokens` tokens, without a cache."""
+    """Return the shape of a hook point's array in a pass without a cache."""
     size = {
         "T": tokens,
         "C": config.n_embd,

@@ -1,19 +1,22 @@
 """The functions that GPT-2 is made of. Arrays in, arrays out; the result has the inputs' dtype.
 
-Shape letters: C channels.
+Shape letters: C channels, h heads, n queries, T keys.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from gpt2np.kernels.array import Array, BoolArray
+from gpt2np.kernels.matmul import row_sums
+
+_GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
-    """Each row of x (…, C) brought to mean 0 and variance 1, times weight (C), plus bias (C).
+    """Normalize each row of x (…, C) to mean 0 and variance 1, then apply weight and bias (C).
 
     Ba et al. 2016; the variance is the biased one, as in torch.nn.LayerNorm.
     """
@@ -25,15 +28,43 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     return centred
 
 
+def softmax(x: Array) -> Array:
+    """Divide the exponentials of each row of x (…, n) by their sum. -inf gives exactly 0."""
+    y: Array = x - x.max(-1, keepdims=True)
+    np.exp(y, out=y)
+    y /= y.sum(-1, keepdims=True)
+    return y
+
+
+def causal_softmax(scores: Array, hidden: BoolArray) -> Array:
+    """Turn scores (h, n, T) into the attention pattern, in place.
+
+    `hidden` (n, m) masks the last m keys: True where a key follows the query. All queries see the
+    earlier keys. Hidden keys get exactly 0. A row's bits do not depend on the other rows.
+    """
+    if hidden.size:
+        masked = scores[..., scores.shape[-1] - hidden.shape[-1] :]
+        np.copyto(masked, -math.inf, where=hidden)
+    scores -= np.maximum.reduce(scores, -1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= row_sums(scores)
+    return scores
+
+
+def causal_mask(n: int, n_keys: int) -> BoolArray:
+    """Return the mask (n, T) of the last n of T tokens: True where a key follows the query."""
+    return np.arange(n_keys) > np.arange(n_keys - n, n_keys)[:, None]
+
+
 def gelu_new(x: Array) -> Array:
-    """GELU in the tanh form that GPT-2 uses (Hendrycks & Gimpel 2016, section 2), elementwise.
+    """Return GELU in the tanh form that GPT-2 uses (Hendrycks & Gimpel 2016, section 2).
 
     ½·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), computed as x / (1 + exp(-2u)): the same
-    function, quicker, and without the cancellation in 1 + tanh u for negative x.
+    function, faster, and without the cancellation in 1 + tanh u for negative x.
     """
     u = x * x
-    u *= -2 * math.sqrt(2 / math.pi) * 0.044715
-    u -= 2 * math.sqrt(2 / math.pi)
+    u *= -_GELU_SCALE * 0.044715
+    u -= _GELU_SCALE
     u *= x
     with np.errstate(over="ignore"):  # exp → inf, and x / inf is the right limit, 0
         np.exp(u, out=u)
@@ -42,9 +73,78 @@ def gelu_new(x: Array) -> Array:
     return y
 
 
-def softmax(x: Array) -> Array:
-    """The exponentials of x (…, n), each row divided by its sum. -inf gives exactly 0."""
-    y: Array = x - x.max(-1, keepdims=True)
+def gelu(x: Array) -> Array:
+    """Return GELU by its definition, x·Φ(x) with the normal distribution's Φ.
+
+    Hendrycks & Gimpel 2016. The formula is max(x, 0) - |x|·Φ(-|x|), without cancellation. NumPy has
+    no erf: Φ(-z√2) = ½·erfc(z) = ½·t·exp(p - z²), where t = 2 / (2 + z) and p is a short Chebyshev
+    series in t.
+    """
+    size = np.abs(x)
+    z = size * math.sqrt(0.5)
+    t = 2 / (2 + z)
+    y = _chebyshev_sum(_erfc_series(20 if x.dtype == np.float64 else 10), 2.4 * t - 1.4)
+    z *= z
+    y -= z
     np.exp(y, out=y)
-    y /= y.sum(-1, keepdims=True)
+    t *= size
+    t *= -0.5
+    y *= t
+    y += np.maximum(x, 0)
     return y
+
+
+def silu(x: Array) -> Array:
+    """Return x / (1 + exp(-x)), also called swish (Elfwing et al. 2017)."""
+    y: Array = np.negative(x)
+    with np.errstate(over="ignore"):  # exp → inf, and x / inf is the right limit, 0
+        np.exp(y, out=y)
+    y += 1
+    np.divide(x, y, out=y)
+    return y
+
+
+def relu(x: Array) -> Array:
+    """Return max(x, 0)."""
+    y: Array = np.maximum(x, 0)
+    return y
+
+
+def tanh(x: Array) -> Array:
+    """Return the hyperbolic tangent."""
+    y: Array = np.tanh(x)
+    return y
+
+
+@cache
+def _erfc_series(terms: int) -> list[float]:
+    """Return Chebyshev coefficients of log(erfc(z) / t) + z², 0 ≤ z ≤ 10, in 2.4·t - 1.4."""
+
+    from numpy.polynomial import Chebyshev  # slow to import, and only for exact GELU
+
+    def smooth(points: Array) -> Array:
+        ts = [(point + 1.4) / 2.4 for point in points.tolist()]
+        return np.array([math.log(math.erfc(2 / t - 2) / t) + (2 / t - 2) ** 2 for t in ts])
+
+    return list(map(float, Chebyshev.interpolate(smooth, terms - 1).coef))
+
+
+def _chebyshev_sum(series: list[float], x: Array) -> Array:
+    """Evaluate a Chebyshev series at each x by Clenshaw's recurrence."""
+    last, before = np.zeros_like(x), np.zeros_like(x)
+    for coefficient in series[:0:-1]:
+        last, before = 2 * x * last - before + coefficient, last
+    y: Array = x * last - before + series[0]
+    return y
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu_new": gelu_new,
+    "gelu_pytorch_tanh": gelu_new,
+    "gelu": gelu,
+    "relu": relu,
+    "silu": silu,
+    "swish": silu,
+    "tanh": tanh,
+}
+"""The functions that `activation_function` in a config.json can name."""

@@ -1,82 +1,89 @@
-"""The keys and values of the tokens that sequences have seen, so as to compute them only once.
+"""Keys and values of earlier tokens, kept so that each is computed once.
 
-Shape letters: S sequences, L layers, H heads, h some of them, D head size (rounded up to whole
-lanes), N packed new tokens, n of them, T tokens seen, in tiles of TILE.
+Shape letters: S sequences, L layers, H heads, h some of them, D head size (rounded up to LANES), N
+tokens of a batch, n of them, T tokens of a sequence, in tiles of TILE.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import index
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.kernels.packed_matrix import padded
-
-Array = NDArray[Any]
+from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.packed_matrix import round_up
 
 TILE = 64  # tokens
-MOST_SLOTS = 16  # of a store, as many rows as one product takes
+MAX_SLOTS = 16  # sequences per store: as many rows as one small product takes
 
 
-Memory = Callable[["Store", tuple[int, ...], DTypeLike], Array]
+Allocator = Callable[["KVStore", tuple[int, ...], DTypeLike], Array]
 
 
-def own_memory(_: Store, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Zeros that no other process sees."""
+def private_zeros(_: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Allocate zeros that no other process sees."""
     return np.zeros(shape, dtype)
 
 
 def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32) -> int:
-    """Bytes of the keys and values of `length` tokens."""
+    """Return the bytes of the keys and values of `length` tokens."""
     return 2 * config.n_layer * length * config.n_embd * np.dtype(dtype).itemsize
 
 
 class KVCache:
-    """One sequence's keys and values, which can be cut back.
+    """The keys and values of one sequence, in a slot of a `KVStore`.
 
-    They are in a slot of a `Store`. `make_room` brings caches that are used together side by side
-    in one, so that one product serves all of their sequences.
+    `reserve` moves caches that are used together to adjacent slots of one store, so that one
+    product serves all of their sequences. A cache can be copied, truncated and pickled.
 
     Attributes:
-        length: the number of tokens whose keys and values are held, T.
-        place: the store, and which of its slots.
+        length: T, the number of cached tokens.
+        place: the store and the slot.
     """
 
     def __init__(
-        self, config: GPT2Config, dtype: DTypeLike = np.float32, memory: Memory = own_memory
+        self,
+        config: GPT2Config,
+        dtype: DTypeLike = np.float32,
+        allocate: Allocator = private_zeros,
     ) -> None:
         self.length = 0
-        self.place = Store(config, dtype, slots=1, tiles=0, memory=memory), 0
+        self.place = KVStore(config, dtype, slots=1, tiles=0, allocate=allocate), 0
 
     @classmethod
-    def within(cls, store: Store, slot: int, length: int) -> KVCache:
-        """The cache that has a slot of a store."""
+    def in_slot(cls, store: KVStore, slot: int, length: int) -> KVCache:
+        """Return the cache of the `length` tokens in a slot of a store."""
         cache = cls.__new__(cls)
         cache.length, cache.place = length, (store, slot)
         return cache
 
     @property
-    def store(self) -> Store:
-        """Where the keys and values are."""
+    def store(self) -> KVStore:
+        """The store that holds the keys and values.
+
+        Raises:
+            InvalidArgumentError: this process is a fork of the process that owns the store.
+        """
         store = self.place[0]
         if store.process not in (None, os.getpid()):
             raise InvalidArgumentError(
-                "another process has this cache, of which this is a fork; make a new one"
+                "this cache belongs to the process that this one was forked from; make a new cache"
             )
         return store
 
     @property
     def slot(self) -> int:
-        """Which of the store's slots is this sequence's."""
+        """The index of the sequence in the store."""
         return self.place[1]
 
     @property
@@ -84,61 +91,70 @@ class KVCache:
         """The dtype of the keys and values."""
         return self.store.keys.dtype
 
-    def held(self, layer: int, heads: slice, seen: int, count: int = 1) -> tuple[Array, Array]:
-        """The tiles up to `seen` tokens of this sequence and of those in the slots behind it.
+    def read(self, layer: int, heads: slice, n_keys: int, count: int = 1) -> tuple[Array, Array]:
+        """Return views of the first `n_keys` tokens, rounded up to tiles, in `count` slots.
 
-        Of some heads: keys (tiles, count, h, D, TILE), values (tiles, count, h, TILE, D).
+        Keys (tiles, count, h, D, TILE) and values (tiles, count, h, TILE, D), for the slots from
+        this cache's slot on.
         """
         store, slot = self.place
-        some = slice(_tiles(seen)), slice(slot, slot + count), layer, heads
-        return store.keys[some], store.values[some]
+        view = slice(-(-n_keys // TILE)), slice(slot, slot + count), layer, heads
+        return store.keys[view], store.values[view]
 
-    def lies_behind(self, other: KVCache) -> bool:
-        """Whether its slot is the one that follows the other's."""
-        return self.store is other.store and self.slot == other.slot + 1
+    def is_adjacent(self, previous: KVCache) -> bool:
+        """Tell whether this cache's slot follows the slot of `previous`."""
+        return self.store is previous.store and self.slot == previous.slot + 1
 
     def advance(self, n: int) -> None:
-        """Count n tokens that every layer has put in the store."""
+        """Count n tokens that every layer has appended."""
         self.length += n
 
     def copy(self) -> KVCache:
-        """Another cache of the same tokens, which grows on its own."""
-        other = KVCache.within(*self.place, self.length)  # until it has a slot of its own
-        if not self.store.admit([other]):  # a first copy is often not the last
-            self.store.another(MOST_SLOTS, _tiles(self.length)).admit([self, other])
+        """Return a cache of the same tokens that grows independently."""
+        other = KVCache.in_slot(*self.place, self.length)  # until `other` has a slot of its own
+        if not self.store.move_in([other]):  # a first copy is often followed by more
+            self.store.new_store(MAX_SLOTS, _tiles(self.length)).move_in([self, other])
         return other
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens; InvalidArgumentError if there are fewer."""
+        """Drop all but the first `length` tokens.
+
+        Raises:
+            InvalidArgumentError: the cache has fewer tokens.
+        """
         if not 0 <= length <= self.length:
-            raise InvalidArgumentError(f"can't cut a cache of {self.length} tokens to {length}")
+            raise InvalidArgumentError(
+                f"length is {length}; a cache of {self.length} tokens can be truncated to 0 to "
+                f"{self.length}"
+            )
         self.length = index(length)
         self.store.clear(self.slot, self.length)
 
     def __getstate__(self) -> dict[str, Any]:
-        some = slice(_tiles(self.length)), self.slot
-        arrays = {"keys": self.store.keys[some].copy(), "values": self.store.values[some].copy()}
+        view = slice(_tiles(self.length)), self.slot
+        arrays = {"keys": self.store.keys[view].copy(), "values": self.store.values[view].copy()}
         return {"config": self.store.config, "length": self.length, **arrays}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         keys, values = state["keys"], state["values"]
-        store = Store(state["config"], keys.dtype, slots=1, tiles=len(keys))
+        store = KVStore(state["config"], keys.dtype, slots=1, tiles=len(keys))
         store.keys[:, 0], store.values[:, 0] = keys, values
         self.length, self.place = state["length"], (store, 0)
-        store.admit([self])
+        store.move_in([self])
 
 
-class Store:
-    """Room for the keys and values of several sequences; the system gives memory as it is used.
+class KVStore:
+    """Keys and values of several sequences, one slot each.
 
-    Keys are columns, as products with queries read them from one end to the other.
+    Keys are stored as columns: a product with queries reads them from one end to the other. The
+    system provides memory page by page, as the store is written.
 
     Attributes:
         keys: (tiles, S, L, H, D, TILE).
-        values: (tiles, S, L, H, TILE, D). Between passes they are 0 beyond a sequence's end, not
-            left from another one, as they are multiplied by 0 where a neighbour is longer.
-        config: of the model.
-        process: the only one that may use it; None if its forks may, too.
+        values: (tiles, S, L, H, TILE, D). Between passes, values beyond a sequence's end are 0: a
+            product multiplies them by 0 where an adjacent sequence is longer.
+        config: the model's config.
+        process: the only process that may use the store; None if forks may use it too.
     """
 
     def __init__(
@@ -147,153 +163,170 @@ class Store:
         dtype: DTypeLike,
         slots: int,
         tiles: int,
-        memory: Memory = own_memory,
+        allocate: Allocator = private_zeros,
     ) -> None:
-        size = padded(config.n_embd // config.n_head)
-        each = tiles, slots, config.n_layer, config.n_head
+        head_size = round_up(config.n_embd // config.n_head)
+        shape = tiles, slots, config.n_layer, config.n_head
         self.process: int | None = None
-        keys, values = memory(self, (2, *each, size * TILE), dtype)
-        self.keys: Array = keys.reshape(*each, size, TILE)
-        self.values: Array = values.reshape(*each, TILE, size)
-        self.config, self._memory = config, memory
-        self._reach = [0] * slots  # how many tokens may have values other than 0
-        self._used = [0] * slots  # how many have ever been here: they take memory
+        keys, values = allocate(self, (2, *shape, head_size * TILE), dtype)
+        self.keys: Array = keys.reshape(*shape, head_size, TILE)
+        self.values: Array = values.reshape(*shape, TILE, head_size)
+        self.config, self._allocate = config, allocate
+        self._nonzero = [0] * slots  # tokens per slot whose values may differ from 0
+        self._high_water_mark = [0] * slots  # tokens per slot that have ever taken memory
         self._owners: WeakValueDictionary[int, KVCache] = WeakValueDictionary()
         self._lock = threading.Lock()
 
     @property
-    def room(self) -> int:
-        """How many tokens each sequence may have here."""
+    def capacity(self) -> int:
+        """The number of tokens that each slot can hold."""
         return len(self.keys) * TILE
 
-    def another(self, slots: int, tiles: int, memory: Memory | None = None) -> Store:
-        """An empty store for the same model, of the same memory unless another is given."""
-        return Store(self.config, self.keys.dtype, slots, tiles, memory or self._memory)
+    def new_store(self, slots: int, tiles: int, allocate: Allocator | None = None) -> KVStore:
+        """Return an empty store for the same model, from the same allocator by default."""
+        return KVStore(self.config, self.keys.dtype, slots, tiles, allocate or self._allocate)
 
-    def admit(self, caches: Sequence[KVCache], length: int = 0) -> bool:
-        """Move caches here, each to a slot that no other has, with room for `length` tokens.
+    def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
+        """Move caches to free slots of this store, with capacity for `length` tokens each.
 
-        They must fit. Nothing is done and the answer is False if there are too few free slots or is
-        less room, or if more than half of the memory is of sequences that have gone.
+        Returns False and moves nothing if slots or capacity are too few, or if ended sequences
+        account for more than half of the store's memory.
         """
         with self._lock:
-            free = [slot for slot in range(len(self._reach)) if slot not in self._owners]
+            free = [slot for slot in range(len(self._nonzero)) if slot not in self._owners]
             staying = sum(_tiles(cache.length) for cache in self._owners.values())
-            coming = len(caches) * max(1, _tiles(length))
-            wasted = sum(self._used) > 2 * TILE * (staying + coming)
-            if len(free) < len(caches) or self.room < length or wasted:
+            arriving = len(caches) * max(1, _tiles(length))
+            is_wasteful = sum(self._high_water_mark) > 2 * TILE * (staying + arriving)
+            if len(free) < len(caches) or self.capacity < length or is_wasteful:
                 return False
             for slot, cache in zip(free, caches, strict=False):
                 self._copy(cache, slot)
                 self._owners[slot] = cache
-                before, cache.place = cache.place, (self, slot)  # at once, for Ctrl-C's sake
-                if before[0] is not self:
-                    before[0].leave(before[1], cache)
+                # One assignment: Ctrl-C must not leave a cache between two stores.
+                previous, cache.place = cache.place, (self, slot)
+                if previous[0] is not self:
+                    previous[0].leave(previous[1], cache)
             return True
 
     def _copy(self, cache: KVCache, slot: int) -> None:
         tiles = _tiles(cache.length)
         self.clear(slot, 0)
-        self.expect(slot, tiles * TILE)  # before it is so, for Ctrl-C's sake
+        self.expect(slot, tiles * TILE)  # before the copy, in case Ctrl-C interrupts it
         self.keys[:tiles, slot] = cache.store.keys[:tiles, cache.slot]
         self.values[:tiles, slot] = cache.store.values[:tiles, cache.slot]
 
     def leave(self, slot: int, cache: KVCache) -> None:
-        """Let others have a slot, if it is this cache's."""
+        """Free a slot if it belongs to `cache`."""
         if self._owners.get(slot) is cache:
             del self._owners[slot]
 
     def expect(self, slot: int, length: int) -> None:
-        """So many tokens are going to be put in a slot."""
-        self._reach[slot] = max(self._reach[slot], length)
-        self._used[slot] = max(self._used[slot], length)
+        """Note that a slot is about to hold `length` tokens."""
+        self._nonzero[slot] = max(self._nonzero[slot], length)
+        self._high_water_mark[slot] = max(self._high_water_mark[slot], length)
 
     def clear(self, slot: int, length: int) -> None:
-        """Make the values beyond so many tokens 0."""
-        tile, at = divmod(length, TILE)
-        if self._reach[slot] > length:
-            self.values[tile, slot, :, :, at:] = 0
-            self.values[tile + 1 : _tiles(self._reach[slot]), slot] = 0
-            self._reach[slot] = length
+        """Set the values beyond the first `length` tokens of a slot to 0."""
+        tile, offset = divmod(length, TILE)
+        if self._nonzero[slot] > length:
+            self.values[tile, slot, :, :, offset:] = 0
+            self.values[tile + 1 : _tiles(self._nonzero[slot]), slot] = 0
+            self._nonzero[slot] = length
 
 
 @dataclass(frozen=True)
-class NewTokens:
-    """Where a store keeps new tokens.
+class KVWrite:
+    """The places in one store where new tokens of a batch go.
 
     Attributes:
-        store: for keys and values.
-        tokens: which of the packed ones they are.
-        tile, slot, at: of each, (n,).
+        store: the store.
+        tokens: the tokens' range in the batch.
+        tile, slot, offset: the place of each token, (n,).
     """
 
-    store: Store
+    store: KVStore
     tokens: slice
-    tile: NDArray[np.int64]
-    slot: NDArray[np.int64]
-    at: NDArray[np.int64]
+    tile: IntArray
+    slot: IntArray
+    offset: IntArray
 
-    def among(self, chosen: NDArray[np.int64]) -> NewTokens:
-        """Those among the `chosen` packed ones, in rising order, which are packed anew."""
-        start, stop = np.searchsorted(chosen, (self.tokens.start, self.tokens.stop))
-        some = chosen[start:stop] - self.tokens.start
-        tokens = slice(int(start), int(stop))
-        return NewTokens(self.store, tokens, self.tile[some], self.slot[some], self.at[some])
+    def select(self, tokens: IntArray) -> KVWrite:
+        """Return the write of the tokens that are among `tokens`, in ascending order.
 
-    def put(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
-        """Keep the packed tokens' keys and values (h, N, D) of some heads, as far as they are here.
-
-        They count only from `KVCache.advance` on, when every layer has put in its own.
+        The selected tokens are numbered by their rank in `tokens`, as a batch of their own.
         """
-        some = self.tile, self.slot, layer, heads
-        self.store.keys[(*some, slice(None), self.at)] = keys[:, self.tokens].swapaxes(0, 1)
-        self.store.values[(*some, self.at)] = values[:, self.tokens].swapaxes(0, 1)
+        start, stop = np.searchsorted(tokens, (self.tokens.start, self.tokens.stop))
+        chosen = tokens[start:stop] - self.tokens.start
+        places = self.tile[chosen], self.slot[chosen], self.offset[chosen]
+        return KVWrite(self.store, slice(int(start), int(stop)), *places)
+
+    def append(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
+        """Store the keys and values (h, N, D) of the batch's tokens, as far as they go here.
+
+        They count only from `KVCache.advance` on, when every layer has appended its own.
+        """
+        place = self.tile, self.slot, layer, heads
+        self.store.keys[(*place, slice(None), self.offset)] = keys[:, self.tokens].swapaxes(0, 1)
+        self.store.values[(*place, self.offset)] = values[:, self.tokens].swapaxes(0, 1)
 
 
-def new_tokens(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[NewTokens]:
-    """The new tokens of sequences, store by store: which of the packed ones are each cache's."""
+def kv_writes(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[KVWrite]:
+    """Plan where the new tokens of each cache go: one write for consecutive caches of a store."""
     runs: list[list[tuple[KVCache, slice]]] = []
-    for cache, some in zip(caches, tokens, strict=True):
+    for cache, new in zip(caches, tokens, strict=True):
         if not runs or runs[-1][-1][0].store is not cache.store:
             runs.append([])
-        runs[-1].append((cache, some))
-    return [_in_store(run) for run in runs]
+        runs[-1].append((cache, new))
+    return [_kv_write(run) for run in runs]
 
 
-def _in_store(run: Sequence[tuple[KVCache, slice]]) -> NewTokens:
+def _kv_write(run: Sequence[tuple[KVCache, slice]]) -> KVWrite:
     counts = [tokens.stop - tokens.start for _, tokens in run]
     starts = [cache.length for cache, _ in run]
-    seen = [np.arange(start, start + n) for start, n in zip(starts, counts, strict=True)]
-    tile, at = np.divmod(np.concatenate(seen), TILE)
+    positions = [np.arange(start, start + n) for start, n in zip(starts, counts, strict=True)]
+    tile, offset = np.divmod(np.concatenate(positions), TILE)
     slot = np.repeat([cache.slot for cache, _ in run], counts)
-    return NewTokens(run[0][0].store, slice(run[0][1].start, run[-1][1].stop), tile, slot, at)
+    return KVWrite(run[0][0].store, slice(run[0][1].start, run[-1][1].stop), tile, slot, offset)
 
 
-def make_room(
-    caches: Sequence[KVCache], counts: Sequence[int], memory: Memory | None = None
+def reserve(
+    caches: Sequence[KVCache], counts: Sequence[int], allocate: Allocator | None = None
 ) -> None:
-    """Let each cache have room for so many more tokens.
+    """Give each cache capacity for `counts` more tokens.
 
-    Those that have none move to the store of others, if they can. Else all move to new stores of at
-    most MOST_SLOTS with room for twice as many tokens, as far as the context reaches, and lie there
-    side by side.
+    Caches without capacity join a store of the other caches that has free slots, if any. Otherwise
+    all caches move to new stores, adjacent to each other, with capacity for twice as many tokens,
+    up to the context length.
     """
-    wanted = [cache.length + n for cache, n in zip(caches, counts, strict=True)]
-    lacking = [c for c, n in zip(caches, wanted, strict=True) if c.store.room < n]
-    stores = {id(cache.store): cache.store for cache in caches if cache not in lacking}
-    if lacking and not any(store.admit(lacking, max(wanted)) for store in stores.values()):
-        for start in range(0, len(caches), MOST_SLOTS):
-            some = slice(start, start + MOST_SLOTS)
-            _side_by_side(caches[some], max(wanted[some]), memory)
-    for cache, n in zip(caches, wanted, strict=True):
+    lengths = [cache.length + n for cache, n in zip(caches, counts, strict=True)]
+    lacking = [c for c, n in zip(caches, lengths, strict=True) if c.store.capacity < n]
+    if lacking:
+        stores = {id(cache.store): cache.store for cache in caches if cache not in lacking}
+        if not any(store.move_in(lacking, max(lengths)) for store in stores.values()):
+            for start in range(0, len(caches), MAX_SLOTS):
+                group = slice(start, start + MAX_SLOTS)
+                _move_to_new_store(caches[group], max(lengths[group]), allocate)
+    for cache, n in zip(caches, lengths, strict=True):
         cache.store.expect(cache.slot, n)
 
 
-def _side_by_side(caches: Sequence[KVCache], length: int, memory: Memory | None) -> None:
+@contextmanager
+def rollback_on_error(caches: Sequence[KVCache]) -> Iterator[None]:
+    """Truncate caches to their present lengths if the body raises."""
+    lengths = [cache.length for cache in caches]
+    try:
+        yield
+    except BaseException:
+        for cache, length in zip(caches, lengths, strict=True):
+            cache.truncate(length)
+        raise
+
+
+def _move_to_new_store(caches: Sequence[KVCache], length: int, allocate: Allocator | None) -> None:
     store = caches[0].store
     tiles = _tiles(max(length, min(2 * length, store.config.n_positions)))
-    slots = 1 << (len(caches) - 1).bit_length()  # a power of 2, so that some more can come
-    store.another(slots, tiles, memory).admit(caches)
+    slots = 1 << (len(caches) - 1).bit_length()  # a power of 2, so that more sequences can join
+    store.new_store(slots, tiles, allocate).move_in(caches)
 
 
 def _tiles(tokens: int) -> int:

@@ -1,6 +1,9 @@
-"""Who computes a pass: one process alone, or several; each some outputs of layers, or some tokens.
+"""The ranks of a process group: how several processes share one forward pass.
 
-Shape letters: n rows; panels (I, P, k, m) are I groups of inputs by P panels of m outputs.
+Up to SMALL_BATCH tokens run tensor-parallel: each rank computes some heads, and some output columns
+of every layer, for all tokens (Shoeybi et al. 2019, section 3). More tokens run context-parallel:
+each rank computes all layers for some of the tokens, and reads the keys and values of the other
+ranks' tokens. No sum spans ranks, so the bits are those of a single rank.
 """
 
 from __future__ import annotations
@@ -10,210 +13,138 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import cycle
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpt2np.kernels.blas import blas, python_threads
-from gpt2np.kernels.linear import linear
-from gpt2np.kernels.threads import in_parallel, split, threads_in_use
-from gpt2np.runtime.query_blocks import Group
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.kernels.array import Array
+from gpt2np.kernels.blas import blas
+from gpt2np.kernels.linear import PackedLinear, linear
+from gpt2np.kernels.threads import thread_count
+from gpt2np.runtime.batch import Batch
+from gpt2np.runtime.context import Context
 
-Array = NDArray[Any]
+COUNTER_STRIDE = 8
+"""Counters of two ranks are this many apart, to lie in different cache lines."""
 
-APART = 8  # places between two members' counts, so that they are not in one cache line
-_LOOKS = 100  # at what others have done, before another process may run
-_PATIENCE = 60.0  # seconds of waiting
+_SPIN_LIMIT = 100  # looks at a counter before the rank yields its CPU
+_TIMEOUT_S = 60.0
 
 
-def most_processes() -> int:
-    """As many as threads are in use, where processes can compute together; elsewhere 1.
+def max_processes() -> int:
+    """Return how many processes can share a pass: one per thread in use, or 1 where unsupported.
 
-    They need Linux, a BLAS library that can be told to use one thread, and a processor whose cores
-    see each other's writes in their order (x86).
+    Ranks need Linux, a BLAS whose threads can be turned off, and an x86 processor, whose cores see
+    each other's writes in order.
     """
-    can = sys.platform == "linux" and os.uname().machine == "x86_64"
-    return threads_in_use() if can and blas() else 1
+    is_supported = sys.platform == "linux" and os.uname().machine == "x86_64"
+    return thread_count() if is_supported and blas() else 1
 
 
-class MemberLostError(Exception):
-    """Another process has ended, or doesn't answer."""
-
-
-class Alone:
-    """The only process of a pass, where threads share what pays for it."""
-
-    size: int = 1  # processes
-    has_all_tokens: bool = True
-
-    @property
-    def queries_among(self) -> int:
-        """How many threads or processes share the queries of attention."""
-        return python_threads()
-
-    def linear(
-        self,
-        name: str,
-        x: Array,
-        panels: Array,
-        bias: Array | None = None,
-        then: Callable[[Array], Array] | None = None,
-    ) -> Array:
-        """`gpt2np.kernels.linear.linear` and then a function of each number, (n, P·m)."""
-        _, outputs, _, width = panels.shape
-
-        def some(part: slice) -> Array:
-            columns = slice(part.start * width, part.stop * width)
-            y = linear(x, panels[:, part], None if bias is None else bias[columns])
-            return then(y) if then else y
-
-        return self.columns(name, x, (outputs, width), some)
-
-    def columns(
-        self,
-        name: str,
-        x: Array,
-        shape: tuple[int, int],
-        some: Callable[[slice], Array],
-        shares: int = 1,
-    ) -> Array:
-        """What some(part of P) computes, put together: (n, P·m) for x (n, …) and shape (P, m).
-
-        In so many shares. name: of what comes out, for several processes.
-        """
-        outputs, width = shape
-        if shares == 1:
-            return some(slice(0, outputs))
-        y = np.empty((len(x), outputs * width), x.dtype)
-
-        def one(part: slice) -> None:
-            y[:, part.start * width : part.stop * width] = some(part)
-
-        in_parallel(one, split(outputs, shares), python_threads())
-        return y
-
-    def own(self, groups: list[Group]) -> list[Group]:
-        """Those groups of queries whose tokens are this process's."""
-        return groups
-
-    def logits(self, rows: int, vocab_size: int, dtype: np.dtype[Any]) -> Array:
-        """Where those of several passes, or of several processes' tokens, are put: (R, V)."""
-        return np.empty((rows, vocab_size), dtype)
-
-    def meet(self) -> None:
-        """Wait until all have done so much with the tokens that they have."""
-
-
-ALONE = Alone()
+class RankFailedError(Exception):
+    """Another rank's process has ended or does not answer."""
 
 
 @dataclass(kw_only=True)
-class Member(Alone):
+class Rank:
     """One of several processes that run the same pass at the same time.
 
     Attributes:
-        number, size: which of how many.
-        room: name → (FEW_ROWS, P·m), memory that all of them see, for what they compute.
-        done: how many parts each has computed, at every APARTth place; all see that, too.
-        is_lost: whether another one is known to have ended.
+        rank, world_size: the index of this process, and the number of processes.
+        shared_buffers: layer name → (SMALL_BATCH, columns), for the outputs of all ranks.
+        barrier_counters: how many barriers each rank has reached, COUNTER_STRIDE apart; shared.
+        has_failed: tells whether another rank is known to have ended.
     """
 
-    number: int
-    size: int
-    room: Mapping[str, Array]
-    done: memoryview
-    is_lost: Callable[[], bool]
+    rank: int
+    world_size: int
+    shared_buffers: Mapping[str, Array]
+    barrier_counters: memoryview
+    has_failed: Callable[[], bool]
 
-    def _wait(self) -> None:
-        """Until all have done as many parts as this one."""
-        own = self.number * APART
-        parts = self.done[own] + 1
-        self.done[own] = parts
-        for place in range(0, self.size * APART, APART):
-            looks = 0
-            while self.done[place] < parts:
-                looks += 1
-                if looks > _LOOKS:
-                    self._wait_longer(place, parts)
+    def barrier(self) -> None:
+        """Wait until all ranks have reached as many barriers.
 
-    def _wait_longer(self, place: int, parts: int) -> None:
-        since = time.thread_time()  # stands still while all are stopped
-        while self.done[place] < parts:
-            os.sched_yield()
-            if self.is_lost():
-                raise MemberLostError("another one has ended")
-            if time.thread_time() - since > _PATIENCE:
-                raise MemberLostError(f"another one has not answered for {_PATIENCE:g} s")
-
-
-class ColumnMember(Member):
-    """One that computes some outputs of every layer, for all tokens: few, at most FEW_ROWS.
-
-    All wait for each other where outputs are put together, and nowhere else.
-    """
-
-    @property
-    def queries_among(self) -> int:
-        """They aren't shared, as each has heads of its own."""
-        return 1
-
-    def columns(
-        self,
-        name: str,
-        x: Array,
-        shape: tuple[int, int],
-        some: Callable[[slice], Array],
-        shares: int = 1,
-    ) -> Array:
-        """The same: it computes one part, and has the whole when all have done theirs.
-
-        What it returns lasts until the next time that something of this name is computed.
+        Raises:
+            RankFailedError: another rank has ended or does not answer.
         """
-        outputs, width = shape
-        y = self.room[name][: len(x), : outputs * width]
-        start, stop = (outputs * number // self.size for number in (self.number, self.number + 1))
-        if start < stop:
-            y[:, start * width : stop * width] = some(slice(start, stop))
-        self._wait()
-        return y
+        own = self.rank * COUNTER_STRIDE
+        reached = self.barrier_counters[own] + 1
+        self.barrier_counters[own] = reached
+        for counter in range(0, self.world_size * COUNTER_STRIDE, COUNTER_STRIDE):
+            looks = 0
+            while self.barrier_counters[counter] < reached:
+                looks += 1
+                if looks > _SPIN_LIMIT:
+                    self._wait(counter, reached)
+
+    def _wait(self, counter: int, reached: int) -> None:
+        start = time.thread_time()  # stands still while the processes are stopped
+        while self.barrier_counters[counter] < reached:
+            os.sched_yield()
+            if self.has_failed():
+                raise RankFailedError("another rank's process has ended")
+            if time.thread_time() - start > _TIMEOUT_S:
+                raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
+
+    def share(self, count: int) -> slice:
+        """Return this rank's share of `count` columns or heads, possibly empty."""
+        return slice(
+            count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
+        )
 
 
-class TokenMember(Member):
-    """One that computes all outputs of every layer, for some of many tokens.
+class TensorParallelContext(Context):
+    """A pass of which each rank computes some heads and some output columns, for all tokens.
 
-    It needs the others for the keys and values of theirs.
+    Outputs go to buffers that all ranks see. An output lasts until the layer of the same name runs
+    again.
     """
 
-    has_all_tokens = False
+    def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
+        super().__init__(config, batch)
+        self._rank = rank
 
-    @property
-    def queries_among(self) -> int:
-        """As many processes."""
-        return self.size
-
-    def columns(
-        self,
-        name: str,
-        x: Array,
-        shape: tuple[int, int],
-        some: Callable[[slice], Array],
-        shares: int = 1,
+    def linear(
+        self, x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None
     ) -> Array:
-        """The same, all at once: the others' keys and values are waited for only once a block."""
-        return super().columns(name, x, shape, some)
+        """Compute this rank's output columns; return the columns of all ranks."""
+        _, n_panels, _, width = w.panels.shape
+        y = self._rank.shared_buffers[w.name][: len(x), : n_panels * width]
+        share = self._rank.share(n_panels)
+        if share.start < share.stop:
+            columns = slice(share.start * width, share.stop * width)
+            bias = None if w.bias is None else w.bias[columns]
+            part = linear(x, w.panels[:, share], bias)
+            y[:, columns] = then(part) if then else part
+        self._rank.barrier()
+        return y[:, : w.out_features]
 
-    def own(self, groups: list[Group]) -> list[Group]:
-        """They go round there and back, as later ones see more: 0, 3, 4, 7, … and 1, 2, 5, 6, …"""
-        there_and_back = [*range(self.size), *reversed(range(self.size))]
-        whose = zip(groups, cycle(there_and_back), strict=False)
-        return [group for group, number in whose if number == self.number]
+    def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
+        """Compute this rank's heads; return the heads of all ranks."""
+        shape = len(x), self._n_head, self._padded_head_size
+        z = self._rank.shared_buffers["attn.z"][: len(x)].reshape(shape)
+        heads = self._rank.share(self._n_head)
+        if heads.start < heads.stop:
+            function(heads, z[:, heads].swapaxes(0, 1))
+        self._rank.barrier()
+        return self._join_heads(z)
 
-    def logits(self, rows: int, vocab_size: int, dtype: np.dtype[Any]) -> Array:
-        """The same, of at most FEW_ROWS, where all see them."""
-        return self.room["logits"][:rows, :vocab_size]
 
-    def meet(self) -> None:
-        """The same."""
-        self._wait()
+class ContextParallelContext(Context):
+    """A pass of which each rank computes some of the tokens, for all heads and columns."""
+
+    def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
+        super().__init__(config, batch)
+        self._rank = rank
+
+    def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
+        """Compute all heads at once, so that ranks meet only once per layer."""
+        z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
+        function(slice(0, self._n_head), z.swapaxes(0, 1))
+        return self._join_heads(z)
+
+    def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
+        """Append this rank's keys and values, then wait for those of all ranks."""
+        super().append_kv(heads, keys, values)
+        self._rank.barrier()

@@ -1,4 +1,4 @@
-"""Memory that a process has in common with those that it forks later."""
+"""Memory shared by a process and the workers that it forks later."""
 
 from __future__ import annotations
 
@@ -10,106 +10,107 @@ import weakref
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-Array = NDArray[Any]
+from gpt2np.kernels.array import Array
+
 Range = tuple[int, int]  # start, stop
 
 
 class SharedMemory:
-    """One range of addresses, which takes memory as it is written, and arrays cut from it.
+    """A range of addresses from which arrays are cut; memory is taken as it is written.
 
-    Only the process that made it may ask for arrays. What it lets go of is given back to the
-    system; but some of the memory of large arrays is kept for others, as a virtual machine can take
-    longer to get new memory from its host than the pass that needs it takes.
+    Only the process that made the object may allocate. Freed memory returns to the system, except
+    some memory of large arrays, which is kept for later ones: a virtual machine can take longer to
+    get new memory from its host than the pass that needs it.
 
     Attributes:
-        large: bytes of an array that is.
-        most: bytes that are kept.
+        large: bytes from which an array counts as large.
+        max_kept: bytes that are kept at most.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the system refuses the range.
     """
 
-    def __init__(self, size: int, large: int, most: int) -> None:
-        self.large, self.most = large, most
-        self._memory = mmap.mmap(-1, _pages(size))
-        self._memory.madvise(mmap.MADV_REMOVE, 0, mmap.PAGESIZE)  # not every system can
-        self._zeros: list[Range] = [(0, _pages(size))]
+    def __init__(self, size: int, large: int, max_kept: int) -> None:
+        self.large, self.max_kept = large, max_kept
+        self._memory = mmap.mmap(-1, _whole_pages(size))
+        self._memory.madvise(mmap.MADV_REMOVE, 0, mmap.PAGESIZE)  # fails early where unsupported
+        self._zeros: list[Range] = [(0, _whole_pages(size))]
         self._kept: list[Range] = []
-        self._gone: deque[tuple[Range, bool]] = deque()  # a finalizer can't take the lock
+        self._freed: deque[tuple[Range, bool]] = deque()  # a finalizer can't take the lock
         self._lock = threading.Lock()
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, int] | None:
-        """An array, and where it is; None if there is no room."""
-        size = _pages(math.prod(shape) * np.dtype(dtype).itemsize)
+        """Allocate zeros; return the array and its offset, or None if memory is exhausted."""
+        size = _whole_pages(math.prod(shape) * np.dtype(dtype).itemsize)
         with self._lock:
-            self._collect()
-            kept = _cut(self._kept, size) if size >= self.large else None
-            start = _cut(self._zeros, size) if kept is None else kept
+            self._collect_freed()
+            kept = _take(self._kept, size) if size >= self.large else None
+            start = _take(self._zeros, size) if kept is None else kept
             if start is None:
-                self._give_back()
-                start = _cut(self._zeros, size)
+                self._release_kept()
+                start = _take(self._zeros, size)
             if start is None:
                 return None
         flat = np.frombuffer(self._memory, dtype, math.prod(shape), start)
-        place = start, start + size
-        weakref.finalize(flat, partial(self._let_go, place, os.getpid())).atexit = False
+        weakref.finalize(
+            flat, partial(self._free, (start, start + size), os.getpid())
+        ).atexit = False
         if kept is not None:
             flat[...] = 0
         return flat.reshape(shape), start
 
     def at(self, start: int, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """The same array in a process that was forked since."""
+        """Return the array at an offset, in a process that was forked after its allocation."""
         return np.frombuffer(self._memory, dtype, math.prod(shape), start).reshape(shape)
 
-    def _let_go(self, place: Range, process: int) -> None:
+    def _free(self, memory: Range, process: int) -> None:
         if os.getpid() == process:
-            keep = place[1] - place[0] >= self.large and self._kept_bytes(place) <= self.most
-            with suppress(OSError):  # as of locked memory, which is not used again
+            start, stop = memory
+            keep = stop - start >= self.large and self._kept_bytes(memory) <= self.max_kept
+            with suppress(OSError):  # locked memory can't be released; it is not used again
                 if not keep:
-                    self._memory.madvise(mmap.MADV_REMOVE, place[0], place[1] - place[0])
-                self._gone.append((place, keep))
+                    self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
+                self._freed.append((memory, keep))
 
-    def _kept_bytes(self, place: Range) -> int:
-        gone = [some for some, keep in self._gone.copy() if keep]
-        return sum(stop - start for start, stop in (place, *gone, *self._kept))
+    def _kept_bytes(self, memory: Range) -> int:
+        freed = [freed for freed, keep in self._freed.copy() if keep]
+        return sum(stop - start for start, stop in (memory, *freed, *self._kept))
 
-    def _collect(self) -> None:
-        while self._gone:
-            place, keep = self._gone.popleft()
+    def _collect_freed(self) -> None:
+        while self._freed:
+            memory, keep = self._freed.popleft()
             ranges = self._kept if keep else self._zeros
-            ranges[:] = _joined([*ranges, place])
+            ranges[:] = _merge_ranges([*ranges, memory])
 
-    def _give_back(self) -> None:
-        """All that is kept."""
+    def _release_kept(self) -> None:
         for start, stop in self._kept:
             self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
-        self._zeros = _joined([*self._zeros, *self._kept])
+        self._zeros = _merge_ranges([*self._zeros, *self._kept])
         self._kept = []
 
 
-def _cut(ranges: list[Range], size: int) -> int | None:
-    """The start of the first that is large enough, which loses so much."""
-    for number, (start, stop) in enumerate(ranges):
+def _take(ranges: list[Range], size: int) -> int | None:
+    """Cut `size` bytes from the first range that is large enough; return their start."""
+    for i, (start, stop) in enumerate(ranges):
         if stop - start >= size:
-            ranges[number : number + 1] = [(start + size, stop)] if stop - start > size else []
+            ranges[i : i + 1] = [(start + size, stop)] if stop - start > size else []
             return start
     return None
 
 
-def _joined(ranges: list[Range]) -> list[Range]:
-    """The same places in their order, neighbours as one."""
-    joined: list[Range] = []
+def _merge_ranges(ranges: list[Range]) -> list[Range]:
+    """Sort ranges and join neighbours."""
+    merged: list[Range] = []
     for start, stop in sorted(ranges):
-        if joined and joined[-1][1] == start:
-            start = joined.pop()[0]
-        joined.append((start, stop))
-    return joined
+        if merged and merged[-1][1] == start:
+            start = merged.pop()[0]
+        merged.append((start, stop))
+    return merged
 
 
-def _pages(size: int) -> int:
+def _whole_pages(size: int) -> int:
     return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

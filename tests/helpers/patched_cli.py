@@ -47,7 +47,7 @@ from gpt2np import GPT2
 forward, passes = GPT2.forward, []
 def killing(self, *args, **kwargs):
     passes.append(1)
-    for process in self.process_ids if len(passes) == 6 else ():
+    for process in self.worker_pids if len(passes) == 6 else ():
         os.kill(process, signal.SIGKILL)
     return forward(self, *args, **kwargs)
 GPT2.forward = killing

@@ -20,7 +20,7 @@ from gpt2np import (
 from gpt2np.errors import BatchError
 from gpt2np.generation import Scheduler
 from gpt2np.generation.streaming import pick_best
-from gpt2np.runtime.ranks import most_processes
+from gpt2np.runtime.ranks import max_processes
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
 BUNDLED = CHECKOUT / "weights"
@@ -366,8 +366,8 @@ def test_several_processes_write_the_same(bundled, lm):
     prompts, options = ["The king", "Once upon a time", "A fox"], {"max_new_tokens": 30, "seed": 3}
     found = [text.ids for text in other.generate_batch(prompts, **options)]
     assert found == [text.ids for text in lm.generate_batch(prompts, **options)]
-    if most_processes() > 1:
-        assert len(other.model.process_ids) == len(other.draft.process_ids) == 1
+    if max_processes() > 1:
+        assert len(other.model.worker_pids) == len(other.draft.worker_pids) == 1
 
 
 def test_samples_are_no_single_stream(lm):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from gpt2np.model.activations import ACTIVATIONS
+from gpt2np.model.ops import ACTIVATIONS
 
 X = np.concatenate([np.linspace(-40, 40, 40_001), [0.0, -0.0, 1e-30, -1e-30, -1e4, 1e4]])
 

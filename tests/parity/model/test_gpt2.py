@@ -7,8 +7,7 @@ import pytest
 from helpers.references import reference_logits
 
 from gpt2np import GPT2, ContextLengthError, InvalidArgumentError
-from gpt2np.model import last_token_indices
-from gpt2np.model import model as gpt2
+from gpt2np.model import gpt2, last_token_indices
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +51,7 @@ class TestCache:
         cache.truncate(11)
         again = model.forward([ids[11:20]], [cache])
         np.testing.assert_allclose(again, model.forward([ids[:20]])[11:], atol=1e-5)
-        with pytest.raises(InvalidArgumentError, match="20 tokens to 21"):
+        with pytest.raises(InvalidArgumentError, match="a cache of 20 tokens can be truncated"):
             cache.truncate(21)
 
     def test_a_failed_pass_leaves_the_cache_as_it_was(self, model, ids):
@@ -188,9 +187,9 @@ class TestBounds:
             ([[-1]], "id -1"),
             ([[]], "no ids"),
             ([], "no sequences"),
-            ([[1.5]], "whole numbers"),
-            ([[2**70]], "whole numbers"),
-            ([[[1]]], "list of whole numbers"),
+            ([[1.5]], "integers"),
+            ([[2**70]], "integers"),
+            ([[[1]]], "list of integers"),
             ([5, 6, 7], r"as in \[\[5, 6, 7\]\]"),
         ],
     )

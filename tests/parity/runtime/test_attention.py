@@ -1,4 +1,4 @@
-"""Attention of packed sequences against torch, and the groups that it is computed in."""
+"""Attention of packed sequences against torch, and the blocks that it is computed in."""
 
 from itertools import pairwise
 
@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np.model import GPT2Config, KVCache
-from gpt2np.runtime.kv_cache import make_room, new_tokens
-from gpt2np.runtime.query_blocks import attention_pattern, mixed_values, query_groups
+from gpt2np.model.ops import causal_mask, causal_softmax
+from gpt2np.runtime.kv_cache import kv_writes, reserve
+from gpt2np.runtime.kv_view import KVView
+from gpt2np.runtime.query_blocks import query_blocks
 
 HEADS, SIZE = 3, 16
 CONFIG = GPT2Config(
@@ -18,42 +20,42 @@ CONFIG = GPT2Config(
 )
 
 
-def keep(caches, keys, values):
-    """Put new ones (H, n, D) of each sequence behind those that its cache has."""
+def append(caches, keys, values):
+    """Append keys and values (H, n, D) to the cache of each sequence."""
     counts = [key.shape[1] for key in keys]
-    make_room(caches, counts)
+    reserve(caches, counts)
     ends = np.cumsum(counts).tolist()
     tokens = [slice(end - n, end) for end, n in zip(ends, counts, strict=True)]
-    for some in new_tokens(caches, tokens):
-        some.put(0, slice(None), np.concatenate(keys, 1), np.concatenate(values, 1))
+    for write in kv_writes(caches, tokens):
+        write.append(0, slice(None), np.concatenate(keys, 1), np.concatenate(values, 1))
 
 
-def held_by(caches, group):
-    return [
-        caches[block.sequence].held(0, slice(None), block.seen, block.count)
-        for block in group.blocks
+def view(caches, block):
+    """Return the block's keys and values."""
+    tiles = [
+        caches[span.sequence].read(0, slice(None), span.n_keys, span.count) for span in block.spans
     ]
+    return KVView(block, tiles)
 
 
-def attend(q, k, v, lengths, before, whole=False):
-    """Packed queries (H, N, D); keys and values (H, T, D) of each sequence, cached ones first."""
+def attend(q, k, v, lengths, cached, whole=False):
+    """Attention of packed queries (H, N, D) to keys and values (H, T, D), cached tokens first."""
     caches = [KVCache(CONFIG, q.dtype) for _ in lengths]
-    for cache, cached, key, value in zip(caches, before, k, v, strict=True):
-        if cached:
-            keep([cache], [key[:, :cached]], [value[:, :cached]])
-            cache.advance(cached)
-    new = [[x[:, n:] for n, x in zip(before, arrays, strict=True)] for arrays in (k, v)]
-    keep(caches, *new)
-    beside = [False, *(b.lies_behind(a) for a, b in pairwise(caches))]
+    for cache, n, key, value in zip(caches, cached, k, v, strict=True):
+        if n:
+            append([cache], [key[:, :n]], [value[:, :n]])
+            cache.advance(n)
+    new = [[x[:, n:] for n, x in zip(cached, arrays, strict=True)] for arrays in (k, v)]
+    append(caches, *new)
+    adjacent = [False, *(b.is_adjacent(a) for a, b in pairwise(caches))]
     z = np.full_like(q, np.nan)
     patterns = []
-    for group in query_groups(lengths, before, q.dtype, beside=beside, whole=whole):
-        query = np.repeat(q[:, group.tokens], group.times, axis=1)
-        held = held_by(caches, group)
-        pattern = attention_pattern(query, held, group)
-        assert not pattern[..., group.seen :].any()
-        patterns.append(pattern[:, :: group.times, : group.seen])
-        z[:, group.tokens] = mixed_values(pattern, held, group)
+    for block in query_blocks(lengths, cached, adjacent=adjacent, whole_sequences=whole):
+        kv = view(caches, block)
+        pattern = causal_softmax(kv.scores(q[:, block.tokens]), block.hidden)
+        assert not kv._scores.reshape(HEADS, kv._scores.shape[1], -1)[..., block.n_keys :].any()
+        patterns.append(pattern.copy())
+        z[:, block.tokens] = kv.mix(pattern)
     return z, patterns
 
 
@@ -64,14 +66,14 @@ def attend(q, k, v, lengths, before, whole=False):
     )
 )
 def test_against_torch(sequences):
-    lengths, before = zip(*sequences, strict=True)
+    lengths, cached = zip(*sequences, strict=True)
     rng = np.random.default_rng(sum(lengths))
     q = rng.normal(size=(HEADS, sum(lengths), SIZE))
     k, v = ([rng.normal(size=(HEADS, n + c, SIZE)) for n, c in sequences] for _ in range(2))
-    z, _ = attend(q, k, v, lengths, before)
+    z, _ = attend(q, k, v, lengths, cached)
     start = 0
-    for n, cached, key, value in zip(lengths, before, k, v, strict=True):
-        mask = torch.ones(n, cached + n, dtype=torch.bool).tril(cached)
+    for n, n_cached, key, value in zip(lengths, cached, k, v, strict=True):
+        mask = torch.ones(n, n_cached + n, dtype=torch.bool).tril(n_cached)
         query = torch.tensor(q[:, start : start + n])
         expected = torch.nn.functional.scaled_dot_product_attention(
             query, torch.tensor(key), torch.tensor(value), attn_mask=mask, scale=1.0
@@ -97,7 +99,7 @@ def test_a_whole_pattern_is_that_of_the_blocks():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "before", "tokens"),
+    ("lengths", "cached", "tokens"),
     [
         ([1, 1, 1], [5, 0, 9], [(0, 3)]),
         ([150], [0], [(0, 64), (64, 128), (128, 150)]),
@@ -105,28 +107,48 @@ def test_a_whole_pattern_is_that_of_the_blocks():
         ([60, 10], [0, 0], [(0, 60), (60, 70)]),
     ],
 )
-def test_short_blocks_share_a_group(lengths, before, tokens):
-    groups = query_groups(lengths, before, np.float32)
-    assert [(group.tokens.start, group.tokens.stop) for group in groups] == tokens
+def test_short_sequences_share_a_block(lengths, cached, tokens):
+    blocks = query_blocks(lengths, cached)
+    assert [(block.tokens.start, block.tokens.stop) for block in blocks] == tokens
 
 
-def test_what_a_cache_held_before_it_was_cut_back_is_not_seen():
-    """Not even beside a longer sequence, and where what was held is not a number."""
+def test_tokens_before_a_truncation_are_not_seen():
+    """Not even beside a longer sequence, and where the truncated values are not numbers."""
     rng = np.random.default_rng(1)
     keys = rng.normal(size=(HEADS, 90, SIZE)).astype(np.float32)
     query = rng.normal(size=(HEADS, 2, SIZE)).astype(np.float32)
     results = []
-    for before in (keys, keys * np.nan):
+    for truncated in (keys, keys * np.nan):
         short, long = (KVCache(CONFIG) for _ in range(2))
-        keep([short, long], [before, keys], [before, keys])
+        append([short, long], [truncated, keys], [truncated, keys])
         for cache in (short, long):
             cache.advance(90)
         short.truncate(70)
         short.truncate(0)
-        keep([short], [keys[:, :3]], [keys[:, :3]])
-        [group] = query_groups([1, 1], [2, 89], np.float32, beside=[False, True])
-        held = held_by([short, long], group)
-        pattern = attention_pattern(np.repeat(query, group.times, axis=1), held, group)
-        results.append(mixed_values(pattern, held, group))
-    assert [block.count for block in group.blocks] == [2] and np.isfinite(results).all()
+        append([short], [keys[:, :3]], [keys[:, :3]])
+        [block] = query_blocks([1, 1], [2, 89], adjacent=[False, True])
+        kv = view([short, long], block)
+        results.append(kv.mix(causal_softmax(kv.scores(query), block.hidden)))
+    assert [span.count for span in block.spans] == [2] and np.isfinite(results).all()
     np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(("n", "n_keys"), [(1, 1), (5, 5), (3, 10), (1, 7)])
+def test_causal_softmax_of_plain_arrays(n, n_keys):
+    scores = np.random.default_rng(0).normal(size=(2, n, n_keys))
+    mask = torch.ones(n, n_keys, dtype=torch.bool).tril(n_keys - n)
+    masked = torch.tensor(scores).masked_fill(~mask, -torch.inf)
+    pattern = causal_softmax(scores, causal_mask(n, n_keys))
+    np.testing.assert_allclose(pattern, torch.softmax(masked, -1).numpy(), atol=1e-12)
+
+
+def test_a_pattern_can_be_replaced():
+    rng = np.random.default_rng(2)
+    keys, query = rng.normal(size=(HEADS, 5, SIZE)), rng.normal(size=(HEADS, 1, SIZE))
+    cache = KVCache(CONFIG, np.float64)
+    append([cache], [keys], [keys])
+    [block] = query_blocks([1], [4])
+    kv = view([cache], block)
+    kv.scores(query)
+    last_key_only = np.arange(5) == 4 + np.zeros((HEADS, 1, 1))
+    np.testing.assert_allclose(kv.mix(last_key_only.astype(float)), keys[:, 4:], atol=1e-12)

@@ -12,7 +12,7 @@ import time
 import pytest
 from helpers.patched_cli import report_handler
 
-from gpt2np.kernels.threads import THREAD_VARIABLES, threads_in_use, usable_cpus
+from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count, usable_cpus
 
 COMMAND = [sys.executable, "-m", "gpt2np", "bench"]
 
@@ -169,4 +169,4 @@ def test_threads_are_those_of_the_environment(set_to, expected, monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in set_to.items():
         monkeypatch.setenv(variable, value)
-    assert threads_in_use() == (expected or usable_cpus())
+    assert thread_count() == (expected or usable_cpus())

@@ -18,7 +18,7 @@ from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
 from gpt2np.cli import main
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.kernels.threads import THREAD_VARIABLES
-from gpt2np.runtime.ranks import most_processes
+from gpt2np.runtime.ranks import max_processes
 
 COMMAND = [sys.executable, "-m", "gpt2np"]
 
@@ -420,7 +420,7 @@ class TestInterruption:
         _, stderr = process.communicate(timeout=60)
         assert process.returncode == 130 and b"Traceback" not in stderr
 
-    @pytest.mark.skipif(most_processes() == 1, reason="one process computes here")
+    @pytest.mark.skipif(max_processes() == 1, reason="one process computes here")
     def test_a_process_of_the_model_is_killed(self):
         """The text goes on; one line tells of it."""
         arguments = "generate", "The", "-n", "60", "--ignore-eos", "--seed", "1"

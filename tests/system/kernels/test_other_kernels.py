@@ -12,7 +12,7 @@ from helpers.paths import CHECKOUT
 from gpt2np.kernels.blas import small_kernels
 
 FILES = [
-    "unit/kernels/test_product.py",
+    "unit/kernels/test_matmul.py",
     "unit/kernels/test_linear.py",
     "parity/runtime/test_attention.py",
     "system/runtime/test_invariance.py",
@@ -40,5 +40,5 @@ def test_the_same_tests_with_other_routines():
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    skipped = "no routine for small products" in done.stdout
+    skipped = "no small-matrix kernels" in done.stdout
     assert skipped == small_kernels()  # those of the others were the ones that ran

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from gpt2np.kernels import threads
-from gpt2np.kernels.threads import in_parallel, split
+from gpt2np.kernels.threads import even_slices, parallel_for
 
 PATIENCE = 120  # seconds, after which a thread that is waited for will not come
 
 
 @pytest.fixture
 def three_threads(monkeypatch):
-    monkeypatch.setattr(threads, "threads_in_use", lambda: 3)
-    threads._forget_helpers()
+    monkeypatch.setattr(threads, "thread_count", lambda: 3)
+    threads._reset_after_fork()
     yield
-    threads._forget_helpers()
+    threads._reset_after_fork()
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -30,12 +30,12 @@ class TestInParallel:
     @pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
     def test_every_piece_once(self, count):
         done = []
-        in_parallel(done.append, range(count), 3)
+        parallel_for(done.append, range(count), 3)
         assert sorted(done) == list(range(count))
 
     def test_pieces_run_at_the_same_time(self):
         meeting = threading.Barrier(3, timeout=PATIENCE)
-        in_parallel(lambda _: meeting.wait(), range(3), 3)
+        parallel_for(lambda _: meeting.wait(), range(3), 3)
 
     @pytest.mark.parametrize("failing", [0, 2])
     def test_an_error_is_raised_when_all_is_done(self, failing):
@@ -48,9 +48,9 @@ class TestInParallel:
                 raise RuntimeError(f"piece {piece}")
 
         with pytest.raises(RuntimeError, match=f"piece {failing}"):
-            in_parallel(work, range(4), 3)
+            parallel_for(work, range(4), 3)
         assert sorted(done) == [0, 1, 2, 3]
-        in_parallel(done.append, [9, 9], 3)  # and it goes on working
+        parallel_for(done.append, [9, 9], 3)  # and it goes on working
 
     def test_no_more_threads_than_are_asked_for(self):
         for most in (1, 2):
@@ -62,7 +62,7 @@ class TestInParallel:
                     meeting.wait()  # so many do come
                 time.sleep(0.005)
 
-            in_parallel(work, range(12), most)
+            parallel_for(work, range(12), most)
             assert len(seen) == most
 
     def test_within_a_piece_there_is_one_thread(self):
@@ -70,15 +70,15 @@ class TestInParallel:
 
         def outer(_):
             within = []
-            in_parallel(lambda _: within.append(threading.get_ident()), range(4), 3)
+            parallel_for(lambda _: within.append(threading.get_ident()), range(4), 3)
             pairs.append((threading.get_ident(), set(within)))
 
-        in_parallel(outer, range(6), 3)
+        parallel_for(outer, range(6), 3)
         assert len(pairs) == 6 and all(within == {mine} for mine, within in pairs)
 
     def test_the_only_piece_may_share_its_work(self):
         meeting = threading.Barrier(3, timeout=PATIENCE)
-        in_parallel(lambda _: in_parallel(lambda _: meeting.wait(), range(3), 3), [0], 3)
+        parallel_for(lambda _: parallel_for(lambda _: meeting.wait(), range(3), 3), [0], 3)
 
     def test_ctrl_c_waits_for_what_runs_and_leaves_the_rest(self):
         main, begun, ended = threading.get_ident(), [], []
@@ -92,12 +92,12 @@ class TestInParallel:
 
         with pytest.raises(KeyboardInterrupt):
             for _ in range(20):  # until the signal comes where it waits, too
-                in_parallel(work, range(5), 3)
+                parallel_for(work, range(5), 3)
         before = list(ended)
         time.sleep(0.2)
         assert ended == before
         begun.clear()
-        in_parallel(begun.append, range(9), 3)
+        parallel_for(begun.append, range(9), 3)
         assert sorted(begun) == list(range(9))
 
     def test_ctrl_c_while_waiting_for_a_helper(self):
@@ -114,7 +114,7 @@ class TestInParallel:
                 assert helped.wait(PATIENCE)  # and then it waits for the helper's end
 
         with pytest.raises(KeyboardInterrupt):
-            in_parallel(work, range(2), 2)
+            parallel_for(work, range(2), 2)
         assert len(ended) == 1
 
     def test_ctrl_c_after_a_helper_s_first_outcome(self, monkeypatch):
@@ -137,9 +137,9 @@ class TestInParallel:
                 helped.set()
 
         monkeypatch.setattr(threads, "SimpleQueue", Outcomes)
-        threads._helpers()
+        threads._worker_queue()
         with pytest.raises(KeyboardInterrupt):
-            in_parallel(work, range(5), 2)
+            parallel_for(work, range(5), 2)
 
     def test_many_callers_at_once(self):
         results = {}
@@ -147,7 +147,7 @@ class TestInParallel:
         def caller(number):
             for _ in range(50):
                 done = []
-                in_parallel(done.append, [(number, piece) for piece in range(5)], 3)
+                parallel_for(done.append, [(number, piece) for piece in range(5)], 3)
                 results.setdefault(number, []).append(sorted(done))
 
         callers = [threading.Thread(target=caller, args=(number,)) for number in range(8)]
@@ -162,13 +162,13 @@ class TestInParallel:
         big = np.full(2000, 3e38, np.float32)
         with warnings.catch_warnings(), np.errstate(over="ignore"):
             warnings.simplefilter("error")
-            in_parallel(lambda _: big * big, range(9), 3)
+            parallel_for(lambda _: big * big, range(9), 3)
 
 
 def test_split():
-    assert split(7, 3) == [slice(0, 2), slice(2, 4), slice(4, 7)]
-    assert split(2, 5) == [slice(0, 1), slice(1, 2)]
-    assert split(4, 1) == [slice(0, 4)]
+    assert even_slices(7, 3) == [slice(0, 2), slice(2, 4), slice(4, 7)]
+    assert even_slices(2, 5) == [slice(0, 1), slice(1, 2)]
+    assert even_slices(4, 1) == [slice(0, 4)]
 
 
 PROGRAM = """

@@ -15,13 +15,12 @@ import numpy as np
 import pytest
 from helpers.random_models import SHAPES, random_model
 
-from gpt2np.kernels import matmul as product
-from gpt2np.kernels import packed_matrix as panels
+from gpt2np.kernels import matmul, packed_matrix
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import last_token_indices
 
 to_the_bit = pytest.mark.skipif(
-    not small_kernels(), reason="this machine's BLAS has no routine for small products"
+    not small_kernels(), reason="this machine's BLAS has no small-matrix kernels"
 )
 
 
@@ -117,8 +116,8 @@ def test_eight_threads_at_once_each_get_their_own_answer(texts, model):
 
 def test_threads_in_the_very_first_pass(monkeypatch):
     """While the weights are not laid out yet."""
-    monkeypatch.setattr(panels, "_WORTH_SHARING", 0)
-    monkeypatch.setattr(product, "_WORTH_SHARING", 0)
+    monkeypatch.setattr(packed_matrix, "_MIN_SHARED_SIZE", 0)
+    monkeypatch.setattr(matmul, "_MIN_SHARED_WORK", 0)
     for _ in range(5):
         model, answers = random_model(**SHAPES["small heads"]), []
         work = threading.Barrier(8, timeout=60)
@@ -139,20 +138,21 @@ def test_threads_in_the_very_first_pass(monkeypatch):
 
 
 def test_float32_throughout(monkeypatch):
-    """Every array that a product takes or gives, and everything that the hook sees."""
+    """All operands and results of products, and all arrays that a hook sees."""
     from gpt2np.kernels import linear
-    from gpt2np.model import model as gpt2
-    from gpt2np.runtime import query_blocks as attention
+    from gpt2np.runtime import kv_view
 
     seen = set()
 
+    product = matmul.matmul
+
     def watched(x, w, out=None):
-        y = product.product(x, w, out=out)
+        y = product(x, w, out=out)
         seen.update((x.dtype, w.dtype, y.dtype))
         return y
 
-    for module in (attention, gpt2, linear):
-        monkeypatch.setattr(module, "product", watched)
+    for module in (kv_view, linear, matmul):
+        monkeypatch.setattr(module, "matmul", watched)
     model = random_model(**SHAPES["small heads"])
     cache = model.new_cache()
     model.forward([list(range(100))], [cache])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpt2np.kernels import blas as module
-from gpt2np.kernels.blas import Blas, blas, one_thread_each
+from gpt2np.kernels.blas import Blas, blas, single_threaded_blas
 
 
 @pytest.fixture
@@ -19,16 +19,16 @@ def counted(monkeypatch):
 
 
 def test_the_setting_is_restored(counted):
-    with one_thread_each():
+    with single_threaded_blas():
         assert counted[-1] == 1
-        with one_thread_each():
+        with single_threaded_blas():
             pass
         assert counted[-1] == 1
     assert counted == [5, 1, 5]
 
 
 def test_the_setting_is_restored_after_an_error(counted):
-    with pytest.raises(RuntimeError), one_thread_each():
+    with pytest.raises(RuntimeError), single_threaded_blas():
         raise RuntimeError
     assert counted == [5, 1, 5]
 
@@ -37,14 +37,14 @@ def test_the_last_of_several_threads_restores_it(counted):
     inside, leave = threading.Event(), threading.Event()
 
     def other():
-        with one_thread_each():
+        with single_threaded_blas():
             inside.set()
             leave.wait(120)
 
     thread = threading.Thread(target=other)
     thread.start()
     inside.wait(120)
-    with one_thread_each():
+    with single_threaded_blas():
         pass
     assert counted[-1] == 1
     leave.set()
@@ -57,7 +57,7 @@ def test_an_unknown_library_is_left_alone(monkeypatch):
     module.small_kernels.cache_clear()
     module.python_threads.cache_clear()
     try:
-        with one_thread_each():
+        with single_threaded_blas():
             assert not module.small_kernels() and module.python_threads() == 1
     finally:
         module.small_kernels.cache_clear()
@@ -70,6 +70,6 @@ def test_numpy_s_own_openblas_is_found():
         pytest.skip(f"NumPy is built with {built_with}")
     library = blas()
     before = library.get_threads()
-    with one_thread_each():
+    with single_threaded_blas():
         assert library.get_threads() == 1
     assert library.get_threads() == before

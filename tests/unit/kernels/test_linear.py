@@ -1,17 +1,18 @@
-"""Linear layers over panels, by any number of rows and threads."""
+"""Linear layers on packed matrices, for any number of rows and threads."""
 
 import numpy as np
 import pytest
 
 from gpt2np.kernels import linear as module
-from gpt2np.kernels.linear import by_rows, linear
-from gpt2np.kernels.packed_matrix import Panels, panels_size
+from gpt2np.kernels.linear import linear, map_rows
+from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 
 
-def panels_of(matrix, cut):
-    panels = Panels.within(np.empty(panels_size(matrix.shape, cut)), matrix.shape, cut)
-    panels.fill(matrix)
-    return panels.data
+def pack(matrix, panel_shape):
+    buffer = np.empty(packed_size(matrix.shape, panel_shape))
+    packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape)
+    packed.fill(matrix)
+    return packed.data
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 9, 16, 17, 100])
@@ -19,13 +20,13 @@ def panels_of(matrix, cut):
 def test_linear_is_x_times_w_plus_b(n, inputs):
     rng = np.random.default_rng(n)
     x, w, b = rng.normal(size=(n, 96)), rng.normal(size=(96, 128)), rng.normal(size=128)
-    np.testing.assert_allclose(linear(x, panels_of(w, (inputs, 64)), b), x @ w + b, atol=1e-12)
-    np.testing.assert_allclose(linear(x, panels_of(w, (inputs, 64))), x @ w, atol=1e-12)
+    np.testing.assert_allclose(linear(x, pack(w, (inputs, 64)), b), x @ w + b, atol=1e-12)
+    np.testing.assert_allclose(linear(x, pack(w, (inputs, 64))), x @ w, atol=1e-12)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("n", [1, 64, 65, 500])
-def test_by_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
+def test_map_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
     monkeypatch.setattr(module, "python_threads", lambda: threads)
     x = np.random.default_rng(n).normal(size=(n, 3))
     sizes = []
@@ -34,5 +35,5 @@ def test_by_rows_is_the_function_of_all_rows(n, threads, monkeypatch):
         sizes.append(len(rows))
         return rows.sum(1, keepdims=True)
 
-    np.testing.assert_array_equal(by_rows(function, 1, x)[:, 0], x.sum(1))
+    np.testing.assert_array_equal(map_rows(function, 1, x)[:, 0], x.sum(1))
     assert sum(sizes) == n and (n <= 64 or max(sizes) <= 64)

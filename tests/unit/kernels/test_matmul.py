@@ -1,4 +1,4 @@
-"""Products of any number of rows: right, and a row's bits the same in all of them."""
+"""Matrix products with any number of rows: correct, and each row with the same bits."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from gpt2np.kernels import matmul as module
 from gpt2np.kernels.blas import small_kernels
-from gpt2np.kernels.matmul import product
+from gpt2np.kernels.matmul import matmul, row_sums
 
 needs_small_kernels = pytest.mark.skipif(
-    not small_kernels(), reason="this machine's BLAS has no routine for small products"
+    not small_kernels(), reason="this machine's BLAS has no small-matrix kernels"
 )
 
 
@@ -30,7 +30,7 @@ def test_against_float64(n, k, lanes, front):
     rng = np.random.default_rng(n + 100 * k)
     x = rng.normal(size=(n, k)).astype(np.float32)
     w = rng.normal(size=(*front, k, 16 * lanes)).astype(np.float32)
-    y = product(x, w)
+    y = matmul(x, w)
     assert y.dtype == np.float32 and y.shape == (*front, n, 16 * lanes)
     np.testing.assert_allclose(y, x.astype(np.float64) @ w.astype(np.float64), atol=2e-4)
 
@@ -41,55 +41,65 @@ def test_into_an_array_with_strides(n):
     rng = np.random.default_rng(n)
     x, w = rng.normal(size=(n, 40)), rng.normal(size=(6, 40, 32))
     y = np.full((n, 6, 32), np.nan)
-    result = product(x, w, out=y.swapaxes(0, 1))
+    result = matmul(x, w, out=y.swapaxes(0, 1))
     np.testing.assert_allclose(y.swapaxes(0, 1), x @ w, atol=1e-12)
     np.testing.assert_array_equal(result, y.swapaxes(0, 1))
 
 
 @pytest.mark.usefixtures("either_way")
-def test_each_matrix_with_rows_of_its_own_is_shared_too(monkeypatch):
-    monkeypatch.setattr(module, "_WORTH_SHARING", 0)
+def test_threads_share_matrices_with_rows_of_their_own(monkeypatch):
+    monkeypatch.setattr(module, "_MIN_SHARED_WORK", 0)
     monkeypatch.setattr(module, "python_threads", lambda: 3)
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(2, 5, 7, 24)), rng.normal(size=(2, 5, 24, 16))
-    np.testing.assert_allclose(product(x, w), x @ w, atol=1e-12)
-    np.testing.assert_allclose(product(x[:, :1], w), x[:, :1] @ w, atol=1e-12)
+    np.testing.assert_allclose(matmul(x, w), x @ w, atol=1e-12)
+    np.testing.assert_allclose(matmul(x[:, :1], w), x[:, :1] @ w, atol=1e-12)
 
 
 @needs_small_kernels
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("k", "m"), [(64, 64), (768, 64), (512, 64), (1600, 64), (333, 48)])
 def test_a_row_is_the_same_among_any_others(k, m, dtype):
-    """Every number of rows to 40, then more; at every place; in any order of the rows."""
+    """For up to 40 rows and some larger numbers, at any position, in any order."""
     rng = np.random.default_rng(k)
     x = rng.normal(size=(150, k)).astype(dtype)
     w = rng.normal(size=(5, k, m)).astype(dtype)
-    alone = np.concatenate([product(row[None], w) for row in x], axis=1)
+    alone = np.concatenate([matmul(row[None], w) for row in x], axis=1)
     for n in [*range(1, 41), 64, 65, 100, 150]:
         for start in {0, 1, 7, 150 - n}:
             np.testing.assert_array_equal(
-                product(x[start : start + n], w), alone[:, start : start + n][:, :n], f"{n} rows"
+                matmul(x[start : start + n], w), alone[:, start : start + n][:, :n], f"{n} rows"
             )
     order = rng.permutation(150)
-    np.testing.assert_array_equal(product(x[order], w), alone[:, order])
+    np.testing.assert_array_equal(matmul(x[order], w), alone[:, order])
 
 
 @needs_small_kernels
 @pytest.mark.parametrize("k", [1, 63, 64, 65, 300, 1024])
 def test_zeros_at_the_end_change_nothing(k):
-    """So a masked pattern may be longer than what it sees."""
+    """A masked pattern may be longer than the keys that its query sees."""
     rng = np.random.default_rng(k)
     x, w = rng.normal(size=(8, k)).astype(np.float32), rng.normal(size=(1100, 64)).astype("f4")
     longer = np.concatenate([x, np.zeros((8, 1100 - k), np.float32)], axis=1)
-    np.testing.assert_array_equal(product(longer, w), product(x, w[:k]))
+    np.testing.assert_array_equal(matmul(longer, w), matmul(x, w[:k]))
 
 
 @needs_small_kernels
 def test_threads_make_no_difference(monkeypatch):
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(9, 768)).astype("f4"), rng.normal(size=(12, 768, 64)).astype("f4")
-    one = product(x, w)
-    monkeypatch.setattr(module, "_WORTH_SHARING", 0)
+    one = matmul(x, w)
+    monkeypatch.setattr(module, "_MIN_SHARED_WORK", 0)
     for threads in (1, 2, 3, 5):
         monkeypatch.setattr(module, "python_threads", lambda threads=threads: threads)
-        np.testing.assert_array_equal(product(x, w), one)
+        np.testing.assert_array_equal(matmul(x, w), one)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_row_sums(dtype):
+    """Also after a longer row, whose vector of ones is kept."""
+    rng = np.random.default_rng(0)
+    for shape in ((2, 3, 700), (5, 1), (1, 4, 2000), (7, 64)):
+        x = rng.random(shape).astype(dtype)
+        assert row_sums(x).dtype == dtype and row_sums(x).shape == (*shape[:-1], 1)
+        np.testing.assert_allclose(row_sums(x), x.sum(-1, keepdims=True), rtol=1e-5)

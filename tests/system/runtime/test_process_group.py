@@ -1,4 +1,4 @@
-"""Several processes compute what one does, to the bit, and leave nothing behind."""
+"""Several processes compute the same bits as one, and leave nothing behind."""
 
 import gc
 import mmap
@@ -23,11 +23,13 @@ from helpers.random_models import SHAPES, random_model
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
-from gpt2np.kernels.matmul import FEW_ROWS
-from gpt2np.model import last_token_indices
-from gpt2np.model import model as gpt2
-from gpt2np.runtime import process_group as team
-from gpt2np.runtime.ranks import most_processes
+from gpt2np.kernels.matmul import SMALL_BATCH
+from gpt2np.model import gpt2, last_token_indices
+from gpt2np.model.weights import LayerNorm
+from gpt2np.runtime import process_group, worker_process
+from gpt2np.runtime.ranks import max_processes
+
+PATHS = [str(Path(__file__).parent), str(CHECKOUT / "tests"), str(CHECKOUT)]
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create") or os.uname().machine != "x86_64", reason="needs Linux on x86"
@@ -35,9 +37,9 @@ pytestmark = pytest.mark.skipif(
 
 
 def with_processes(model, count):
-    """Also more than there are processors."""
+    """Also more processes than CPUs."""
     model.processes = 1
-    model._team = team.Team(model, count)
+    model._group = process_group.ProcessGroup(model._runner, count, owner=model)
     return model
 
 
@@ -63,7 +65,7 @@ def small(**changes):
 
 
 def pids(model):
-    return model.process_ids
+    return model.worker_pids
 
 
 def is_running(pid):
@@ -115,20 +117,28 @@ class TestSameBits:
         model = small()
         caches = [model.new_cache() for _ in range(4)]
         model.forward([[5]] * 4, caches)
-        held = [(c.length, c.slot, *model._team._where(c.store)) for c in caches]
-        there = team._seen(model, model._team._memory, held)
+        group = model._group
+        places = [(c.length, c.slot, *group._store_place(c.store)) for c in caches]
+        there = process_group._shared_caches(model._runner, group._memory, places)
         for mine, theirs in zip(caches, there, strict=True):
             assert (theirs.length, theirs.slot) == (mine.length, mine.slot)
             np.testing.assert_array_equal(theirs.store.keys, mine.store.keys)
-        assert [b.lies_behind(a) for a, b in pairwise(there)] == [True] * 3
+        assert [b.is_adjacent(a) for a, b in pairwise(there)] == [True] * 3
 
     def test_drafts_prompts_and_rows(self, model, alone):
         rng = np.random.default_rng(2)
         caches = [[model.new_cache()], [alone.new_cache()]]
-        for n, rows in ((FEW_ROWS, None), (8, None), (8, [7]), (3, []), (200, [0]), (1, [0] * 70)):
+        for n, rows in (
+            (SMALL_BATCH, None),
+            (8, None),
+            (8, [7]),
+            (3, []),
+            (200, [0]),
+            (1, [0] * 70),
+        ):
             both((model, alone), [rng.integers(0, 1031, n)], caches, logits_indices=rows)
 
-    @pytest.mark.parametrize("n", [FEW_ROWS + 1, 100, 127, 513, 990])
+    @pytest.mark.parametrize("n", [SMALL_BATCH + 1, 100, 127, 513, 990])
     def test_prompts(self, model, alone, n):
         """Each process has some of the tokens; also of one that goes on."""
         rng = np.random.default_rng(n)
@@ -139,14 +149,14 @@ class TestSameBits:
         for more, rows in ((1, None), (99, []), (1, [0])):
             both((model, alone), [rng.integers(0, 1031, more)], caches, logits_indices=rows)
 
-    @pytest.mark.parametrize("size", [2, 3, 40, FEW_ROWS])
+    @pytest.mark.parametrize("size", [2, 3, 40, SMALL_BATCH])
     def test_prompts_of_several(self, model, alone, size):
         """Some of a token only, some after others, not all with a place in the same store."""
         rng = np.random.default_rng(size)
         caches = [[some.new_cache() for _ in range(size)] for some in (model, alone)]
         for longest in (300, 2, 90, 90):
             lengths = np.where(rng.random(size) < 0.4, 1, rng.integers(1, longest, size))
-            lengths[0] += FEW_ROWS
+            lengths[0] += SMALL_BATCH
             prompts = [rng.integers(0, 1031, n) for n in lengths]
             both((model, alone), prompts, caches, logits_indices=last_token_indices(prompts))
         assert len(pids(model)) == model.processes - 1
@@ -154,7 +164,7 @@ class TestSameBits:
     def test_more_processes_than_there_is_for_them_to_do(self):
         model, other = small(), random_model(**SHAPES["small heads"])
         with_processes(model, 12)
-        ids = np.random.default_rng(0).integers(0, 1031, FEW_ROWS + 1)
+        ids = np.random.default_rng(0).integers(0, 1031, SMALL_BATCH + 1)
         for rows in ([], [64], [5, 0, 5, 33]):
             both(
                 (model, other),
@@ -220,14 +230,14 @@ class TestSameBits:
             weight[7] = np.inf
             model.weights["wte.weight"] = weight
         models[0] = with_processes(models[0], 2)
-        first, pattern = os.getpid(), gpt2.attention_pattern
+        first, causal_softmax = os.getpid(), gpt2.causal_softmax
 
         def late(*arguments):
             if os.getpid() == first:
                 time.sleep(0.02)
-            return pattern(*arguments)
+            return causal_softmax(*arguments)
 
-        monkeypatch.setattr(gpt2, "attention_pattern", late)
+        monkeypatch.setattr(gpt2, "causal_softmax", late)
         ids = np.random.default_rng(0).integers(8, 1031, 700)
         ids[562:571] = 7  # the second pass begins at 513, a tile at 512
         caches = [[model.new_cache()] for model in models]
@@ -241,29 +251,31 @@ class TestWhenTheyCompute:
     def test_not_in_a_short_first_pass_nor_with_many_rows_nor_with_a_probe(self):
         model = random_model(**SHAPES["small heads"])
         with_processes(model, 2).forward([[1]])  # the first, from the file as it is
-        model.forward([range(FEW_ROWS + 1)])
+        model.forward([range(SMALL_BATCH + 1)])
         model.forward([[1]], hook=lambda _, array: array)
         assert pids(model) == []
         model.forward([[1]])
         assert len(pids(model)) == 1
 
     def test_in_a_long_first_pass(self):
-        model, ids = random_model(**SHAPES["small heads"]), range(FEW_ROWS + 1)
-        expected = model.forward([ids], logits_indices=[FEW_ROWS])
+        model, ids = random_model(**SHAPES["small heads"]), range(SMALL_BATCH + 1)
+        expected = model.forward([ids], logits_indices=[SMALL_BATCH])
         model = with_processes(random_model(**SHAPES["small heads"]), 2)
-        same(model.forward([ids], logits_indices=[FEW_ROWS]), expected)
+        same(model.forward([ids], logits_indices=[SMALL_BATCH]), expected)
         assert len(pids(model)) == 1
 
     def test_many_ids(self, monkeypatch):
-        """Of more than they can be told in one message they are told nothing."""
+        """More ids than a message holds are computed by one process."""
         model, other = small(), random_model(**SHAPES["small heads"])
-        told, send = [], team._Other.send
-        monkeypatch.setattr(team._Other, "send", lambda o, m: told.append(len(m)) or send(o, m))
+        sizes, send = [], worker_process.Worker.send
+        monkeypatch.setattr(
+            worker_process.Worker, "send", lambda w, m: sizes.append(len(m)) or send(w, m)
+        )
         ids = np.random.default_rng(0).integers(100, 1031, (60, 1000))
         for some, messages in ((ids[:32], 1), (ids, 1)):
             rows = last_token_indices(some)
             same(model.forward(some, logits_indices=rows), other.forward(some, logits_indices=rows))
-            assert len(told) == messages and told[0] > 0.95 * team._MESSAGE
+            assert len(sizes) == messages and sizes[0] > 0.95 * worker_process.MAX_MESSAGE
         assert model.processes == 2
 
     def test_a_cache_from_before_is_for_one_process_until_it_moves(self):
@@ -296,7 +308,7 @@ class TestWhenTheyCompute:
         model = random_model(**SHAPES["small heads"])
         assert model.processes == 1
         model.processes = 1000
-        assert model.processes == most_processes() <= os.cpu_count()
+        assert model.processes == max_processes() <= os.cpu_count()
         with pytest.raises(InvalidArgumentError, match="processes is 0; it must be at least 1"):
             model.processes = 0
 
@@ -309,7 +321,9 @@ class TestWhenSomethingHappens:
         expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
         cache.truncate(1)
         os.kill(pids(model)[0], signal.SIGKILL)
-        with pytest.warns(UserWarning, match="goes on with one process: another one has ended"):
+        with pytest.warns(
+            UserWarning, match="continues on one process: another rank's process has ended"
+        ):
             found = [model.forward([[6]], [cache])[0]]
         found.append(model.forward([[7]], [cache])[0])
         np.testing.assert_array_equal(found, expected[1:])
@@ -322,7 +336,7 @@ class TestWhenSomethingHappens:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         monkeypatch.setattr(os, "fork", fork)
-        with pytest.warns(UserWarning, match="can't be forked: .* temporarily unavailable"):
+        with pytest.warns(UserWarning, match="can't fork another rank: .* temporarily unavailable"):
             assert model.forward([[5]]).shape == (1, 1031)
         assert (model.processes, pids(model)) == (1, [])
 
@@ -337,11 +351,11 @@ class TestWhenSomethingHappens:
         assert model.processes == 1
 
     def test_one_does_not_answer(self, monkeypatch):
-        monkeypatch.setattr("gpt2np.runtime.ranks._PATIENCE", 0.2)
+        monkeypatch.setattr("gpt2np.runtime.ranks._TIMEOUT_S", 0.2)
         model = small()
         expected = model.forward([[5]])
         os.kill(pids(model)[0], signal.SIGSTOP)
-        with pytest.warns(UserWarning, match="another one has not answered for 0.2 s"):
+        with pytest.warns(UserWarning, match="another rank has not answered for 0.2 s"):
             found = model.forward([[5]])
         np.testing.assert_array_equal(found, expected)
         assert pids(model) == []
@@ -355,7 +369,7 @@ class TestWhenSomethingHappens:
         expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
         cache.truncate(1)
         (before,) = pids(model)
-        norm, calls = model._layer_norm, []
+        norm, calls = LayerNorm.__call__, []
 
         def failing(*arguments):
             calls.append(None)
@@ -363,7 +377,7 @@ class TestWhenSomethingHappens:
                 raise error
             return norm(*arguments)
 
-        monkeypatch.setattr(model, "_layer_norm", failing)
+        monkeypatch.setattr(LayerNorm, "__call__", failing)
         with pytest.raises(error):
             model.forward([ids], [cache], logits_indices=[0])
         monkeypatch.undo()
@@ -381,8 +395,8 @@ class TestWhenSomethingHappens:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as twice:
-            twice.setattr(team, "_end_all", stop)
-            twice.setattr(model, "_layer_norm", stop)
+            twice.setattr(process_group, "kill_workers", stop)
+            twice.setattr(LayerNorm, "__call__", stop)
             with pytest.raises(KeyboardInterrupt):
                 model.forward([[7]])
         assert pids(model)
@@ -395,19 +409,19 @@ class TestWhenSomethingHappens:
         ids = np.random.default_rng(0).integers(0, 1031, 100)
         model.forward([ids], logits_indices=[0])
         model.weights["ln_f.bias"] = model.weights["ln_f.bias"] * 2
-        fork_one, forked = team._fork_one, []
+        fork_worker, forked = process_group.fork_worker, []
 
         def stop(*_):
             raise KeyboardInterrupt
 
         def fork_another(*arguments):
             if forked:
-                monkeypatch.setattr(team, "_end_all", stop)
+                monkeypatch.setattr(process_group, "kill_workers", stop)
                 raise KeyboardInterrupt
-            forked.append(fork_one(*arguments))
+            forked.append(fork_worker(*arguments))
 
         with monkeypatch.context():
-            monkeypatch.setattr(team, "_fork_one", fork_another)
+            monkeypatch.setattr(process_group, "fork_worker", fork_another)
             with pytest.raises(KeyboardInterrupt):
                 model.forward([ids], logits_indices=[0])
         monkeypatch.undo()
@@ -423,7 +437,7 @@ class TestWhenSomethingHappens:
 
         def narrow(*arguments):
             here, there = pair(*arguments)
-            monkeypatch.setattr(team, "_MESSAGE", 1 << 16)
+            monkeypatch.setattr(worker_process, "MAX_MESSAGE", 1 << 16)
             here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 13)
             return Narrow(fileno=here.detach()), there
 
@@ -434,7 +448,7 @@ class TestWhenSomethingHappens:
         monkeypatch.setattr(socket, "socketpair", narrow)
         model = small()
         expected = model.forward([[5]])
-        with pytest.warns(UserWarning, match="can't be told its work: .* too long"):
+        with pytest.warns(UserWarning, match="can't send a message to another rank: .* too long"):
             model.forward([[5] * 1000] * 20, logits_indices=[0])
         np.testing.assert_array_equal(model.forward([[5]]), expected)
         assert (model.processes, pids(model)) == (1, [])
@@ -456,7 +470,7 @@ class TestWhenSomethingHappens:
         held, enough = threading.Event(), threading.Event()
 
         def hold():
-            with model.weights.kept():
+            with model.weights.unchanged():
                 held.set()
                 enough.wait(60)
 
@@ -513,7 +527,7 @@ class TestWhenSomethingHappens:
         def late(*arguments):
             raise TimeoutError("the user's")
 
-        monkeypatch.setattr(model, "_layer_norm", late)
+        monkeypatch.setattr(LayerNorm, "__call__", late)
         with pytest.raises(TimeoutError, match="the user's"):
             model.forward([[5]])
         monkeypatch.undo()
@@ -559,13 +573,13 @@ class TestWhenSomethingHappens:
         for cache in caches:
             model.forward([[5]], [cache])
         expected = model.forward([[5]])
-        norm = model._layer_norm
+        norm = LayerNorm.__call__
 
         def losing(*arguments):
             caches.clear()
             return norm(*arguments)
 
-        monkeypatch.setattr(model, "_layer_norm", losing)
+        monkeypatch.setattr(LayerNorm, "__call__", losing)
         np.testing.assert_array_equal(model.forward([[5]]), expected)
         assert model.processes == 2
 
@@ -630,7 +644,7 @@ class TestWhatIsLeft:
         """Who reads what it prints sees the end of that, too."""
         program = f"""
             import os, signal
-            from tests.system.runtime.test_team import pids, small
+            from test_process_group import pids, small
             model = small()
             model.forward([[5]])
             print(*pids(model), flush=True)
@@ -642,6 +656,7 @@ class TestWhatIsLeft:
             text=True,
             timeout=60,
             cwd=CHECKOUT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)},
         )
         assert done.returncode == (-signal.SIGKILL if end else 0), done.stderr
         assert not done.stderr

@@ -1,13 +1,13 @@
-"""Panels and weights: laid out for computing, and got back as they were."""
+"""Packed weights: reading, assigning, packing, and what survives an error."""
 
 import numpy as np
 import pytest
 
 from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.checkpoint.names import weight_shapes
-from gpt2np.kernels.packed_matrix import Panels, panels_size
+from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 from gpt2np.model import GPT2Config
-from gpt2np.runtime.packed_weights import Weights
+from gpt2np.model.weights import pack_weights
 
 CONFIGS = {
     "as GPT-2's": {"n_embd": 128, "n_head": 2, "n_inner": 512},
@@ -36,15 +36,15 @@ def config(request):
 def test_what_was_put_in_comes_out(config, head):
     given = arrays_of(config, head)
     taken = dict(given)
-    weights = Weights(config, taken)
+    weights = pack_weights(config, taken)
     assert list(weights) == list(given) and len(weights) == len(given)
-    for _ in range(2):  # as they are, then laid out
+    for _ in range(2):  # mapped, then packed
         for name, array in given.items():
             np.testing.assert_array_equal(weights[name], array, name)
             assert weights[name].dtype == np.float32
         for name in ("wte.weight", "lm_head.weight")[: 1 + head]:
-            some = np.array([66, 0, 5])
-            np.testing.assert_array_equal(weights.rows(name, some), given[name][some])
+            rows = np.array([66, 0, 5])
+            np.testing.assert_array_equal(weights.gather_rows(name, rows), given[name][rows])
         weights.for_pass(short=False)
     assert weights.parameters == sum(array.size for array in given.values())
 
@@ -63,10 +63,10 @@ def test_what_is_set_is_used(config):
         np.testing.assert_allclose(model.forward([ids]), before, atol=1e-4)
 
 
-def test_an_error_while_weights_are_laid_out_loses_none(config, monkeypatch):
+def test_an_error_while_weights_are_packed_loses_none(config, monkeypatch):
     model = GPT2(config, arrays_of(config, head=False))
     before = model.forward([[1, 2, 3]])
-    fill, calls = Panels.fill, []
+    fill, calls = PackedMatrix.fill, []
 
     def interrupted(panels, matrix):
         calls.append(panels)
@@ -74,7 +74,7 @@ def test_an_error_while_weights_are_laid_out_loses_none(config, monkeypatch):
             raise KeyboardInterrupt
         fill(panels, matrix)
 
-    monkeypatch.setattr(Panels, "fill", interrupted)
+    monkeypatch.setattr(PackedMatrix, "fill", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.forward([[1, 2, 3]])
     np.testing.assert_allclose(model.forward([[1, 2, 3]]), before, atol=1e-4)
@@ -88,7 +88,7 @@ def test_what_is_got_can_not_be_changed_in_place(config):
 
 
 def test_what_can_not_be_set(config):
-    weights = Weights(config, arrays_of(config, head=False))
+    weights = pack_weights(config, arrays_of(config, head=False))
     with pytest.raises(InvalidArgumentError, match=r"ln_f\.bias has shape \(3, 3\), expected"):
         weights["ln_f.bias"] = np.zeros((3, 3))
     with pytest.raises(KeyError):
@@ -97,12 +97,13 @@ def test_what_can_not_be_set(config):
         del weights["ln_f.bias"]
 
 
-@pytest.mark.parametrize("cut", [(20, 16), (7, 16), (20, 5), (6, 64)])
-def test_panels_end_in_zeros(cut):
+@pytest.mark.parametrize("panel_shape", [(20, 16), (7, 16), (20, 5), (6, 64)])
+def test_zeros_pad_the_panels(panel_shape):
     matrix = np.random.default_rng(0).normal(size=(20, 33))
-    room = np.full(panels_size(matrix.shape, cut), np.nan)
-    panels = Panels.within(room, matrix.shape, cut)
-    panels.fill(matrix)
-    assert np.count_nonzero(room) == matrix.size and not np.isnan(room).any()
-    np.testing.assert_array_equal(panels.array(), matrix)
-    np.testing.assert_array_equal(panels.columns(np.array([32, 0, 5])), matrix.T[[32, 0, 5]])
+    buffer = np.full(packed_size(matrix.shape, panel_shape), np.nan)
+    packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape)
+    packed.fill(matrix)
+    assert np.count_nonzero(buffer) == matrix.size and not np.isnan(buffer).any()
+    np.testing.assert_array_equal(packed.unpack(), matrix)
+    columns = np.array([32, 0, 5])
+    np.testing.assert_array_equal(packed.gather_columns(columns), matrix.T[columns])

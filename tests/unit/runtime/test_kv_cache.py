@@ -1,4 +1,4 @@
-"""Keys and values of sequences that come, go, are copied and cut back, wherever they lie."""
+"""KV caches of sequences that start, end, are copied and truncated, in any store."""
 
 import copy
 import gc
@@ -13,7 +13,7 @@ from gpt2np import GPT2
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2Config, KVCache, last_token_indices
-from gpt2np.runtime.kv_cache import MOST_SLOTS, TILE, make_room
+from gpt2np.runtime.kv_cache import MAX_SLOTS, TILE, reserve
 
 CONFIG = GPT2Config(vocab_size=211, n_positions=500, n_embd=24, n_layer=2, n_head=3, n_inner=96)
 
@@ -27,7 +27,7 @@ def model():
 
 
 class Sequences:
-    """Some of them, and random things that happen to them."""
+    """Sequences of a model, and random operations on them."""
 
     def __init__(self, model, seed):
         self.model, self.rng, self.checked = model, np.random.default_rng(seed), 0
@@ -38,7 +38,7 @@ class Sequences:
             self.all.append(([], self.model.new_cache()))
 
     def grow(self):
-        """Any of them in any order, mostly by one token each, as the forward pass says alone."""
+        """Append tokens to some sequences, mostly one each; compare with a fresh forward pass."""
         if not self.all:
             return
         count = self.rng.integers(1, len(self.all) + 1)
@@ -101,7 +101,7 @@ def slots(caches):
 class TestWhereTheyLie:
     def grown(self, count, tokens):
         caches = [KVCache(CONFIG) for _ in range(count)]
-        make_room(caches, [tokens] * count)
+        reserve(caches, [tokens] * count)
         for cache in caches:
             cache.advance(tokens)
         return caches
@@ -115,45 +115,45 @@ class TestWhereTheyLie:
         del caches[1]
         gc.collect()
         caches.append(KVCache(CONFIG))
-        make_room(caches, [1, 1, 1, 30])
+        reserve(caches, [1, 1, 1, 30])
         assert slots(caches) == [0, 2, 3, 1] and caches[0].store is store
 
     def test_without_a_free_slot_all_move(self):
         caches = [*self.grown(4, 20), KVCache(CONFIG)]
         store = caches[0].store
-        make_room(caches, [1] * 5)
+        reserve(caches, [1] * 5)
         assert slots(caches) == [0, 1, 2, 3, 4] and caches[0].store is not store
 
-    def test_room_doubles_up_to_the_context(self):
+    def test_capacity_doubles_up_to_the_context(self):
         [cache] = self.grown(1, 20)
-        rooms = []
+        capacities = []
         for _ in range(500 - 20):
-            make_room([cache], [1])
+            reserve([cache], [1])
             cache.advance(1)
-            rooms.append(cache.store.room)
-        assert sorted(set(rooms)) == [64, 192, 448, 512]
+            capacities.append(cache.store.capacity)
+        assert sorted(set(capacities)) == [64, 192, 448, 512]
 
     def test_what_has_moved_lets_its_slot_go(self):
         caches = self.grown(2, 20)
         store = caches[0].store
-        make_room(caches[:1], [100])
+        reserve(caches[:1], [100])
         newcomer = KVCache(CONFIG)
-        make_room([caches[1], newcomer], [1, 1])
+        reserve([caches[1], newcomer], [1, 1])
         assert newcomer.store is store and newcomer.slot == 0
 
     def test_a_copy_lies_in_the_same_store_if_it_can(self):
         caches = self.grown(3, 20)
         other = caches[1].copy()
         assert slots([*caches, other]) == [0, 1, 2, 3]
-        copies = [caches[1].copy() for _ in range(MOST_SLOTS - 1)]
-        assert slots([caches[1], *copies]) == list(range(MOST_SLOTS))
+        copies = [caches[1].copy() for _ in range(MAX_SLOTS - 1)]
+        assert slots([caches[1], *copies]) == list(range(MAX_SLOTS))
         assert slots([caches[0], caches[2], other]) == [0, 2, 3]
 
     def test_many_lie_in_several_stores_each_as_long_as_its_own(self):
         caches = [KVCache(CONFIG) for _ in range(40)]
-        make_room(caches, [*[1] * 39, 300])
-        assert [cache.slot for cache in caches] == [i % MOST_SLOTS for i in range(40)]
-        assert [cache.store.room for cache in caches[::16]] == [TILE, TILE, 512]
+        reserve(caches, [*[1] * 39, 300])
+        assert [cache.slot for cache in caches] == [i % MAX_SLOTS for i in range(40)]
+        assert [cache.store.capacity for cache in caches[::16]] == [TILE, TILE, 512]
 
     def test_memory_of_those_that_have_gone_is_not_kept_for_ever(self):
         caches = self.grown(8, 400)
@@ -161,7 +161,7 @@ class TestWhereTheyLie:
         del caches[1:]
         gc.collect()
         newcomer = KVCache(CONFIG)
-        make_room([caches[0], newcomer], [1, 1])
+        reserve([caches[0], newcomer], [1, 1])
         assert slots([caches[0], newcomer]) == [0, 1] and caches[0].store is not store
 
     @pytest.mark.parametrize("again", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
@@ -176,17 +176,17 @@ class TestWhereTheyLie:
         np.testing.assert_allclose(logits, np.repeat(expected, 2, 0), atol=1e-3)
         assert other.length == 101 and other.copy().length == 101
 
-    def test_room_that_is_not_used_takes_no_memory(self):
+    def test_unused_capacity_takes_no_memory(self):
         pytest.importorskip("resource")
         program = """
 from gpt2np.benchmark.process import peak_memory
 from gpt2np.model import GPT2Config, KVCache
-from gpt2np.runtime.kv_cache import make_room
+from gpt2np.runtime.kv_cache import reserve
 config = GPT2Config(n_embd=768, n_layer=12, n_head=12)  # 75 MB a sequence at 1,024 tokens
 caches, before = [KVCache(config) for _ in range(16)], peak_memory()
-make_room(caches, [900, *[1] * 15])
+reserve(caches, [900, *[1] * 15])
 print(caches[0].store.keys.nbytes, peak_memory() - before)
 """
         result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-        room, taken = map(int, result.stdout.split())
-        assert room > 500e6 and taken < 30e6
+        reserved, used = map(int, result.stdout.split())
+        assert reserved > 500e6 and used < 30e6

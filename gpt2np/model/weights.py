@@ -1,0 +1,169 @@
+"""GPT-2's weights in the order in which the forward pass takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
+from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.linear import PackedHeads, PackedLinear
+from gpt2np.model.ops import ACTIVATIONS, layer_norm
+from gpt2np.runtime.packed_weights import PackedWeights, Packing, WeightSource
+
+_PANEL_WIDTH = 64  # outputs
+_MAX_GROUP = 768  # inputs of one panel
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """A layer norm: its weight (C), its bias (C), and what it adds to the variance."""
+
+    weight: Array
+    bias: Array
+    epsilon: float
+
+    def __call__(self, x: Array) -> Array:
+        """Normalize each row of x (…, C)."""
+        return layer_norm(x, self.weight, self.bias, self.epsilon)
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """The weights of one transformer block, and what the config says of it.
+
+    Attributes:
+        attention_scale: what scores are multiplied by.
+        activation: the MLP's activation function, elementwise.
+    """
+
+    ln_1: LayerNorm
+    c_attn: PackedHeads
+    attn_c_proj: PackedLinear
+    ln_2: LayerNorm
+    c_fc: PackedLinear
+    mlp_c_proj: PackedLinear
+    attention_scale: float
+    activation: Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    """All weights of one forward pass.
+
+    Attributes:
+        wte: token ids (N,) → their embeddings (N, C).
+        wpe: (n_positions, C).
+        blocks: the weights of each block.
+        ln_f: the final layer norm.
+        lm_head: the unembedding (C, V), whole or as consecutive columns.
+    """
+
+    wte: Callable[[IntArray], Array]
+    wpe: Array
+    blocks: Iterable[BlockWeights]
+    ln_f: LayerNorm
+    lm_head: PackedLinear | Iterable[PackedLinear]
+
+    def output_widths(self) -> dict[str, int]:
+        """Return the padded number of outputs of each layer, by the layer's name."""
+        block = next(iter(self.blocks))
+        assert isinstance(self.lm_head, PackedLinear)
+        layers = block.attn_c_proj, block.c_fc, block.mlp_c_proj, self.lm_head
+        _, _, n_head, _, head_size = block.c_attn.panels.shape
+        return {"attn.z": n_head * head_size, **{w.name: w.padded_features for w in layers}}
+
+
+def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeights:
+    """Return the weights of a model, given by GPT-2's names (`weight_shapes`)."""
+    names = [*weight_shapes(config), *([LM_HEAD] if LM_HEAD in arrays else [])]
+    kinds = _packings(config)
+    return PackedWeights(
+        {name: arrays[name] for name in names},
+        arrays[WTE].dtype,
+        {name: kinds[kind] for name in names if (kind := _kind(name)) in kinds},
+        partial(_arrange, config, LM_HEAD if LM_HEAD in arrays else WTE),
+    )
+
+
+def _kind(name: str) -> str:
+    """Drop the block's number: h.3.ln_1.bias → ln_1.bias."""
+    return name.split(".", 2)[-1] if name.startswith("h.") else name
+
+
+def _packings(config: GPT2Config) -> dict[str, Packing]:
+    """Return how each kind of matrix is packed; a bias is packed like its matrix.
+
+    A panel of c_attn holds the queries, keys or values of one head. Inputs are split into groups,
+    whose products are added: more inputs would not fit one small product of 16 rows, and the error
+    of a running sum grows with its length.
+    """
+    c, f = _group_size(config.n_embd), _group_size(config.n_inner)
+    d = config.n_embd // config.n_head
+    packings = {
+        WTE: Packing((c, _PANEL_WIDTH), is_transposed=True),
+        LM_HEAD: Packing((c, _PANEL_WIDTH), is_transposed=True),
+    }
+    for layer, group, width in (
+        ("attn.c_attn", c, d),
+        ("attn.c_proj", c, _PANEL_WIDTH),
+        ("mlp.c_fc", c, _PANEL_WIDTH),
+        ("mlp.c_proj", f, _PANEL_WIDTH),
+    ):
+        packings[f"{layer}.weight"] = Packing((group, width))
+        packings[f"{layer}.bias"] = Packing((1, width))
+    return packings
+
+
+def _group_size(n: int) -> int:
+    """Return the inputs of one group: at most _MAX_GROUP, and a divisor of n if one is near."""
+    groups = -(-n // _MAX_GROUP)
+    even = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
+    return n // even[0] if even else -(-n // groups)
+
+
+def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: bool) -> ModelWeights:
+    blocks = (_block(config, source, i) for i in range(config.n_layer))
+    lm_head = (
+        PackedLinear("lm_head", part.data, None, part.shape[1])
+        for part in source.packed_parts(head)
+    )
+    return ModelWeights(
+        wte=partial(source.gather_rows, WTE),
+        wpe=source.array("wpe.weight"),
+        blocks=list(blocks) if is_packed else blocks,
+        ln_f=_layer_norm(config, source, "ln_f"),
+        lm_head=next(lm_head) if is_packed else lm_head,
+    )
+
+
+def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights:
+    h = f"h.{layer}"
+    source.prefetch(f"{h}.")
+
+    def linear(name: str) -> PackedLinear:
+        matrix, bias = (source.packed(f"{h}.{name}.{kind}") for kind in ("weight", "bias"))
+        return PackedLinear(name, matrix.data, bias.data.reshape(-1), matrix.shape[1])
+
+    heads = source.packed(f"{h}.attn.c_attn.weight").data
+    bias = source.packed(f"{h}.attn.c_attn.bias").data
+    return BlockWeights(
+        ln_1=_layer_norm(config, source, f"{h}.ln_1"),
+        c_attn=PackedHeads(
+            heads.reshape(len(heads), 3, config.n_head, *heads.shape[2:]),
+            bias.reshape(3, config.n_head, 1, -1),
+        ),
+        attn_c_proj=linear("attn.c_proj"),
+        ln_2=_layer_norm(config, source, f"{h}.ln_2"),
+        c_fc=linear("mlp.c_fc"),
+        mlp_c_proj=linear("mlp.c_proj"),
+        attention_scale=config.attention_scale(layer),
+        activation=ACTIVATIONS[config.activation_function],
+    )
+
+
+def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> LayerNorm:
+    weight, bias = source.array(f"{name}.weight"), source.array(f"{name}.bias")
+    return LayerNorm(weight, bias, config.layer_norm_epsilon)

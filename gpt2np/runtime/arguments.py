@@ -1,0 +1,88 @@
+"""Checks of the forward pass's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.kernels.array import Array, IntArray
+from gpt2np.runtime.kv_cache import KVCache
+
+
+def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[IntArray]:
+    """Return the ids of each sequence as an array (n,).
+
+    Raises:
+        InvalidArgumentError: no sequences, an empty one, or an id outside the vocabulary.
+    """
+    arrays = [_integers(ids, "each sequence, as in [[5, 6, 7]],") for ids in sequences]
+    if not arrays:
+        raise InvalidArgumentError("no sequences; give at least one, as in [[5, 6, 7]]")
+    for ids in arrays:
+        if len(ids) == 0:
+            raise InvalidArgumentError("a sequence has no ids; it needs at least one")
+        if ids.min() < 0 or ids.max() >= vocab_size:
+            invalid = ids[(ids < 0) | (ids >= vocab_size)][0]
+            raise InvalidArgumentError(
+                f"id {invalid} is not in the model's vocabulary of {vocab_size}"
+            )
+    return arrays
+
+
+def check_caches(
+    caches: Sequence[KVCache],
+    sequences: Sequence[IntArray],
+    config: GPT2Config,
+    dtype: np.dtype[Any],
+) -> None:
+    """Check that there is one cache for each sequence and that the new ids fit the context.
+
+    Raises:
+        ContextLengthError: a sequence would exceed n_positions tokens.
+        InvalidArgumentError: caches are missing, repeated, or of another dtype.
+    """
+    if isinstance(caches, KVCache):
+        raise InvalidArgumentError("caches must be a list, one per sequence, as in [cache]")
+    if any(cache.dtype != dtype for cache in caches):
+        raise InvalidArgumentError(f"caches must be {dtype}, like the model: model.new_cache()")
+    if not len(sequences) == len(caches) == len({id(cache) for cache in caches}):
+        raise InvalidArgumentError(f"{len(sequences)} sequences need as many caches, all different")
+    for ids, cache in zip(sequences, caches, strict=True):
+        if cache.length + len(ids) > config.n_positions:
+            raise ContextLengthError(
+                f"{cache.length + len(ids)} tokens exceed the model's context of "
+                f"{config.n_positions}"
+            )
+
+
+def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
+    """Return the indices (R,) of the tokens whose logits are requested; None means all n.
+
+    Raises:
+        InvalidArgumentError: an index outside 0 … n - 1.
+    """
+    if logits_indices is None:
+        return np.arange(n)
+    indices = _integers(logits_indices, "logits_indices")
+    if indices.size and not 0 <= indices.min() <= indices.max() < n:
+        raise InvalidArgumentError(
+            f"logits_indices must be among the {n} tokens of all sequences, 0 … {n - 1}"
+        )
+    return indices
+
+
+def last_token_indices(sequences: Sequence[Sequence[int] | Array]) -> IntArray:
+    """Return the index of each sequence's last token: lengths 3, 1, 2 → [2, 3, 5]."""
+    return np.cumsum([len(ids) for ids in sequences], dtype=np.int64) - 1
+
+
+def _integers(values: ArrayLike, name: str) -> IntArray:
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InvalidArgumentError(f"{name} must be a list of integers")
+    return array.astype(np.int64)

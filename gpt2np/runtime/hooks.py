@@ -1,0 +1,71 @@
+"""Hooks: functions of the caller that see and edit the arrays inside a forward pass."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels.array import Array
+from gpt2np.runtime.batch import Batch
+from gpt2np.runtime.context import Context, Item
+
+Hook = Callable[[str, Array], Array]
+"""Called as hook(name, array) at every hook point. The result, an array of the same shape, replaces
+the array. A hook with a method `for_layers(n_layer)` is replaced by the method's result before each
+pass."""
+
+_PER_BLOCK = ("ln_", "attn.", "mlp.", "resid")  # names that get the block's number
+
+
+def resolve_hook(hook: Hook, n_layer: int) -> Hook:
+    """Return the hook for a model with n_layer blocks: `hook`, or the result of `for_layers`."""
+    for_layers: Callable[[int], Hook] | None = getattr(hook, "for_layers", None)
+    return for_layers(n_layer) if for_layers else hook
+
+
+class HookedContext(Context):
+    """A forward pass that calls a hook, on one thread and on whole arrays.
+
+    The hook sees the points in the documented order, without padding.
+    """
+
+    max_rows = sys.maxsize
+
+    def __init__(self, config: GPT2Config, batch: Batch, hook: Hook) -> None:
+        super().__init__(config, batch)
+        self._hook = resolve_hook(hook, config.n_layer)
+
+    def hook(self, name: str, x: Array) -> Array:
+        """Call the hook and put its result in the place of x.
+
+        Raises:
+            InvalidArgumentError: the hook returned no array of the same shape.
+        """
+        if name.startswith(_PER_BLOCK) and name != "ln_f":
+            name = f"blocks.{self.layer}.{name}"
+        if name.endswith("attn.z"):
+            x = x[..., : self._head_size]
+        result = self._hook(name, x.copy())
+        if result is None or np.shape(result) != x.shape:
+            returned = "None" if result is None else f"an array of shape {np.shape(result)}"
+            raise InvalidArgumentError(
+                f"the hook returned {returned} at {name}; it must return an array of shape "
+                f"{x.shape}"
+            )
+        x[...] = result
+        return x
+
+    def hook_qkv(self, q: Array, k: Array, v: Array) -> None:
+        """Call the hook with the queries, keys and values (H, n, D) of each sequence in turn."""
+        for tokens in self._batch.sequences:
+            for name, array in (("attn.q", q), ("attn.k", k), ("attn.v", v)):
+                self.hook(name, array[:, tokens, : self._head_size])
+
+    def for_each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:
+        """Call the function in the order of the items."""
+        for item in items:
+            function(item)

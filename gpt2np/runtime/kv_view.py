@@ -1,0 +1,64 @@
+"""Attention's two matrix products, on keys and values as the KV cache stores them.
+
+Shape letters: h heads, n queries of a block, Q = copies · n, S sequences of a span, D head size, T
+keys, in tiles of TILE keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpt2np.kernels.array import Array
+from gpt2np.kernels.linear import sum_partials
+from gpt2np.kernels.matmul import matmul
+from gpt2np.runtime.query_blocks import KVSpan, QueryBlock
+
+
+class KVView:
+    """The keys and values that one block of queries attends to."""
+
+    def __init__(self, block: QueryBlock, tiles: Sequence[tuple[Array, Array]]) -> None:
+        """Take the keys (tiles, S, h, D, TILE) and values (tiles, S, h, TILE, D) of each span."""
+        self._block = block
+        self._tiles = tiles
+
+    def scores(self, query: Array) -> Array:
+        """Return query · keys: (h, n, D) → (h, n, T). The causal mask is not applied."""
+        block = self._block
+        if block.copies > 1:
+            query = np.repeat(query, block.copies, axis=1)
+        (heads, queries, _), tile = query.shape, self._tiles[0][0].shape[-1]
+        scores = np.empty((heads, queries, -(-block.n_keys // tile), tile), query.dtype)
+        for span, (keys, _) in zip(block.spans, self._tiles, strict=True):
+            span_scores = _by_sequence(scores[:, span.queries, : keys.shape[0]], span)
+            matmul(_by_sequence(query[:, span.queries], span), keys, out=span_scores)
+        self._scores = scores
+        flat = scores.reshape(heads, queries, -1)
+        flat[..., block.n_keys :] = 0  # the values of the padding keys must not count
+        self._visible = flat[:, :: block.copies, : block.n_keys]
+        return self._visible
+
+    def mix(self, pattern: Array) -> Array:
+        """Return pattern @ values: (h, n, T) → (h, n, D).
+
+        `pattern` is the array that `scores` returned, or takes its place. Each tile is mixed by
+        itself, and the tiles are added in ascending order.
+        """
+        if pattern is not self._visible:
+            self._visible[...] = pattern
+        head_size = self._tiles[0][1].shape[-1]
+        z = np.empty((*self._scores.shape[:2], head_size), pattern.dtype)
+        for span, (_, values) in zip(self._block.spans, self._tiles, strict=True):
+            span_pattern = _by_sequence(self._scores[:, span.queries, : values.shape[0]], span)
+            _by_sequence(z[:, span.queries], span)[...] = sum_partials(matmul(span_pattern, values))
+        return z[:, :: self._block.copies]
+
+
+def _by_sequence(array: Array, span: KVSpan) -> Array:
+    """Split a span's rows: (h, Q, D) → (S, h, n, D), (h, Q, tiles, m) → (tiles, S, h, n, m)."""
+    if span.count == 1:
+        return array[None] if array.ndim == 3 else array.transpose(2, 0, 1, 3)[:, None]
+    split = array.reshape(array.shape[0], span.count, -1, *array.shape[2:])
+    return split.swapaxes(0, 1) if array.ndim == 3 else split.transpose(3, 1, 0, 2, 4)

@@ -1,0 +1,139 @@
+"""A forked process that computes one rank's share of every pass, and the messages to it."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from gpt2np.runtime.ranks import RankFailedError
+
+if TYPE_CHECKING:
+    import socket  # imported when a worker is forked: most starts need none
+
+MAX_MESSAGE = 1 << 17  # bytes; some 20,000 token ids
+
+_fork = threading.local()  # .is_worker: whether the fork in progress is that of a worker
+
+
+def is_forking_worker() -> bool:
+    """Tell whether the fork in progress on this thread makes a worker."""
+    return getattr(_fork, "is_worker", False)
+
+
+class Worker:
+    """A worker process, seen from the process that forked it."""
+
+    def __init__(self, socket: socket.socket) -> None:
+        self.socket = socket
+        self._pid: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is the worker's first message; 0 if the fork failed."""
+        if self._pid is None:
+            with suppress(ConnectionResetError):  # the worker was killed before its first message
+                self._pid = int(self.socket.recv(MAX_MESSAGE) or 0)
+        return self._pid or 0
+
+    def send(self, message: bytes) -> None:
+        """Send a message; a worker that has ended is left for the barrier to notice.
+
+        Raises:
+            RankFailedError: the system refuses the message.
+        """
+        from socket import MSG_NOSIGNAL
+
+        try:
+            self.socket.send(message, MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        except OSError as error:  # the system's limit may be below MAX_MESSAGE
+            raise RankFailedError(f"can't send a message to another rank: {error}") from error
+
+    def has_ended(self) -> bool:
+        """Tell whether the process has ended."""
+        try:
+            return not self.pid or os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:  # the program has waited for it
+            return True
+
+
+def kill_workers(workers: list[Worker]) -> None:
+    """Kill the processes and empty the list."""
+    while workers:
+        worker = workers[-1]
+        if not worker.has_ended():  # otherwise the pid may be another process's by now
+            os.kill(worker.pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(worker.pid, 0)
+        workers.pop()
+        worker.socket.close()
+
+
+def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -> None:
+    """Fork a process that runs `serve` with its end of a socket, and append it to `workers`.
+
+    The worker is in the list before the fork, so that Ctrl-C can't lose it.
+
+    Raises:
+        RankFailedError: the system refuses to fork.
+    """
+    import socket
+
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_MESSAGE)
+    ours.settimeout(None)  # whatever default timeout the program has set
+    workers.append(Worker(ours))
+    with theirs, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the worker needs no other thread
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        _fork.is_worker = True
+        try:
+            if not os.fork():
+                _serve_and_exit(serve, theirs)
+        except OSError as error:
+            raise RankFailedError(f"can't fork another rank: {error}") from error
+        finally:
+            _fork.is_worker = False
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _serve_and_exit(serve: Callable[[socket.socket], None], socket: socket.socket) -> NoReturn:
+    try:
+        socket = _detach(socket)
+        socket.send(str(os.getpid()).encode())
+        serve(socket)
+    finally:
+        os._exit(0)
+
+
+def _detach(messages: socket.socket) -> socket.socket:
+    """Close all other files, and leave signals and garbage collection to the parent process."""
+    import socket
+
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all processes
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    gc.disable()
+    kept = fcntl.fcntl(messages.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(null, stream)
+    for file in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+        if file > 2 and file != kept:
+            with suppress(OSError):
+                os.close(file)
+    messages = socket.socket(fileno=kept)
+    messages.settimeout(None)
+    return messages
