@@ -1,4 +1,4 @@
-"""GPT-2 from text to text: python examples/forward_in_60_lines.py "Once upon a time" 40"""
+"""Generate text with GPT-2: python examples/forward_in_60_lines.py "Once upon a time" 40"""
 
 import json
 import math
@@ -15,19 +15,19 @@ FOLDER = Path(__file__).parent.parent / "weights"
 W = {name: w.astype(np.float32) for name, w in load_file(FOLDER / "model.safetensors").items()}
 IDS: dict[str, int] = json.loads((FOLDER / "vocab.json").read_text("utf-8"))  # token → id
 RANKS = {m: n for n, m in enumerate((FOLDER / "merges.txt").read_text("utf-8").splitlines())}
-SHOWN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes as themselves
-OTHERS = [byte for byte in range(256) if byte not in SHOWN]  # as letters from U+0100 on
-ALPHABET = [chr(byte if byte in SHOWN else 256 + OTHERS.index(byte)) for byte in range(256)]
-PIECES = r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"  # of ASCII
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # map to themselves
+REST = [byte for byte in range(256) if byte not in PRINTABLE]  # map to U+0100, U+0101, …
+ALPHABET = [chr(b if b in PRINTABLE else 256 + REST.index(b)) for b in range(256)]
+PIECES = r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"  # ASCII only
 
 
 def encode(text: str) -> list[int]:
     ids = []
     for piece in re.findall(PIECES, text, re.ASCII):
         tokens = [ALPHABET[byte] for byte in piece.encode("ascii")]
-        while known := [pair for pair in pairwise(tokens) if " ".join(pair) in RANKS]:
-            place = list(pairwise(tokens)).index(min(known, key=lambda pair: RANKS[" ".join(pair)]))
-            tokens[place : place + 2] = ["".join(tokens[place : place + 2])]
+        while merges := [pair for pair in pairwise(tokens) if " ".join(pair) in RANKS]:
+            i = list(pairwise(tokens)).index(min(merges, key=lambda pair: RANKS[" ".join(pair)]))
+            tokens[i : i + 2] = ["".join(tokens[i : i + 2])]
         ids += [IDS[token] for token in tokens]
     return ids
 
@@ -56,5 +56,5 @@ if __name__ == "__main__":
     ids = encode(sys.argv[1])
     for _ in range(int(sys.argv[2])):
         ids.append(int(forward(ids[-512:])[-1].argmax()))
-    spelled = "".join(list(IDS)[number] for number in ids)
-    print(bytes(map(ALPHABET.index, spelled)).decode(errors="replace"))
+    characters = "".join(list(IDS)[token_id] for token_id in ids)
+    print(bytes(map(ALPHABET.index, characters)).decode(errors="replace"))

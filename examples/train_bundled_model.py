@@ -1,19 +1,19 @@
-"""Train the model that gpt2np bundles: a small GPT-2 on public-domain children's stories.
+"""Train the bundled model: a small GPT-2 on public-domain children's stories.
 
     pip install ".[train]"
     python examples/train_bundled_model.py --stories DIR --work build/bundled --hours 4
 
-DIR holds `train.txt` and `valid.txt`, documents separated by `<|endoftext|>`. The work folder keeps
-the vocabulary and a checkpoint that is replaced every few minutes; the same command goes on from
-it. The learning rate follows the time spent training, not a number of steps, so that the schedule
-ends when the hours are up, however busy the machine is. At the end, and with `--export-only` at any
-time, the model is written to `--out` as a folder that gpt2np and `transformers` load.
+DIR contains `train.txt` and `valid.txt`, documents separated by `<|endoftext|>`. The work folder
+stores the vocabulary and a checkpoint, saved every few minutes; the same command resumes from the
+checkpoint. The learning rate depends on the time spent training instead of the number of steps, so
+the schedule ends after `--hours` on a busy machine, too. At the end (at any time with
+`--export-only`), the model is written to `--out`, a folder for gpt2np and `transformers`.
 
-Recipe: GPT-2's own byte-level BPE with 4,096 tokens learned from the training text; transformers'
-GPT2LMHeadModel; Muon (Jordan 2024; torch.optim.Muon) for the matrices inside the blocks and AdamW
+Recipe: byte-level BPE like GPT-2's, 4,096 tokens trained on the stories; GPT2LMHeadModel of
+`transformers`; Muon (Jordan 2024; torch.optim.Muon) for the matrices inside the blocks and AdamW
 for embeddings, biases and layer norms; a short warm-up, a plateau, then a linear decay to zero;
-gradients clipped at 1; bfloat16 autocast; torch.compile. It runs on a GPU if there is one, else on
-the CPU.
+gradients clipped at 1; bfloat16 autocast; torch.compile. Runs on a GPU if available, else on the
+CPU.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
 END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 4096
 CONTEXT = 512
-QUERY_BLOCK = 64  # rows of the attention matrix computed at once; the masked rest is skipped
+QUERY_BLOCK = 64  # queries computed at once; keys after the block are skipped
 WARMUP_STEPS = 100
 CHECKPOINT_SECONDS = 180
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -52,9 +52,9 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Stage:
-    """Part of the training time: a small model on short windows learns the first things faster."""
+    """A stage of training; a small model on short windows learns faster at first."""
 
-    until: float  # share of the time, from the start, at which this stage ends
+    until: float  # end of the stage as a share of the training time
     layers: int
     window: int  # tokens
 
@@ -63,7 +63,7 @@ STAGES = (Stage(0.15, 2, 128), Stage(0.6, 6, 256), Stage(1.0, 6, CONTEXT))
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside `path`, then rename, so that an interruption never leaves half a file."""
+    """Write a temporary file, then rename it: an interruption never leaves half a file."""
     temporary = path.with_name(path.name + ".part")
     write(temporary)
     temporary.replace(path)
@@ -78,7 +78,7 @@ def read_documents(path: Path) -> list[str]:
 
 
 def learn_vocabulary(documents: list[str], folder: Path) -> None:
-    """Byte-pair merges from `documents`, as GPT-2's two files; end-of-text gets the last id."""
+    """Train byte-pair merges and write GPT-2's two files; end-of-text gets the last id."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -101,13 +101,13 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def encode_documents(tokenizer: Tokenizer, documents: list[str]) -> list[Ids]:
-    """Each document's ids, led by end-of-text."""
+    """Return the ids of each document, after an end-of-text token."""
     encodings = tokenizer.encode_batch(documents)
     return [np.array([VOCAB_SIZE - 1, *encoding.ids], np.int64) for encoding in encodings]
 
 
 def training_rows(documents: list[Ids], window: int, batch: int, seed: int) -> Iterator[Tensor]:
-    """Endless (batch, window + 1) rows of ids: documents shuffled anew in every pass."""
+    """Yield (batch, window + 1) rows of ids forever; every epoch shuffles the documents."""
     rng = np.random.default_rng(seed)
     while True:
         order = rng.permutation(len(documents))
@@ -125,7 +125,7 @@ def training_rows(documents: list[Ids], window: int, batch: int, seed: int) -> I
 def causal_block_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object
 ) -> tuple[Tensor, None]:
-    """Causal attention in blocks of queries: on a CPU about twice as fast as PyTorch's own."""
+    """Causal attention in blocks of queries: twice as fast as PyTorch's on a CPU."""
     outputs = []
     for start in range(0, query.shape[2], QUERY_BLOCK):
         stop = min(start + QUERY_BLOCK, query.shape[2])
@@ -157,8 +157,8 @@ def new_model(args: argparse.Namespace, layers: int) -> GPT2LMHeadModel:
     return model
 
 
-def grown(small: GPT2LMHeadModel, args: argparse.Namespace, layers: int) -> GPT2LMHeadModel:
-    """A deeper model that starts as the small one stacked on itself (Du et al. 2024, G_stack)."""
+def stack_layers(small: GPT2LMHeadModel, args: argparse.Namespace, layers: int) -> GPT2LMHeadModel:
+    """Build a deeper model whose blocks are copies of the small one's (Du et al. 2024, G_stack)."""
     model = new_model(args, layers)
     content = small.state_dict()
     for layer in range(layers):
@@ -169,7 +169,7 @@ def grown(small: GPT2LMHeadModel, args: argparse.Namespace, layers: int) -> GPT2
 
 
 def mean_loss(model: GPT2LMHeadModel, rows: Tensor, first_position: Tensor) -> Tensor:
-    """Mean negative log likelihood (nats per token) of rows[:, 1:] given what precedes them."""
+    """Return the mean negative log likelihood of rows[:, 1:], in nats per token."""
     positions = first_position + torch.arange(rows.shape[1] - 1, device=DEVICE)[None]
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         hidden = model.transformer(rows[:, :-1], position_ids=positions).last_hidden_state
@@ -180,15 +180,15 @@ def mean_loss(model: GPT2LMHeadModel, rows: Tensor, first_position: Tensor) -> T
 def new_optimizers(model: GPT2LMHeadModel, rate: float) -> list[Optimizer]:
     named = list(model.named_parameters())
     matrices = [p for name, p in named if p.ndim == 2 and ".h." in name]
-    others = [p for name, p in named if not (p.ndim == 2 and ".h." in name)]
+    rest = [p for name, p in named if not (p.ndim == 2 and ".h." in name)]
     return [
         torch.optim.Muon(matrices, lr=rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+        torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
     ]
 
 
 def rate_at(progress: float, step: int, decay: float = 0.6) -> float:
-    """Factor on the learning rate: at `step` of a stage, `progress` (0…1) of all time spent."""
+    """Return the learning-rate factor at a stage's `step` and the share `progress` of all time."""
     return min(1.0, (step + 1) / WARMUP_STEPS, (1.0 - progress) / decay)
 
 
@@ -197,9 +197,9 @@ def rate_at(progress: float, step: int, decay: float = 0.6) -> float:
 
 @torch.no_grad()
 def total_bits(model: GPT2LMHeadModel, documents: list[Ids]) -> float:
-    """Bits that all documents need, in float32: a whole window first, then each moved on by half.
+    """Return the bits of all documents in float32: a full window, then windows moved on by half.
 
-    Every document is evaluated on its own and ends with end-of-text, whose bits are counted too.
+    Documents are evaluated separately; each ends with end-of-text, whose bits are included.
     """
     nats = 0.0
     for document in tqdm(documents, desc="valid", disable=None):
@@ -226,14 +226,14 @@ def save_checkpoint(
 
 
 def load_checkpoint(args: argparse.Namespace) -> tuple[GPT2LMHeadModel, dict[str, Any]]:
-    """The model of the work folder's checkpoint and the checkpoint; a new one if there is none."""
+    """Return the checkpoint's model and content, or a new model if there is no checkpoint."""
     path = args.work / "checkpoint.pt"
     if not path.exists():
         return new_model(args, STAGES[0].layers), {"state": {"seconds": 0.0, "tokens": 0}}
     content = torch.load(path, map_location=DEVICE, weights_only=True)
     model = new_model(args, content["layers"])
     model.load_state_dict(content["model"])
-    print(f"going on at {content['state']['tokens'] / 1e6:.1f} M tokens", file=sys.stderr)
+    print(f"resuming at {content['state']['tokens'] / 1e6:.1f} M tokens", file=sys.stderr)
     return model, content
 
 
@@ -243,7 +243,7 @@ def train(args: argparse.Namespace, tokenizer: Tokenizer) -> GPT2LMHeadModel:
     for stage in STAGES:
         if content["state"]["seconds"] < stage.until * args.hours * 3600:
             if model.config.n_layer != stage.layers:
-                model = grown(model, args, stage.layers)
+                model = stack_layers(model, args, stage.layers)
                 content.pop("optimizers", None)
             train_stage(args, stage, model, documents, content)
     return model
@@ -268,7 +268,7 @@ def train_stage(
     documents: list[Ids],
     content: dict[str, Any],
 ) -> None:
-    """Train to the stage's end; `content`, the checkpoint to go on from, is kept current."""
+    """Train to the end of a stage; resume from `content` and update it."""
     optimizers = new_optimizers(model, args.rate)
     for optimizer, saved in zip(optimizers, content.get("optimizers", ()), strict=False):
         optimizer.load_state_dict(saved)
@@ -281,7 +281,7 @@ def train_stage(
         rate = args.rate * rate_at(state["seconds"] / budget, step)
         loss = loss_of(model, rows, torch.randint(CONTEXT - stage.window + 1, (1,), device=DEVICE))
         take_step(model, loss, optimizers, rate)
-        started = started or time.monotonic()  # the first step compiles: not the schedule's time
+        started = started or time.monotonic()  # exclude compilation, in the first step
         state["seconds"] = before + time.monotonic() - started
         state["tokens"] += rows.shape[0] * stage.window
         average += (0.02 if average else 1.0) * (loss.item() - average)
@@ -299,7 +299,7 @@ def train_stage(
 
 
 def export(args: argparse.Namespace, model: GPT2LMHeadModel, tokenizer: Tokenizer) -> None:
-    """Write the folder that gpt2np bundles, then report on the rounded weights it holds."""
+    """Write the model folder, then evaluate its rounded weights."""
     args.out.mkdir(parents=True, exist_ok=True)
     tensors = {k: v.half().contiguous().cpu() for k, v in model.transformer.state_dict().items()}
     metadata = {"format": "pt"}
@@ -328,19 +328,26 @@ def export(args: argparse.Namespace, model: GPT2LMHeadModel, tokenizer: Tokenize
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--stories", type=Path, required=True, help="has train.txt, valid.txt")
-    parser.add_argument("--work", type=Path, default=Path("build/bundled"), help="checkpoints")
-    parser.add_argument("--out", type=Path, default=Path("weights"), help="where the model goes")
-    parser.add_argument("--hours", type=float, default=4.0, help="training time, with resumes")
+    parser.add_argument(
+        "--stories", type=Path, required=True, help="folder with train.txt and valid.txt"
+    )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        default=Path("build/bundled"),
+        help="folder for the vocabulary and the checkpoint",
+    )
+    parser.add_argument("--out", type=Path, default=Path("weights"), help="output folder")
+    parser.add_argument("--hours", type=float, default=4.0, help="total training time")
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--batch", type=int, default=4096, help="tokens per step")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
-    parser.add_argument("--export-only", action="store_true", help="write the last checkpoint")
+    parser.add_argument("--export-only", action="store_true", help="export the last checkpoint")
     args = parser.parse_args()
 
     if args.export_only and not (args.work / "checkpoint.pt").exists():
-        parser.error(f"there is no checkpoint in {args.work}")
+        parser.error(f"no checkpoint in {args.work}; train first")
     torch.manual_seed(0)
     args.work.mkdir(parents=True, exist_ok=True)
     if not (args.work / "merges.txt").exists():

@@ -4,26 +4,26 @@
     lm = gpt2np.load("bundled")
     print(lm.generate("Once upon a time", max_new_tokens=50, seed=1).text)
 
-load                  a model's name or folder → a LanguageModel
+load                  model name or folder → LanguageModel
 LanguageModel         text in, text out: generate, stream, generate_batch, score
-Completion            what came of a prompt
-TextStream            a text that is being written
-GenerationOptions     how to continue a text
-Tokenizer             text ↔ ids
-GPT2, GPT2Config      ids → logits; the hook's points are listed in gpt2np.model.gpt2
-KVCache               what a sequence has seen
-trace                 a prompt's inner arrays; more in gpt2np.interp
-Trace                 name → array
-GPT2NPError           what is raised on purpose, with children that gpt2np.errors shows
+Completion            the result of a generation
+TextStream            a continuation in progress
+GenerationOptions     how to continue a prompt
+Tokenizer             text ↔ token ids
+GPT2, GPT2Config      token ids → logits; gpt2np.model.hooks lists the hook points
+KVCache               keys and values of one sequence
+trace                 the inner arrays of a forward pass; more in gpt2np.interp
+Trace                 hook point → array
+GPT2NPError           base class of all errors; gpt2np.errors lists its children
 
-They are imported when they are first used, so that `import gpt2np` costs nothing.
+A name is imported on first use, so that `import gpt2np` is fast.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # importing typing takes longer than all of this module
+TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
     from gpt2np.checkpoint.config import GPT2Config as GPT2Config
     from gpt2np.errors import CheckpointError as CheckpointError
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME_OF = {
+_MODULE_OF = {
     "Completion": "generation.streaming",
     "LanguageModel": "language_model",
     "TextStream": "generation.streaming",
@@ -65,9 +65,9 @@ _HOME_OF = {
     "Tokenizer": "tokenizer",
 }
 
-_ROOMS = ("hub", "model", "tokenizer", "generation", "interp", "evaluation", "explain")
+_SUBPACKAGES = ("hub", "model", "tokenizer", "generation", "interp", "evaluation", "explain")
 
-__all__ = [*_HOME_OF, "load"]
+__all__ = [*_MODULE_OF, "load"]
 
 
 def __dir__() -> list[str]:
@@ -77,8 +77,8 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     if name == "load":
         return import_module("gpt2np.language_model").LanguageModel.load
-    if name in _HOME_OF:
-        return getattr(import_module(f"gpt2np.{_HOME_OF[name]}"), name)
-    if name in _ROOMS:
+    if name in _MODULE_OF:
+        return getattr(import_module(f"gpt2np.{_MODULE_OF[name]}"), name)
+    if name in _SUBPACKAGES:
         return import_module(f"gpt2np.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

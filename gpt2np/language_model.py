@@ -109,16 +109,15 @@ class LanguageModel:
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
-            InvalidArgumentError: the draft model has a different vocabulary, or `processes` is
-                less than 1.
+            InvalidArgumentError: the draft model has another vocabulary, or processes is below 1.
         """
         source = find_model(model)
         if source.fallback_reason:
             warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
         config = read_generation_config(source.folder)
         if config.ignored:
-            message = f"{source.name}: {GENERATION_CONFIG_FILE} sets {', '.join(config.ignored)}, "
-            warnings.warn(f"{message}which gpt2np ignores", stacklevel=2)
+            ignored = f"{GENERATION_CONFIG_FILE} sets {', '.join(config.ignored)}"
+            warnings.warn(f"{source.name}: {ignored}, which gpt2np ignores", stacklevel=2)
         lm = cls(
             GPT2.from_folder(source.folder, dtype),
             Tokenizer.load(source.folder),
@@ -169,9 +168,9 @@ class LanguageModel:
     ) -> list[Completion]:
         """Continue several prompts in batches; the results are those of `generate`.
 
-        Prompt i has the seed `seed + i × num_return_sequences`, so that `generate` can reproduce
-        it. At most sixteen texts run at a time, fewer of large models. Beam search takes one prompt
-        at a time.
+        With n continuations per prompt, continuation j of prompt i has the seed `seed + i × n + j`,
+        so that `generate` can reproduce it. At most sixteen texts run at a time, fewer of large
+        models. Beam search takes one prompt at a time.
 
         Args:
             prompts: texts or ids.
@@ -184,13 +183,8 @@ class LanguageModel:
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
-        results: list[Completion | list[TextStream]] = []
         resolved = self._resolve_each(prompts, per_prompt_options, options)
-        for prompt, chosen in zip(prompts, resolved, strict=True):
-            if chosen.num_beams > 1:
-                results.append(self._beam_completion(prompt, chosen))
-            else:
-                results.append(self._start_streams(prompt, chosen))
+        results = [self._start(*pair) for pair in zip(prompts, resolved, strict=True)]
         stream_lists = [result if isinstance(result, list) else [] for result in results]
         try:
             run_streams([stream for streams in stream_lists for stream in streams])
@@ -297,6 +291,12 @@ class LanguageModel:
             resolved.append(self.resolve_options(**given))
             seed += resolved[-1].n_drawn
         return resolved
+
+    def _start(self, prompt: Prompt, options: GenerationOptions) -> Completion | list[TextStream]:
+        """Complete a prompt by beam search, or start its streams."""
+        if options.num_beams > 1:
+            return self._beam_completion(prompt, options)
+        return self._start_streams(prompt, options)
 
     def _start_streams(self, prompt: Prompt, options: GenerationOptions) -> list[TextStream]:
         text, ids = self._read_prompt(prompt)

@@ -1,11 +1,11 @@
-"""What the tests share: the data, reference models, tables shown at the end of a run."""
+"""Shared fixtures: test data, reference models, tables printed at the end of a run."""
 
 import os
 from collections import defaultdict
 from pathlib import Path
 
-# Threads without work are to sleep: by default OpenBLAS's spin in the way of torch's, and those in
-# the way of all else. Both libraries read it once, when they are imported.
+# Let idle threads sleep: by default, those of OpenBLAS and torch spin and slow each other down.
+# Both libraries read the variables when they are imported.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
@@ -14,7 +14,7 @@ from helpers.paths import CHECKOUT, DATA
 from helpers.references import save_reference
 from hypothesis import HealthCheck, settings
 
-# The same examples in each run, however slow the machine: what fails fails again. For others:
+# Use the same examples in every run, so that failures are repeatable. For random examples:
 # `pytest --hypothesis-profile default`.
 settings.register_profile(
     "repeatable",
@@ -29,7 +29,7 @@ _tables: dict[str, list[str]] = defaultdict(list)
 
 @pytest.fixture(scope="session")
 def data() -> Path:
-    """The folder of GPT-2's vocabulary, multilingual text and stories."""
+    """Folder with GPT-2's vocabulary, multilingual text and stories."""
     if not DATA.is_dir():
         pytest.skip(f"no test data at {DATA}; set GPT2NP_TEST_DATA to the folder that holds it")
     return DATA
@@ -47,7 +47,7 @@ def bundled() -> Path:
 
 @pytest.fixture
 def show(request):
-    """show(title, line): a line of a table that is printed when all tests are done."""
+    """show(title, line): add a line to a table that is printed at the end of the run."""
     return lambda title, line: _tables[title].append(line)
 
 
@@ -60,7 +60,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """A folder with a tiny random model (V 211, context 48), and transformers' model of it."""
+    """(folder of a tiny random model with V 211 and context 48, the same model of transformers)."""
     folder = tmp_path_factory.mktemp("tiny")
     shape = {"vocab_size": 211, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
     return folder, save_reference(folder, spread=0.2, **shape)

@@ -48,7 +48,7 @@ class Checkpoint:
 
     @property
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name → shape of the weights that the config requires, in the order of the forward pass."""
+        """Name → shape of the weights that the config requires, in the forward pass's order."""
         shapes = weight_shapes(self.config)
         if self.has_no_biases:
             shapes = {name: shape for name, shape in shapes.items() if not is_bias(name)}

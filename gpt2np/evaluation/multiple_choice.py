@@ -3,8 +3,8 @@
 The score of an answer is the sum of its log probabilities (lm-evaluation-harness's acc), the sum
 divided by the answer's length in characters (the harness's acc_norm), or in bytes (acc_bytes).
 
-A line of a file is {"context": …, "choices": [string, …], "answer": index from 0}, or a record of
-HellaSwag, ARC or PIQA as published. For the latter, the context is worded as in the harness's tasks.
+A line of a file is {"context": …, "choices": [string, …], "answer": index from 0}, or a published
+record of HellaSwag, ARC or PIQA, whose context is worded as in the harness's tasks.
 """
 
 from __future__ import annotations

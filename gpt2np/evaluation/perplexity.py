@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -36,8 +36,11 @@ from gpt2np.language_model import LanguageModel
 
 
 @dataclass(frozen=True)
-class TextCounts:
-    """The size of a text in several units.
+class Perplexity(PerUnitResult):
+    """Perplexity per token, word, byte and character.
+
+    Words, bytes and characters are those of the whole text; the few tokens that are not scored
+    count with the mean of the scored tokens.
 
     Attributes:
         documents: number of documents.
@@ -45,23 +48,6 @@ class TextCounts:
         words: number of runs of non-white-space characters.
         characters: number of Unicode characters.
         bytes: number of bytes in UTF-8.
-    """
-
-    documents: int
-    tokens: int
-    words: int
-    characters: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Perplexity(TextCounts, PerUnitResult):
-    """Perplexity per token, word, byte and character.
-
-    Words, bytes and characters are those of the whole text; the few tokens that are not scored
-    count with the mean of the scored tokens.
-
-    Attributes (besides those of `TextCounts`):
         context: window size in tokens.
         stride: distance of the windows in tokens.
         counted: number of scored tokens.
@@ -69,6 +55,11 @@ class Perplexity(TextCounts, PerUnitResult):
         guide_mean: mean negative log probability with the guide's weights; see `in_guide`.
     """
 
+    documents: int
+    tokens: int
+    words: int
+    characters: int
+    bytes: int
     context: int
     stride: int
     counted: int
@@ -155,15 +146,9 @@ def perplexity(
         np.array([*prefix, *lm.tokenizer.encode(text, disallowed_special=())], np.int64)
         for text in documents
     ]
-    counts = TextCounts(
-        documents=len(documents),
-        tokens=sum(len(ids) - len(prefix) for ids in encoded),
-        words=sum(len(text.split()) for text in documents),
-        characters=sum(map(len, documents)),
-        bytes=sum(len(text.encode()) for text in documents),
-    )
+    n_tokens = sum(len(ids) - len(prefix) for ids in encoded)
     counted = sum(strided_count(len(ids), context, stride) for ids in encoded)
-    if not counts.tokens:
+    if not n_tokens:
         raise InvalidArgumentError("there is no text; give a file that is not empty")
     if not counted:
         raise InvalidArgumentError(
@@ -172,7 +157,11 @@ def perplexity(
         )
     log_probability, guide_mean = _score(lm, encoded, context, stride, on_progress)
     return Perplexity(
-        **asdict(counts),
+        documents=len(documents),
+        tokens=n_tokens,
+        words=sum(len(text.split()) for text in documents),
+        characters=sum(map(len, documents)),
+        bytes=sum(len(text.encode()) for text in documents),
         context=context,
         stride=stride,
         counted=counted,

@@ -71,8 +71,8 @@ def process_logits(
 ) -> Array:
     """Apply every bias, penalty and ban of `options`, and the constraint, to logits (V,).
 
-    Returns the input array itself if there is nothing to apply. `options.bad_words` is not used:
-    `LanguageModel` adds the ids of those texts to `bad_words_ids`.
+    Returns the input array itself if there is nothing to apply. `options.bad_words` has no effect:
+    `LanguageModel` encodes these texts and adds their ids to `bad_words_ids`.
 
     Raises:
         InvalidArgumentError: every token is ruled out.

@@ -46,7 +46,7 @@ class RunningSequence:
         cache: keys and values of the ids that the model has computed.
         rng: the sequence's own random numbers.
         constraint: state of the constraint on the text; None for no constraint.
-        shared_prefix: prefix that is computed once for several sequences; None after the first step.
+        shared_prefix: prefix that several sequences compute once; None after the first step.
         speculation: how draft tokens are proposed; None for no drafts.
         listener: receives every new id.
         ids: the generated ids, including the one that ended the sequence.

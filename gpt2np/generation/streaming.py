@@ -223,5 +223,5 @@ def pick_best(streams: Sequence[TextStream]) -> Completion:
     options = streams[0].sequence.options
     if options.best_of is not None:
         streams = sorted(streams, key=lambda stream: stream.sequence.mean_logprob, reverse=True)
-    first, *others = (stream.completion for stream in streams[: options.num_return_sequences])
-    return replace(first, alternatives=tuple(others))
+    first, *alternatives = (stream.completion for stream in streams[: options.num_return_sequences])
+    return replace(first, alternatives=tuple(alternatives))

@@ -11,9 +11,9 @@ Predicate = Callable[[Any], bool]
 
 
 def normalize_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the values of all options, by name, and return those in another form.
+    """Check all options, name → value, and return the lists among them as tuples.
 
-    Lists become tuples, and a single stop text a tuple of one, so that options are hashable.
+    Tuples make options hashable. A single stop text becomes a tuple of one.
 
     Raises:
         InvalidArgumentError: a value is out of its range, or two values contradict each other.

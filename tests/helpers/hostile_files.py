@@ -1,4 +1,4 @@
-"""Checkpoints that are broken on purpose, each in its own way, and what should be said of them."""
+"""Hand-made broken checkpoints, and the error message expected for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LN_F, WTE, WPE = "transformer.ln_f.bias", "transformer.wte.weight", "transformer
 C_ATTN, C_FC = "transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_fc.weight"
 
 SHAPE = {"vocab_size": 13, "n_positions": 6, "n_embd": 8, "n_layer": 2, "n_head": 2}
-"""Of the checkpoints that are broken: so small that a few thousand bytes are all of it."""
+"""Shape of the checkpoints to break: a few thousand bytes in all."""
 
 Change = Callable[[Path], Any]
 
@@ -32,11 +32,11 @@ class Hostile:
     """A way to break a folder.
 
     Attributes:
-        change: does it.
-        message: what the error says, a regular expression; None if the folder should load.
-        base: which folder is broken: "float32", "float16" (which is sharded) or "bfloat16".
-        error: the class of the error.
-        whole: whether a tokenizer and a generation config belong to it.
+        change: function that breaks a folder.
+        message: regular expression for the error message; None if the folder should load.
+        base: the checkpoint to break: "float32", "float16" (sharded) or "bfloat16".
+        error: name of the error's class.
+        whole: whether tokenizer and generation config are loaded, too.
     """
 
     change: Change
@@ -50,7 +50,7 @@ class Hostile:
 
 
 def parts(path: Path) -> tuple[dict[str, Any], bytes]:
-    """A safetensors file's header and the bytes after it."""
+    """Split a safetensors file into the parsed header and the bytes after the header."""
     content = path.read_bytes()
     (size,) = struct.unpack("<Q", content[:8])
     return json.loads(content[8 : 8 + size]), content[8 + size :]
@@ -69,7 +69,7 @@ def cut(size: int) -> Change:
 
 
 def header_text(change: Callable[[bytes], bytes]) -> Change:
-    """Change the header's JSON as text."""
+    """Change the text of the header's JSON."""
 
     def apply(folder: Path) -> None:
         header, body = parts(folder / WEIGHTS)
@@ -78,7 +78,7 @@ def header_text(change: Callable[[bytes], bytes]) -> Change:
     return apply
 
 
-def replaced(old: str, new: str) -> Change:
+def remap_tensor(old: str, new: str) -> Change:
     def change(header: bytes) -> bytes:
         assert old.encode() in header
         return header.replace(old.encode(), new.encode(), 1)
@@ -87,7 +87,7 @@ def replaced(old: str, new: str) -> Change:
 
 
 def header(change: Callable[[dict[str, Any]], Any], more: bytes = b"") -> Change:
-    """Change the header as parsed; `more` follows the tensors' bytes."""
+    """Change the parsed header; append `more` to the tensors' bytes."""
 
     def apply(folder: Path) -> None:
         content, body = parts(folder / WEIGHTS)
@@ -98,7 +98,7 @@ def header(change: Callable[[dict[str, Any]], Any], more: bytes = b"") -> Change
 
 
 def entry(name: str, **values: Any) -> Change:
-    """Change what the header says of one tensor."""
+    """Change a tensor's entry in the header."""
     return header(lambda content: content[name].update(values))
 
 
@@ -107,7 +107,7 @@ def renamed(name: str, new: str) -> Change:
 
 
 def added(name: str, dtype: str = "F32", size: int = 4) -> Change:
-    """One more tensor, of `size` bytes."""
+    """Add a tensor of `size` bytes."""
 
     def apply(folder: Path) -> None:
         content, body = parts(folder / WEIGHTS)
@@ -119,7 +119,7 @@ def added(name: str, dtype: str = "F32", size: int = 4) -> Change:
 
 
 def tensors(change: Callable[[dict[str, np.ndarray]], Any]) -> Change:
-    """Change the tensors, in a file that is well-formed again."""
+    """Change the tensors; the file stays well-formed."""
     from safetensors.numpy import load_file, save_file
 
     def apply(folder: Path) -> None:
@@ -131,7 +131,7 @@ def tensors(change: Callable[[dict[str, np.ndarray]], Any]) -> Change:
 
 
 def many_tensors(count: int, **config: Any) -> Change:
-    """Beside the others `count` tensors that have no bytes."""
+    """Add `count` empty tensors."""
 
     def add(content: dict[str, Any]) -> None:
         end = max(stored["data_offsets"][1] for name, stored in content.items() if name[0] != "_")
@@ -141,10 +141,10 @@ def many_tensors(count: int, **config: Any) -> Change:
     return lambda folder: (header(add)(folder), configured(**config)(folder))
 
 
-def swap(content: dict[str, Any], one: str, other: str, *keys: str) -> None:
+def swap(content: dict[str, Any], first: str, second: str, *keys: str) -> None:
     for key in keys:
-        a, b = content[one][key], content[other][key]
-        content[one][key], content[other][key] = b, a
+        a, b = content[first][key], content[second][key]
+        content[first][key], content[second][key] = b, a
 
 
 # Files of JSON -------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def json_file(file: str, change: Callable[[dict[str, Any]], Any]) -> Change:
 
 
 def with_member(text: str, file: str = CONFIG) -> Change:
-    """Put a member before all others into a JSON object, as it is written."""
+    """Insert the text of a member at the start of a JSON object."""
 
     def apply(folder: Path) -> None:
         (folder / file).write_text("{" + text + "," + (folder / file).read_text().strip()[1:])
@@ -173,7 +173,7 @@ def with_member(text: str, file: str = CONFIG) -> Change:
 
 
 def instead_of_value(name: str, text: str) -> Change:
-    """Give a value of the config as it is written, in place of the one that was there."""
+    """Replace a value of the config by the text of another value."""
 
     def apply(folder: Path) -> None:
         json_file(CONFIG, lambda content: content.pop(name, None))(folder)
@@ -190,8 +190,8 @@ def encoded(encoding: str) -> Change:
     return apply
 
 
-def placed(name: str, shard: Any) -> Change:
-    """The index places a tensor elsewhere."""
+def map_tensor(name: str, shard: Any) -> Change:
+    """Map a tensor to another shard in the index."""
     return json_file(INDEX, lambda content: content["weight_map"].update({name: shard}))
 
 
@@ -202,7 +202,7 @@ def one_shard(shard: Any) -> Change:
     )
 
 
-# Files that are none -------------------------------------------------------------------------
+# Paths that are not regular files ------------------------------------------------------------
 
 
 def fifo(path: Path) -> None:
@@ -235,7 +235,7 @@ def empty(path: Path) -> None:
 
 
 class Bomb:
-    """Pickled: whoever opens it runs this."""
+    """An object whose pickle creates a folder when it is loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, ("opened-a-pickle",)
@@ -245,7 +245,7 @@ PICKLE = pickle.dumps({"wte.weight": Bomb()})
 
 
 def pickled(*files: str) -> Change:
-    """Nothing but pickles in place of the weights."""
+    """Replace the weights by pickles."""
 
     def apply(folder: Path) -> None:
         (folder / WEIGHTS).unlink()
@@ -269,7 +269,7 @@ def on_shard(change: Callable[[Path], Any]) -> Change:
 
 
 def linked_elsewhere(folder: Path) -> None:
-    """As the Hugging Face cache keeps its files, snapshots/…/config.json → ../../blobs/…"""
+    """Link the files as in the Hugging Face cache: snapshots/…/config.json → ../../blobs/…"""
     blobs = folder.with_name(folder.name + "-blobs")
     blobs.mkdir()
     for file in list(folder.iterdir()):
@@ -278,7 +278,7 @@ def linked_elsewhere(folder: Path) -> None:
 
 
 def outside(shard: str) -> Change:
-    """The index names a file that exists and would fit, but elsewhere."""
+    """Map tensors to a matching file in another folder."""
 
     def apply(folder: Path) -> None:
         (folder / "sub").mkdir()
@@ -290,8 +290,8 @@ def outside(shard: str) -> Change:
             INDEX,
             lambda content: content.update(
                 weight_map={
-                    tensor: shard.format(name=name, parent=folder.parent) if held == name else held
-                    for tensor, held in content["weight_map"].items()
+                    tensor: shard.format(name=name, parent=folder.parent) if file == name else file
+                    for tensor, file in content["weight_map"].items()
                 }
             ),
         )(folder)
@@ -299,8 +299,8 @@ def outside(shard: str) -> Change:
     return apply
 
 
-def held_twice(folder: Path) -> None:
-    """The second shard holds the first one's tensors, too; the index doesn't say so."""
+def duplicate_tensors(folder: Path) -> None:
+    """Add the first shard's tensors to the second shard, but not to the index."""
     from safetensors.numpy import load_file, save_file
 
     first, second = shard_of(folder, 0), shard_of(folder, 1)
@@ -308,7 +308,7 @@ def held_twice(folder: Path) -> None:
 
 
 def many_shards(folder: Path) -> None:
-    """Each with a header as large as is allowed that holds nothing, and all one file."""
+    """Make a thousand shards, links to one file with an empty header of the maximum size."""
     content = json.dumps({"__metadata__": {"x": "y" * ALLOWED}}).encode()
     (folder / "blob").write_bytes(assemble(content))
     names = {f"t{number}": f"s{number}.safetensors" for number in range(1000)}
@@ -318,7 +318,7 @@ def many_shards(folder: Path) -> None:
 
 
 def sparse(folder: Path) -> None:
-    """A model of 16 gigabytes, which takes no place on the disk."""
+    """Make a model of 16 gigabytes as a sparse file."""
     rows = 1 << 30
     configured(vocab_size=rows)(folder)
     content, body = parts(folder / WEIGHTS)
@@ -341,7 +341,7 @@ def sparse(folder: Path) -> None:
 
 DAMAGED = "damaged or not a safetensors file"
 NOT_JSON = r"config\.json is damaged"
-ALLOWED = SMALL_JSON_BYTES - 200  # bytes, of a header or config
+ALLOWED = SMALL_JSON_BYTES - 200  # size of a header or config within the limit
 EMPTY = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 NASTY = "evil\x1b[31m\nERROR\r\x07\u202e"
 
@@ -397,19 +397,19 @@ HAND_MADE: dict[str, Hostile] = {
         raw(assemble(b'{"\xf0\x9f\xa6\x8a":"' + b"\\n" * (ALLOWED // 2) + b'"}')), DAMAGED
     ),
     "key twice": Hostile(
-        replaced(
+        remap_tensor(
             f'"{LN_F}"', f'"{LN_F}": {{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}, "{LN_F}"'
         ),
         "duplicate key",
     ),
     "key twice, once escaped": Hostile(
-        replaced(
+        remap_tensor(
             f'"{LN_F}"',
             f'"\\u0074{LN_F[1:]}": {{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}, "{LN_F}"',
         ),
         "duplicate key",
     ),
-    "shape twice": Hostile(replaced('"shape": [', '"shape": [1], "shape": ['), DAMAGED),
+    "shape twice": Hostile(remap_tensor('"shape": [', '"shape": [1], "shape": ['), DAMAGED),
     "tensor a list": Hostile(header(lambda content: content.update({LN_F: [1]})), DAMAGED),
     "tensor without a dtype": Hostile(header(lambda content: content[LN_F].pop("dtype")), DAMAGED),
     "no offsets": Hostile(header(lambda content: content[LN_F].pop("data_offsets")), DAMAGED),
@@ -428,7 +428,7 @@ HAND_MADE: dict[str, Hostile] = {
     "offsets texts": Hostile(entry(LN_F, data_offsets=["0", "32"]), DAMAGED),
     "offsets null": Hostile(entry(LN_F, data_offsets=None), DAMAGED),
     "offsets of 5000 digits": Hostile(
-        replaced('_offsets": [0', '_offsets": [' + "9" * 5000), DAMAGED
+        remap_tensor('_offsets": [0', '_offsets": [' + "9" * 5000), DAMAGED
     ),
     "offsets out of the file": Hostile(
         header(lambda content: content[LN_F].update(data_offsets=[10**6, 10**6 + 32])), DAMAGED
@@ -519,7 +519,7 @@ HAND_MADE: dict[str, Hostile] = {
     "20,000 tensors": Hostile(many_tensors(20_000), "and 19994 more"),
     "20,000 tensors, as many layers": Hostile(many_tensors(20_000, n_layer=20_001), "more"),
     "20,000 tensors, 18,000 layers": Hostile(many_tensors(20_000, n_layer=18_000), "more"),
-    # weights that are no numbers are loaded; that logits are none either is told when they are
+    # NaN and infinite weights load; the error comes with the logits
     "weights nan": Hostile(
         tensors(lambda t: t.update({LN_F: np.full(8, np.nan, np.float32)})), None
     ),
@@ -632,28 +632,30 @@ HAND_MADE: dict[str, Hostile] = {
         "does not contain it",
         "float16",
     ),
-    "tensor in two shards": Hostile(held_twice, "is in two shards", "float16"),
+    "tensor in two shards": Hostile(duplicate_tensors, "is in two shards", "float16"),
     "tensor in another shard": Hostile(
-        lambda folder: placed(WTE, shard_of(folder, -1).name)(folder),
+        lambda folder: map_tensor(WTE, shard_of(folder, -1).name)(folder),
         "does not contain it",
         "float16",
     ),
     "tensor in no shard": Hostile(
-        lambda folder: placed("x\x1b[0m\n", shard_of(folder).name)(folder),
+        lambda folder: map_tensor("x\x1b[0m\n", shard_of(folder).name)(folder),
         r"maps x\\x1b\[0m\\n to .* does not contain it",
         "float16",
     ),
-    "shard a number": Hostile(placed(WTE, 1), "mapped to 1;", "float16"),
-    "shard null": Hostile(placed(WTE, None), "mapped to None;", "float16"),
+    "shard a number": Hostile(map_tensor(WTE, 1), "mapped to 1;", "float16"),
+    "shard null": Hostile(map_tensor(WTE, None), "mapped to None;", "float16"),
     "shard a list": Hostile(
-        placed(NASTY, ["a.safetensors"]), r"evil\\x1b.* is mapped to", "float16"
+        map_tensor(NASTY, ["a.safetensors"]), r"evil\\x1b.* is mapped to", "float16"
     ),
-    "shard without a name": Hostile(placed(WTE, ""), "mapped to '';", "float16"),
-    "shard .": Hostile(placed(WTE, "."), r"mapped to '\.';", "float16"),
-    "shard ..": Hostile(placed(WTE, ".."), r"mapped to '\.\.';", "float16"),
-    "shard is the index": Hostile(placed(WTE, INDEX), "mapped to", "float16"),
-    "shard is the config": Hostile(placed(WTE, CONFIG), "mapped to 'config.json'", "float16"),
-    "shard is a pickle's name": Hostile(placed(WTE, "pytorch_model.bin"), "mapped to", "float16"),
+    "shard without a name": Hostile(map_tensor(WTE, ""), "mapped to '';", "float16"),
+    "shard .": Hostile(map_tensor(WTE, "."), r"mapped to '\.';", "float16"),
+    "shard ..": Hostile(map_tensor(WTE, ".."), r"mapped to '\.\.';", "float16"),
+    "shard is the index": Hostile(map_tensor(WTE, INDEX), "mapped to", "float16"),
+    "shard is the config": Hostile(map_tensor(WTE, CONFIG), "mapped to 'config.json'", "float16"),
+    "shard is a pickle's name": Hostile(
+        map_tensor(WTE, "pytorch_model.bin"), "mapped to", "float16"
+    ),
     "shard in the parent folder": Hostile(
         outside("../{name}"), r"mapped to '\.\./model", "float16"
     ),
@@ -663,13 +665,13 @@ HAND_MADE: dict[str, Hostile] = {
     "shard in a subfolder": Hostile(outside("sub/{name}"), "mapped to 'sub/", "float16"),
     "shard down and up again": Hostile(outside("sub/../../{name}"), "mapped to 'sub/", "float16"),
     "shard with a zero byte": Hostile(
-        placed(WTE, "a\0.safetensors"), r"mapped to 'a\\x00", "float16"
+        map_tensor(WTE, "a\0.safetensors"), r"mapped to 'a\\x00", "float16"
     ),
     "shard with a line's end": Hostile(
-        placed(WTE, "a\n.safetensors"), r"mapped to 'a\\n", "float16"
+        map_tensor(WTE, "a\n.safetensors"), r"mapped to 'a\\n", "float16"
     ),
     "shard with a name of 1 MB": Hostile(
-        placed(WTE, "x" * 1_000_000 + ".safetensors"), "xxx", "float16"
+        map_tensor(WTE, "x" * 1_000_000 + ".safetensors"), "xxx", "float16"
     ),
     "50,000 shards": Hostile(
         json_file(
@@ -689,7 +691,7 @@ HAND_MADE: dict[str, Hostile] = {
     ),
 }
 
-for _depth in (900, 940, 960, 970, 980, 990):  # near Python's limit of 1000 calls
+for _depth in (900, 940, 960, 970, 980, 990):  # near Python's recursion limit of 1000
     _nested = "[" * _depth + "]" * _depth
     HAND_MADE |= {
         f"layers a list, {_depth} deep": Hostile(

@@ -1,7 +1,7 @@
-"""A server on loopback that answers as huggingface.co does, as far as huggingface_hub asks.
+"""A local imitation of huggingface.co with everything that huggingface_hub requests.
 
-Model info, file tree and files by revision; large files lie on another host, to which it redirects;
-private, gated and renamed repositories; and, when told to, every kind of trouble.
+Serves model info, file trees and files by revision, redirects large files to another host, has
+private, gated and renamed repositories, and simulates network trouble on demand.
 """
 
 import hashlib
@@ -14,19 +14,25 @@ from dataclasses import dataclass, field
 from functools import cache
 from urllib.parse import unquote
 
-LARGE = ".safetensors"  # files with this suffix lie on the other host
+LARGE = ".safetensors"  # suffix of the files on the other host
 
 
 @dataclass
 class Repository:
-    """revisions: branch or tag → {file: bytes}. The rest says what keeps one from having them."""
+    """A model repository.
+
+    Attributes:
+        revisions: branch or tag → {file: bytes}.
+        token: token of a private repository.
+        error: status and headers of every answer, such as those of a gated repository.
+    """
 
     revisions: dict
     token: str | None = None
-    error: tuple[int, dict] | None = None  # status and headers of every answer
+    error: tuple[int, dict] | None = None
 
     def commit(self, revision):
-        """The commit that a branch, a tag, a commit or the beginning of one means, or None."""
+        """Resolve a branch, tag, commit or abbreviated commit to a commit, or None."""
         commits = {name: _commit_of(name) for name in self.revisions}
         if revision in commits:
             return commits[revision]
@@ -39,7 +45,7 @@ class Repository:
 
 @cache
 def _sha256(content):
-    """Python remembers the hash of a bytes object, by which it is found again."""
+    """Return the SHA-256; the cache is fast because Python caches the hash of bytes."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -49,12 +55,16 @@ def _commit_of(revision):
 
 @dataclass
 class Trouble:
-    """What goes wrong with large files.
+    """Simulated network trouble.
 
-    cut: the connection breaks after so many bytes, in the first `times` answers. stall: no more
-    comes after so many bytes, until the server ends. damage: the last byte is wrong, in the first
-    `times` answers. ranges: whether Range is understood. delay: seconds before every answer.
-    refused: the name of a small file that is not given.
+    Attributes:
+        cut: close the connection after this number of bytes of a large file.
+        stall: send no more bytes after this number until the server stops.
+        damage: change the last byte of a large file.
+        times: number of answers affected by the above.
+        ranges: whether the server supports the Range header.
+        delay: seconds to wait before every answer.
+        refused: name of a small file that is answered with status 403.
     """
 
     cut: int | None = None
@@ -74,7 +84,7 @@ class Hub:
 
     def __post_init__(self):
         self.requests = []  # "GET /path", …
-        self.headers = []  # of the same requests
+        self.headers = []  # headers of `requests`
         self._ended = threading.Event()
         hub = self
 
@@ -98,16 +108,16 @@ class Hub:
         self.server.server_close()
 
     def forget(self):
-        """Forget which requests there were."""
+        """Clear the recorded requests."""
         self.requests.clear()
         self.headers.clear()
 
     def fetched(self):
-        """The names of the files that were asked for."""
+        """Return the names of the requested files."""
         return {r.rpartition("/")[2] for r in self.requests if "/resolve/" in r}
 
     def large_requests(self):
-        """The Range of each request for the content of a large file, None where it had none."""
+        """Return the Range header of each request for a large file, None where absent."""
         return [
             headers["Range"]
             for request, headers in zip(self.requests, self.headers, strict=True)
@@ -115,7 +125,7 @@ class Hub:
         ]
 
     def answer(self, request):
-        """Answer a request, and keep it."""
+        """Record and answer a request."""
         self.requests.append(f"{request.command} {request.path}")
         self.headers.append(request.headers)
         time.sleep(self.trouble.delay)
@@ -124,8 +134,8 @@ class Hub:
             return self._send_large(request, path.rpartition("/")[2])
         for old, new in self.renamed.items():
             if re.match(rf"(/api/models)?/{old}(/|$)", path):
-                there = request.path.replace(f"/{old}", f"/{new}", 1)
-                return self._send(request, 307, {"Location": there})
+                target = request.path.replace(f"/{old}", f"/{new}", 1)
+                return self._send(request, 307, {"Location": target})
         is_api = path.startswith("/api/models/")
         name, _, rest = (
             path.removeprefix("/api/models")

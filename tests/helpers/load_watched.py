@@ -1,9 +1,8 @@
-"""Load folders one after another and report what came of each: a program for a process of its own.
+"""Load folders one after another and report the outcomes; run as a separate process.
 
-Standard input: a JSON list of [folder, whether with its tokenizer and generation config]. Standard
-output: for each a line of JSON with the error or the weights' digests, the seconds, the memory
-above what was there before, and every file that was opened. A folder that needs more address space
-than ALLOWED, or kills the process, so shows by what is missing.
+Standard input: a JSON list of [folder, load tokenizer and generation config, too?]. Standard
+output: one line of JSON per folder with the error or the weights' digests, the time in seconds, the
+additional peak memory, and every opened file. If a folder kills the process, its line is missing.
 """
 
 import contextlib
@@ -25,10 +24,10 @@ import gpt2np
 from gpt2np import GPT2, GPT2NPError, LanguageModel
 from gpt2np.checkpoint import safetensors_file
 
-ALLOWED = 200 << 20  # bytes that a folder may need
-MAPPED = 100 << 20  # of address space alone, beyond that: threads' stacks, the mapped files
+ALLOWED = 200 << 20  # bytes of memory for a folder
+MAPPED = 100 << 20  # additional address space: threads' stacks, mapped files
 
-HANGS = 10  # seconds, after which a folder is given up
+TIMEOUT_S = 10  # for a folder
 
 opened: list[str] = []
 
@@ -41,7 +40,7 @@ def record(event: str, arguments: tuple) -> None:
 
 
 def recorded_safe_open(path, *arguments, **options):
-    opened.append(str(path))  # it is Rust, and raises no events
+    opened.append(str(path))  # Rust code raises no audit events
     return safe_open(path, *arguments, **options)
 
 
@@ -49,39 +48,39 @@ safe_open = safetensors_file.safe_open
 safetensors_file.safe_open = recorded_safe_open
 
 
-class Hangs(BaseException):
-    """Nobody's `except Exception` takes it for an error of the folder's."""
+class Timeout(BaseException):
+    """A timeout; not an Exception, so that the library does not catch it."""
 
 
 def give_up(*_: object) -> None:
-    raise Hangs
+    raise Timeout
 
 
 def digest(array: np.ndarray) -> str:
-    """Of the numbers, in float32: equal if these are; any nan is like any other."""
+    """Return a digest of float32 values; all NaNs are equal."""
     numbers = np.where(np.isnan(array), np.float32(np.nan), array).astype("<f4")
     return f"{array.shape} {hashlib.sha256(numbers.tobytes()).hexdigest()}"
 
 
 def status(field: str) -> int:
-    """A number of bytes from /proc/self/status."""
+    """Return a size in bytes from /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def attempt(folder: str, whole: bool) -> dict:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before, (_, most) = status("VmRSS"), resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + ALLOWED + MAPPED, most))
     opened.clear()
-    signal.alarm(HANGS)
+    signal.alarm(TIMEOUT_S)
     result, model = {}, None
     started = time.perf_counter()
     try:
         model = LanguageModel.load(folder).model if whole else GPT2.from_folder(folder)
     except GPT2NPError as error:
         result = {"error": type(error).__name__, "message": str(error)}
-    except (Exception, Hangs) as error:
+    except (Exception, Timeout) as error:
         result = {"error": type(error).__name__, "message": repr(error)[:500]}
     signal.alarm(0)
     result |= {"whole": whole, "seconds": time.perf_counter() - started, "opened": list(opened)}
@@ -94,14 +93,14 @@ def attempt(folder: str, whole: bool) -> dict:
 
 if __name__ == "__main__":
     bundled = Path(__file__).parents[2] / "weights"
-    # What a folder is the first to need is not its doing, nor that bytecode is read for it.
+    # Import everything first, so that imports are not attributed to a folder.
     for module in pkgutil.walk_packages(gpt2np.__path__, "gpt2np."):
-        if not module.name.endswith(("__main__", "evaluation.harness")):  # that needs lm_eval
+        if not module.name.endswith(("__main__", "evaluation.harness")):  # needs lm_eval
             importlib.import_module(module.name)
     with contextlib.suppress(GPT2NPError):
         LanguageModel.load(bundled)
     signal.signal(signal.SIGALRM, give_up)
-    warnings.simplefilter("error")  # it would be a second line on stderr
+    warnings.simplefilter("error")  # a warning would be a second line on stderr
     sys.addaudithook(record)
     for folder, whole in json.load(sys.stdin):
         print(json.dumps(attempt(folder, whole)), flush=True)

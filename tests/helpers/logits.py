@@ -1,4 +1,4 @@
-"""Logits compared with `transformers` and with a float64 reference."""
+"""Compare logits with `transformers` and with a float64 reference."""
 
 import copy
 
@@ -11,7 +11,7 @@ TITLE = "logits against transformers: largest difference from a float64 referenc
 
 
 def check_logits(name, model, reference, sequences, show, title=TITLE):
-    """Every arg-max equal, and no further from float64 than twice as far as transformers is."""
+    """Assert equal arg-maxes, and at most twice the error of transformers against float64."""
     exact_model = to_float64(copy.deepcopy(reference))
     ours = [model.forward([ids]) for ids in sequences]
     theirs = [reference_logits(reference, ids) for ids in sequences]
@@ -20,7 +20,7 @@ def check_logits(name, model, reference, sequences, show, title=TITLE):
 
 
 def compare_logits(name, ours, theirs, exact, show, title=TITLE):
-    """What check_logits asserts, of logits (T, V) for each of some sequences."""
+    """Do the assertions of `check_logits` on the logits (T, V) of several sequences."""
     assert {logits.dtype for logits in (*ours, *theirs)} == {np.dtype(np.float32)}
     ours, theirs, exact = np.concatenate(ours), np.concatenate(theirs), np.concatenate(exact)
     ours_off, theirs_off = np.abs(ours - exact).max(), np.abs(theirs - exact).max()

@@ -1,4 +1,4 @@
-"""Random damage to checkpoints, and what an independent reader makes of the result."""
+"""Randomly damaged checkpoints, and an independent strict reader to compare with."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SYNONYMS = {
 
 
 def mutate(folder: Path, rng: random.Random) -> str:
-    """Damage one file of a checkpoint; returns in which way."""
+    """Damage one file of a checkpoint; return a description of the damage."""
     files = [*sorted(folder.glob("*.safetensors")), folder / CONFIG, folder / INDEX]
     file = rng.choice([file for file in files if file.exists()])
     if rng.random() < 0.35:
@@ -67,7 +67,7 @@ def flip_byte(content: bytes, rng: random.Random) -> bytes:
 
 
 def flip_early_byte(content: bytes, rng: random.Random) -> bytes:
-    """In the header, which is short."""
+    """Flip a byte near the start, where the header is."""
     return flip_byte(content[:1500], rng) + content[1500:]
 
 
@@ -86,19 +86,19 @@ def remove(content: bytes, rng: random.Random) -> bytes:
 
 
 def exchange(content: bytes, rng: random.Random) -> bytes:
-    """Two pieces of the same length."""
+    """Exchange two byte ranges of equal length."""
     size = rng.choice([1, 4, 32])
     a, b = sorted((rng.randrange(len(content)), rng.randrange(len(content))))
     b = max(b, a + size)
-    one, other = content[a : a + size], content[b : b + size]
-    return content[:a] + other + content[a + size : b] + one + content[b + size :]
+    first, second = content[a : a + size], content[b : b + size]
+    return content[:a] + second + content[a + size : b] + first + content[b + size :]
 
 
 # JSON ----------------------------------------------------------------------------------------
 
 
 def change_json(content: Any, rng: random.Random) -> str:
-    """Change something somewhere in a JSON object."""
+    """Change a random member of a JSON object in place; return a description."""
     places = [(inner, key) for inner in containers(content) for key in keys(inner)]
     inner, key = rng.choice(places)
     value = inner[key]
@@ -106,8 +106,8 @@ def change_json(content: Any, rng: random.Random) -> str:
     if change == "drop":
         del inner[key]
     elif change == "rename" and isinstance(inner, dict):
-        inner[spoiled(key, rng)] = inner.pop(key)
-    elif change == "copy":  # another member's value
+        inner[spoil(key, rng)] = inner.pop(key)
+    elif change == "copy":  # the value of another member
         other, other_key = rng.choice(places)
         inner[key] = json.loads(json.dumps(other[other_key]))
     elif change == "double" and isinstance(inner, dict):
@@ -115,13 +115,13 @@ def change_json(content: Any, rng: random.Random) -> str:
     elif change == "nudge" and type(value) in (int, float):
         inner[key] = rng.choice([value + 1, value - 1, value * 2, value + 32, -value])
     elif change == "nudge" and isinstance(value, str):
-        inner[key] = spoiled(value, rng)
+        inner[key] = spoil(value, rng)
     else:
         inner[key] = rng.choice([*NUMBERS, *WORDS])
     return f"{change} {key}"
 
 
-TWICE = "\x01twice"  # after a key that is to be written once more without this ending
+TWICE = "\x01twice"  # suffix of a duplicate key; `json_text` removes it
 
 
 def json_text(content: Any, rng: random.Random) -> bytes:
@@ -130,7 +130,7 @@ def json_text(content: Any, rng: random.Random) -> bytes:
 
 
 def containers(content: Any) -> list[Any]:
-    """All objects and lists in it, itself first."""
+    """Return all objects and lists in a JSON value, starting with the value itself."""
     found = [content]
     for inner in found:
         values = inner.values() if isinstance(inner, dict) else inner
@@ -142,13 +142,13 @@ def keys(inner: Any) -> list[Any]:
     return list(inner) if isinstance(inner, dict) else list(range(len(inner)))
 
 
-def spoiled(text: str, rng: random.Random) -> str:
+def spoil(text: str, rng: random.Random) -> str:
     at = rng.randrange(len(text) + 1)
     return rng.choice([text[:at] + "x" + text[at:], text[:at] + text[at + 1 :], rng.choice(WORDS)])
 
 
 def change_tensor(header: dict[str, Any], rng: random.Random) -> str:
-    """What a header says, changed so that much of it still fits."""
+    """Change a tensor's entry in a header so that most of it remains consistent."""
     names = [name for name in header if name != "__metadata__"]
     name, other = rng.sample(names, 2)
     change = rng.choice(["shape", "dtype", "places", "entries", "shift", "split", "reorder"])
@@ -175,10 +175,10 @@ def change_tensor(header: dict[str, Any], rng: random.Random) -> str:
 # The independent reader ----------------------------------------------------------------------
 
 
-def as_it_should_be(folder: Path, digest: Callable[[np.ndarray], str]) -> dict[str, Any]:
-    """Config and weights' digests by safetensors' own reader and the plain rules of config.json.
+def strict_read(folder: Path, digest: Callable[[np.ndarray], str]) -> dict[str, Any]:
+    """Read config and weights with safetensors' own reader and plain rules for config.json.
 
-    Raises an exception, any, if the folder isn't a sound checkpoint.
+    Raises any exception if the checkpoint is invalid.
     """
     config = strict_config(strict_json(folder / CONFIG))
     files = [folder / WEIGHTS]
@@ -201,7 +201,7 @@ def as_it_should_be(folder: Path, digest: Callable[[np.ndarray], str]) -> dict[s
     return {"config": config, "weights": {name: digest(array) for name, array in weights.items()}}
 
 
-MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # of old checkpoints; nobody reads them
+MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # masks of old checkpoints, never read
 
 
 def plain(name: str) -> str:
@@ -209,7 +209,7 @@ def plain(name: str) -> str:
 
 
 def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    assert len(dict(pairs)) == len(pairs)  # for which neither json nor safetensors asks
+    assert len(dict(pairs)) == len(pairs)  # neither json nor safetensors checks
     return dict(pairs)
 
 

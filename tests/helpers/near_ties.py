@@ -1,7 +1,7 @@
-"""How near a sequence's choices were to others.
+"""Near-ties: choices of a sequence that rounding may change.
 
-Where BLAS has no routine for small products, a row's last bits depend on those beside it, and what
-is so near may fall otherwise.
+Without small-matrix kernels, the last bits of a row depend on the rest of the batch, so that a
+choice with a small margin may differ.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ NEAR_TIE = 1e-4
 
 
 def watch(sequence):
-    """A list that gets the distance of each choice to come."""
+    """Return a list that receives the margin of each later choice."""
     gaps, choose = [], sequence.choose
 
     def watched(logits):
@@ -26,7 +26,7 @@ def watch(sequence):
 
 
 def _gap(sequence, logits):
-    """Greedy: between the two highest logits; sampled: from the draw to where another id begins."""
+    """Return the margin: between the two highest logits, or from the random number to an edge."""
     state = (sequence.prompt, sequence.ids, sequence.eos_token_ids, sequence.constraint)
     logits = process_logits(logits, sequence.options, *state)
     if sequence.options.temperature == 0:
@@ -37,6 +37,6 @@ def _gap(sequence, logits):
 
 
 def assert_fell_otherwise(ids, single, gaps):
-    """The ids may differ from those that were watched: they part where another was near."""
+    """Check that ids differ from the watched ids only from a near-tie on."""
     place = next(i for i, (a, b) in enumerate(zip(ids, single, strict=False)) if a != b)
     assert not small_kernels() and gaps[place] < NEAR_TIE

@@ -1,15 +1,15 @@
-"""What the `regex` package says about texts and, by trying characters, about bytes."""
+"""Possible matches by the `regex` package, also for bytes that end inside of a character."""
 
 from functools import lru_cache
 
 import regex
 
 ALPHABET = "ab1 é漢😀\n_-Z٣"
-"""The characters of random texts and patterns."""
+"""Characters of random texts and patterns."""
 
 
 def can_lead_to_match(pattern: str, data: bytes) -> bool:
-    """Whether some text that matches begins with these bytes."""
+    """Whether a matching text starts with these bytes."""
     try:
         return is_partial(pattern, data.decode())
     except UnicodeDecodeError as error:
@@ -25,9 +25,9 @@ def is_partial(pattern: str, text: str) -> bool:
 
 @lru_cache(maxsize=1000)
 def beginning_with(tail: bytes) -> str:
-    """Characters whose UTF-8 begins with `tail`: all, or of too many each sixteenth.
+    """Return the characters whose UTF-8 starts with `tail`; every sixteenth of very many.
 
-    No class in the tests has fewer in a row among those of four bytes, but for ALPHABET.
+    Runs of four-byte characters in the tests' sets are longer than that, except in ALPHABET.
     """
     length = 2 if tail[0] < 0xE0 else 3 if tail[0] < 0xF0 else 4
     missing = length - len(tail)

@@ -1,4 +1,4 @@
-"""Random checkpoints that `transformers` writes, and its logits."""
+"""Random checkpoints written by `transformers`, and its logits."""
 
 from pathlib import Path
 
@@ -16,11 +16,19 @@ def save_reference(
     same_head: bool = False,
     **shape,
 ):
-    """A random transformers GPT-2 in `folder`, written by save_pretrained; returns the model.
+    """Write a random GPT-2 with save_pretrained, and return the model of transformers.
 
-    Every parameter is drawn anew, biases and layer norms too, so that none hides behind a 0 or a 1.
-    It is stored in `dtype`, in about so many `shards`, and as a GPT2LMHeadModel or, `base`, as a
-    GPT2Model, whose names have no prefix. `same_head` makes an untied head equal to the embedding.
+    All parameters are random, including biases and layer norms: a 0 or 1 could hide an error.
+
+    Args:
+        folder: where to write the checkpoint.
+        spread: standard deviation of the noise added to every parameter.
+        seed: seed of the random numbers.
+        dtype: stored dtype.
+        shards: approximate number of shards.
+        base: write a GPT2Model, whose names have no prefix, instead of a GPT2LMHeadModel.
+        same_head: set an untied head equal to the embedding.
+        shape: options of transformers' GPT2Config.
     """
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -28,7 +36,7 @@ def save_reference(
     shape = {"bos_token_id": 0, "eos_token_id": 0} | shape
     torch.manual_seed(seed)
     model = GPT2LMHeadModel(GPT2Config(**shape, attn_implementation="eager")).eval()
-    model.to(getattr(torch, dtype))  # before the drawing, so that float64 has all its digits
+    model.to(getattr(torch, dtype))  # before adding noise, so that float64 uses all digits
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += spread * torch.randn_like(parameter)
@@ -41,7 +49,7 @@ def save_reference(
 
 
 def load_reference(folder: Path, dtype: str = "float32"):
-    """transformers' GPT-2 of the checkpoint in `folder`, with eager attention."""
+    """Load a checkpoint with transformers, with eager attention."""
     from transformers import GPT2LMHeadModel
 
     model = GPT2LMHeadModel.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
@@ -49,14 +57,14 @@ def load_reference(folder: Path, dtype: str = "float32"):
 
 
 def to_float64(model):
-    """The model itself, from now on in float64: what float32 results are measured against."""
+    """Convert a model in place to float64, the reference for float32 results."""
     for block in model.transformer.h:
-        block.attn.reorder_and_upcast_attn = False  # it goes through float32
+        block.attn.reorder_and_upcast_attn = False  # upcasts to float32 only
     return model.double()
 
 
 def reference_logits(model, ids) -> np.ndarray:
-    """transformers' logits (T, V) for one sequence."""
+    """Return the logits (T, V) of transformers for one sequence."""
     import torch
 
     with torch.no_grad():

@@ -137,7 +137,7 @@ def test_logits_that_are_not_numbers_are_an_error(bundled):
 
 
 def test_ids_that_the_vocabulary_does_not_have(lm):
-    """Models with more rows than tokens may generate them, and take them back in a prompt."""
+    """Models with more rows than tokens may generate such ids, and accept them in a prompt."""
     files = (BUNDLED / name for name in ("vocab.json", "merges.txt"))
     vocabulary = read_gpt2_files(*files)
     del vocabulary.ids[next(token for token, number in vocabulary.ids.items() if number == 300)]
@@ -246,7 +246,7 @@ class TestOptionsOfEach:
             list(lm.stream("a", bad_words_ids=words))
 
     def test_a_prompt_that_fails_hurts_no_other(self, lm):
-        """The failed one is named, and what came of the others is there."""
+        """The error names the failed prompt, and has the completions of all."""
         banned = {"bad_words_ids": [[i] for i in range(4096)]}
         prompts, options = ["a", "b", "c"], {"max_new_tokens": 6, "seed": 3}
         with pytest.raises(BatchError, match=r"^prompt 2 of 3: .* every token is ruled") as caught:
@@ -258,7 +258,7 @@ class TestOptionsOfEach:
         assert [each.ids for each in found[::2]] == [each.ids for each in plain[::2]]
 
     def test_best_of_what_was_cancelled(self, lm):
-        """Those that had not begun are not the best."""
+        """Streams that were cancelled before their first id come last."""
         streams = lm.streams(
             "The king", best_of=20, num_return_sequences=18, seed=1, max_new_tokens=30
         )
@@ -339,7 +339,7 @@ def test_an_end_of_text_that_has_no_row_is_never_banned(lm):
 
 
 def test_beams_that_the_models_file_proposes(copy_of_bundled):
-    """They give way to a stream, and to options that ask for samples."""
+    """Streaming and sampling options override num_beams of the model's file."""
     (copy_of_bundled / "generation_config.json").write_text('{"num_beams": 3}')
     lm = LanguageModel.load(copy_of_bundled)
     options = {"max_new_tokens": 8}
@@ -455,7 +455,7 @@ def test_an_empty_prompt_where_the_end_of_text_has_no_row(copy_of_bundled):
 
 
 def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
-    """As in fine-tunes that add a token for padding and leave the embedding as it is."""
+    """As in fine-tunes that add a padding token without an embedding."""
     (copy_of_bundled / "added_tokens.json").write_text('{"[PAD]": 4096}')
     roles = {"pad_token": "[PAD]", "eos_token": "<|endoftext|>"}
     (copy_of_bundled / "special_tokens_map.json").write_text(json.dumps(roles))
@@ -464,7 +464,7 @@ def test_a_special_token_that_the_model_has_no_row_for(copy_of_bundled):
     assert lm.generate("Once", seed=1, max_new_tokens=5).ids
     with pytest.raises(InvalidArgumentError, match="id 4096 is not in the model's vocabulary"):
         lm.generate([4096])
-    (copy_of_bundled / "special_tokens_map.json").unlink()  # now a text may become it
+    (copy_of_bundled / "special_tokens_map.json").unlink()  # now a text may contain it
     with pytest.raises(CheckpointError, match=r"has 4097 tokens, .* only 4096"):
         LanguageModel.load(copy_of_bundled)
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what is accepted, what is refused, and in which words."""
+"""Checkpoints: accepted variants, rejected variants, and their error messages."""
 
 import json
 import shutil
@@ -90,7 +90,7 @@ def test_a_pointer_of_git_lfs(folder):
 
 
 def test_without_any_bias_all_are_zero(folder, tmp_path):
-    """As nanoGPT saves by default; transformers takes them for 0, too."""
+    """nanoGPT's default; transformers also sets missing biases to 0."""
     from transformers import GPT2LMHeadModel
 
     def drop(tensors):
@@ -139,7 +139,7 @@ def test_header_that_lies_about_sizes(folder):
 
 @pytest.mark.parametrize("shift", [1, 2, 3])
 def test_data_that_begins_at_an_odd_place_is_copied(folder, shift):
-    """As in the Hub's gpt2, which an early version of safetensors wrote."""
+    """Like the Hub's gpt2, written by an early version of safetensors."""
     before = GPT2.from_folder(folder).forward([[1, 2, 3]])
     path = folder / "model.safetensors"
     content = path.read_bytes()
@@ -231,20 +231,20 @@ def test_missing_config(folder):
         GPT2.from_folder(folder)
 
 
-def test_defaults_and_other_names_are_those_of_transformers():
+def test_defaults_and_aliases_are_those_of_transformers():
     from transformers import GPT2Config as Reference
 
     ours, theirs = GPT2Config(), Reference()
     for name in GPT2Config.__dataclass_fields__:
         if name not in ("n_inner", "eos_token_ids"):
             assert getattr(ours, name) == getattr(theirs, name), name
-    other_names = {
+    aliases = {
         "hidden_size": 12,
         "num_attention_heads": 3,
         "num_hidden_layers": 5,
         "max_position_embeddings": 77,
     }
-    ours, theirs = GPT2Config.from_mapping(other_names), Reference(**other_names)
+    ours, theirs = GPT2Config.from_mapping(aliases), Reference(**aliases)
     for name in ("n_embd", "n_head", "n_layer", "n_positions"):
         assert getattr(ours, name) == getattr(theirs, name)
     assert ours.n_inner == 48 and GPT2Config(n_embd=5).n_inner == 20
@@ -260,7 +260,7 @@ def test_a_tensor_that_is_stored_in_float64_is_narrowed(folder):
 
 
 def test_only_the_head_of_a_tied_pair_is_stored(folder):
-    """As safetensors.torch.save_model leaves it; transformers takes it, too."""
+    """As safetensors.torch.save_model writes it; transformers also accepts it."""
     before = GPT2.from_folder(folder).forward([[1, 2]])
     change_tensors(folder, lambda t: t.update({"lm_head.weight": t.pop("transformer.wte.weight")}))
     np.testing.assert_array_equal(GPT2.from_folder(folder).forward([[1, 2]]), before)

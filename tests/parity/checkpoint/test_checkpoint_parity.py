@@ -1,6 +1,6 @@
-"""Checkpoints as transformers writes them and as others do: its logits, or a refusal.
+"""Small checkpoints by transformers and other writers: equal logits, or a clear error.
 
-Shapes, dtypes, switches, names, shards and layouts, all of them small.
+Covers shapes, dtypes, config options, names, shards and layouts.
 """
 
 import itertools
@@ -20,8 +20,8 @@ from gpt2np import GPT2, CheckpointError
 IDS = np.random.default_rng(2).integers(0, 300, 60)
 INDEX = "model.safetensors.index.json"
 
-# Dimension → label → what it changes; the first, without a label, is the default. A case takes one
-# choice of each.
+# Dimension → label → changes of the config or the writer's options. The first choice, without a
+# label, is the default. A case takes one choice of each dimension.
 DIMENSIONS = {
     "shape": {
         "": {"n_embd": 64, "n_head": 4, "n_layer": 3, "vocab_size": 300, "n_positions": 64},
@@ -60,12 +60,12 @@ DIMENSIONS = {
         "": {},
         "base": {"base": True},
         "untied": {"tie_word_embeddings": False},
-        "tied + head": {"tie_word_embeddings": False, "said_to_be_tied": True},
-        "tied + same": {"tie_word_embeddings": False, "said_to_be_tied": True, "same_head": True},
+        "tied + head": {"tie_word_embeddings": False, "declared_tied": True},
+        "tied + same": {"tie_word_embeddings": False, "declared_tied": True, "same_head": True},
     },
-    "names": {"": {}, "hidden_size": {"other_names": True}},
+    "names": {"": {}, "hidden_size": {"use_aliases": True}},
 }
-OTHER_NAMES = {
+ALIASES = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
@@ -74,7 +74,7 @@ OTHER_NAMES = {
 
 
 def one_at_a_time():
-    """The default, and every other choice alone."""
+    """Yield the default case, and every other choice alone."""
     default = dict.fromkeys(DIMENSIONS, "")
     yield default
     for dimension, choices in DIMENSIONS.items():
@@ -82,7 +82,7 @@ def one_at_a_time():
 
 
 def pairwise(rng):
-    """Cases in which every two choices of different dimensions meet at least once."""
+    """Yield cases that cover every pair of choices of different dimensions."""
     left = {
         ((a, label_a), (b, label_b))
         for a, b in itertools.combinations(DIMENSIONS, 2)
@@ -104,27 +104,27 @@ def pairs(case):
     return set(itertools.combinations(case.items(), 2))
 
 
-def name_of(case):
+def case_name(case):
     return ", ".join(filter(None, case.values())) or "default"
 
 
-ALONE = {name_of(case): case for case in one_at_a_time()}
-CASES = ALONE | {name_of(case): case for case in pairwise(random.Random(0))}
+ALONE = {case_name(case): case for case in one_at_a_time()}
+CASES = ALONE | {case_name(case): case for case in pairwise(random.Random(0))}
 
 
 def save_case(folder, case):
-    """The case's checkpoint, written by transformers; only config.json may be changed after it."""
+    """Write a case's checkpoint with transformers; only config.json may be changed afterwards."""
     options = {"spread": 0.1}
     for dimension, label in case.items():
         options |= DIMENSIONS[dimension][label]
-    said_to_be_tied = options.pop("said_to_be_tied", False)
-    other_names = options.pop("other_names", False)
+    declared_tied = options.pop("declared_tied", False)
+    use_aliases = options.pop("use_aliases", False)
     save_reference(folder, **options)
-    if said_to_be_tied:
+    if declared_tied:
         change_config(folder, tie_word_embeddings=True)
-    if other_names:
+    if use_aliases:
         config = read_json(folder / "config.json")
-        renamed = {OTHER_NAMES.get(name, name): value for name, value in config.items()}
+        renamed = {ALIASES.get(name, name): value for name, value in config.items()}
         (folder / "config.json").write_text(json.dumps(renamed))
 
 
@@ -152,7 +152,7 @@ def test_logits_are_those_of_transformers(name, tmp_path, show):
 
 @pytest.mark.parametrize("name", ALONE)
 def test_in_float64_the_logits_agree_to_its_rounding(name, tmp_path):
-    """Weights stored in float64 keep all their digits, in both."""
+    """Both libraries keep all digits of weights stored in float64."""
     save_case(tmp_path, ALONE[name])
     model, reference = GPT2.from_folder(tmp_path, "float64"), load_reference(tmp_path, "float64")
     ids = np.random.default_rng(1).integers(0, model.config.vocab_size, 33)
@@ -215,12 +215,11 @@ def test_what_a_config_leaves_out_is_as_transformers_has_it(tmp_path):
 
 
 def both_logits(folder):
-    """Those of gpt2np and those of transformers."""
+    """Return the logits of gpt2np and of transformers."""
     return GPT2.from_folder(folder).forward([IDS]), reference_logits(load_reference(folder), IDS)
 
 
-# What transformers doesn't write itself: its checkpoints with their tensors named, laid out or
-# spread over files in another way.
+# Checkpoints that transformers does not write: other names, layouts and distributions over files.
 
 BLOCK_MATRICES = (
     "attn.c_attn.weight",
@@ -233,7 +232,7 @@ PREFIX = "transformer."
 
 @pytest.fixture(scope="module", params=["", "F 64"], ids=["F is 4C", "F is C"])
 def original(request, tmp_path_factory):
-    """A checkpoint by transformers, and its logits."""
+    """A checkpoint written by transformers, and its logits."""
     folder = tmp_path_factory.mktemp("original")
     save_case(folder, CASES[request.param or "default"])
     return folder, GPT2.from_folder(folder).forward([IDS])
@@ -241,19 +240,19 @@ def original(request, tmp_path_factory):
 
 @pytest.fixture
 def copied(original, tmp_path):
-    """The same files, to be changed."""
+    """A copy of `original` to modify."""
     return shutil.copytree(original[0], tmp_path / "copy")
 
 
 @pytest.fixture
 def sharded(tmp_path):
-    """A checkpoint in some shards, to be changed."""
+    """A sharded checkpoint to modify."""
     save_case(tmp_path, CASES["6 shards"])
     return tmp_path
 
 
 def change_tensors(path, change):
-    """Write what `change` makes of the file's tensors, a dict."""
+    """Replace a file's tensors with `change(tensors)`."""
     tensors = {name: tensor.contiguous() for name, tensor in change(load_file(path)).items()}
     save_file(tensors, path, {"format": "pt"})
 
@@ -263,7 +262,7 @@ def with_prefix(prefix):
 
 
 def with_masks(dtype):
-    """The buffers of old checkpoints."""
+    """Add the causal masks of old checkpoints."""
     mask, value = torch.ones(64, 64).tril().to(dtype)[None, None], torch.tensor(-1e4)
     attention = [f"{PREFIX}h.{layer}.attn" for layer in range(3)]
     masks = {f"{name}.bias": mask.clone() for name in attention}
@@ -280,18 +279,18 @@ def with_same_head(tensors):
 
 
 def with_head_instead_of_embedding(tensors):
-    """As safetensors.torch.save_model does, which keeps one of two names of a tensor."""
+    """Rename like safetensors.torch.save_model, which keeps one of two names of a tensor."""
     return {n.replace(PREFIX + "wte.weight", "lm_head.weight"): t for n, t in tensors.items()}
 
 
 def transposed(*endings):
-    """Matrices as nn.Linear has them, [out, in]: all of a block, or those with these endings."""
+    """Transpose to nn.Linear's [out, in]: all matrices of a block, or those with these endings."""
     endings = endings or BLOCK_MATRICES
     return lambda tensors: {n: t.T if n.endswith(endings) else t for n, t in tensors.items()}
 
 
 def as_nanogpt_saves(tensors):
-    """torch.compile's prefix, nn.Linear's layout, masks, and the tied head once more."""
+    """Apply torch.compile's prefix and nn.Linear's layout; add masks and the tied head."""
     tensors = transposed()(with_masks(torch.float32)(with_same_head(tensors)))
     return {f"_orig_mod.{name}": tensor for name, tensor in tensors.items()}
 
@@ -319,7 +318,7 @@ def test_the_same_weights_in_other_words(variant, original, copied):
 
 @pytest.mark.parametrize("change", [transposed(), as_nanogpt_saves], ids=["alone", "nanoGPT"])
 def test_matrices_as_nn_linear_has_them(change, original, copied):
-    """Also where c_fc and mlp.c_proj are square, and only c_attn tells."""
+    """Includes square c_fc and mlp.c_proj, where only c_attn shows the layout."""
     change_tensors(copied / "model.safetensors", change)
     logits = GPT2.from_folder(copied).forward([IDS])
     np.testing.assert_allclose(logits, original[1], rtol=0, atol=1e-6)
@@ -343,7 +342,7 @@ def test_two_layouts_in_one_checkpoint_are_refused(endings, tmp_path):
 
 
 def test_two_layouts_where_one_matrix_is_square_are_refused(tmp_path):
-    """c_fc and mlp.c_proj are square; c_attn of block 1 says otherwise than the others'."""
+    """c_fc and mlp.c_proj are square; c_attn of block 1 contradicts the other blocks."""
     save_case(tmp_path, CASES["F 64"])
     change_tensors(tmp_path / "model.safetensors", transposed("h.1.attn.c_attn.weight"))
     with pytest.raises(CheckpointError, match=r"c_attn\.weight has shape"):
@@ -352,7 +351,7 @@ def test_two_layouts_where_one_matrix_is_square_are_refused(tmp_path):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_another_head_is_used_whatever_the_config_says(tied, copied, original):
-    """As transformers does; the logits are x @ head.T either way."""
+    """Like transformers: the logits are x @ head.T in both cases."""
 
     def with_other_head(tensors):
         return tensors | {"lm_head.weight": 2 * tensors[PREFIX + "wte.weight"].flip(0)}
@@ -365,19 +364,19 @@ def test_another_head_is_used_whatever_the_config_says(tied, copied, original):
 
 
 def test_no_head_is_made_up(copied):
-    """transformers draws one at random and warns."""
+    """transformers would initialize a random head, with a warning."""
     change_config(copied, tie_word_embeddings=False)
     with pytest.raises(CheckpointError, match=r"lm_head\.weight is missing"):
         GPT2.from_folder(copied)
 
 
 def shard_of(folder, name):
-    """The path of the shard that the index places this tensor in."""
+    """Return the path of a tensor's shard."""
     return folder / read_json(folder / INDEX)["weight_map"][name]
 
 
 def other_shard(folder, name):
-    """Some other shard than that."""
+    """Return the path of a shard without the tensor."""
     return next(p for p in sorted(folder.glob("model-*")) if p != shard_of(folder, name))
 
 
@@ -407,7 +406,7 @@ def test_a_tensor_that_its_shard_lacks_is_named_with_the_shard(sharded):
 
 
 def test_a_tensor_in_two_shards_is_refused(sharded):
-    """transformers silently takes one of them."""
+    """transformers silently loads one of the two."""
     other = other_shard(sharded, "transformer.ln_f.bias")
     change_tensors(other, lambda t: t | {"transformer.ln_f.bias": torch.ones(64)})
     with pytest.raises(CheckpointError, match=r"ln_f\.bias.* two shards"):
@@ -415,7 +414,7 @@ def test_a_tensor_in_two_shards_is_refused(sharded):
 
 
 def test_a_single_file_counts_before_an_index(sharded, original):
-    """As for transformers; here it holds other weights than the shards do."""
+    """Like transformers; the single file and the shards have different weights."""
 
     def changed(tensors):
         name = "transformer.ln_f.bias"

@@ -32,7 +32,7 @@ def change_tensors(folder, change):
 @pytest.mark.parametrize("limit", [None, 10_000])
 @pytest.mark.parametrize("tied", [True, False])
 def test_transformers_reads_what_it_would_have_written(dtype, limit, tied, tmp_path):
-    """Every tensor as torch rounds it, and the same logits, ours and theirs."""
+    """Every tensor is rounded like torch, and gpt2np and transformers give the same logits."""
     from transformers import GPT2LMHeadModel
 
     source = save_reference(tmp_path / "a", **SHAPE, tie_word_embeddings=tied)
@@ -55,7 +55,7 @@ def test_transformers_reads_what_it_would_have_written(dtype, limit, tied, tmp_p
 
 
 def test_any_names_and_layout_become_those_of_transformers(tiny, tmp_path):
-    """nanoGPT's nn.Linear matrices, torch.compile's prefix, masks, Llama's names in the config."""
+    """nanoGPT's nn.Linear matrices, torch.compile's prefix, masks, aliases in the config."""
     folder = tmp_path / "a"
     shutil.copytree(tiny[0], folder)
 
@@ -94,7 +94,7 @@ def test_a_head_that_equals_the_embedding(tiny, tmp_path, keep):
 
 def test_rounding_to_bfloat16_is_torchs_over_all_kinds_of_numbers():
     bits = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32)
-    x = np.concatenate([bits, (bits & 0xFFFF0000) | 0x8000]).view(np.float32)  # also ties
+    x = np.concatenate([bits, (bits & 0xFFFF0000) | 0x8000]).view(np.float32)  # includes ties
     x = x[np.abs(x) < 3.38e38]
     from gpt2np.checkpoint.safetensors_file import _to_bfloat16
 
@@ -210,7 +210,7 @@ def test_shards_are_filled_in_order():
 
 
 def test_no_more_than_a_matrix_is_in_memory(tmp_path):
-    """A 160 MB model in float32, of matrices of 16 MB, turned and narrowed."""
+    """A 160 MB float32 model with 16 MB matrices, transposed and converted to float16."""
     folder = tmp_path / "a"
     shape = {"vocab_size": 500, "n_positions": 16, "n_embd": 1024, "n_layer": 3, "n_head": 8}
     save_reference(folder, **shape)

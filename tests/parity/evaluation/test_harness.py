@@ -1,6 +1,6 @@
-"""gpt2np in lm-evaluation-harness, and `gpt2np eval`, beside transformers in lm-evaluation-harness.
+"""Compare gpt2np in lm-evaluation-harness and `gpt2np eval` with transformers in the harness.
 
-benchmarks/compare_harness.py prints such tables for whole files.
+benchmarks/compare_harness.py prints the same tables for whole files.
 """
 
 import pytest
@@ -10,7 +10,9 @@ from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 
 pytest.importorskip("lm_eval", reason="needs lm-evaluation-harness: pip install gpt2np[harness]")
-pytest.importorskip("accelerate", reason="the harness's peer needs it: pip install lm-eval[hf]")
+pytest.importorskip(
+    "accelerate", reason="needed by the harness's hf model: pip install lm-eval[hf]"
+)
 
 from compare_harness import compare, greedy_texts, records_of
 from lm_eval.api.instance import Instance
@@ -79,8 +81,8 @@ def test_loglikelihood(own, peer):
     requests = requests_of("loglikelihood", *PAIRS)
     theirs = peer.loglikelihood(requests, disable_tqdm=True)
     ours = own.loglikelihood(requests, disable_tqdm=True)
-    assert [one[0] for one in ours] == pytest.approx([one[0] for one in theirs], rel=1e-4)
-    assert [one[1] for one in ours] == [one[1] for one in theirs]
+    assert [nats for nats, _ in ours] == pytest.approx([nats for nats, _ in theirs], rel=1e-4)
+    assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs]
 
 
 def test_loglikelihood_rolling(own, peer):
@@ -98,11 +100,11 @@ def test_greedy_texts_up_to_what_ends_them(own, peer):
 
 def test_equal_requests_are_sampled_anew(own):
     drawn = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 12}
-    asked = [("Once upon a time", drawn)] * 9
-    asked += [("Once upon a time", drawn | {"until": ["never"]}), ("Once upon a time", drawn)]
-    requests = requests_of("generate_until", *asked)
+    arguments = [("Once upon a time", drawn)] * 9
+    arguments += [("Once upon a time", drawn | {"until": ["never"]}), ("Once upon a time", drawn)]
+    requests = requests_of("generate_until", *arguments)
     texts = own.generate_until(requests, disable_tqdm=True)
-    assert len(set(texts)) == 11  # over parts of eight, and over changes of the options
+    assert len(set(texts)) == 11  # across batches of eight, and across changes of the options
     assert own.generate_until(requests, disable_tqdm=True) == texts
 
 
@@ -113,17 +115,17 @@ def test_sampling_is_from_as_many_as_in_transformers(own, peer, monkeypatch):
     prompt, drawn = "Once upon a time", {"temperature": 100.0, "max_gen_toks": 1}
     requests = requests_of("generate_until", *[(prompt, drawn)] * 80)
     ranked = own.lm.generate(prompt, max_new_tokens=1, logprobs=100).logprobs[0].top
-    ranks = {own.lm.tokenizer.decode([one]): rank for rank, (one, _) in enumerate(ranked)}
+    ranks = {own.lm.tokenizer.decode([token_id]): rank for rank, (token_id, _) in enumerate(ranked)}
     for model in (peer, own):
         texts = model.generate_until(requests, disable_tqdm=True)
         assert 40 <= max(ranks.get(text, 100) for text in texts) < 50
 
 
 def test_the_answers_go_to_the_harness_cache(own, monkeypatch):
-    kept = []
-    monkeypatch.setattr(own.cache_hook, "add_partial", lambda *entry: kept.append(entry))
+    entries = []
+    monkeypatch.setattr(own.cache_hook, "add_partial", lambda *entry: entries.append(entry))
     (answer,) = own.loglikelihood(requests_of("loglikelihood", PAIRS[0]), disable_tqdm=True)
-    assert kept == [("loglikelihood", PAIRS[0], answer)]
+    assert entries == [("loglikelihood", PAIRS[0], answer)]
 
 
 def test_it_is_registered_and_takes_what_the_command_line_hands_over(bundled):
@@ -136,7 +138,7 @@ def test_it_is_registered_and_takes_what_the_command_line_hands_over(bundled):
 
 class TestOptions:
     @pytest.mark.parametrize(
-        ("wanted", "expected"),
+        ("harness_options", "expected"),
         [
             ({}, {"max_new_tokens": 256, "temperature": 0.0, "stop": []}),
             ({"until": "\n", "max_gen_toks": 5}, {"max_new_tokens": 5, "stop": ["\n"]}),
@@ -147,8 +149,8 @@ class TestOptions:
             ({"do_sample": True, "top_k": 3, "top_p": 0.9}, {"temperature": 1.0, "top_k": 3}),
         ],
     )
-    def test_by_hand(self, wanted, expected):
-        options = convert_options(wanted)
+    def test_by_hand(self, harness_options, expected):
+        options = convert_options(harness_options)
         assert {name: options[name] for name in expected} == expected
 
     def test_an_unknown_one(self):

@@ -1,4 +1,4 @@
-"""LAMBADA by its two definitions, against programs of transformers."""
+"""LAMBADA by both definitions, compared with programs based on transformers."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def lm(bundled):
 
 @pytest.fixture(scope="module")
 def peer(bundled):
-    """transformers in float64: the log probabilities (n, V) after each of n ids."""
+    """Function: n ids → next-token log probabilities (n, V) by transformers in float64."""
     model = to_float64(load_reference(bundled))
 
     def log_probabilities(ids):
@@ -96,10 +96,10 @@ def test_stop_words_are_whole_words_with_a_space(lm):
 
 
 def test_progress(lm):
-    told = []
-    result = lambada(lm, STORIES, on_progress=lambda *seen: told.append(seen))
-    assert [seen[:2] for seen in told] == [(i, len(STORIES)) for i in range(1, len(STORIES) + 1)]
-    assert told[-1][2] == {"accuracy": result.accuracy, "perplexity": result.perplexity}
+    calls = []
+    result = lambada(lm, STORIES, on_progress=lambda *call: calls.append(call))
+    assert [call[:2] for call in calls] == [(i, len(STORIES)) for i in range(1, len(STORIES) + 1)]
+    assert calls[-1][2] == {"accuracy": result.accuracy, "perplexity": result.perplexity}
 
 
 class TestWindows:
@@ -111,7 +111,7 @@ class TestWindows:
 
         encode, begin = lm.tokenizer.encode, [lm.bos_token_id]
         assert parts("The old", " fox") == (encode("The old"), encode(" fox"))
-        # White space at the context's end belongs to what follows.
+        # Trailing white space of the context moves to the continuation.
         assert parts("The old ", "fox") == (encode("The old"), encode(" fox"))
         assert parts("", "The fox") == (begin, encode("The fox"))
         assert parts(" ", "fox") == (begin, encode(" fox"))

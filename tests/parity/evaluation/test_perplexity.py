@@ -1,4 +1,4 @@
-"""Perplexity against the program of Hugging Face's guide, and by hand."""
+"""Perplexity compared with the program of Hugging Face's guide, and by hand."""
 
 import math
 
@@ -30,10 +30,9 @@ def peer(bundled):
 
 
 def guide(model, ids, context, stride):
-    """(perplexity by the guide's weights, perplexity in which each counted token weighs the same)
+    """Return perplexity with the guide's weights, perplexity per token, and number of tokens.
 
-    transformers' loss of each window is the mean over its labels that aren't -100, after they have
-    been shifted by one.
+    The loss of transformers is the mean over a window's shifted labels, without labels of -100.
     """
     import torch
 
@@ -44,7 +43,7 @@ def guide(model, ids, context, stride):
         inputs, new = labels.clone(), end - before
         labels[:, :-new] = -100
         counted = int((labels[:, 1:] != -100).sum())
-        if counted:  # else the loss is not a number
+        if counted:  # else the loss is NaN
             with torch.no_grad():
                 losses.append(model(inputs, labels=labels).loss.item())
             weights.append(int((labels != -100).sum()) - 1)
@@ -98,8 +97,8 @@ class TestNumbers:
         both = perplexity(lm, [TEXT[:400], TEXT[400:900]])
         alone = [perplexity(lm, [text]) for text in (TEXT[:400], TEXT[400:900])]
         assert both.documents == 2
-        assert both.counted == sum(one.counted for one in alone)
-        total = sum(one.log_probability for one in alone)
+        assert both.counted == sum(result.counted for result in alone)
+        total = sum(result.log_probability for result in alone)
         assert both.log_probability == pytest.approx(total, rel=1e-6)
 
     def test_units(self, lm):

@@ -102,7 +102,7 @@ class TestRolling:
         ],
     )
     def test_windows_by_hand(self, length, spans):
-        """With a context of 4; the last case is the example in the harness's own docstring."""
+        """Context of 4 tokens; the last case is the example in the harness's docstring."""
         assert list(rolling_spans(length, 4)) == spans
 
     def test_the_same_windows_as_the_harness(self):
@@ -143,7 +143,9 @@ class TestWikiText:
         ]
         result = wikitext(lm, pages)
         total = sum(rolling_loglikelihoods(lm, [detokenize(page) for page in pages]))
-        words = len(pages[0].split()) + 2 + len(pages[1].split()) + 1  # and the empty ones at ends
+        words = (
+            len(pages[0].split()) + 2 + len(pages[1].split()) + 1
+        )  # including empty words at the ends
         size = sum(len(page.encode()) for page in pages)
         assert (result.pages, result.words, result.bytes) == (2, words, size)
         assert result.log_probability == pytest.approx(total)
@@ -152,10 +154,10 @@ class TestWikiText:
         assert result.bits_per_byte == pytest.approx(-total / size / math.log(2))
 
     def test_progress(self, lm):
-        told = []
-        result = wikitext(lm, ["a b", "c d", "e"], lambda *seen: told.append(seen))
-        assert [seen[:2] for seen in told] == [(1, 3), (2, 3), (3, 3)]
-        assert told[-1][2] == {"word perplexity": result.word_perplexity}
+        calls = []
+        result = wikitext(lm, ["a b", "c d", "e"], lambda *call: calls.append(call))
+        assert [call[:2] for call in calls] == [(1, 3), (2, 3), (3, 3)]
+        assert calls[-1][2] == {"word perplexity": result.word_perplexity}
 
     @pytest.mark.parametrize("pages", [[], [""], [" \n "]])
     def test_no_text(self, lm, pages):

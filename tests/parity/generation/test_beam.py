@@ -1,4 +1,4 @@
-"""Beam search against transformers.generate(num_beams=…), id by id, all hypotheses."""
+"""Beam search against transformers.generate(num_beams=…): ids of all hypotheses."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ SEARCHES = [
 
 @pytest.fixture(autouse=True)
 def one_torch_thread():
-    """Its threads wait for each other in a loop, far longer than these small products take."""
+    """Use one torch thread: its threads busy-wait far longer than these small matmuls take."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -40,7 +40,7 @@ def one_torch_thread():
 
 
 def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
-    """Whether all hypotheses have the ids, and the scores, of transformers'."""
+    """Compare the ids and scores of all hypotheses with those of transformers."""
     beams, length_penalty, early_stopping, further = search
     common = {"num_beams": beams, "length_penalty": length_penalty, "max_new_tokens": new_tokens}
     words = further.get("bad_words_ids", []) + [[i] for i in further.get("suppress_tokens", [])]
@@ -70,19 +70,19 @@ def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
             **further,
         )
     assert len(ours) == beams
-    for found, ids, score in zip(ours, theirs.sequences, theirs.sequences_scores, strict=True):
+    for result, ids, score in zip(ours, theirs.sequences, theirs.sequences_scores, strict=True):
         ids = ids[len(prompt) :].tolist()
-        assert (found.ids, set(ids[len(found.ids) :]) - set(eos_token_ids)) == (
-            ids[: len(found.ids)],
+        assert (result.ids, set(ids[len(result.ids) :]) - set(eos_token_ids)) == (
+            ids[: len(result.ids)],
             set(),
         )
-        assert found.score == pytest.approx(float(score), rel=1e-5, abs=1e-4)
-        assert (found.finish_reason == "eos") == (found.ids[-1] in eos_token_ids)
-        seen.append(found.finish_reason)
+        assert result.score == pytest.approx(float(score), rel=1e-5, abs=1e-4)
+        assert (result.finish_reason == "eos") == (result.ids[-1] in eos_token_ids)
+        seen.append(result.finish_reason)
 
 
 def test_random_models(tiny, show):
-    """Several ids end a text here, so that beams end at different lengths."""
+    """Several end-of-text ids let beams end at different lengths."""
     folder, reference = tiny
     model, rng, seen = GPT2.from_folder(folder), np.random.default_rng(21), []
     for number in range(2 * len(SEARCHES)):
@@ -101,7 +101,7 @@ def test_bundled_model(bundled, data, show):
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     for number, search in enumerate(SEARCHES):
         text = stories[40 + number].strip()
-        # The last words of a story are followed by its end.
+        # The last words of a story are likely to be followed by the end of text.
         prompt = tokenizer.encode(text[-150:] if number % 2 else text[:200])
         compare(model, reference, prompt, {4095}, search, 24, seen)
     ended = seen.count("eos")
@@ -111,9 +111,9 @@ def test_bundled_model(bundled, data, show):
 def test_until_the_context_is_full(tiny):
     model = GPT2.from_folder(tiny[0])
     options = GenerationOptions(temperature=0, num_beams=3, max_new_tokens=100)
-    found = beam_search(model, [5] * 40, options, ())
-    assert [len(each.ids) for each in found] == [9, 9, 9]
-    assert {each.finish_reason for each in found} == {"length"}
+    result = beam_search(model, [5] * 40, options, ())
+    assert [len(item.ids) for item in result] == [9, 9, 9]
+    assert {item.finish_reason for item in result} == {"length"}
     assert len(beam_search(model, [5] * 48, options, ())[0].ids) == 1
     with pytest.raises(ContextLengthError):
         beam_search(model, [5] * 49, options, ())
@@ -122,11 +122,11 @@ def test_until_the_context_is_full(tiny):
 def test_one_step_takes_the_likeliest(tiny):
     model = GPT2.from_folder(tiny[0])
     options = GenerationOptions(temperature=0, num_beams=4, max_new_tokens=1)
-    found = beam_search(model, [1, 2, 3], options, ())
+    result = beam_search(model, [1, 2, 3], options, ())
     logits = model.forward([[1, 2, 3]])[-1].astype(np.float64)
     logs = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
-    assert [each.ids[0] for each in found] == np.argsort(-logs)[:4].tolist()
-    np.testing.assert_allclose([each.score for each in found], np.sort(logs)[::-1][:4], atol=1e-5)
+    assert [item.ids[0] for item in result] == np.argsort(-logs)[:4].tolist()
+    np.testing.assert_allclose([item.score for item in result], np.sort(logs)[::-1][:4], atol=1e-5)
 
 
 def test_stop_ids_end_a_beam(tiny):
@@ -134,11 +134,11 @@ def test_stop_ids_end_a_beam(tiny):
     options = {"temperature": 0, "num_beams": 4, "max_new_tokens": 20}
     free = beam_search(model, [1, 2, 3], GenerationOptions(**options), ())
     stop = free[0].ids[5]
-    found = beam_search(model, [1, 2, 3], GenerationOptions(**options, stop_token_ids=[stop]), ())
-    assert any(each.finish_reason == "stop" for each in found)
-    for each in found:
-        assert stop not in each.ids[:-1]
-        assert (each.ids[-1] == stop) == (each.finish_reason == "stop")
+    result = beam_search(model, [1, 2, 3], GenerationOptions(**options, stop_token_ids=[stop]), ())
+    assert any(item.finish_reason == "stop" for item in result)
+    for item in result:
+        assert stop not in item.ids[:-1]
+        assert (item.ids[-1] == stop) == (item.finish_reason == "stop")
 
 
 def test_everything_ruled_out(tiny):
@@ -150,10 +150,10 @@ def test_everything_ruled_out(tiny):
 
 
 def test_a_beam_without_a_way_on_leaves_the_others(tiny):
-    """Forms of text that some beams can't fulfil."""
+    """Constraints that rule out every id for some beams."""
 
     class OneWay:
-        """Ids 5 and 6 first; after 5 nothing at all, after 6 only 7."""
+        """Allows 5 and 6 first; nothing after 5, only 7 after 6."""
 
         def __init__(self, way=(5, 6)):
             self.way = way
@@ -168,8 +168,8 @@ def test_a_beam_without_a_way_on_leaves_the_others(tiny):
 
     model = GPT2.from_folder(tiny[0])
     options = GenerationOptions(temperature=0, num_beams=3)
-    found = beam_search(model, [1, 2], options, (), OneWay())
-    assert [(each.ids, each.finish_reason) for each in found] == [([6, 7], "stop")]
+    result = beam_search(model, [1, 2], options, (), OneWay())
+    assert [(item.ids, item.finish_reason) for item in result] == [([6, 7], "stop")]
     with pytest.raises(InvalidArgumentError, match="every token is ruled out"):
         beam_search(model, [1, 2], options, (), OneWay((5,)))
 
@@ -193,35 +193,38 @@ class TestTexts:
         whole = lm.generate("Once upon a time", **options)
         stop = whole.text[20:24]
         for cut in ({"stop": stop}, {"stop_regex": stop.replace(".", r"\.")}):
-            found = lm.generate("Once upon a time", **options, **cut)
-            assert found.text == whole.text[: whole.text.index(stop)]
-            assert found.finish_reason == "stop"
-            assert found.ids == whole.ids[: len(found.ids)] and len(found.ids) < len(whole.ids)
+            result = lm.generate("Once upon a time", **options, **cut)
+            assert result.text == whole.text[: whole.text.index(stop)]
+            assert result.finish_reason == "stop"
+            assert result.ids == whole.ids[: len(result.ids)] and len(result.ids) < len(whole.ids)
 
     def test_log_probabilities(self, lm):
-        found = lm.generate(
+        result = lm.generate(
             "Once upon", num_beams=3, max_new_tokens=9, logprobs=1, prompt_logprobs=0
         )
-        assert [each.id for each in found.logprobs] == found.ids
-        assert found.prompt_logprobs[0] is None
-        assert [each.id for each in found.prompt_logprobs[1:]] == found.prompt_ids[1:]
-        again = lm.generate([*found.prompt_ids, *found.ids], max_new_tokens=1, prompt_logprobs=1)
-        assert again.prompt_logprobs[-9:] == found.logprobs
+        assert [item.id for item in result.logprobs] == result.ids
+        assert result.prompt_logprobs[0] is None
+        assert [item.id for item in result.prompt_logprobs[1:]] == result.prompt_ids[1:]
+        again = lm.generate([*result.prompt_ids, *result.ids], max_new_tokens=1, prompt_logprobs=1)
+        assert again.prompt_logprobs[-9:] == result.logprobs
 
     def test_the_prompt_is_scored_once(self, lm, monkeypatch):
         scored, score = [], beam_search_module.text_logprobs
         monkeypatch.setattr(
             beam_search_module, "text_logprobs", lambda *a: scored.append(a[1]) or score(*a)
         )
-        found = lm.generate(
+        result = lm.generate(
             "Once upon", num_beams=4, num_return_sequences=4, max_new_tokens=3, prompt_logprobs=0
         )
-        assert len(found.alternatives) == 3 and scored == [found.prompt_ids]
+        assert len(result.alternatives) == 3 and scored == [result.prompt_ids]
 
     def test_a_batch_with_and_without_beams(self, lm):
-        prompts, each = ["Once upon a time", "The king"], [{"num_beams": 3}, {"temperature": 0}]
-        found = lm.generate_batch(prompts, each, max_new_tokens=12, seed=1)
-        for prompt, options, completion in zip(prompts, each, found, strict=True):
+        prompts, per_prompt = (
+            ["Once upon a time", "The king"],
+            [{"num_beams": 3}, {"temperature": 0}],
+        )
+        result = lm.generate_batch(prompts, per_prompt, max_new_tokens=12, seed=1)
+        for prompt, options, completion in zip(prompts, per_prompt, result, strict=True):
             assert completion.ids == lm.generate(prompt, **options, max_new_tokens=12).ids
 
     def test_not_as_a_stream(self, lm):

@@ -1,4 +1,4 @@
-"""generation_config.json: what is honoured, what is told, what is refused."""
+"""generation_config.json: keys that are used, keys that are ignored, and damaged files."""
 
 import json
 
@@ -15,7 +15,7 @@ def read(folder, **content):
 
 
 def test_what_is_honoured(tmp_path):
-    asked = {
+    content = {
         "temperature": 0.5,
         "top_k": 7,
         "top_p": 0.8,
@@ -28,13 +28,13 @@ def test_what_is_honoured(tmp_path):
         "length_penalty": 2.0,
         "early_stopping": "never",
     }
-    config = read(tmp_path, **asked, do_sample=True)
+    config = read(tmp_path, **content, do_sample=True)
     assert config.ignored == ()
-    assert {name: getattr(config.options, name) for name in asked} == asked
+    assert {name: getattr(config.options, name) for name in content} == content
 
 
 def test_bans(tmp_path):
-    """As in transformers, where an end of the text is not banned as a bad word."""
+    """As in transformers, an end-of-text id is not a bad word."""
     config = read(tmp_path, bad_words_ids=[[5], [6, 7], [9]], suppress_tokens=[3], eos_token_id=9)
     assert config.options.bad_words_ids == ((5,), (6, 7), (3,)) and config.ignored == ()
 
@@ -47,8 +47,8 @@ def test_beams(tmp_path):
 
 
 def test_what_is_not_done_is_told(tmp_path):
-    asked = {"min_length": 5, "penalty_alpha": 0.6, "guidance_scale": 1, "sequence_bias": []}
-    assert read(tmp_path, **asked).ignored == ("penalty_alpha", "min_length")
+    content = {"min_length": 5, "penalty_alpha": 0.6, "guidance_scale": 1, "sequence_bias": []}
+    assert read(tmp_path, **content).ignored == ("penalty_alpha", "min_length")
 
 
 def test_what_is_about_one_call_is_not_the_files_to_say(tmp_path):

@@ -45,7 +45,7 @@ def logits(request):
 
 @pytest.fixture(autouse=True)
 def stable_sort(monkeypatch):
-    """torch.sort orders equals as it likes, and top-p may cut between them; make it stable."""
+    """Make torch.sort stable: otherwise the order of ties, which top-p may cut, is arbitrary."""
     sort = torch.sort
     monkeypatch.setattr(
         torch, "sort", lambda x, descending: sort(x, descending=descending, stable=True)
@@ -53,7 +53,7 @@ def stable_sort(monkeypatch):
 
 
 def check_same(ours, logits, *warpers):
-    """The kept set of transformers in float32, and its probabilities without float32's rounding."""
+    """The set that transformers keeps in float32, and its probabilities in float64."""
     kept, exact = torch.tensor(logits), torch.tensor(logits.astype(np.float64))
     for warper in warpers:
         kept = warper(None, kept)
@@ -95,26 +95,26 @@ def test_typical(logits, p):
 
 
 def check_typical(ours, logits, p):
-    """The kept set of transformers in float64, but for float32's rounding.
+    """The set that transformers keeps in float64, up to float32's rounding.
 
     Tokens in which they differ weigh less than that, or lie at the border itself. (In float32
     transformers' own sum over 50,257 tokens is off by ten times as much.)
     """
     exact = torch.tensor(logits.astype(np.float64))
     kept = TypicalLogitsWarper(p)(None, exact).numpy() > -np.inf
-    other = kept != (ours > -np.inf)
+    differs = kept != (ours > -np.inf)
     probability = softmax(logits.astype(np.float64))
     log_p = np.log(np.maximum(probability, 1e-300))
     distance = np.abs(-log_p + (probability * log_p).sum(-1, keepdims=True))
     border = np.where(kept, distance, -1).max(-1, keepdims=True)
     at_border = np.abs(distance - border) <= 2e-5 * np.maximum(1, border)
-    light = (probability * other).sum(-1, keepdims=True) <= 1e-6
-    assert (at_border | light | ~other).all()
+    light = (probability * differs).sum(-1, keepdims=True) <= 1e-6
+    assert (at_border | light | ~differs).all()
     np.testing.assert_array_equal(ours[ours > -np.inf], logits[ours > -np.inf])
 
 
 def test_thousands_of_random_rows(show):
-    """Every filter on rows of many scales; each filter's kept set is transformers'."""
+    """Every filter keeps the same set as transformers, on rows of many scales."""
     rng, rows = np.random.default_rng(5), 0
     for _ in range(150):
         scale, size = 10.0 ** rng.uniform(-3, 3), int(rng.integers(2, 300))

@@ -14,7 +14,7 @@ NEW_TOKENS = 200
 
 
 def continued(reference, prompts):
-    """transformers' continuation of each prompt, all at once, with padding in front."""
+    """transformers' continuations of all prompts, as one batch with left padding."""
     longest, end = max(map(len, prompts)), reference.generation_config.eos_token_id
     there = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
     ids = torch.tensor([[end] * (longest - len(p)) + p for p in prompts])

@@ -18,19 +18,19 @@ def lm(bundled):
 
 @pytest.fixture(scope="module")
 def exact(bundled):
-    """ids → transformers' log probabilities (T, V), computed in float64."""
+    """Function from ids to transformers' log probabilities (T, V) in float64."""
     model = to_float64(load_reference(bundled))
     return lambda ids: torch.log_softmax(torch.tensor(reference_logits(model, ids)), -1).numpy()
 
 
-def check(found, ids, logs, top):
-    """What was found for ids, where the rows of logs are the distributions they came from."""
-    assert [each.id for each in found] == list(ids)
-    for each, row in zip(found, logs, strict=True):
-        assert each.logprob == pytest.approx(row[each.id], abs=5e-5)
+def check(result, ids, logs, top):
+    """Compare log probabilities of ids with the reference distributions, one row per id."""
+    assert [item.id for item in result] == list(ids)
+    for item, row in zip(result, logs, strict=True):
+        assert item.logprob == pytest.approx(row[item.id], abs=5e-5)
         likeliest = np.argsort(-row, kind="stable")[:top]
-        assert [token_id for token_id, _ in each.top] == likeliest.tolist()
-        np.testing.assert_allclose([p for _, p in each.top], row[likeliest], atol=5e-5)
+        assert [token_id for token_id, _ in item.top] == likeliest.tolist()
+        np.testing.assert_allclose([p for _, p in item.top], row[likeliest], atol=5e-5)
 
 
 @pytest.mark.parametrize(
@@ -42,18 +42,18 @@ def check(found, ids, logs, top):
     ],
 )
 def test_generated_tokens(lm, exact, options):
-    """The model's own distribution, whatever penalties and filters chose from."""
-    found = lm.generate("Once upon a time", max_new_tokens=20, logprobs=4, **options)
-    logs = exact([*found.prompt_ids, *found.ids])[len(found.prompt_ids) - 1 : -1]
-    check(found.logprobs, found.ids, logs, 4)
+    """Log probabilities are the model's own, whatever penalties and filters apply."""
+    result = lm.generate("Once upon a time", max_new_tokens=20, logprobs=4, **options)
+    logs = exact([*result.prompt_ids, *result.ids])[len(result.prompt_ids) - 1 : -1]
+    check(result.logprobs, result.ids, logs, 4)
 
 
 def test_a_prompt(lm, exact, data):
     text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")[:900]
-    found = lm.generate(text, max_new_tokens=1, seed=0, prompt_logprobs=3)
-    assert 100 < len(found.prompt_ids) == len(found.prompt_logprobs)
-    assert found.prompt_logprobs[0] is None and found.logprobs is None
-    check(found.prompt_logprobs[1:], found.prompt_ids[1:], exact(found.prompt_ids)[:-1], 3)
+    result = lm.generate(text, max_new_tokens=1, seed=0, prompt_logprobs=3)
+    assert 100 < len(result.prompt_ids) == len(result.prompt_logprobs)
+    assert result.prompt_logprobs[0] is None and result.logprobs is None
+    check(result.prompt_logprobs[1:], result.prompt_ids[1:], exact(result.prompt_ids)[:-1], 3)
 
 
 def test_they_change_nothing(lm):
@@ -62,7 +62,7 @@ def test_they_change_nothing(lm):
     for further in ({"logprobs": 0}, {"prompt_logprobs": 5}, {"logprobs": 2, "prompt_logprobs": 0}):
         assert lm.generate("The king", **options, **further).ids == plain.ids
     assert plain.logprobs is plain.prompt_logprobs is None
-    assert all(not each.top for each in lm.generate("x", logprobs=0, max_new_tokens=3).logprobs)
+    assert all(not item.top for item in lm.generate("x", logprobs=0, max_new_tokens=3).logprobs)
 
 
 def test_short_prompts(lm):
@@ -73,21 +73,21 @@ def test_short_prompts(lm):
 
 def test_a_prompt_that_a_window_cuts(lm):
     ids = np.random.default_rng(0).integers(0, 4000, 600).tolist()
-    found = lm.generate(ids, prompt_logprobs=0, window=100, max_new_tokens=1, seed=0)
-    assert found.prompt_logprobs[:501] == [None] * 501
-    assert [each.id for each in found.prompt_logprobs[501:]] == ids[501:]
+    result = lm.generate(ids, prompt_logprobs=0, window=100, max_new_tokens=1, seed=0)
+    assert result.prompt_logprobs[:501] == [None] * 501
+    assert [item.id for item in result.prompt_logprobs[501:]] == ids[501:]
 
 
 def test_best_of(lm):
     options = {"max_new_tokens": 25, "seed": 40}
     singles = [lm.generate("The", max_new_tokens=25, seed=40 + j, logprobs=0) for j in range(5)]
-    means = [np.mean([each.logprob for each in single.logprobs]) for single in singles]
+    means = [np.mean([item.logprob for item in single.logprobs]) for single in singles]
     order = np.argsort(means)[::-1]
     best = lm.generate("The", best_of=5, num_return_sequences=3, **options)
-    found = [best, *best.alternatives]
-    assert [each.seed for each in found] == [40 + j for j in order[:3]]
-    assert [each.ids for each in found] == [singles[j].ids for j in order[:3]]
-    assert best.logprobs is None  # nobody asked for them
+    result = [best, *best.alternatives]
+    assert [item.seed for item in result] == [40 + j for j in order[:3]]
+    assert [item.ids for item in result] == [singles[j].ids for j in order[:3]]
+    assert best.logprobs is None  # not requested
 
 
 def test_ties_and_extremes():
@@ -99,14 +99,14 @@ def test_ties_and_extremes():
 
 
 def test_long_prompts_take_little_memory(lm):
-    """Not the (T, V) of all logits, 8 MB here and 200 MB for GPT-2."""
+    """Peak memory stays below all logits (T, V): 8 MB here, 200 MB for GPT-2."""
     ids = np.random.default_rng(0).integers(0, 4000, 512).tolist()
     text_logprobs(lm.model, ids, 2, lm.model.new_cache())
     tracemalloc.start()
-    found = text_logprobs(lm.model, ids, 2, lm.model.new_cache())
+    result = text_logprobs(lm.model, ids, 2, lm.model.new_cache())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(found) == 511
+    assert len(result) == 511
     assert peak < 0.8 * 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
 
 
@@ -117,9 +117,9 @@ def test_on_a_random_model(tiny):
         ids = rng.integers(0, 211, rng.integers(2, 48)).tolist()
         logs = reference_logits(reference, ids).astype(np.float64)
         logs -= np.log(np.exp(logs).sum(-1, keepdims=True))
-        found = text_logprobs(model, ids, 0, model.new_cache())
+        result = text_logprobs(model, ids, 0, model.new_cache())
         np.testing.assert_allclose(
-            [each.logprob for each in found],
+            [item.logprob for item in result],
             logs[np.arange(len(ids) - 1), ids[1:]],
             atol=2e-5,
         )

@@ -1,4 +1,4 @@
-"""Biases, penalties and bans against transformers' processors and, for OpenAI's, the definition."""
+"""Biases, penalties and bans against transformers' logits processors and OpenAI's definition."""
 
 import numpy as np
 import pytest
@@ -31,20 +31,22 @@ KINDS = {
 
 
 def cases(seed):
-    """Logits, a prompt and what was generated, of every kind and of many lengths."""
+    """Random logits, prompts and generated ids, of many kinds and lengths."""
     rng = np.random.default_rng(seed)
     for number in range(CASES):
         size = int(rng.choice([8, 50, 400]))
         logits = list(KINDS.values())[number % len(KINDS)](rng, size).astype(np.float32)
-        logits[rng.integers(size)] = 1.5  # one at least is not ruled out
-        alphabet = int(rng.choice([2, 5, size]))  # few ids repeat, many don't
+        logits[rng.integers(size)] = 1.5  # at least one token is not ruled out
+        alphabet = int(
+            rng.choice([2, 5, size])
+        )  # a small alphabet repeats ids, a large one does not
         ids = rng.integers(0, alphabet, rng.integers(1, 40)).tolist()
         cut = int(rng.integers(1, len(ids) + 1))
         yield rng, logits, ids[:cut], ids[cut:]
 
 
 def ours(logits, prompt, generated, **options):
-    """Ruled out altogether counts as all -inf."""
+    """Return all -inf where every token is ruled out."""
     before = logits.copy()
     options = GenerationOptions(max_new_tokens=1000, **options)
     try:
@@ -53,7 +55,7 @@ def ours(logits, prompt, generated, **options):
         assert "every token is ruled out" in str(error)
         result = np.full_like(logits, -np.inf)
     assert result.dtype == np.float32
-    np.testing.assert_array_equal(logits, before)  # the caller's array is left alone
+    np.testing.assert_array_equal(logits, before)  # the input is unchanged
     return result
 
 
@@ -81,7 +83,7 @@ def test_no_repeat_ngram():
 
 
 def random_words(rng, size, prompt, generated):
-    """Some of them are begun by the text's end, so that their last id is at stake."""
+    """Random bad words; the text ends with the start of some, so that their last id is banned."""
     ids, words = [*prompt, *generated], []
     for _ in range(rng.integers(1, 5)):
         begun = ids[len(ids) - int(rng.integers(0, min(4, len(ids)) + 1)) :]
@@ -122,7 +124,7 @@ def test_min_new_tokens_and_ignore_eos():
 
 
 def test_presence_and_frequency():
-    """logit − presence·[count > 0] − frequency·count, over what was generated (OpenAI's API)."""
+    """logit − presence·[count > 0] − frequency·count over the generated ids (OpenAI's API)."""
     for rng, logits, prompt, generated in cases(6):
         presence, frequency = rng.uniform(-2, 2, 2)
         expected = logits.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Batches: whenever a sequence joins, and whatever runs beside it, it gets what it gets alone."""
+"""Batches: a sequence gets the same ids alone and in any batch, whenever it joins."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def model(tiny):
 
 
 def random_options(rng, vocab_size, longest=24):
-    """Some of everything that changes ids."""
+    """Random values of all options that change ids."""
     options = {"max_new_tokens": int(rng.integers(1, longest)), "seed": int(rng.integers(1000))}
     options["temperature"] = float(rng.choice([0, 0, 0.7, 1.0, 1.5]))
     for name, values in {
@@ -48,7 +48,7 @@ def random_options(rng, vocab_size, longest=24):
 
 
 class StopPair:
-    """A listener that stops a sequence where five divides the sum of its last two ids."""
+    """Listener that stops once five divides the sum of the last two ids."""
 
     def __init__(self):
         self.ids = []
@@ -62,7 +62,7 @@ class StopPair:
 
 
 class EveryThird:
-    """A constraint: an id has another remainder by three than that before it."""
+    """Constraint: consecutive ids differ modulo three."""
 
     complete = False
 
@@ -90,7 +90,7 @@ def start(model, prompt, options, eos_token_ids, draft=None):
 
 
 def alone(model, prompt, options, eos_token_ids):
-    """The ids one by one, without guesses; and how near each choice was to another."""
+    """Run a sequence alone, without drafts; return it with the margin of each choice."""
     sequence = start(model, prompt, options, eos_token_ids)
     sequence.speculation = None
     gaps = watch(sequence)
@@ -100,16 +100,16 @@ def alone(model, prompt, options, eos_token_ids):
 
 
 def run_batch(model, rng, jobs, eos_token_ids, draft):
-    """Sequences join a few at a time, at random steps; returns them in their own order.
+    """Run jobs in a batch that they join at random steps; return their sequences in order.
 
-    Half of them have a draft, which has fewer rows than the model. Those of one prompt share it.
+    Half of them have a draft model with fewer rows than the model. Equal prompts are shared.
     """
     scheduler = Scheduler(model, max_running=int(rng.integers(1, 9)))
     drafts = [draft if rng.random() < 0.5 else None for _ in jobs]
     sequences = [start(model, *job, eos_token_ids, d) for job, d in zip(jobs, drafts, strict=True)]
-    for one, other in zip(sequences[::2], sequences[1::2], strict=False):
-        if one.prompt == other.prompt and one.options.window == other.options.window:
-            share_prefix([one, other])
+    for first, second in zip(sequences[::2], sequences[1::2], strict=False):
+        if first.prompt == second.prompt and first.options.window == second.options.window:
+            share_prefix([first, second])
     waiting, ended = list(rng.permutation(len(jobs))), []
     while waiting or scheduler.busy:
         for _ in range(min(len(waiting), int(rng.integers(0, 4)))):
@@ -121,14 +121,14 @@ def run_batch(model, rng, jobs, eos_token_ids, draft):
 
 
 def smaller(model, rows):
-    """A draft: the first block of a model, with fewer rows."""
+    """Draft model: the first block of a model, with fewer token ids."""
     weights = {n: a for n, a in model.weights.items() if n[:2] != "h." or n[:4] == "h.0."}
     weights["wte.weight"] = weights["wte.weight"][:rows]
     return GPT2(replace(model.config, n_layer=1, vocab_size=rows), weights)
 
 
 def random_jobs(rng, vocab_size, longest):
-    """Prompts, some of them twice in a row, with options."""
+    """Random prompts, some repeated, with random options."""
     jobs = []
     for _ in range(rng.integers(2, 8)):
         again = jobs and rng.random() < 0.3
@@ -192,7 +192,7 @@ class TestScheduler:
         assert ended == sequences and scheduler.step() == []
 
     def test_the_same_order_each_time(self, model, monkeypatch):
-        """Elsewhere than on AVX-512 the bits depend on it."""
+        """Without small-matrix kernels the bits depend on the order."""
         passes, forward = [], model.forward
         monkeypatch.setattr(
             model, "forward", lambda new, *a, **k: passes.append(new) or forward(new, *a, **k)
@@ -202,7 +202,7 @@ class TestScheduler:
             scheduler = Scheduler(model)
             prompts = [[first] * (1 + first % 3) for first in range(20)]
             kept = [start_sequence(model, p, self.options(max_new_tokens=80), ()) for p in prompts]
-            for sequence in kept[::-1]:  # whose stores have other addresses than in that order
+            for sequence in kept[::-1]:  # the addresses of the stores are in another order
                 scheduler.add(sequence)
             while scheduler.busy:
                 scheduler.step()
@@ -212,20 +212,20 @@ class TestScheduler:
         assert [ids[0] for ids in runs[0][0]] == list(range(19, 3, -1))
 
     def test_memory_is_bounded(self, model):
-        one = 2 * 3 * 24 * 4 * 25  # layers, channels, bytes, tokens
-        scheduler = Scheduler(model, cache_bytes=3 * one)
+        nbytes = 2 * 3 * 24 * 4 * 25  # layers, channels, bytes, tokens
+        scheduler = Scheduler(model, cache_bytes=3 * nbytes)
         for _ in range(7):
             scheduler.add(start_sequence(model, [3] * 20, self.options(), ()))
         scheduler.step()
         assert len(scheduler.running) == 3
-        small = Scheduler(model, cache_bytes=1)  # one always runs
+        small = Scheduler(model, cache_bytes=1)  # a single sequence always runs
         small.add(start_sequence(model, [3] * 20, self.options(), ()))
         small.step()
         assert len(small.running) == 1
 
     def test_memory_of_drafts_counts(self, model):
-        one = 2 * 3 * 24 * 4 * 25
-        scheduler = Scheduler(model, cache_bytes=3 * one)
+        nbytes = 2 * 3 * 24 * 4 * 25
+        scheduler = Scheduler(model, cache_bytes=3 * nbytes)
         for _ in range(7):
             sequence = start_sequence(model, [3] * 20, self.options(), ())
             sequence.speculation = Speculation(model, model)
@@ -233,7 +233,7 @@ class TestScheduler:
         scheduler.step()
         assert len(scheduler.running) == 1
         scheduler.running[0].end("cancelled")
-        scheduler._cache_bytes = 4 * one
+        scheduler._cache_bytes = 4 * nbytes
         scheduler.step()
         scheduler.step()
         assert len(scheduler.running) == 2
@@ -305,7 +305,7 @@ class TestSharedPrompt:
 
         monkeypatch.setattr(model, "forward", counted)
         decode_step(model, self.samples(model, 6))
-        assert sum(tokens) == 19 + 6  # its last token is where the samples part
+        assert sum(tokens) == 19 + 6  # each sequence computes the last token itself
 
     @pytest.mark.parametrize("further", [{}, {"prompt_logprobs": 2}, {"window": 7}])
     def test_each_is_what_it_is_alone(self, model, further):
@@ -326,8 +326,8 @@ class TestSharedPrompt:
         before = [array.copy() for array in second.cache.held(0, slice(None), second.length)]
         decode_step(model, [first])
         after = second.cache.held(0, slice(None), second.length)
-        for expected, found in zip(before, after, strict=True):
-            np.testing.assert_array_equal(found, expected)
+        for expected, result in zip(before, after, strict=True):
+            np.testing.assert_array_equal(result, expected)
 
 
 class TestWindow:
@@ -357,9 +357,9 @@ class TestWindow:
         options = GenerationOptions(max_new_tokens=10, temperature=0, window=30)
         sequence = start_sequence(model, prompt, options, ())
         fresh = start_sequence(model, prompt[-30:], options, ())
-        for each in (sequence, fresh):
-            while each.finish_reason is None:
-                decode_step(model, [each])
+        for running in (sequence, fresh):
+            while running.finish_reason is None:
+                decode_step(model, [running])
         assert sequence.ids == fresh.ids
 
     def test_larger_than_the_context(self, model):

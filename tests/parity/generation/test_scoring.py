@@ -1,4 +1,4 @@
-"""Log probabilities of given ids: windows by hand, transformers in float64, bounded memory."""
+"""Scoring of given ids: windows by hand, transformers in float64, bounded memory."""
 
 import math
 
@@ -25,7 +25,7 @@ class TestStridedSpans:
             (5, 4, 2, [(0, 1, 4), (2, 4, 5)]),
             (9, 4, 2, [(0, 1, 4), (2, 4, 6), (4, 6, 8), (6, 8, 9)]),
             (8, 4, 4, [(0, 1, 4), (4, 5, 8)]),
-            (9, 4, 4, [(0, 1, 4), (4, 5, 8)]),  # the ninth would stand alone
+            (9, 4, 4, [(0, 1, 4), (4, 5, 8)]),  # nothing precedes the ninth
             (10, 4, 4, [(0, 1, 4), (4, 5, 8), (8, 9, 10)]),
             (6, 4, 3, [(0, 1, 4), (3, 4, 6)]),
             (4, 2, 1, [(0, 1, 2), (1, 2, 3), (2, 3, 4)]),
@@ -42,7 +42,7 @@ def tiny_model(tiny):
 
 @pytest.fixture(scope="module")
 def reference(tiny):
-    """transformers in float64: log probabilities (n, V) of what follows each of n ids."""
+    """Function from n ids to transformers' log probabilities (n, V) in float64."""
     model = to_float64(load_reference(tiny[0]))
 
     def log_probabilities(ids):
@@ -113,26 +113,26 @@ class TestScoreWindows:
         windows = []
         for n in rng.integers(2, 50, 60):
             windows.append(Window(random_ids(n, seed=n), int(rng.integers(1, n))))
-        together = list(score_windows(tiny_model, windows))
-        assert len(together) == 60
-        for window, scored in zip(windows, together, strict=True):
+        batched = list(score_windows(tiny_model, windows))
+        assert len(batched) == 60
+        for window, score in zip(windows, batched, strict=True):
             (alone,) = score_windows(tiny_model, [window])
-            assert len(scored.log_probabilities) == len(window.ids) - window.first
-            assert alone.best.tolist() == scored.best.tolist()
+            assert len(score.log_probabilities) == len(window.ids) - window.first
+            assert alone.best.tolist() == score.best.tolist()
             if small_kernels():
-                assert alone.log_probabilities.tolist() == scored.log_probabilities.tolist()
-            assert alone.log_probabilities == pytest.approx(scored.log_probabilities, abs=1e-5)
+                assert alone.log_probabilities.tolist() == score.log_probabilities.tolist()
+            assert alone.log_probabilities == pytest.approx(score.log_probabilities, abs=1e-5)
 
     def test_excluded_ids(self, tiny_model, reference):
         ids = random_ids(40)
         table = reference(ids[:-1])
         excluded = sorted(set(table.argmax(-1).tolist()))[:20]
         (plain,) = score_windows(tiny_model, [Window(ids, 1)])
-        (scored,) = score_windows(tiny_model, [Window(ids, 1)], excluded)
-        assert scored.log_probabilities.tolist() == plain.log_probabilities.tolist()
-        assert scored.best.tolist() == plain.best.tolist() == table.argmax(-1).tolist()
+        (score,) = score_windows(tiny_model, [Window(ids, 1)], excluded)
+        assert score.log_probabilities.tolist() == plain.log_probabilities.tolist()
+        assert score.best.tolist() == plain.best.tolist() == table.argmax(-1).tolist()
         table[:, excluded] = -np.inf
-        assert scored.best_allowed.tolist() == table.argmax(-1).tolist() != plain.best.tolist()
+        assert score.best_allowed.tolist() == table.argmax(-1).tolist() != plain.best.tolist()
 
     def test_what_is_as_wide_as_the_vocabulary_has_a_bound(self, tiny_model, monkeypatch):
         rows, tokens = [], []

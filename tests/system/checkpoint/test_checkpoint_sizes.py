@@ -1,6 +1,6 @@
-"""Checkpoints of GPT-2's real sizes: parity, and the memory that loading takes.
+"""Checkpoints of GPT-2's real sizes: parity, and memory use of loading.
 
-The slow ones (medium, large, XL) write up to 6 GB and need up to 16 GB of memory.
+The slow tests (medium, large, XL) write up to 6 GB and need up to 16 GB of memory.
 """
 
 import gc
@@ -23,7 +23,7 @@ PARAMETERS = 124_439_808  # GPT-2 small
 
 
 def uniform_model(seed=0, **shape):
-    """transformers' GPT-2 with uniform weights, which are drawn in a fraction of its own time."""
+    """Build a GPT-2 of transformers with uniform weights, which are fast to draw."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     with torch.device("meta"):
@@ -41,7 +41,7 @@ def uniform_model(seed=0, **shape):
 
 @pytest.fixture
 def folder(tmp_path):
-    """An empty folder that is emptied again after the test: pytest keeps its own for a while."""
+    """An empty folder, emptied after the test, because pytest keeps temporary folders."""
     yield tmp_path
     for path in tmp_path.iterdir():
         path.unlink()
@@ -58,7 +58,7 @@ def folder(tmp_path):
     ids=["medium", "large", "XL"],
 )
 def test_larger_sizes(name, shape, parameters, folder, show):
-    """24 tokens. The reference stays in memory; at no time are two models in float64 there."""
+    """Compare 24 tokens; memory never holds two float64 models."""
     reference = uniform_model(**shape)
     assert reference.num_parameters() == parameters
     reference.save_pretrained(folder, max_shard_size="2GB")
@@ -83,7 +83,7 @@ def peak():
 
 before = peak()
 model = GPT2.from_folder(sys.argv[1])
-for _ in range(3):  # from the file, then laid out
+for _ in range(3):  # from the mapped file, then from packed weights
     model.forward([[1, 2, 3]])
 print(peak() - before, model.weights.nbytes)
 """
@@ -98,13 +98,15 @@ def small():
 @pytest.mark.parametrize("head", [False, True], ids=["tied", "same head"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_loading_takes_no_second_copy(dtype, head, small, folder, show):
-    """In a process of its own, whose peak counts mapped pages of files, too."""
+    """Runs in a separate process, whose peak memory includes mapped pages."""
     tensors = {
         name: tensor.to(getattr(torch, dtype)) for name, tensor in small.state_dict().items()
     }
     tensors["lm_head.weight"] = tensors["transformer.wte.weight"]
     if head:
-        tensors["lm_head.weight"] = tensors["lm_head.weight"].clone()  # else shared, and not stored
+        tensors["lm_head.weight"] = tensors[
+            "lm_head.weight"
+        ].clone()  # a shared tensor would not be stored
     small.save_pretrained(folder, state_dict=tensors, max_shard_size="200MB")
     files = list(folder.glob("*.safetensors"))
     stored = sum(path.stat().st_size for path in files)
@@ -121,5 +123,5 @@ def test_loading_takes_no_second_copy(dtype, head, small, folder, show):
         f"{growth / (4 * PARAMETERS):.2f} times the weights in float32",
     )
     assert weights == 4 * PARAMETERS
-    # What had to be converted is let go of tensor by tensor; the embedding is a third of all.
+    # Converted tensors are released one by one; the embedding is a third of the model.
     assert growth <= (1.1 if dtype == "float32" else 1.35) * weights

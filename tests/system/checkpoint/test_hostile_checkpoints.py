@@ -1,4 +1,4 @@
-"""Checkpoints from somebody who means harm: each is refused in one line, or it is what it says."""
+"""Malicious and damaged checkpoints: a one-line error, or exactly the declared weights."""
 
 import ast
 import json
@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 if sys.platform != "linux":
-    pytest.skip("memory is watched in Linux's /proc", allow_module_level=True)
+    pytest.skip("memory use is read from Linux's /proc", allow_module_level=True)
 
 from helpers.hostile_files import HAND_MADE, SHAPE
 from helpers.load_watched import digest
-from helpers.mutations import as_it_should_be, mutate
+from helpers.mutations import mutate, strict_read
 from helpers.paths import CHECKOUT
 from helpers.references import save_reference
 
@@ -28,16 +28,16 @@ from gpt2np.checkpoint.safetensors_file import TensorInfo, read_tensors
 
 LOAD_WATCHED = CHECKOUT / "tests/helpers/load_watched.py"
 SEED, MUTANTS = 4, 1000
-SECONDS, BYTES = 1.0, 200 << 20  # that a folder may take
+SECONDS, BYTES = 1.0, 200 << 20  # limits for loading one folder
 
-VOCABULARY = shutil.ignore_patterns("vocab.json", "merges.txt")  # which not every test needs
-LONGEST = 3000  # characters of a message
+VOCABULARY = shutil.ignore_patterns("vocab.json", "merges.txt")  # needed by few tests
+MAX_MESSAGE = 3000  # characters
 PACKAGE = CHECKOUT / "gpt2np"
 PYTHON = [Path(sys.prefix), Path(sys.base_prefix), PACKAGE, Path(np.__file__).parents[1]]
 
 
 def load_watched(folders):
-    """What came of each of [(folder, whether with its tokenizer)], loaded in a fresh process."""
+    """Load each (folder, with tokenizer?) in a new process, and return the outcomes."""
     done = subprocess.run(
         [sys.executable, str(LOAD_WATCHED)],
         input=json.dumps([[str(folder), whole] for folder, whole in folders]),
@@ -55,7 +55,7 @@ def load_watched(folders):
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory, bundled):
-    """Sound checkpoints in three formats, which the tests then break."""
+    """Valid checkpoints in three formats, for the tests to break."""
     import torch
 
     folders = {}
@@ -70,16 +70,16 @@ def bases(tmp_path_factory, bundled):
     return folders
 
 
-def complaint(outcome, folder):
-    """What is wrong with how loading a folder ended, None if nothing is."""
+def find_fault(outcome, folder):
+    """Describe what is wrong with the outcome of a load; None if nothing is."""
     message = outcome.get("message", "")
-    if not message.isprintable() or len(message) > LONGEST:
-        return f"a message that is no line: {message[:LONGEST]!a}"
-    if strange := [name for name in outcome["opened"] if not may_be_opened(name, folder)]:
-        return f"opened {strange[0]}"
+    if not message.isprintable() or len(message) > MAX_MESSAGE:
+        return f"the message is not one line: {message[:MAX_MESSAGE]!a}"
+    if unexpected := [name for name in outcome["opened"] if not may_be_opened(name, folder)]:
+        return f"opened {unexpected[0]}"
     if outcome["bytes"] > BYTES:
         return f"took {outcome['bytes']:,} bytes"
-    if outcome["seconds"] > SECONDS:  # perhaps the machine had something else to do
+    if outcome["seconds"] > SECONDS:  # measure again: the machine may have been busy
         again = [load_watched([(folder, outcome["whole"])])[0]["seconds"] for _ in range(3)]
         if sorted(again)[1] > SECONDS:
             return f"took {sorted(again)[1]:.2f} s"
@@ -87,7 +87,7 @@ def complaint(outcome, folder):
 
 
 def may_be_opened(name, folder):
-    """Files of the model's formats in its folder, its folder, and what Python is made of."""
+    """Whether a path is a model file, the folder, or part of the Python installation."""
     path = Path(os.path.normpath(name))
     if path.parent == folder:
         return path.suffix in (".json", ".safetensors", ".txt")
@@ -96,7 +96,7 @@ def may_be_opened(name, folder):
 
 @pytest.fixture(scope="module")
 def outcomes(bases, tmp_path_factory):
-    """Name of the case → the folder, and what came of loading it."""
+    """Name of the case → (folder, outcome of loading it)."""
     root = tmp_path_factory.mktemp("hand-made")
     folders = []
     for number, case in enumerate(HAND_MADE.values()):
@@ -112,7 +112,7 @@ def outcomes(bases, tmp_path_factory):
 @pytest.mark.parametrize("name", HAND_MADE)
 def test_hand_made(outcomes, name):
     (folder, outcome), case = outcomes[name], HAND_MADE[name]
-    assert complaint(outcome, folder) is None
+    assert find_fault(outcome, folder) is None
     if case.message is None:
         assert "error" not in outcome
     else:
@@ -121,7 +121,7 @@ def test_hand_made(outcomes, name):
 
 
 def test_weights_that_are_no_numbers_are_loaded_as_they_are(bases, outcomes):
-    sound = as_it_should_be(bases["float32"], digest)["weights"]
+    sound = strict_read(bases["float32"], digest)["weights"]
     for name, value in (("weights nan", np.nan), ("weights inf", np.inf)):
         changed = digest(np.full(8, value, np.float32))
         assert outcomes[name][1]["weights"] == sound | {"ln_f.bias": changed}
@@ -129,7 +129,7 @@ def test_weights_that_are_no_numbers_are_loaded_as_they_are(bases, outcomes):
 
 @pytest.fixture(scope="module")
 def mutants(bases, tmp_path_factory):
-    """(what was done, folder, what came of loading it) for each of many damaged checkpoints."""
+    """(description of the damage, folder, outcome) for many damaged checkpoints."""
     rng, root = random.Random(SEED), tmp_path_factory.mktemp("mutants")
     folders, done = [], []
     for number in range(MUTANTS):
@@ -144,12 +144,12 @@ def mutants(bases, tmp_path_factory):
 
 
 def test_mutants_are_refused_or_what_their_files_say(mutants, outcomes, show):
-    """Refused if and only if an independent reader refuses them; else with equal weights."""
+    """Loading fails exactly where an independent reader fails; otherwise the weights are equal."""
     loaded = 0
     for done, folder, outcome in mutants:
-        assert complaint(outcome, folder) is None, done
+        assert find_fault(outcome, folder) is None, done
         try:
-            expected = as_it_should_be(folder, digest)
+            expected = strict_read(folder, digest)
         except Exception:
             assert outcome.get("error") == "CheckpointError", f"{done}: {outcome}"
         else:
@@ -166,7 +166,7 @@ def test_mutants_are_refused_or_what_their_files_say(mutants, outcomes, show):
     )
 
 
-@pytest.mark.parametrize("base", ["float32", "bfloat16"])  # one is mapped, the other converted
+@pytest.mark.parametrize("base", ["float32", "bfloat16"])  # mapped and converted
 @pytest.mark.parametrize("keep", [0, 4000, -1])
 def test_a_file_that_is_cut_after_its_header_was_read(bases, tmp_path, base, keep):
     shutil.copytree(bases[base], tmp_path / "model")
@@ -187,9 +187,9 @@ FORBIDDEN = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "j
 
 
 def test_no_module_of_the_package_can_run_what_a_file_holds():
-    """No pickles, and no eval; NumPy and multiprocessing import pickle for their own purposes.
+    """No pickle and no eval; only NumPy and multiprocessing import pickle.
 
-    One module compares with transformers: it imports torch, and hands it arrays, but no file.
+    One module, the comparison with transformers, imports torch and passes it arrays, no files.
     """
     modules = list(PACKAGE.rglob("*.py"))
     assert len(modules) > 40
@@ -215,7 +215,7 @@ def test_dangers_are_found(text):
 
 
 def dangers(tree):
-    """What in a module could run a file's content: imports, calls, arguments."""
+    """Yield what could run a file's content: imports, calls, arguments."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from FORBIDDEN & {alias.name.split(".")[0] for alias in node.names}
@@ -238,7 +238,7 @@ def dangers(tree):
 
 
 def test_nothing_is_unpickled_from_start_to_text(bundled):
-    """Seen by Python's own audit events, which a pickle raises for each class it names."""
+    """Unpickling raises an audit event for every class that the pickle names."""
     program = """
 import pickle, sys
 seen = []
@@ -278,5 +278,5 @@ def test_the_command_line_says_it_in_one_line(outcomes, name):
     assert done.returncode == 1 and done.stdout == b""
     message = done.stderr.decode()
     assert message.startswith("gpt2np generate: error: ") and message.endswith("\n")
-    assert message[:-1].isprintable() and len(message) < LONGEST
+    assert message[:-1].isprintable() and len(message) < MAX_MESSAGE
     assert re.search(HAND_MADE[name].message, message)

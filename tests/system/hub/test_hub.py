@@ -1,4 +1,4 @@
-"""Finding models: bundled, folders, the Hugging Face cache, and a local server that is the Hub."""
+"""Find models: bundled, folders, the Hugging Face cache, and a local imitation of the Hub."""
 
 import contextlib
 import hashlib
@@ -40,7 +40,7 @@ def files():
 
 @pytest.fixture(scope="module")
 def saved_by_transformers_5(files, bundled, tmp_path_factory):
-    """A model whose vocabulary is a tokenizer.json, as transformers 5 saves it."""
+    """A model with a tokenizer.json, as saved by transformers 5."""
     folder = tmp_path_factory.mktemp("saved")
     Tokenizer.load(bundled).save(folder)
     kept = {name: data for name, data in files.items() if name not in ("vocab.json", "merges.txt")}
@@ -93,7 +93,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def start(home, tmp_path):
-    """start(url, "download", "gpt2", VARIABLE="…"): a running `gpt2np download gpt2`."""
+    """start(url, "download", "gpt2", VARIABLE="…"): start `gpt2np download gpt2`."""
 
     def run(url, *arguments, code=None, stderr=subprocess.PIPE, **env):
         kept = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
@@ -146,7 +146,7 @@ def download(command):
 
 
 def fails(result, *words):
-    """It could not be done and says why in one line that holds `words`, and nothing else."""
+    """Assert exit code 1, no output, and a one-line error message with `words`."""
     assert (result.returncode, result.stdout) == (1, ""), result.stderr
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith(f"gpt2np {result.args[0]}: error: ")
@@ -155,7 +155,7 @@ def fails(result, *words):
 
 
 def folder_of(result):
-    """The folder that `gpt2np download` printed, and nothing else."""
+    """Return the folder that `gpt2np download` printed; assert that it printed nothing else."""
     assert result.returncode == 0, result.stderr
     (line,) = result.stdout.splitlines()
     return Path(line)
@@ -166,12 +166,12 @@ def sha256(content):
 
 
 def leftovers(home):
-    """What there is of weights in part; their names have a SHA-256, those of small files not."""
+    """List partial weights; their names contain a SHA-256, unlike those of small files."""
     return [str(path) for path in home.rglob("*.incomplete") if len(path.stem) >= 64]
 
 
 def nowhere():
-    """An address at which nothing listens."""
+    """Return an address at which no server listens."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -182,7 +182,7 @@ class TestDefaultModel:
         first = generate(hub.url)
         assert first.returncode == 0
         assert first.stderr.splitlines()[0] == f"model: {GPT2}"
-        assert hub.fetched() == set(FILES)  # and not the pickle, ONNX
+        assert hub.fetched() == set(FILES)  # no pickle, no ONNX
         hub.forget()
         second = generate(hub.url)
         assert second.stdout == first.stdout and not hub.requests
@@ -211,7 +211,7 @@ class TestDefaultModel:
         )
 
     def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, generate):
-        with socket.socket() as silent:  # accepts connections, never answers
+        with socket.socket() as silent:  # accepts connections, but never answers
             silent.bind(("127.0.0.1", 0))
             silent.listen()
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -219,10 +219,10 @@ class TestDefaultModel:
             result = generate(url)
             seconds = time.monotonic() - start
             start = time.monotonic()
-            generate(url, HF_HUB_OFFLINE="1")  # all that, without the wait
+            generate(url, HF_HUB_OFFLINE="1")  # the same work without the wait
             seconds -= time.monotonic() - start
         assert "model: bundled" in result.stderr and "within 3 seconds" in result.stderr
-        assert seconds < 8  # huggingface_hub's own limit is 10
+        assert seconds < 8  # huggingface_hub's limit is 10
 
     def test_the_variable_names_another(self, hub, generate):
         result = generate(hub.url, GPT2NP_MODEL="bundled")
@@ -276,7 +276,7 @@ class TestNames:
 
 
 class TestFoldersAndFiles:
-    """What exists comes before the Hub."""
+    """Existing folders and files come before the Hub."""
 
     @pytest.fixture(params=["openai-community/gpt2", "gpt2@main"])
     def model(self, request, tmp_path, files, monkeypatch):
@@ -357,7 +357,7 @@ class TestDownloadCommand:
         process = start(hub.url, "download", "gpt2", stderr=stderr)
         os.close(stderr)
         shown = b""
-        with contextlib.suppress(OSError):  # when nobody holds the other end any more
+        with contextlib.suppress(OSError):  # the other end is closed
             while piece := os.read(terminal, 4096):
                 shown += piece
         shown = shown.decode()
@@ -452,7 +452,7 @@ class TestShards:
 
 
 class TestRefusals:
-    """What is named is found or an error; it never becomes another model."""
+    """A named model is found or an error; no other model replaces it."""
 
     def test_by_id(self, hub, generate):
         result = generate(hub.url, "--model", GPT2)
@@ -471,10 +471,10 @@ class TestRefusals:
         for request, headers in zip(hub.requests, hub.headers, strict=True):
             if "some/private" in request:
                 assert headers["Authorization"] == "Bearer hf_good"
-            if "/large/" in request:  # that is another host
+            if "/large/" in request:  # the other host
                 assert headers["Authorization"] is None
         hub.forget()
-        folder_of(download(hub.url, "some/private"))  # once here, it is here
+        folder_of(download(hub.url, "some/private"))  # from the cache
         assert not hub.requests
 
     @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ class TestRefusals:
 
 
 class TestInterruptions:
-    """Large files are continued, within a process and in the next, and come whole."""
+    """Large files resume, in the same and in the next process, and arrive complete."""
 
     def check(self, hub, folder, files, home):
         assert sha256((folder / WEIGHTS).read_bytes()) == sha256(files[WEIGHTS])
@@ -632,7 +632,7 @@ class TestDisk:
 class TestProxy:
     @pytest.fixture
     def proxy(self, hub):
-        """Its address, and whom it was asked for: hub.test is a host that only it knows."""
+        """(address of a proxy, hosts requested through it); only the proxy knows hub.test."""
         proxied = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -666,7 +666,7 @@ class TestProxy:
 
 
 class TestVocabularyAlone:
-    """Only the vocabulary's files are asked for; where and when is as for models."""
+    """Only the vocabulary's files are requested; otherwise as for models."""
 
     @pytest.mark.parametrize(
         "arguments, names",
@@ -691,7 +691,7 @@ class TestVocabularyAlone:
         assert tokenize(hub.url).returncode == 0 and not hub.requests
 
     def test_is_whole_only_with_all_its_files(self, hub, tokenize, bundled):
-        """One of the small files fails: next time all are asked for, since it may change ids."""
+        """After the failure of a small file, all are requested again, since it may change ids."""
         files = hub.repositories["openai-community/gpt2"].revisions["main"]
         files["tokenizer_config.json"] = b'{"add_prefix_space": true}'
         hub.trouble.refused = "tokenizer_config.json"

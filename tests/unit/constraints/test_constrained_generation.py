@@ -1,4 +1,4 @@
-"""Choices and patterns through the engine and the command line."""
+"""Choices and regexes through LanguageModel and the command line."""
 
 import subprocess
 import sys
@@ -34,9 +34,9 @@ def generate(*arguments):
     ],
 )
 def test_what_has_ended_matches(lm, pattern, seed):
-    found = lm.generate("The little fox said", regex=pattern, seed=seed, max_new_tokens=150)
-    assert found.finish_reason in ("stop", "eos")
-    assert regex.fullmatch(pattern, found.text)
+    completion = lm.generate("The little fox said", regex=pattern, seed=seed, max_new_tokens=150)
+    assert completion.finish_reason in ("stop", "eos")
+    assert regex.fullmatch(pattern, completion.text)
 
 
 def test_a_complete_text_stops_and_an_open_one_may_end(lm):
@@ -46,17 +46,17 @@ def test_a_complete_text_stops_and_an_open_one_may_end(lm):
 
 
 def test_too_few_tokens(lm):
-    found = lm.generate("It was", regex=r"[a-z ]{200,}!", seed=1, max_new_tokens=5)
-    assert found.finish_reason == "length" and len(found.ids) == 5
-    assert regex.fullmatch(r"[a-z ]{200,}!", found.text, partial=True)
+    completion = lm.generate("It was", regex=r"[a-z ]{200,}!", seed=1, max_new_tokens=5)
+    assert completion.finish_reason == "length" and len(completion.ids) == 5
+    assert regex.fullmatch(r"[a-z ]{200,}!", completion.text, partial=True)
 
 
 def test_choices_are_exactly_these(lm):
     choices = [" yes", " no", " perhaps", " 漢字", " no, never"]
-    found = {
+    completion = {
         lm.generate("Will you?", choices=choices, seed=s, temperature=5.0).text for s in range(40)
     }
-    assert found <= set(choices) and len(found) > 2
+    assert completion <= set(choices) and len(completion) > 2
 
 
 def test_with_filters_beams_samples_and_guesses(lm):
@@ -66,14 +66,14 @@ def test_with_filters_beams_samples_and_guesses(lm):
     texts = lm.generate("The king", seed=3, num_return_sequences=3, **options)
     assert texts.ids == alone.ids
     beams = lm.generate("The king", num_beams=3, **options)
-    for each in [texts, *texts.alternatives, beams]:
-        assert regex.fullmatch(options["regex"], each.text)
+    for completion in [texts, *texts.alternatives, beams]:
+        assert regex.fullmatch(options["regex"], completion.text)
     strict = lm.generate("The king", seed=3, top_k=1, **options)
     assert regex.fullmatch(options["regex"], strict.text)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"choices": []}, "choices"),
         ({"choices": ["a", ""]}, "choices"),
@@ -84,8 +84,8 @@ def test_with_filters_beams_samples_and_guesses(lm):
         ({"regex": "(a"}, "not closed"),
     ],
 )
-def test_bad_input(lm, options, told):
-    with pytest.raises(InvalidArgumentError, match=told) as caught:
+def test_bad_input(lm, options, message):
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
         lm.generate("It was", **options)
     assert "\n" not in str(caught.value)
 
@@ -101,7 +101,7 @@ def test_on_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--choices"], "--choices: expected at least one argument"),
         (["--choices", "a", ""], "choices is"),
@@ -111,7 +111,7 @@ def test_on_the_command_line():
         (["--regex", r"a[^\w\W]"], "no text matches"),
     ],
 )
-def test_bad_input_on_the_command_line(arguments, told):
+def test_bad_input_on_the_command_line(arguments, message):
     result = generate("It is", *arguments)
     assert result.returncode == 2 and result.stdout == ""
-    assert told in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr
+    assert message in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr

@@ -1,4 +1,4 @@
-"""The automaton of a pattern against the `regex` package: whole texts, and what can become one."""
+"""Byte automata against the `regex` package: full matches and possible matches."""
 
 import random
 
@@ -17,8 +17,8 @@ EVERY_CHARACTER = "".join(chr(code) for code in range(0x110000) if not 0xD800 <=
 
 
 def is_empty(character_class):
-    """Whether a class has no character: of such ones regex says that they may still match and,
-    wrongly, that [^\\d\\D] has every character (2026.11.15)."""
+    """Whether a class has no character. regex reports a partial match for empty classes, and
+    wrongly treats [^\\d\\D] as every character (2026.11.15)."""
     opposites = any(
         rf"\{e}" in character_class and rf"\{e.upper()}" in character_class for e in "dws"
     )
@@ -48,7 +48,7 @@ def larger(patterns):
     return st.one_of(
         st.tuples(groups, REPETITION).map("".join),
         st.lists(groups, min_size=2, max_size=3).map("".join),
-        # Of ([^a]|[^b]) regex wrongly says that it matches neither; not so if there is more.
+        # regex wrongly matches neither a nor b with ([^a]|[^b]); an empty group avoids that.
         st.lists(patterns.map("(){}".format), min_size=2, max_size=3)
         .map("|".join)
         .map("({})".format),
@@ -63,14 +63,14 @@ TEXTS = st.text(ALPHABET + "😁漣êA\r9", max_size=8)
 
 @st.composite
 def bytes_near_texts(draw):
-    """The bytes of a text, perhaps cut off, perhaps with one of them changed."""
+    """The bytes of a text, possibly truncated, possibly with one byte changed."""
     data = bytearray(draw(TEXTS).encode())
     if data and draw(st.booleans()):
         data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
     return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)  # see what is said of regex above
+@settings(max_examples=200, deadline=None, derandomize=True)  # see the bugs of regex above
 @given(PATTERNS, st.lists(bytes_near_texts(), min_size=4, max_size=12))
 @example("(?:a|ab)(?:c|bcd)", [b"abcd", b"abc", b"ac", b"abbcd", b"ab"])
 @example("(?:(?:a*)*)*", [b"", b"aaa", b"b"])
@@ -88,7 +88,7 @@ def test_the_same_bytes_match_and_can_lead_to_a_match_as_with_regex(pattern, str
 
 
 def walked(automaton, rng, longest):
-    """Random bytes that the automaton lets through, as many as it does, at most `longest`."""
+    """Return random bytes that the automaton accepts, at most `longest`, and the last state."""
     state, data = automaton.start, b""
     while len(data) < longest:
         following = [b for b in range(256) if automaton.after(state, bytes([b])) != DEAD]
@@ -109,7 +109,7 @@ def test_what_it_lets_through_matches_or_can_lead_to_a_match(pattern, seed):
     if automaton.matches(state):
         assert regex.fullmatch(pattern, data.decode())
     if len(data) < 20:
-        assert automaton.matches(state)  # there is no way into a dead end
+        assert automaton.matches(state)  # every live state can reach a match
 
 
 @pytest.mark.parametrize("escape", [r"\w", r"\W", r"\d", r"\s", r"\p{Lu}", r"\P{Han}", "."])
@@ -136,7 +136,7 @@ def test_literals():
         state = automaton.after(automaton.start, data)
         assert automaton.matches(state) == (data in matching)
         assert automaton.is_complete(state) == (data in matching)
-        assert (state != DEAD) == any(each.startswith(data) for each in matching)
+        assert (state != DEAD) == any(text.startswith(data) for text in matching)
 
 
 def test_complete_is_when_nothing_can_follow():

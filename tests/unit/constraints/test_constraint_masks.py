@@ -1,4 +1,4 @@
-"""Which tokens may come next, against trying each of them; and what grows from following them."""
+"""Token masks against a test of every token; texts that follow the masks."""
 
 import random
 import time
@@ -27,7 +27,7 @@ def constraint(tokens, rows=END + 1, ends=(END,), **options):
 
 
 def after(state, tokens, text):
-    """The state after the bytes of `text`, each as a token of its own."""
+    """Advance a constraint by the bytes of `text`, one token per byte."""
     single = {data[0]: number for number, data in tokens.items() if len(data) == 1}
     for byte in text if isinstance(text, bytes) else text.encode():
         state = state.advance(single[byte])
@@ -87,7 +87,7 @@ def test_texts_that_follow_the_masks_match(tokens, pattern):
             state = state.advance(chosen)
         assert regex.fullmatch(pattern, data.decode()), data
     if "漢" in pattern:
-        assert split > 5  # characters were put together of several tokens
+        assert split > 5  # characters were split over several tokens
 
 
 def _is_text(data):
@@ -109,9 +109,9 @@ def test_choices(tokens):
 
 
 def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
-    """All texts together have more states than an automaton may; each of them is what it is alone.
+    """All texts need more states than an automaton may have; each result is that of the text alone.
 
-    To each of the 2⁷ ends of a text belongs a state of its own.
+    Each of the 2⁷ endings of a text has a state of its own.
     """
     monkeypatch.setattr(automaton, "MAX_BYTE_STATES", 60)
     few = {number: data for number, data in tokens.items() if len(data) < 3}
@@ -179,7 +179,7 @@ def test_a_vocabulary_that_lacks_bytes(tokens):
 
 
 def test_how_long_masks_take(tokens, show):
-    table = dict(tokens)  # unknown yet: the trie is made, too
+    table = dict(tokens)  # a new object, so the trie is built, too
     for pattern in (r"(?:yes|no)", r"\d+(?:\.\d\d)?", r"(?:\w+ ){5,100}end", ".{1,500}"):
         began = time.perf_counter()
         start = constraint(table, regex=pattern)

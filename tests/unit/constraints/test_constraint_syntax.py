@@ -1,4 +1,4 @@
-"""Which patterns are understood, and what is said of the others."""
+"""Supported patterns, and the error messages for all others."""
 
 import pytest
 import regex
@@ -60,8 +60,8 @@ TEXTS = [*"ab]^-.{}()|*+?$\\1\b\n\té漢", "", "aa", "ab", "aab", "aaa", "aaaa",
 def test_understood_as_by_regex(pattern):
     automaton = ByteAutomaton.of(parse(pattern))
     for text in TEXTS:
-        found = automaton.matches(automaton.after(automaton.start, text.encode()))
-        assert found == (regex.fullmatch(pattern, text) is not None), text
+        matches = automaton.matches(automaton.after(automaton.start, text.encode()))
+        assert matches == (regex.fullmatch(pattern, text) is not None), text
 
 
 @pytest.mark.parametrize("pattern", ["ab", "a|b", "(a|b){2}", r"a\$", "[^a]", ""])
@@ -70,7 +70,7 @@ def test_anchors_at_both_ends_do_nothing(pattern):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "told"),
+    ("pattern", "message"),
     [
         (r"(a)\1", "unsupported syntax at offset 3: back-references"),
         ("a(?=b)", "unsupported syntax at offset 1: look-ahead"),
@@ -119,11 +119,11 @@ def test_anchors_at_both_ends_do_nothing(pattern):
         ("(" * (MAX_DEPTH + 1) + "a" + ")" * (MAX_DEPTH + 1), "nested groups"),
     ],
 )
-def test_refused_in_one_line(pattern, told):
+def test_refused_in_one_line(pattern, message):
     with pytest.raises(InvalidArgumentError) as caught:
         parse(pattern)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 250
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @given(st.text("ab(){}[]|*+?.^$\\-,:<>P=!012dwsxpé\n", max_size=12))
@@ -132,5 +132,5 @@ def test_any_text_is_a_pattern_or_refused(pattern):
         automaton = ByteAutomaton.of(parse(pattern))
     except InvalidArgumentError:
         return
-    regex.compile(pattern)  # what is understood here is a pattern there, too
+    regex.compile(pattern)  # a supported pattern is a pattern of regex, too
     assert automaton.start >= 0

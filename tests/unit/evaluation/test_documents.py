@@ -1,4 +1,4 @@
-"""What evaluations read, and how they say that it is not what it should be."""
+"""Files of evaluations, and the errors for invalid files."""
 
 import pytest
 

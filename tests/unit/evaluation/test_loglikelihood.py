@@ -1,4 +1,4 @@
-"""How a context and its continuation become ids; for the harness's own see test_harness.py."""
+"""Encoding of context and continuation; parity with the harness is in test_harness.py."""
 
 import pytest
 

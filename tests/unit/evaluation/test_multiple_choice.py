@@ -1,4 +1,4 @@
-"""Multiple choice: the layouts of files, and the three accuracies."""
+"""Multiple choice: file layouts and the three accuracies."""
 
 import pytest
 
@@ -111,13 +111,13 @@ def test_the_three_accuracies(lm):
         for i, counts in enumerate(lengths):
             rates = [s / n if n else -1e9 for s, n in zip(sums, counts, strict=True)]
             right[i] += rates.index(max(rates)) == question.answer
-    told = []
-    result = multiple_choice(lm, questions, lambda *seen: told.append(seen))
+    calls = []
+    result = multiple_choice(lm, questions, lambda *call: calls.append(call))
     assert [result.correct, result.correct_by_characters, result.correct_by_bytes] == right
     assert right[0] != right[1]
     assert (result.acc, result.acc_norm, result.acc_bytes) == tuple(n / 5 for n in right)
-    assert [seen[:2] for seen in told] == [(i, 5) for i in range(1, 6)]
-    assert told[-1][2] == {"acc": result.acc, "acc_norm": result.acc_norm}
+    assert [call[:2] for call in calls] == [(i, 5) for i in range(1, 6)]
+    assert calls[-1][2] == {"acc": result.acc, "acc_norm": result.acc_norm}
 
 
 def test_of_equal_choices_the_first_counts(lm):

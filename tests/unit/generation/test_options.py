@@ -1,4 +1,4 @@
-"""Every option out of its range, and every contradiction, is named in one line."""
+"""Every value out of its range and every contradiction is an error of one line."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What is drawn follows the exact distribution, and the seed alone."""
+"""Sampled ids follow the exact distribution, and depend on the seed alone."""
 
 import json
 import math
@@ -25,14 +25,14 @@ LOGITS = np.random.default_rng(17).normal(0, 1.5, 16)
 
 
 def exact(setting):
-    """The definition, in float64 and step by step, from the distribution at its temperature."""
+    """Return the exact distribution by definition, in float64."""
     p = np.exp(LOGITS / setting["temperature"])
     p /= p.sum()
     kept = np.full(len(p), True)
 
-    def keep(those):
+    def keep(mask):
         nonlocal p
-        kept[:] &= those
+        kept[:] &= mask
         p = np.where(kept, p, 0)
         p /= p.sum()
 
@@ -54,11 +54,11 @@ def exact(setting):
 
 
 def p_value(setting, draws, seed):
-    """Of a chi-square test of so many draws (Wilson and Hilferty's approximation of its tail)."""
+    """Return the p-value of a chi-square test (Wilson and Hilferty's approximation)."""
     options, rng = GenerationOptions(**setting), RandomGenerator(seed)
     logits = LOGITS.astype(np.float32)
-    found = [next_id(logits, options, rng) for _ in range(draws)]
-    counts = np.bincount(found, minlength=len(LOGITS))
+    sampled = [next_id(logits, options, rng) for _ in range(draws)]
+    counts = np.bincount(sampled, minlength=len(LOGITS))
     expected = exact(setting) * draws
     possible = expected > 0
     assert not counts[~possible].any()
@@ -82,12 +82,12 @@ def test_chi_square_of_two_hundred_thousand_draws(setting, show):
 
 
 def test_a_wrong_distribution_is_found():
-    """The test itself: draws at another temperature fail it."""
+    """The chi-square test rejects ids sampled at another temperature."""
     setting = SETTINGS["plain"]
     options, rng = GenerationOptions(top_k=0, temperature=1.05), RandomGenerator(1)
-    found = [next_id(LOGITS.astype(np.float32), options, rng) for _ in range(20_000)]
+    sampled = [next_id(LOGITS.astype(np.float32), options, rng) for _ in range(20_000)]
     expected = exact(setting) * 20_000
-    chi_square = ((np.bincount(found, minlength=16) - expected) ** 2 / expected).sum()
+    chi_square = ((np.bincount(sampled, minlength=16) - expected) ** 2 / expected).sum()
     assert chi_square > 60
 
 
@@ -95,8 +95,9 @@ SCRIPT = """
 import json, sys
 from gpt2np import LanguageModel
 lm = LanguageModel.load(sys.argv[1])
-found = lm.generate("The king", num_return_sequences=2, seed=11, max_new_tokens=25, temperature=1.2, top_p=0.95)
-print(json.dumps([found.ids, found.alternatives[0].ids]))
+options = {"max_new_tokens": 25, "temperature": 1.2, "top_p": 0.95}
+best = lm.generate("The king", num_return_sequences=2, seed=11, **options)
+print(json.dumps([best.ids, best.alternatives[0].ids]))
 """
 
 

@@ -1,4 +1,4 @@
-"""Guessing ahead changes nothing but the speed."""
+"""Speculative decoding changes the speed, not the result."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def lm(bundled):
 
 @pytest.fixture(scope="module")
 def early_exit(lm):
-    """The bundled model's first two blocks: smaller, often right, the same vocabulary."""
+    """The bundled model's first two blocks as a draft model."""
     return cut(lm, 2)
 
 
@@ -54,7 +54,7 @@ def drafting(lm, early_exit):
 def story_prompts(data, lm, number):
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     words = [story.split()[50 * part :] for story in stories[60:100] for part in range(4)]
-    return [" ".join(some[: 5 + 3 * (i % 9)]) for i, some in enumerate(words[:number])]
+    return [" ".join(story[: 5 + 3 * (i % 9)]) for i, story in enumerate(words[:number])]
 
 
 def same(a, b):
@@ -71,20 +71,20 @@ def test_a_hundred_prompts(lm, early_exit, data, setting, show):
     lm.draft = None
     assert len(plain) == 100
     ways = zip(plain, looked_up, drafted, strict=True)
-    flipped = sum(flips(lm, options, found) for found in ways)
-    others = f" but {flipped} near-ties" * (flipped > 0)
-    show("speculation", f"{setting}: {len(plain)} prompts, same by lookup and by a draft{others}")
+    flipped = sum(flips(lm, options, result) for result in ways)
+    suffix = f" but {flipped} near-ties" * (flipped > 0)
+    show("speculation", f"{setting}: {len(plain)} prompts, same by lookup and by a draft{suffix}")
 
 
 def flips(lm, options, completions):
-    """How many aren't what their prompt gives alone; only near-ties may have fallen otherwise."""
+    """Count completions that differ from a run alone; only near-ties may differ."""
     prompt, seed = completions[0].prompt, completions[0].seed
     alone = lm.stream(prompt, **options | {"seed": seed})
     gaps = watch(alone.sequence)
     list(alone)
-    differing = [found for found in completions if not same(found, alone.completion)]
-    for found in differing:
-        assert_fell_otherwise(found.ids, alone.sequence.ids, gaps)
+    differing = [result for result in completions if not same(result, alone.completion)]
+    for result in differing:
+        assert_fell_otherwise(result.ids, alone.sequence.ids, gaps)
     return len(differing)
 
 
@@ -113,7 +113,7 @@ def test_until_the_context_is_full_and_beyond(lm):
         assert plain.finish_reason == "length"
         assert len(plain.ids) == (130 if further else 93)
         assert same(plain, lm.generate(prompt[-420:], **options, prompt_lookup=True))
-        lm.use_draft(cut(lm, 1, context=64))  # and the draft's context is far shorter
+        lm.use_draft(cut(lm, 1, context=64))  # a draft model with a far shorter context
         assert same(plain, lm.generate(prompt[-420:], **options))
         lm.draft = None
 
@@ -124,14 +124,14 @@ def test_log_probabilities_and_choices(drafting):
     plain = lm.generate("a b c a b c a b", **options)
     lm.draft = draft
     for lookup in (False, True):
-        found = lm.generate("a b c a b c a b", **options, prompt_lookup=lookup)
-        assert same(found, plain) and [t.id for t in found.logprobs] == plain.ids
-        for ours, theirs in zip(found.logprobs, plain.logprobs, strict=True):
+        result = lm.generate("a b c a b c a b", **options, prompt_lookup=lookup)
+        assert same(result, plain) and [t.id for t in result.logprobs] == plain.ids
+        for ours, theirs in zip(result.logprobs, plain.logprobs, strict=True):
             assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
     choices = [" the king", " the kingdom of the north", " a cat"]
-    found = lm.generate("It was", choices=choices, seed=2)
+    result = lm.generate("It was", choices=choices, seed=2)
     lm.draft = None
-    assert same(found, lm.generate("It was", choices=choices, seed=2))
+    assert same(result, lm.generate("It was", choices=choices, seed=2))
 
 
 def test_guesses_save_passes(lm, monkeypatch):
@@ -145,16 +145,26 @@ def test_guesses_save_passes(lm, monkeypatch):
 
 
 class TestLookup:
-    def guess(self, ids, wanted=4):
-        return PromptLookup().propose(ids, [], wanted)
+    def propose(self, ids, length=4):
+        return PromptLookup().propose(ids, [], length)
 
     def test_by_hand(self):
-        assert self.guess([1, 2, 3, 4, 5, 1, 2]) == [3, 4, 5, 1]
-        assert self.guess([1, 2, 3, 9, 2, 3, 7, 1, 2, 3]) == [9, 2, 3, 7]  # three before two
-        assert self.guess([1, 2, 3, 1, 2, 4, 1, 2]) == [4, 1, 2, 4]  # the latest; and on
-        assert self.guess([7, 7, 7], 5) == [7] * 5
-        assert self.guess([1, 2, 3, 4]) == self.guess([5]) == []
-        assert self.guess([1, 2, 1, 2], 0) == []
+        assert self.propose([1, 2, 3, 4, 5, 1, 2]) == [3, 4, 5, 1]
+        assert self.propose([1, 2, 3, 9, 2, 3, 7, 1, 2, 3]) == [
+            9,
+            2,
+            3,
+            7,
+        ]  # the longer n-gram first
+        assert self.propose([1, 2, 3, 1, 2, 4, 1, 2]) == [
+            4,
+            1,
+            2,
+            4,
+        ]  # the latest occurrence; then the draft itself
+        assert self.propose([7, 7, 7], 5) == [7] * 5
+        assert self.propose([1, 2, 3, 4]) == self.propose([5]) == []
+        assert self.propose([1, 2, 1, 2], 0) == []
 
     def test_step_by_step_as_at_once(self):
         rng = np.random.default_rng(0)
@@ -163,27 +173,29 @@ class TestLookup:
             cut = int(rng.integers(1, 10))
             prompt, generated = ids[:cut], []
             while len(generated) < len(ids) - cut:
-                found = lookup.propose(prompt, generated, 3)
-                assert found == self.guess([*prompt, *generated], 3)
+                result = lookup.propose(prompt, generated, 3)
+                assert result == self.propose([*prompt, *generated], 3)
                 generated = ids[cut : cut + len(generated) + int(rng.integers(1, 4))]
 
 
 class TestLength:
     def test_what_pays(self):
         assert best_length(0.0, 0.1) == 0
-        assert best_length(0.2, 0.1) == 0 and best_length(0.25, 0.1) == 1  # 1.25 ids for 1.1
+        assert (
+            best_length(0.2, 0.1) == 0 and best_length(0.25, 0.1) == 1
+        )  # 1.25 tokens at a cost of 1.1
         assert best_length(1.0, 0.1) == 15
         lengths = [best_length(a, 0.1) for a in np.linspace(0, 1, 50)]
         assert lengths == sorted(lengths)
-        assert best_length(0.7, 0.7) == 0  # of a draft model nearly as large
+        assert best_length(0.7, 0.7) == 0  # a draft model nearly as large as the model
 
     def test_wrong_guesses_become_rare(self, lm):
-        speculation, guessed = Speculation(lm.model, None), 0
+        speculation, drafted = Speculation(lm.model, None), 0
         for _ in range(1000):
             length = speculation.draft_length(1)
             speculation.update_acceptance(length, 0)
-            guessed += length
-        assert guessed < 40
+            drafted += length
+        assert drafted < 40
 
     def test_right_guesses_become_long_again(self, lm):
         speculation = Speculation(lm.model, None)
@@ -207,21 +219,21 @@ def test_random_numbers_ahead_are_those_that_come():
 class TestDraftModel:
     def test_another_vocabulary(self, lm, gpt2_vocabulary):
         files = (gpt2_vocabulary / name for name in ("vocab.json", "merges.txt"))
-        other = Tokenizer(read_gpt2_files(*files))
+        tokenizer = Tokenizer(read_gpt2_files(*files))
         shape = {"vocab_size": 50257, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 8}
-        draft = LanguageModel(random_model(**shape), other, name="other")
+        draft = LanguageModel(random_model(**shape), tokenizer, name="other")
         with pytest.raises(InvalidArgumentError, match="draft model other has another vocabulary"):
             lm.use_draft(draft)
         assert lm.draft is None
 
     def test_as_many_or_more_rows_than_tokens(self, lm):
-        """Padded embeddings are common; rows without a token are never guessed."""
+        """Padded embeddings are common; rows without a token are never drafted."""
         plain = lm.generate("The king and the king and the", seed=1, max_new_tokens=30)
         for size in (4096, 4200):
             shape = {"vocab_size": size, "n_embd": 8, "n_head": 2, "n_layer": 1, "n_positions": 64}
             lm.use_draft(LanguageModel(random_model(**shape), lm.tokenizer, name="random"))
-            found = lm.generate("The king and the king and the", seed=1, max_new_tokens=30)
-            assert same(found, plain)
+            result = lm.generate("The king and the king and the", seed=1, max_new_tokens=30)
+            assert same(result, plain)
         lm.draft = None
 
     @pytest.mark.parametrize(
@@ -237,7 +249,7 @@ class TestDraftModel:
         ],
     )
     def test_fewer_rows_than_the_model(self, lm, early_exit, further):
-        """The rows that only the model has may be named, in the prompt as well."""
+        """Options and prompts may name ids that only the model has."""
         padded = with_rows(lm, 4160)
         options = {"seed": 1, "max_new_tokens": 16, **further}
         prompts = [lm.tokenizer.encode("one two one two one two one"), [5, 4120, 6, 4120, 6] * 3]
@@ -249,18 +261,18 @@ class TestDraftModel:
 
     @pytest.mark.parametrize("context", [1, 8, 16, 20])
     def test_a_short_context(self, lm, context, monkeypatch):
-        """However many ids are thought to pay, a draft guesses what it has room for."""
+        """A draft is never longer than the draft model's context allows."""
         options = {"temperature": 0, "max_new_tokens": 40}
         plain = lm.generate("The king said that the queen was there", **options)
         lm.use_draft(cut(lm, 6, context))
-        for wanted, pays in ((15, True), (1, False)):
-            monkeypatch.setattr(Speculation, "draft_length", hoped(wanted, pays))
-            found = lm.generate("The king said that the queen was there", **options)
-            assert same(found, plain)
+        for length, pays in ((15, True), (1, False)):
+            monkeypatch.setattr(Speculation, "draft_length", fixed_length(length, pays))
+            result = lm.generate("The king said that the queen was there", **options)
+            assert same(result, plain)
         lm.draft = None
 
     def test_a_guess_beyond_a_constraint_is_no_guess(self, lm, early_exit):
-        """A wrong guess may lead a constraint where the text never comes; only the guess ends."""
+        """A wrong draft token may lead to a state that allows nothing; only the draft ends there."""
 
         class Fragile:
             complete = False
@@ -292,16 +304,16 @@ class TestDraftModel:
         assert same(with_draft.generate("The", **options), lm.generate("The", **options))
 
 
-def hoped(wanted, pays):
+def fixed_length(length, pays):
     def draft_length(speculation, batch_size):
         speculation.pays_off = pays
-        return wanted
+        return length
 
     return draft_length
 
 
 def with_rows(lm, rows):
-    """The same model with rows that no token has, as padded checkpoints have them."""
+    """The same model with embedding rows that no token has, as in padded checkpoints."""
     config = replace(lm.model.config, vocab_size=rows)
     table = lm.model.weights["wte.weight"]
     padded = np.zeros((rows, config.n_embd), np.float32)
@@ -341,6 +353,6 @@ def test_a_damaged_draft_only_guesses_nothing(lm):
     draft.model.weights["ln_f.bias"] = np.full(lm.model.config.n_embd, np.nan, np.float32)
     plain = lm.generate("The king", seed=1, max_new_tokens=12)
     lm.use_draft(draft)
-    found = lm.generate("The king", seed=1, max_new_tokens=12)
+    result = lm.generate("The king", seed=1, max_new_tokens=12)
     lm.draft = None
-    assert same(found, plain)
+    assert same(result, plain)

@@ -1,4 +1,4 @@
-"""Stop strings: held back exactly, wherever the pieces are cut."""
+"""Stop strings: the same result wherever the pieces are cut."""
 
 import pytest
 from hypothesis import given
@@ -18,7 +18,7 @@ def run(stops, pieces):
 
 
 @pytest.mark.parametrize(
-    ("stops", "pieces", "out", "found"),
+    ("stops", "pieces", "out", "matched"),
     [
         ([], ["ab", "c"], ["ab", "c", ""], None),
         (["END"], ["some E", "N", "D more"], ["some ", "", ""], "END"),
@@ -31,8 +31,8 @@ def run(stops, pieces):
         (["long stop"], ["a lon"], ["a ", "lon"], None),
     ],
 )
-def test_by_hand(stops, pieces, out, found):
-    assert run(stops, pieces) == (out, found)
+def test_by_hand(stops, pieces, out, matched):
+    assert run(stops, pieces) == (out, matched)
 
 
 @given(
@@ -43,15 +43,15 @@ def test_by_hand(stops, pieces, out, found):
 def test_every_cut_gives_what_a_search_in_the_whole_gives(text, stops, cuts):
     edges = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     pieces = [text[i:j] for i, j in zip(edges, edges[1:], strict=False)]
-    out, found = run(stops, pieces)
+    out, matched = run(stops, pieces)
     ends = [(text.index(stop) + len(stop), text.index(stop)) for stop in stops if stop in text]
     joined = "".join(out)
     if not ends:
-        assert (joined, found) == (text, None)
+        assert (joined, matched) == (text, None)
     else:
-        # Which of several stops is seen first depends on where the pieces end, but nothing of the
-        # first one to be complete may have been passed on.
-        assert found and len(joined) <= min(ends)[1] and text.startswith(joined + found)
+        # The pieces decide which of several stops is found first, but no part of the first
+        # complete stop may have passed.
+        assert matched and len(joined) <= min(ends)[1] and text.startswith(joined + matched)
 
 
 @given(text=st.text("abc", max_size=30), stop=st.text("ab", min_size=1, max_size=5))

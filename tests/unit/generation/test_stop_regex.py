@@ -1,4 +1,4 @@
-"""Stop expressions: the same result however the text is cut, and no search without end."""
+"""Stop regexes: the same result wherever the pieces are cut, and no endless search."""
 
 import time
 
@@ -10,7 +10,7 @@ from gpt2np.generation.stopping import StopPatterns, compile_stop_regex
 
 
 def run(pattern, pieces):
-    """The text that was passed on, what was found, and after how many pieces; None: at the end."""
+    """Return the text that passed, the match, and the number of pieces; None for the end."""
     patterns, passed = StopPatterns([], [pattern]), ""
     for number, piece in enumerate(pieces, 1):
         passed += patterns.push(piece)
@@ -30,7 +30,7 @@ def run(pattern, pieces):
         ("end$", ["the end\n", "of"], ("the end\nof", None, None)),
         ("end$", ["the end\n"], ("the ", "end", None)),
         ("(?m)end$", ["the end", "\nof"], ("the ", "end", 2)),
-        (r"\bend", ["the end", "s"], ("the ", "end", 1)),  # nothing can undo it
+        (r"\bend", ["the end", "s"], ("the ", "end", 1)),  # final: no next character can undo it
         ("foo(?=bar)", ["foo", "ba", "r"], ("", "foo", 3)),
         (r"[.!?]", ["Yes.", " No"], ("Yes", ".", 1)),
         (r"\d+", ["1", "2"], ("", "1", 1)),
@@ -86,7 +86,7 @@ def test_a_search_without_end(monkeypatch):
     patterns, started = StopPatterns([], ["(a|aa)+$b"]), time.perf_counter()
     with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .*: '\(a\|aa\)\+\$b'"):
         patterns.push("a" * 48)
-    assert time.perf_counter() - started < 60  # it would be hours
+    assert time.perf_counter() - started < 60  # hours without the time limit
     assert patterns.finish() == "a" * 48 and patterns.matched is None
 
 

@@ -1,4 +1,4 @@
-"""Ids to pieces of text: whole characters, cut exactly where a stop begins."""
+"""Streaming text: whole characters, cut exactly before a stop."""
 
 import random
 
@@ -17,7 +17,7 @@ def tokenizer(bundled):
 
 
 def random_ids(rng, tokenizer):
-    """Single bytes (also of broken characters), whole characters in bytes, and common tokens."""
+    """Random ids: single bytes (also of broken characters), whole characters, common tokens."""
     ids = []
     while len(ids) < rng.randrange(1, 24):
         kind = rng.random()
@@ -31,14 +31,14 @@ def random_ids(rng, tokenizer):
 
 
 def certain(tokenizer, ids):
-    """The text of ids but for the bytes at the end that may become a character."""
+    """Decode ids without the last bytes that may be the start of a character."""
     data = tokenizer.decode_bytes(ids)
-    for held in range(4):
-        text = data[: len(data) - held].decode("utf-8", "replace")
-        rest = data[len(data) - held :]
-        if held == 0 and not text.endswith("\ufffd"):
+    for n_held in range(4):
+        text = data[: len(data) - n_held].decode("utf-8", "replace")
+        rest = data[len(data) - n_held :]
+        if n_held == 0 and not text.endswith("\ufffd"):
             return text
-        if held and rest[0] >= 0xC0:
+        if n_held and rest[0] >= 0xC0:
             try:
                 rest.decode()
             except UnicodeDecodeError as error:
@@ -48,14 +48,14 @@ def certain(tokenizer, ids):
 
 
 def cut(tokenizer, ids, stops, patterns):
-    """By search in the whole text after every id: the text, and how many ids it took."""
+    """Search the whole text after every id; return the cut text and the number of ids."""
     searches = [regex.compile(regex.escape(stop)) for stop in stops]
     searches += [regex.compile(pattern) for pattern in patterns]
     for n in [*range(1, len(ids) + 1), None]:
         text = tokenizer.decode(ids) if n is None else certain(tokenizer, ids[:n])
-        found = [match.start() for search in searches if (match := search.search(text))]
-        if found:
-            return text[: min(found)], n
+        starts = [match.start() for search in searches if (match := search.search(text))]
+        if starts:
+            return text[: min(starts)], n
     return text, None
 
 
@@ -77,7 +77,7 @@ def run(tokenizer, ids, stops, patterns):
 
 
 def random_stops(rng, text):
-    """Parts of the text, over tokens' and characters' borders, and some that aren't in it."""
+    """Random stops: substrings across token borders, and texts that do not occur."""
     stops = []
     for _ in range(rng.randrange(4)):
         start = rng.randrange(len(text) + 1)
@@ -89,7 +89,7 @@ def random_stops(rng, text):
 
 
 def test_ten_thousand_streams(tokenizer, show):
-    """Joined, the pieces are the cut of the whole text; no piece ends within a character."""
+    """The joined pieces equal the cut text; no piece ends inside of a character."""
     rng, stopped = random.Random(9), 0
     for number in range(10_000):
         ids = random_ids(rng, tokenizer)
@@ -111,11 +111,11 @@ def test_nothing_is_held_longer_than_needed(tokenizer):
 
 
 def test_what_is_held_is_given_when_it_is_no_stop(tokenizer):
-    """E, N and D wait for the dot, 1 2 . 5 for the next; then 5 . may begin another number."""
+    """END is held until the dot, 12.5 until the next dot; then 5. may start another number."""
     ids = [tokenizer.encode(character)[0] for character in "abcEND.12.5.x"]
     pieces, _ = run(tokenizer, ids, ["ENDS"], [r"\d+\.\d+ mi"])
-    given = [len("".join(pieces[: n + 1])) for n in range(len(ids))]
-    assert given == [1, 2, 3, 3, 3, 3, 7, 7, 7, 7, 7, 10, 13]
+    lengths = [len("".join(pieces[: n + 1])) for n in range(len(ids))]
+    assert lengths == [1, 2, 3, 3, 3, 3, 7, 7, 7, 7, 7, 10, 13]
 
 
 @pytest.mark.parametrize(
