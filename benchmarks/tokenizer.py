@@ -35,7 +35,7 @@ def tiktoken() -> Encode:
     import tiktoken
     from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 
-    from gpt2np.tokenizer.split import GPT2_PATTERN
+    from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 
     ranks = data_gym_to_mergeable_bpe_ranks(str(FILES[1]), str(FILES[0]))
     encoding = tiktoken.Encoding(

@@ -71,7 +71,7 @@ class LanguageModel:
         eos_token_ids: frozenset[int] = frozenset(),
         fallback_reason: str | None = None,
     ) -> None:
-        if tokenizer.vocabulary.ids_of_texts > model.config.vocab_size:
+        if tokenizer.vocabulary.text_vocab_size > model.config.vocab_size:
             raise CheckpointError(
                 f"{name}: the vocabulary has {tokenizer.vocab_size} tokens, but the model only "
                 f"{model.config.vocab_size}; the files must come from the same model"

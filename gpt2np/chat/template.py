@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.data.files import SMALL_JSON_BYTES, check_is_file, read_json_object
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, TokenizerError, short_repr
 from gpt2np.hub.model_files import CHAT_TEMPLATE
-from gpt2np.tokenizer.special_tokens import CONFIG
+from gpt2np.tokenizer.special_tokens import CONFIG_FILE
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -107,7 +107,7 @@ def read_chat_template(
     path = folder / CHAT_TEMPLATE
     if path.exists():
         return ChatTemplate(read_template_file(path), special_tokens or {}, str(path))
-    path = folder / CONFIG
+    path = folder / CONFIG_FILE
     config = (
         read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES) if path.exists() else {}
     )

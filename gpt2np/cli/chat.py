@@ -72,7 +72,7 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
         lm = LanguageModel.load(source.folder, args.dtype, processes=thread_count())
     lm.name = source.name
     template: ChatTemplate | None
-    roles = lm.tokenizer.vocabulary.roles
+    roles = lm.tokenizer.vocabulary.special_tokens_map
     if args.chat_template is None:
         template = read_chat_template(source.folder, roles)
     else:

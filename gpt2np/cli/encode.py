@@ -1,15 +1,15 @@
-"""Encode a corpus to one file of ids, for training.
+"""Encode a corpus to one file of token ids, for training.
 
-An INPUT is a text file, a .jsonl file (a document in a field of each line),
-either also as .gz, an .npz file of ids, a folder with such files, or a pattern
-such as 'text/**/*.txt'. In a text file, documents end at <|endoftext|>; line
-ends beside it, and at a file's beginning and end, belong to none.
+An INPUT is a text file, a .jsonl file (one document per line), either also
+compressed as .gz, an .npz file of token ids, a folder of such files, or a
+pattern such as 'text/**/*.txt'. In a text file, <|endoftext|> separates the
+documents; line ends next to it, and at either end of the file, are dropped.
 
-OUT tells the format. x.bin: the ids, raw, uint16 (uint32 where the vocabulary
-is larger), each document followed by that of <|endoftext|>, as nanoGPT reads
-them; x.npy: the same as a NumPy array; x.npz: arrays of ids, as GPT-2's
-training reads them. An interrupted run goes on when the command is repeated;
-with another model, --field or --skip-errors it begins anew, and says so.
+The suffix of OUT selects the format. x.bin: raw ids, uint16 (uint32 for larger
+vocabularies), each document followed by the id of <|endoftext|>, as nanoGPT
+reads them; x.npy: the same as a NumPy array; x.npz: arrays of ids, as GPT-2's
+training code reads them. Repeat the command to resume an interrupted run; with
+another model, --field or --skip-errors, it starts over and says so.
 """
 
 import argparse
@@ -30,41 +30,41 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUT", help="files, folders, patterns")
-    add("out", type=Path, metavar="OUT", help="the file to write: .bin, .npy or .npz")
+    add("inputs", nargs="+", metavar="INPUT", help="file, folder or pattern to read")
+    add("out", type=Path, metavar="OUT", help="file to write: .bin, .npy or .npz")
     add_model_argument(parser)
-    add("--field", default="text", help="of a .jsonl line (default: text)")
+    add("--field", default="text", help="field of a .jsonl line to encode (default: text)")
     add(
         "--combine",
         type=int,
         metavar="N",
-        help="in an .npz, join documents, with <|endoftext|> between them, until an array holds "
-        "N characters (default: 50000)",
+        help="in an .npz, join documents with <|endoftext|> until an array has N characters "
+        "(default: 50000)",
     )
-    add("--processes", type=int, default=1, metavar="N", help="encode in N at once (default: 1)")
-    add("--skip-errors", action="store_true", help="leave out files that can't be read, wholly")
-    add("--force", action="store_true", help="replace OUT if it exists")
+    add("--processes", type=int, default=1, metavar="N", help="number of processes (default: 1)")
+    add("--skip-errors", action="store_true", help="skip files that can't be read")
+    add("--force", action="store_true", help="overwrite OUT if it exists")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Encode and write; returns the exit code."""
+    """Encode the inputs to OUT; return the exit code."""
     from gpt2np.data.append_log import partial_folder
     from gpt2np.data.dataset import DatasetOptions, check_output, find_inputs
 
     check_output(args.out)
     if args.combine is not None and args.out.suffix != ".npz":
-        raise InvalidArgumentError(f"--combine is for an .npz, which {args.out} is not")
+        raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     combine = DatasetOptions.combine if args.combine is None else args.combine
     try:
         options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"--{error}") from error
     if args.out.exists() and not args.force:
-        raise InvalidArgumentError(f"{args.out} exists already; give --force to replace it")
+        raise InvalidArgumentError(f"{args.out} exists already; give --force to overwrite it")
     files = find_inputs(args.inputs, args.out)
-    tokenizer, which = load_tokenizer(args.model)
-    print_stderr(which)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
+    tokenizer, description = load_tokenizer(args.model)
+    print_stderr(description)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the progress bar is closed
     try:
         with write_errors(args.out, check_filename=True):
             dataset = _encode(files, args.out, tokenizer, options)
@@ -89,8 +89,8 @@ def _encode(
         total=total, desc="encoding", unit="B", unit_scale=True, leave=False, disable=None
     ) as bar:
 
-        def resume(done: int) -> None:
-            bar.write(f"going on at {done / total:.0%}", file=sys.stderr)
+        def on_resume(done: int) -> None:
+            bar.write(f"resuming at {done / total:.0%}", file=sys.stderr)
             bar.initial = bar.n = done
 
         return encode_dataset(
@@ -98,7 +98,7 @@ def _encode(
             out,
             tokenizer,
             options,
-            on_resume=resume,
+            on_resume=on_resume,
             on_restart=lambda: bar.write(
                 f"{partial_folder(out)} is from other files or options; starting over",
                 file=sys.stderr,

@@ -1,11 +1,11 @@
-r"""Show how texts become tokens.
+r"""Show how text is split into tokens.
 
-Every TEXT is a text of its own; without one, standard input is read (as with
--), without one newline at its end. --file reads a whole file, as it is but for
-a byte-order mark. Of the model only the vocabulary is needed, and fetched.
+Each TEXT is tokenized separately. Without TEXT, or for -, the text is read from
+standard input, without one newline at the end. --file reads a whole file,
+without its byte-order mark. Only the vocabulary of the model is downloaded.
 
-What can't be seen is written as in Python: "\n" for a line end, "\xf0" for a
-byte of a character that is spread over several tokens.
+Characters that can't be displayed are escaped as in Python: "\n" for a line
+end, "\xf0" for one byte of a character that spans several tokens.
 """
 
 import argparse
@@ -24,63 +24,60 @@ from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.tokenizer import Tokenizer
-    from gpt2np.tokenizer.layout import Style
 
 MERGES_LEGEND = (
-    "numbers: the rank of the pair of tokens around them; [in brackets]: the lowest, which is "
-    "merged next; –: no merge joins them"
+    "numbers: rank of the pair of tokens around them; [in brackets]: the lowest rank, merged next; "
+    "–: no merge joins the pair"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("texts", nargs="*", metavar="TEXT", help="the text; - for standard input")
-    add("--file", type=Path, metavar="FILE", help="read the text from a file (UTF-8)")
+    add("texts", nargs="*", metavar="TEXT", help="text to tokenize; - reads standard input")
+    add("--file", type=Path, metavar="FILE", help="read the text from FILE (UTF-8)")
     add_model_argument(parser)
-    shown = parser.add_mutually_exclusive_group()
+    formats = parser.add_mutually_exclusive_group()
     for option, meaning in (
-        ("ids", "print only the ids, a line for each text"),
-        ("count", "print only how many tokens, a line for each text"),
-        ("offsets", "print where in the text each token is, in characters and in bytes"),
+        ("ids", "print only the ids, one line per text"),
+        ("count", "print only the number of tokens, one line per text"),
+        ("offsets", "print the position of each token in the text, in characters and bytes"),
     ):
-        shown.add_argument(f"--{option}", action="store_true", help=meaning)
+        formats.add_argument(f"--{option}", action="store_true", help=meaning)
     add("--merges", action="store_true", help="print every merge, step by step")
-    add("--json", action="store_true", help="print one JSON object for each text")
+    add("--json", action="store_true", help="print one JSON object per text")
     add(
         "--special",
         choices=("error", "allow", "text"),
         default="error",
-        help="a special token in the text, such as <|endoftext|>, is an error, that token, or "
-        "plain text (default: error)",
+        help="treatment of the text of a special token, such as <|endoftext|>: report an error, "
+        "encode it as that token, or encode it as plain text (default: error)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tokenize and print; returns the exit code."""
+    """Tokenize the texts and print them; return the exit code."""
     _check(args)
-    texts = _texts(args)
-    tokenizer, which = load_tokenizer(args.model)
+    texts = _read_texts(args)
+    tokenizer, description = load_tokenizer(args.model)
     if args.special == "error":
-        _refuse_special_tokens(texts, tokenizer)
+        _check_special_tokens(texts, tokenizer)
     options = {"allowed_special": "all"} if args.special == "allow" else {"disallowed_special": ()}
-    shown = [_shown(text, tokenizer, options, args) for text in texts]
-    print_stderr(which)
-    in_lines = args.ids or args.count or args.json
-    if args.merges and not in_lines:
+    output = [_format(text, tokenizer, options, args) for text in texts]
+    print_stderr(description)
+    one_line_each = args.ids or args.count or args.json
+    if args.merges and not one_line_each:
         print_stderr(MERGES_LEGEND)
-    print(("\n" if in_lines else "\n\n").join(shown), flush=True)
-    if not (in_lines or args.merges or args.offsets):
-        print_stderr(_summary(texts, sum(tokenizer.count(text, **options) for text in texts)))
+    print(("\n" if one_line_each else "\n\n").join(output), flush=True)
+    if not (one_line_each or args.merges or args.offsets):
+        n_tokens = sum(tokenizer.count(text, **options) for text in texts)
+        joined = "".join(texts)
+        n_bytes = len(joined.encode())
+        print_stderr(f"{n_tokens:,} tokens, {len(joined):,} characters, {n_bytes:,} bytes")
     return 0
 
 
-def _summary(texts: list[str], tokens: int) -> str:
-    text = "".join(texts)
-    return f"{tokens:,} tokens, {len(text):,} characters, {len(text.encode()):,} bytes"
-
-
-def _shown(
+def _format(
     text: str, tokenizer: "Tokenizer", options: dict[str, Any], args: argparse.Namespace
 ) -> str:
     if args.json:
@@ -89,23 +86,14 @@ def _shown(
     ids = tokenizer.encode(text, **options)
     if args.ids or args.count:
         return " ".join(map(str, ids)) if args.ids else str(len(ids))
-    return _for_the_eye(text, ids, tokenizer, options, args)
 
+    from gpt2np.tokenizer.display import Style, merge_table, offset_table, token_rows
 
-def _for_the_eye(
-    text: str,
-    ids: list[int],
-    tokenizer: "Tokenizer",
-    options: dict[str, Any],
-    args: argparse.Namespace,
-) -> str:
-    from gpt2np.tokenizer.layout import merge_table, offset_table, token_rows
-
-    style = _style()
+    style = Style(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     if args.merges:
-        pieces = tokenizer.explain(text, **options)
-        return "\n\n".join(merge_table(piece, tokenizer.vocabulary, style) for piece in pieces)
-    tokens = [tokenizer.vocabulary.token_bytes[number] for number in ids]
+        traces = tokenizer.trace_merges(text, **options)
+        return "\n\n".join(merge_table(trace, tokenizer.vocabulary, style) for trace in traces)
+    tokens = [tokenizer.vocabulary.token_bytes[token_id] for token_id in ids]
     if args.offsets:
         return offset_table(tokenizer.offsets(text, **options), tokens, style)
     return token_rows(tokens, ids, shutil.get_terminal_size().columns, style)
@@ -114,10 +102,9 @@ def _for_the_eye(
 def _as_json(
     text: str, tokenizer: "Tokenizer", options: dict[str, Any], *, with_merges: bool
 ) -> dict[str, Any]:
-    """A token that is not text by itself has its bytes as in Python, as it has for the eye."""
+    """Return the tokens of a text; bytes of incomplete characters are escaped as in Python."""
     spans = tokenizer.offsets(text, **options)
     table = tokenizer.vocabulary.token_bytes
-    pieces = tokenizer.explain(text, **options) if with_merges else []
     content = {
         "text": text,
         "ids": [span.id for span in spans],
@@ -125,13 +112,9 @@ def _as_json(
         "offsets": [[span.start, span.end] for span in spans],
         "byte_offsets": [[span.byte_start, span.byte_end] for span in spans],
     }
-    return content | ({"pieces": [asdict(piece) for piece in pieces]} if with_merges else {})
-
-
-def _style() -> "Style":
-    from gpt2np.tokenizer.layout import Style
-
-    return Style(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    if with_merges:
+        content["pieces"] = [asdict(trace) for trace in tokenizer.trace_merges(text, **options)]
+    return content
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -141,7 +124,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InvalidArgumentError(f"{chosen[0]} and {other} contradict each other; give one")
 
 
-def _texts(args: argparse.Namespace) -> list[str]:
+def _read_texts(args: argparse.Namespace) -> list[str]:
     if args.file is not None:
         if args.texts:
             raise InvalidArgumentError("give either TEXT or --file, not both")
@@ -154,12 +137,12 @@ def _texts(args: argparse.Namespace) -> list[str]:
     ]
 
 
-def _refuse_special_tokens(texts: list[str], tokenizer: "Tokenizer") -> None:
-    from gpt2np.tokenizer.added import find_first
+def _check_special_tokens(texts: list[str], tokenizer: "Tokenizer") -> None:
+    from gpt2np.tokenizer.added_tokens import find_first
 
     for text in texts:
         if found := find_first(text, frozenset(tokenizer.special_tokens)):
             raise InvalidArgumentError(
-                f"the text holds the special token {found}; give --special allow to take it for "
-                "that token, or --special text to take it for plain text"
+                f"the text has the special token {found}; give --special allow to encode it as "
+                "that token, or --special text to encode it as plain text"
             )

@@ -137,7 +137,7 @@ def _format_result(
     from gpt2np.cli.trace_report import as_text, difference_table, numbers_table
     from gpt2np.interp.compare import compare_with_transformers
     from gpt2np.interp.summary import overview_as_json, summarize_arrays
-    from gpt2np.tokenizer.layout import Style
+    from gpt2np.tokenizer.display import Style
 
     arrays = summarize_arrays(trace.subset(points)) if args.points and not args.npz else []
     differences = compare_with_transformers(lm.model, trace.ids.tolist()) if args.compare else []

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpt2np.interp.compare import Difference, worst_per_layer
 from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview, token_bytes
-from gpt2np.tokenizer.layout import SPACE_SIGN, Style, columns_of, token_rows, visible
+from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
 
 # Widths in terminal columns.
 _LABEL = 9  # "block 47"
@@ -42,27 +42,27 @@ def _lens_lines(
     lens, total = overview.lens, len(overview.ids)
     n_columns = min(len(lens.positions), lens_columns(width))
     suffix = "" if n_columns == total else f" (the last {n_columns} of {total} tokens)"
-    yield style.strong(f"logit lens: next token predicted after each block{suffix}")
+    yield style.bold(f"logit lens: next token predicted after each block{suffix}")
     heads = [_fit(token, _CELL) for token in token_bytes(overview.ids[-n_columns:], table)]
-    yield style.faint("after".ljust(_LABEL) + "".join(heads).rstrip())
+    yield style.dim("after".ljust(_LABEL) + "".join(heads).rstrip())
     ids, probabilities = lens.ids[:, -n_columns:, 0], lens.probabilities[:, -n_columns:, 0]
     for point, row, p in zip(lens.points, ids, probabilities, strict=True):
         cells = []
         for index, token in enumerate(token_bytes(row.tolist(), table)):
             cell = f"{_fit(token, _TOKEN)}{p[index]:5.0%}"
-            cells.append(style.strong(cell) if row[index] == ids[-1, index] else cell)
-        yield style.faint(_layer_label(point).ljust(_LABEL)) + " ".join(cells)
+            cells.append(style.bold(cell) if row[index] == ids[-1, index] else cell)
+        yield style.dim(_layer_label(point).ljust(_LABEL)) + " ".join(cells)
 
 
 def _attention_lines(
     overview: Overview, tokens: Sequence[bytes], width: int, style: Style
 ) -> Iterator[str]:
     """Yield a line per block with the largest attention weights of the last token."""
-    yield style.strong("attention of the last token (head→token@position)")
+    yield style.bold("attention of the last token (head→token@position)")
     n_cells = max(1, (width - _LABEL) // _HEAD_CELL)
     for looks in overview.looks:
         cells = "".join(_attention_cell(look, tokens) for look in looks[:n_cells])
-        yield style.faint(f"block {looks[0].layer}".ljust(_LABEL)) + cells.rstrip()
+        yield style.dim(f"block {looks[0].layer}".ljust(_LABEL)) + cells.rstrip()
 
 
 def _attention_cell(head: AttentionWeight, tokens: Sequence[bytes]) -> str:
@@ -75,7 +75,7 @@ def _next_token_lines(
     overview: Overview, table: Mapping[int, bytes], style: Style
 ) -> Iterator[str]:
     """Yield a bar per likely token, relative to the most likely, and the rest's probability."""
-    yield style.strong("next token")
+    yield style.bold("next token")
     ids, probabilities = overview.next_ids, overview.next_probabilities
     for token, p in zip(token_bytes(ids, table), probabilities, strict=True):
         whole, part = divmod(round(p / probabilities[0] * _BAR * 8), 8)
@@ -83,7 +83,7 @@ def _next_token_lines(
         yield f"{_fit(token, 2 * _TOKEN)}{p:6.1%} {bar}".rstrip()
     n_rest = overview.vocab_size - len(ids)
     rest = max(0.0, 1 - sum(probabilities))
-    yield style.faint(f"{f'{n_rest:,} others':<{2 * _TOKEN}}{rest:6.1%}")
+    yield style.dim(f"{f'{n_rest:,} others':<{2 * _TOKEN}}{rest:6.1%}")
 
 
 def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
@@ -94,7 +94,7 @@ def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
         f"{n.least:>12.4g}{n.mean:>12.4g}{n.largest:>12.4g}"
         for n in numbers
     ]
-    return "\n".join([style.strong("activations"), style.faint(head), *lines])
+    return "\n".join([style.bold("activations"), style.dim(head), *lines])
 
 
 def difference_table(differences: Sequence[Difference], style: Style) -> str:
@@ -106,7 +106,7 @@ def difference_table(differences: Sequence[Difference], style: Style) -> str:
         f"{d.largest:>10.1e}{d.mean:>10.1e}{d.size:>18.4g}"
         for d in worst_per_layer(differences)
     ]
-    return "\n".join([style.strong(title), style.faint(head), *lines])
+    return "\n".join([style.bold(title), style.dim(head), *lines])
 
 
 def _layer_label(point: str) -> str:
@@ -116,13 +116,13 @@ def _layer_label(point: str) -> str:
 
 def _fit(token: bytes, columns: int) -> str:
     """Return a token as visible text of `columns` columns, cut with … if it is too long."""
-    text = visible(token).replace(" ", SPACE_SIGN)
-    if columns_of(text) >= columns:
-        while columns_of(text) >= columns - 1:
+    text = escape_token(token).replace(" ", SPACE_SYMBOL)
+    if display_width(text) >= columns:
+        while display_width(text) >= columns - 1:
             text = text[:-1]
         text += "…"
     return _pad(text, columns)
 
 
 def _pad(text: str, columns: int) -> str:
-    return text + " " * (columns - columns_of(text))
+    return text + " " * (columns - display_width(text))

@@ -1,11 +1,11 @@
-"""Learn a vocabulary from text.
+"""Train a vocabulary on text.
 
-FILES are text files, .jsonl files (a document in a field of each line), either
-also as .gz, folders with such files, and patterns such as 'text/**/*.txt'. In a
-text file, documents end at <|endoftext|> and at every other special token.
+FILES are text files, .jsonl files (one document per line), either also
+compressed as .gz, folders of such files, or patterns such as 'text/**/*.txt'.
+In a text file, <|endoftext|> and any other special token separate documents.
 
-The vocabulary goes to the folder --out, as files that gpt2np, tokenizers and
-transformers read; what it does to the text is printed.
+The vocabulary is written to the folder --out, in files that gpt2np, tokenizers
+and transformers read. A report tells how well it compresses the text.
 """
 
 import argparse
@@ -25,98 +25,107 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("files", nargs="+", metavar="FILES", help="files, folders, patterns")
-    add("--vocab-size", type=int, required=True, metavar="N", help="tokens in all")
-    add("--out", type=Path, required=True, metavar="FOLDER", help="where the vocabulary is written")
-    _add_learning_arguments(parser)
-    add("--field", default="text", help="of a .jsonl line (default: text)")
+    add("files", nargs="+", metavar="FILES", help="files, folders or patterns to read")
+    add("--vocab-size", type=int, required=True, metavar="N", help="number of tokens in total")
+    add("--out", type=Path, required=True, metavar="FOLDER", help="folder to write to")
+    _add_training_arguments(parser)
+    add("--field", default="text", help="field of a .jsonl line to read (default: text)")
     add(
         "--skip-errors",
         action="store_true",
-        help="go on after a file that can't be read; what it held before the damage counts",
+        help="skip the rest of a file that can't be read",
     )
     add("--json", action="store_true", help="print the report as one JSON object")
 
 
-def _add_learning_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_training_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    rare = "merge no pair that occurs less often (default: 0)"
-    add("--min-frequency", type=int, default=0, metavar="N", help=rare)
+    add(
+        "--min-frequency",
+        type=int,
+        default=0,
+        metavar="N",
+        help="merge only pairs that occur at least N times (default: 0)",
+    )
     add(
         "--max-token-length",
         type=int,
         metavar="N",
-        help="merged tokens of three and more bytes (or characters) stay shorter than N, as in "
-        "tokenizers; default: no limit",
+        help="keep merged tokens of three or more bytes (or characters) shorter than N, as "
+        "tokenizers does (default: no limit)",
     )
     add(
         "--special-token",
         action="append",
         metavar="TEXT",
-        help="a token that no merge makes and that ends a document; may be given several times "
-        "(default: <|endoftext|>, which gpt2np encode needs)",
+        help="token that no merge makes and that separates documents; may be repeated (default: "
+        "<|endoftext|>, which gpt2np encode needs)",
     )
     add(
         "--pattern",
         default="gpt2",
         metavar="REGEX",
-        help="no token crosses its matches; gpt2, cl100k, qwen2, o200k: those of the models; none: "
-        "tokens may cross words (default: gpt2)",
+        help="pre-tokenizer pattern; no token crosses its matches. gpt2, cl100k, qwen2 and o200k "
+        "name the patterns of these models; none lets tokens cross words (default: gpt2)",
     )
     add(
         "--alphabet",
         choices=("bytes", "characters"),
         default="bytes",
-        help="what merges begin with (default: bytes)",
+        help="symbols that merges begin with (default: bytes)",
     )
     add(
         "--limit-alphabet",
         type=int,
         metavar="N",
-        help="with --alphabet characters: only the N most frequent; the rest becomes <unk>",
+        help="with --alphabet characters, keep only the N most frequent ones; others become <unk>",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, write, print the report; returns the exit code."""
+    """Train, write the vocabulary and print the report; return the exit code."""
     options = _training_options(args)
     from gpt2np.data.corpus import find_files
     from gpt2np.tokenizer.formats import write_vocabulary
     from gpt2np.tokenizer.training.report import as_json, as_text, report_training
 
-    if str(args.out) == ".":
-        raise InvalidArgumentError("--out is empty or the folder you are in; name another")
-    if args.out.exists() and not args.out.is_dir():
-        raise InvalidArgumentError(f"--out {args.out} is a file; give a folder")
-    if args.out.is_dir() and any(args.out.glob("*.safetensors*")):
-        raise InvalidArgumentError(
-            f"--out {args.out} holds a model, which needs its own vocabulary; name another"
-        )
+    _check_out(args.out)
     files = find_files(args.files)
     _check_writable(args.out)
     corpus = _corpus_options(args, options)
     trained = _train(files, corpus, options, args.skip_errors)
     if not trained.piece_counts:
-        raise InvalidArgumentError("there is no text in the files; nothing can be learned")
+        raise InvalidArgumentError("the files have no text; nothing can be learned")
     if len(trained.tokens) != options.vocab_size:
-        short = len(trained.tokens) < options.vocab_size
-        why = "no pair is left to merge" if short else "the alphabet alone has so many"
-        print_stderr(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {why}")
+        is_smaller = len(trained.tokens) < options.vocab_size
+        reason = "no pair is left to merge" if is_smaller else "the alphabet alone has that many"
+        print_stderr(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {reason}")
     write_vocabulary(trained.vocabulary, args.out)
     print_stderr(f"written to {args.out}")
-    blocks = _blocks(files, corpus, skip_errors=args.skip_errors, told=True)
-    report = report_training(trained, _with_bar(blocks, "measuring"))
+    parts = _read_parts(files, corpus, skip_errors=args.skip_errors, quiet=True)
+    report = report_training(trained, _with_progress_bar(parts, "measuring"))
     print(json.dumps(as_json(report), ensure_ascii=False) if args.json else as_text(report))
     return 0
 
 
+def _check_out(out: Path) -> None:
+    if str(out) == ".":
+        raise InvalidArgumentError("--out is empty or the current folder; choose another")
+    if out.exists() and not out.is_dir():
+        raise InvalidArgumentError(f"--out {out} is a file; give a folder")
+    if out.is_dir() and any(out.glob("*.safetensors*")):
+        raise InvalidArgumentError(
+            f"--out {out} holds a model, which needs its own vocabulary; choose another"
+        )
+
+
 def _check_writable(folder: Path) -> None:
-    """Refuse an output that can't be made before the work begins; what is tried is removed."""
+    """Raise an error before the work begins if `folder` can't be created or written to."""
     from tempfile import TemporaryDirectory
 
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
-        raise InvalidArgumentError(f"can't write to --out {folder}: {nearest} is no folder")
+        raise InvalidArgumentError(f"can't write to --out {folder}: {nearest} is not a folder")
     try:
         TemporaryDirectory(dir=nearest).cleanup()
     except OSError as error:
@@ -130,48 +139,48 @@ def _train(
 
     from gpt2np.tokenizer.training.train import train
 
-    blocks = _with_bar(_blocks(files, corpus, skip_errors), "reading")
+    parts = _with_progress_bar(_read_parts(files, corpus, skip_errors), "reading")
     with tqdm(desc="learning", unit=" tokens", disable=None, total=options.vocab_size) as bar:
 
-        def progress(tokens: int, _: int) -> None:
-            bar.update(tokens - bar.n)
+        def on_progress(n_tokens: int, _: int) -> None:
+            bar.update(n_tokens - bar.n)
 
-        return train((block.text for block in blocks), options, progress)
+        return train((part.text for part in parts), options, on_progress)
 
 
-def _blocks(
-    files: list[Path], corpus: "CorpusOptions", skip_errors: bool, told: bool = False
+def _read_parts(
+    files: list[Path], corpus: "CorpusOptions", skip_errors: bool, quiet: bool = False
 ) -> "Iterator[TextPart]":
-    """The text; with `told` what is skipped has been told before."""
+    """Read the text; `quiet` suppresses the notices about skipped files."""
     from gpt2np.data.corpus import UnreadableFileError, read_parts
 
-    def skip(error: UnreadableFileError) -> None:
-        if not told:
+    def on_skip(error: UnreadableFileError) -> None:
+        if not quiet:
             print_stderr(f"skipped: {error}")
 
-    return read_parts(files, corpus, skip if skip_errors else None)
+    return read_parts(files, corpus, on_skip if skip_errors else None)
 
 
-def _with_bar(blocks: "Iterator[TextPart]", what: str) -> "Iterator[TextPart]":
+def _with_progress_bar(parts: "Iterator[TextPart]", description: str) -> "Iterator[TextPart]":
     from tqdm import tqdm
 
-    with tqdm(desc=what, unit=" characters", unit_scale=True, disable=None) as bar:
-        for block in blocks:
-            yield block
-            bar.update(len(block.text))
+    with tqdm(desc=description, unit=" characters", unit_scale=True, disable=None) as bar:
+        for part in parts:
+            yield part
+            bar.update(len(part.text))
 
 
 def _training_options(args: argparse.Namespace) -> "TrainingOptions":
-    from gpt2np.tokenizer.split import PATTERN_NAMES
-    from gpt2np.tokenizer.training.train import UNKNOWN, TrainingOptions
-    from gpt2np.tokenizer.vocabulary import END_OF_TEXT
+    from gpt2np.data import END_OF_TEXT
+    from gpt2np.tokenizer.pre_tokenizer import PATTERN_NAMES
+    from gpt2np.tokenizer.training.train import UNK_TOKEN, TrainingOptions
 
     special = args.special_token or [END_OF_TEXT]
     return TrainingOptions(
         vocab_size=args.vocab_size,
         min_frequency=args.min_frequency,
         max_token_length=args.max_token_length,
-        special_tokens=(*special, UNKNOWN) if args.alphabet == "characters" else tuple(special),
+        special_tokens=(*special, UNK_TOKEN) if args.alphabet == "characters" else tuple(special),
         pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
         alphabet=args.alphabet,
         limit_alphabet=args.limit_alphabet,
@@ -179,12 +188,12 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
 
 
 def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "CorpusOptions":
+    from gpt2np.data import END_OF_TEXT
     from gpt2np.data.corpus import CorpusOptions
-    from gpt2np.tokenizer.chunks import BEFORE_LINES
-    from gpt2np.tokenizer.vocabulary import END_OF_TEXT
+    from gpt2np.tokenizer.pre_tokenizer import WHITESPACE_SPLITTING_PATTERNS
 
     return CorpusOptions(
         separators=(END_OF_TEXT, *options.special_tokens),
         field=args.field,
-        split_long_documents=options.pattern in BEFORE_LINES,
+        split_long_documents=options.pattern in WHITESPACE_SPLITTING_PATTERNS,
     )

@@ -1,4 +1,4 @@
-"""The option --model of the commands that need a vocabulary and no weights."""
+"""The option --model of commands that need a vocabulary but no weights."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -12,21 +12,21 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="whose vocabulary: a Hugging Face id (also with @REVISION), a folder, a file "
-        "(tokenizer.json, x.tiktoken), or 'bundled'; default: $GPT2NP_MODEL, else "
-        "openai-community/gpt2 or, if that can't be had, the bundled model",
+        help="model whose vocabulary to use: Hugging Face id (optionally with @REVISION), folder, "
+        "file (tokenizer.json or .tiktoken), or 'bundled' (default: $GPT2NP_MODEL, else "
+        "openai-community/gpt2, or the bundled model if that is unavailable)",
     )
 
 
 def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
-    """The tokenizer of `model`, and a line that says which one it is, and why."""
+    """Load the tokenizer of `model`; return also a line that tells which one was chosen, and why."""
     from gpt2np.hub import find_vocabulary
     from gpt2np.tokenizer import Tokenizer
 
     source = find_vocabulary(model)
-    why = (
+    reason = (
         f" ({source.fallback_reason}; choose another with --model)"
         if source.fallback_reason
         else ""
     )
-    return Tokenizer.load(source.folder), f"vocabulary: {source.name}{why}"
+    return Tokenizer.load(source.folder), f"vocabulary: {source.name}{reason}"

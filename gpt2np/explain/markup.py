@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np.kernels.array import Array
-from gpt2np.tokenizer.layout import SPACE_SIGN, visible
+from gpt2np.tokenizer.display import SPACE_SYMBOL, escape_token
 
 _MINUS = "\N{MINUS SIGN}"
 
@@ -33,7 +33,7 @@ def token_text(data: bytes) -> str:
 
     A space becomes "␣", a line end "\n", and a byte of an incomplete character "\xc3".
     """
-    return visible(data).replace(" ", SPACE_SIGN) or "∅"
+    return escape_token(data).replace(" ", SPACE_SYMBOL) or "∅"
 
 
 def token_markup(data: bytes) -> str:
@@ -49,7 +49,7 @@ def escape_prompt(prompt: str) -> str:
 def _escape_character(character: str) -> str:
     if character.isprintable():
         return escape(character)
-    sign = "↵" if character == "\n" else escape(visible(character.encode("utf-8", "replace")))
+    sign = "↵" if character == "\n" else escape(escape_token(character.encode("utf-8", "replace")))
     return f'<span class="sign">{sign}</span>' + ("\n" if character == "\n" else "")
 
 

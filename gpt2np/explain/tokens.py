@@ -18,11 +18,10 @@ from gpt2np.explain.markup import (
 )
 from gpt2np.explain.run import Run
 from gpt2np.tokenizer import Tokenizer
-from gpt2np.tokenizer.alphabet import to_characters
-from gpt2np.tokenizer.explain import ExplainedPiece, MergeStep, merge_steps
-from gpt2np.tokenizer.layout import visible_spelling
-from gpt2np.tokenizer.split import splitter
-from gpt2np.tokenizer.vocabulary import Vocabulary
+from gpt2np.tokenizer.display import escape_spelling
+from gpt2np.tokenizer.merge_trace import MergeStep, MergeTrace, merge_steps
+from gpt2np.tokenizer.pre_tokenizer import make_pre_tokenizer
+from gpt2np.tokenizer.vocabulary import Vocabulary, bytes_to_chars
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class PlacedPiece:
         tokens: positions in the window; fewer than the piece's ids if the window cuts the piece.
     """
 
-    piece: ExplainedPiece
+    piece: MergeTrace
     tokens: range
 
 
@@ -42,7 +41,7 @@ def pieces_in_window(run: Run) -> list[PlacedPiece]:
     """Return the pieces with at least one token in the window."""
     start, placed = 0, []
     length = run.window.stop - run.window.start
-    for piece in run.lm.tokenizer.explain(run.prompt, disallowed_special=()):
+    for piece in run.lm.tokenizer.trace_merges(run.prompt, disallowed_special=()):
         first = start - run.window.start
         tokens = range(max(0, first), min(length, first + len(piece.ids)))
         start += len(piece.ids)
@@ -74,7 +73,7 @@ def text_section(run: Run) -> str:
         f'<pre class="prompt" dir="auto">{escape_prompt(text_in_window(run))}</pre>',
         _window_note(run),
         formula("next merge = the pair of neighbours with the lowest rank, the leftmost of equals"),
-        computed_by(Tokenizer.explain, splitter, to_characters, merge_steps),
+        computed_by(Tokenizer.trace_merges, make_pre_tokenizer, bytes_to_chars, merge_steps),
         "<h3>Pieces, bytes, tokens, ids</h3>",
         _piece_table(run, pieces) if pieces else _empty_note(run),
         "<h3>Every merge, in order</h3>" if pieces else "",
@@ -136,7 +135,7 @@ def _merge_details(pieces: list[PlacedPiece], vocabulary: Vocabulary) -> Iterato
         yield details(summary, _merge_table(piece, vocabulary), opened=number == longest)
 
 
-def _merge_table(piece: ExplainedPiece, vocabulary: Vocabulary) -> str:
+def _merge_table(piece: MergeTrace, vocabulary: Vocabulary) -> str:
     if not piece.steps:
         return '<p class="hint">The piece is a token by itself: nothing is merged.</p>'
     name = token_text(piece.text.encode("utf-8", "replace"))
@@ -156,7 +155,7 @@ def _ranked_pairs(step: MergeStep, vocabulary: Vocabulary) -> str:
     parts = []
     for i, spelling in enumerate(step.tokens):
         chosen = step.chosen is not None and i in (step.chosen, step.chosen + 1)
-        shown = escape(visible_spelling(spelling, vocabulary))
+        shown = escape(escape_spelling(spelling, vocabulary))
         parts.append(f'<bdi class="token{" chosen" if chosen else ""}">{shown}</bdi>')
         if i < len(step.ranks):
             rank = "–" if step.ranks[i] is None else str(step.ranks[i])
@@ -167,5 +166,5 @@ def _ranked_pairs(step: MergeStep, vocabulary: Vocabulary) -> str:
 def _next_merge(step: MergeStep, vocabulary: Vocabulary) -> str:
     if step.chosen is None:
         return '<span class="hint">none: done</span>'
-    left, right = (visible_spelling(step.tokens[step.chosen + i], vocabulary) for i in (0, 1))
+    left, right = (escape_spelling(step.tokens[step.chosen + i], vocabulary) for i in (0, 1))
     return f"<bdi>{escape(left)}</bdi> + <bdi>{escape(right)}</bdi>, rank {step.ranks[step.chosen]}"

@@ -1,4 +1,4 @@
-"""Where a vocabulary's files are, and which reader or writer is theirs."""
+"""Find a vocabulary's files and select their reader; write a vocabulary in all formats."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 TOKENIZER_JSON = "tokenizer.json"
 TIKTOKEN_SUFFIX = ".tiktoken"
 FOLDER_FILES = ((TOKENIZER_JSON,), *gpt2_files.FILE_NAMES)
-"""The files that make a vocabulary; of a folder that holds several, the first counts."""
+"""Sets of files that make a vocabulary; in a folder with several sets, the first one counts."""
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """Read the vocabulary in a folder, or in a file: `tokenizer.json` or `….tiktoken`.
 
     Raises:
-        TokenizerError: there is none, or it is damaged.
+        TokenizerError: there is no vocabulary, or it is damaged.
     """
     try:
         is_folder, exists = path.is_dir(), path.exists()
@@ -30,8 +30,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
         return _read_folder(path)
     if not exists:
         raise TokenizerError(
-            f"there is no vocabulary at {path}; expected a folder or a file (for a model's name, "
-            f"gpt2np.hub.find_vocabulary({str(path)!r}).folder is that)"
+            f"there is no vocabulary at {path}; expected a folder or a file (for the name of a "
+            f"model, use gpt2np.hub.find_vocabulary({str(path)!r}).folder)"
         )
     for vocab, merges in gpt2_files.FILE_NAMES:
         if path.name in (vocab, merges):
@@ -39,8 +39,10 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if path.suffix == TIKTOKEN_SUFFIX:
         return _read_tiktoken(path)
     if path.suffix == ".json":
-        return _read_tokenizer_json(path)
-    raise TokenizerError(f"{path} is no vocabulary: expected a folder, .json or .tiktoken")
+        from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
+
+        return read_tokenizer_json(path)
+    raise TokenizerError(f"{path} is not a vocabulary: expected a folder, .json or .tiktoken")
 
 
 def _read_folder(folder: Path) -> Vocabulary:
@@ -48,25 +50,19 @@ def _read_folder(folder: Path) -> Vocabulary:
         files = [folder / name for name in names]
         if all(file.exists() for file in files):
             if len(files) == 1:
-                return _read_tokenizer_json_of(folder)
+                return _read_tokenizer_json_folder(folder)
             return gpt2_files.read_gpt2_files(files[0], files[1])
     if tiktoken := sorted(folder.glob(f"*{TIKTOKEN_SUFFIX}")):
         return _read_tiktoken(tiktoken[0])
     expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
-    raise TokenizerError(f"{folder} holds no vocabulary: expected {expected}")
+    raise TokenizerError(f"{folder} has no vocabulary: expected {expected}")
 
 
-def _read_tokenizer_json_of(folder: Path) -> Vocabulary:
+def _read_tokenizer_json_folder(folder: Path) -> Vocabulary:
     from gpt2np.tokenizer.special_tokens import read_for_tokenizer_json
     from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
 
     return read_tokenizer_json(folder / TOKENIZER_JSON, read_for_tokenizer_json(folder))
-
-
-def _read_tokenizer_json(path: Path) -> Vocabulary:
-    from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
-
-    return read_tokenizer_json(path)
 
 
 def _read_tiktoken(path: Path) -> Vocabulary:
@@ -76,42 +72,42 @@ def _read_tiktoken(path: Path) -> Vocabulary:
 
 
 def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
-    """Write `vocabulary` as Hugging Face does, for `tokenizers`, `transformers` and gpt2np.
+    """Write `vocabulary` in the formats of `tokenizers`, `transformers` and gpt2np.
 
-    That is `tokenizer.json`, `tokenizer_config.json` and, where they can say it all, GPT-2's own
-    `vocab.json` and `merges.txt`. Files of these names are replaced, or removed, and so are older
-    files that name special tokens.
+    The files are `tokenizer.json`, `tokenizer_config.json` and, if they can hold the vocabulary,
+    GPT-2's `vocab.json` and `merges.txt`. Existing files of these names are replaced or removed, as
+    are older files that list special tokens.
 
     Raises:
-        OSError: the folder can't be made or written to.
+        OSError: the folder can't be created or written to.
     """
     import json
 
-    from gpt2np.tokenizer.special_tokens import FILE_NAMES as SMALL_FILES
+    from gpt2np.tokenizer.special_tokens import FILE_NAMES as SPECIAL_TOKENS_FILES
     from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
 
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
-    if gpt2_files.can_hold(vocabulary):
+    if gpt2_files.can_write_gpt2_files(vocabulary):
         gpt2_files.write_gpt2_files(vocabulary, folder)
-    else:  # those of another vocabulary must not stay beside this one
+    else:  # remove those of another vocabulary
         for name in gpt2_files.FILE_NAMES[0]:
             (folder / name).unlink(missing_ok=True)
-    for name in SMALL_FILES:
+    for name in SPECIAL_TOKENS_FILES:
         (folder / name).unlink(missing_ok=True)
     config = json.dumps(_tokenizer_config(vocabulary), ensure_ascii=False, indent=2)
-    atomic_write_text(folder / SMALL_FILES[0], config + "\n")
+    atomic_write_text(folder / SPECIAL_TOKENS_FILES[0], config + "\n")
 
 
 def _tokenizer_config(vocabulary: Vocabulary) -> dict[str, object]:
-    special = {token.content for token in vocabulary.added if token.special}
-    ends = ("bos_token", "eos_token") if END_OF_TEXT in special else ()
-    unknown = {} if vocabulary.unknown is None else {"unk_token": vocabulary.unknown}
-    flags = [asdict(token) for token in vocabulary.added]
+    special = {token.content for token in vocabulary.added_tokens if token.special}
+    default_keys = ("bos_token", "eos_token") if END_OF_TEXT in special else ()
+    unknown = {} if vocabulary.unk_token is None else {"unk_token": vocabulary.unk_token}
+    entries = [asdict(token) for token in vocabulary.added_tokens]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "added_tokens_decoder": {str(entry.pop("id")): entry for entry in flags},
-        **(vocabulary.roles or dict.fromkeys(ends, END_OF_TEXT)),
+        "added_tokens_decoder": {str(entry.pop("id")): entry for entry in entries},
+        **(vocabulary.special_tokens_map or dict.fromkeys(default_keys, END_OF_TEXT)),
         **unknown,
     }

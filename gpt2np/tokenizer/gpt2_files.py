@@ -8,11 +8,17 @@ from itertools import filterfalse
 from pathlib import Path
 from zlib import crc32
 
-from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, check_is_file, read_json_object
+from gpt2np.data.files import (
+    LARGE_JSON_BYTES,
+    atomic_write_text,
+    check_is_file,
+    read_json_object,
+)
 from gpt2np.errors import TokenizerError
-from gpt2np.tokenizer.added import AddedToken
-from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE
+from gpt2np.tokenizer.added_tokens import AddedToken
 from gpt2np.tokenizer.vocabulary import (
+    BYTE_TO_CHAR,
+    CHAR_TO_BYTE,
     END_OF_TEXT,
     Vocabulary,
     check_bytes,
@@ -20,59 +26,59 @@ from gpt2np.tokenizer.vocabulary import (
 )
 
 FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-"""The names under which the two files are found in a model's folder, the first that exist."""
+"""Names of the two files in a model's folder; the first pair that exists counts."""
 
-# Of OpenAI's own two files. Tests show what is taken for granted of them: see below, and that each
-# token is what its own text is merged to.
+# Checksums of OpenAI's two files. Tests prove what the fast path assumes about these files: the
+# order of the ids, and that each token is what its own text is merged to.
 _OPENAI_CRC32 = (0x6E35860C, 0xCF4B72C4)
 _OPENAI_MERGES_CRC32 = 0x49F9CBC7  # of the lines that are merges
 
-_PLAIN_SPECIAL_TOKENS = 16  # special tokens without brackets that no file should have more of
+_MAX_PLAIN_SPECIAL_TOKENS = 16  # special tokens without brackets; more indicate missing merges
 
 
 def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
-    """Read the vocabulary (JSON: token → id) and the merges (a text line each, by rank).
+    """Read the vocabulary (JSON: token → id) and the merges (one per line, by rank).
 
-    Tokens that are neither a single byte nor made by a merge can't come out of a text. Which of
-    them are found in it as they stand, such as `<|endoftext|>`, the small files beside these two
-    say: see `gpt2np.tokenizer.special_tokens`.
+    No text becomes a token that is neither a byte nor made by a merge, unless the token is added:
+    the files of special tokens in the same folder tell, see `gpt2np.tokenizer.special_tokens`.
 
     Raises:
-        TokenizerError: a file can't be read or parsed, or they don't fit each other.
+        TokenizerError: a file can't be read or parsed, or the files don't match.
     """
     for file in (vocab_file, merges_file):
         check_is_file(file, TokenizerError)
-    if _are_openais_files(vocab_file, merges_file):
-        return _openais_vocabulary(merges_file)
+    if _are_openai_files(vocab_file, merges_file):
+        return _read_openai_merges(merges_file)
     ids = read_json_object(vocab_file, TokenizerError, max_bytes=LARGE_JSON_BYTES)
     lines = _read_merges(merges_file)
     check_ids(ids, vocab_file)
     check_bytes(ids, vocab_file)
-    unmade = _unmade_tokens(ids, lines, vocab_file, merges_file)
+    unmade = _find_unmade_tokens(ids, lines, vocab_file, merges_file)
     ranks = dict(zip(lines, range(len(lines)), strict=True))
     return _with_added_tokens(ids, ranks, unmade, vocab_file.parent)
 
 
-def are_openais(merges: Iterable[str]) -> bool:
-    """Whether these ("left right", by rank) are the merges of GPT-2."""
+def are_gpt2_merges(merges: Iterable[str]) -> bool:
+    """Tell whether `merges` ("left right", by rank) are those of GPT-2."""
     return crc32("\n".join(merges).encode("utf-8", "replace")) == _OPENAI_MERGES_CRC32
 
 
-def _are_openais_files(vocab_file: Path, merges_file: Path) -> bool:
+def _are_openai_files(vocab_file: Path, merges_file: Path) -> bool:
     try:
-        return (_crc32(vocab_file), _crc32(merges_file)) == _OPENAI_CRC32
+        checksums = (crc32(vocab_file.read_bytes()), crc32(merges_file.read_bytes()))
     except OSError:
-        return False  # the reader says what is wrong
+        return False  # the reader reports the error
+    return checksums == _OPENAI_CRC32
 
 
-def _openais_vocabulary(merges_file: Path) -> Vocabulary:
-    """OpenAI's own vocabulary: first the bytes, then a token for each merge, then one more.
+def _read_openai_merges(merges_file: Path) -> Vocabulary:
+    """Read OpenAI's vocabulary from its merges alone, in half the time of parsing vocab.json.
 
-    So merges.txt says it all, and twice as fast as vocab.json could be parsed and both be checked.
+    The ids are those of the bytes, then one for each merge, then one for END_OF_TEXT.
     """
     _, _, text = merges_file.read_text(encoding="utf-8").rstrip("\n").partition("\n")
     lines = text.split("\n")
-    tokens = [*CHARACTER_OF_BYTE.values(), *text.replace(" ", "").split("\n"), END_OF_TEXT]
+    tokens = [*BYTE_TO_CHAR.values(), *text.replace(" ", "").split("\n"), END_OF_TEXT]
     vocabulary = _with_added_tokens(
         dict(zip(tokens, range(len(tokens)), strict=True)),
         dict(zip(lines, range(len(lines)), strict=True)),
@@ -82,24 +88,26 @@ def _openais_vocabulary(merges_file: Path) -> Vocabulary:
     return vocabulary if END_OF_TEXT in vocabulary.ids else vocabulary.as_self_encoding()
 
 
-def _unmade_tokens(ids: dict[str, int], lines: list[str], vocab: Path, merges: Path) -> list[str]:
-    """The tokens that are neither a byte nor made by a merge."""
+def _find_unmade_tokens(
+    ids: dict[str, int], lines: list[str], vocab: Path, merges: Path
+) -> list[str]:
+    """Return the tokens that are neither a byte nor made by a merge."""
     made = "\n".join(lines).replace(" ", "").split("\n") if lines else []
     if not all(map(ids.__contains__, made)):
         left, right = next(line for line in lines if line.replace(" ", "") not in ids).split(" ")
         raise TokenizerError(
             f"{merges} merges {left!r} and {right!r}, but {vocab} has no token {left + right!r}; "
-            "the two files must come from the same model"
+            "use two files of the same model"
         )
-    if foreign := set("".join(made)) - BYTE_OF_CHARACTER.keys():
-        stranger = next(token for token in made if not foreign.isdisjoint(token))
-        raise TokenizerError(f"{merges}: {stranger!r} is not in GPT-2's alphabet")
-    unmade = sorted(ids.keys() - made - BYTE_OF_CHARACTER.keys())
+    if foreign := set("".join(made)) - CHAR_TO_BYTE.keys():
+        wrong = next(token for token in made if not foreign.isdisjoint(token))
+        raise TokenizerError(f"{merges}: {wrong!r} is not in GPT-2's alphabet")
+    unmade = sorted(ids.keys() - made - CHAR_TO_BYTE.keys())
     plain = list(filterfalse(_looks_special, unmade))
-    if len(plain) > _PLAIN_SPECIAL_TOKENS:
+    if len(plain) > _MAX_PLAIN_SPECIAL_TOKENS:
         raise TokenizerError(
-            f"{merges} looks cut off: no merge makes {len(plain)} of the tokens in {vocab}, "
-            f"{plain[0]!r} among them"
+            f"{merges} looks truncated: no merge makes {len(plain)} of the tokens in {vocab}, "
+            f"such as {plain[0]!r}"
         )
     return unmade
 
@@ -108,36 +116,37 @@ def _looks_special(token: str) -> bool:
     return token[0] in "<["
 
 
-def _crc32(path: Path) -> int:
-    return crc32(path.read_bytes())
-
-
-def can_hold(vocabulary: Vocabulary) -> bool:
-    """Whether the two files say all that there is to say about `vocabulary`."""
-    contents = [token.content for token in vocabulary.added]
-    simple = all(token == AddedToken(token.content, token.id) for token in vocabulary.added)
-    known = simple and vocabulary.ids.keys().isdisjoint(contents)
-    few = len(list(filterfalse(_looks_special, contents))) <= _PLAIN_SPECIAL_TOKENS
-    plain = Vocabulary({}, {}, vocabulary.added)
-    return known and few and replace(vocabulary, ids={}, ranks={}) == plain
+def can_write_gpt2_files(vocabulary: Vocabulary) -> bool:
+    """Tell whether the two files can express all of `vocabulary`."""
+    added = vocabulary.added_tokens
+    contents = [token.content for token in added]
+    simple = all(token == AddedToken(token.content, token.id) for token in added)
+    disjoint = vocabulary.ids.keys().isdisjoint(contents)
+    n_plain = len(list(filterfalse(_looks_special, contents)))
+    default = Vocabulary({}, {}, added)
+    return (
+        simple
+        and disjoint
+        and n_plain <= _MAX_PLAIN_SPECIAL_TOKENS
+        and replace(vocabulary, ids={}, ranks={}) == default
+    )
 
 
 def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
-    """Write `vocab.json` (added tokens among the others, by id) and `merges.txt` into `folder`."""
+    """Write `vocab.json` (by id, added tokens included) and `merges.txt` into `folder`."""
     import json
 
-    ids = vocabulary.ids | {token.content: token.id for token in vocabulary.added}
+    ids = vocabulary.ids | {token.content: token.id for token in vocabulary.added_tokens}
     by_id = dict(sorted(ids.items(), key=lambda item: item[1]))
     lines = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
     vocab_name, merges_name = FILE_NAMES[0]
-    atomic_write_text(
-        folder / vocab_name, json.dumps(by_id, ensure_ascii=False, separators=(",", ":"))
-    )
+    content = json.dumps(by_id, ensure_ascii=False, separators=(",", ":"))
+    atomic_write_text(folder / vocab_name, content)
     atomic_write_text(folder / merges_name, "\n".join(["#version: 0.2", *lines, ""]))
 
 
 def _read_merges(path: Path) -> list[str]:
-    """The lines "left right", the first merge first."""
+    """Return the lines "left right", by rank."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -147,14 +156,15 @@ def _read_merges(path: Path) -> list[str]:
     lines = text.rstrip("\n").split("\n")
     start = 1 if lines[0].startswith("#version") else 0
     merges = lines[start:]
-    spaces = text.count(" ", len(lines[0]) if start else 0)
-    ends = " \n" in text or "\n " in text or text.endswith(" ") or text.startswith(" ")
-    if spaces != len(merges) or ends or False in [" " in line for line in merges]:
-        _find_malformed(merges, start + 1, path)
+    # Checks of the whole text are several times as fast as a check of each line.
+    n_spaces = text.count(" ", len(lines[0]) if start else 0)
+    outer_space = " \n" in text or "\n " in text or text.endswith(" ") or text.startswith(" ")
+    if n_spaces != len(merges) or outer_space or False in [" " in line for line in merges]:
+        _raise_for_malformed_line(merges, start + 1, path)
     return [line for line in merges if line] if "" in merges else merges
 
 
-def _find_malformed(lines: list[str], first: int, path: Path) -> None:
+def _raise_for_malformed_line(lines: list[str], first: int, path: Path) -> None:
     for number, line in enumerate(lines, first):
         left, _, right = line.partition(" ")
         if line and (not left or not right or " " in right):
@@ -164,15 +174,24 @@ def _find_malformed(lines: list[str], first: int, path: Path) -> None:
 def _with_added_tokens(
     ids: dict[str, int], ranks: dict[str, int], unmade: list[str], folder: Path
 ) -> Vocabulary:
-    """The vocabulary, with the added tokens that the small files in `folder` name.
+    """Build the vocabulary, with the added tokens that the special tokens files of `folder` list.
 
-    `ids` holds every token of the vocabulary; `unmade` are those that no merge makes.
+    Args:
+        ids: id of every token; added tokens are removed.
+        ranks: rank of every merge.
+        unmade: tokens that no merge makes.
+        folder: folder of the vocabulary.
     """
     from gpt2np.tokenizer.special_tokens import read_for_gpt2_files
 
     special = read_for_gpt2_files(folder)
-    added = special.added_to(ids)
+    added = special.resolve_added_tokens(ids)
     for content in {token.content for token in added}.intersection(unmade):
         del ids[content]
-    roles = special.roles_of(added)
-    return Vocabulary(ids, ranks, added, prefix_space=special.prefix_space, roles=roles)
+    return Vocabulary(
+        ids,
+        ranks,
+        added,
+        add_prefix_space=special.add_prefix_space,
+        special_tokens_map=special.special_tokens_map(added),
+    )

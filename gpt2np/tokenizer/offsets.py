@@ -1,4 +1,4 @@
-"""Which characters and bytes of a text each token came from."""
+"""Offsets: the characters and bytes of a text that each token comes from."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise, repeat
 from typing import NamedTuple
 
-from gpt2np.tokenizer.parts import Part
+from gpt2np.tokenizer.normalizer import NormalizedPart
 
 
 class TokenSpan(NamedTuple):
-    """A token's place in a text.
+    """Position of a token in a text.
 
     Attributes:
-        id: the token's id.
-        start, end: text[start:end] are the characters of which it holds at least a byte.
-        byte_start, byte_end: its own bytes in the text's UTF-8.
+        id: id of the token.
+        start, end: text[start:end] are the characters of which the token has at least one byte.
+        byte_start, byte_end: the bytes of the token in the UTF-8 form of the text.
     """
 
     id: int
@@ -25,37 +25,40 @@ class TokenSpan(NamedTuple):
     byte_end: int
 
 
-def byte_starts(text: str) -> list[int]:
-    """For each character of `text` the byte of its UTF-8 where it begins, and last the length."""
+def char_byte_offsets(text: str) -> list[int]:
+    """Return the UTF-8 offset of each character of `text`, and the length in bytes."""
     if text.isascii():
         return list(range(len(text) + 1))
     lengths = (len(character.encode("utf-8", "surrogateescape")) for character in text)
     return list(accumulate(lengths, initial=0))
 
 
-def spans_of_part(
-    part: Part, tokens: Iterable[tuple[int, int]], text: str, text_starts: Sequence[int]
+def part_offsets(
+    part: NormalizedPart,
+    tokens: Iterable[tuple[int, int]],
+    text: str,
+    text_offsets: Sequence[int],
 ) -> Iterator[TokenSpan]:
-    """The spans of the tokens of `part`.
+    """Yield the spans of the tokens of `part`.
 
     Args:
         part: part of `text`, with spans.
-        tokens: (id, number of bytes) of each of its tokens.
+        tokens: (id, number of bytes) of each token of the part.
         text: the whole text.
-        text_starts: its `byte_starts`.
+        text_offsets: `char_byte_offsets(text)`.
     """
-    starts = byte_starts(part.text)
-    lengths = (end - start for start, end in pairwise(starts))
-    character_at = list(chain.from_iterable(map(repeat, range(len(part.text)), lengths)))
+    offsets = char_byte_offsets(part.text)
+    lengths = (end - start for start, end in pairwise(offsets))
+    char_at_byte = list(chain.from_iterable(map(repeat, range(len(part.text)), lengths)))
     at = 0
-    for number, length in tokens:
-        first, last = character_at[at], character_at[at + length - 1]
+    for token_id, n_bytes in tokens:
+        first, last = char_at_byte[at], char_at_byte[at + n_bytes - 1]
         start, end = part.spans[first][0], part.spans[last][1]
-        byte_start, byte_end = text_starts[start], text_starts[end]
-        # Within a character that normalization made, or that was put in front, no byte is known.
+        byte_start, byte_end = text_offsets[start], text_offsets[end]
+        # Bytes within a character are known only if normalization neither made nor added it.
         if text[slice(*part.spans[first])] == part.text[first]:
-            byte_start += at - starts[first]
-        at += length
+            byte_start += at - offsets[first]
+        at += n_bytes
         if text[slice(*part.spans[last])] == part.text[last]:
-            byte_end -= starts[last + 1] - at
-        yield TokenSpan(number, start, end, byte_start, byte_end)
+            byte_end -= offsets[last + 1] - at
+        yield TokenSpan(token_id, start, end, byte_start, byte_end)

@@ -1,14 +1,14 @@
-"""The small files beside a vocabulary, in which `transformers` keeps what it adds to it.
+"""The files of special tokens that `transformers` keeps next to a vocabulary.
 
-    tokenizer_config.json    roles ("eos_token": …), settings and, since transformers 4.34, every
-                             added token with its id and flags (`added_tokens_decoder`)
-    special_tokens_map.json  the roles, until version 4
+    tokenizer_config.json    special tokens map ("eos_token": …), settings and, since transformers
+                             4.34, all added tokens with ids and flags (`added_tokens_decoder`)
+    special_tokens_map.json  special tokens map, until version 4
     added_tokens.json        added token → id, until version 4
 
-Which of them counts, and which ids come of them, was measured on transformers 5.23, and tests
-compare with it. Where there is an `added_tokens_decoder`, the two older files are not read. Tokens
-are added one by one: those with an id in its order, then those of the roles, then the others. A
-token that the vocabulary has keeps its id, any other gets the next one.
+The precedence of the files and the resulting ids follow transformers 5.23, and tests compare with
+it. With an `added_tokens_decoder`, the two older files are not read. Tokens are added one by one:
+first those with an id, in order of the ids, then those of the special tokens map, then the others.
+A token of the vocabulary keeps its id; any other gets the next free one.
 """
 
 from __future__ import annotations
@@ -20,327 +20,333 @@ from pathlib import Path
 
 from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import TokenizerError
-from gpt2np.tokenizer.added import AddedToken
+from gpt2np.tokenizer.added_tokens import AddedToken
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, check_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-CONFIG, ROLES_MAP, ADDED = FILE_NAMES = (
+CONFIG_FILE, MAP_FILE, ADDED_FILE = FILE_NAMES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
 )
 
-_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_MAP_KEYS = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _EXTRA, _OLD_EXTRA = "extra_special_tokens", "additional_special_tokens"
-_DECLARED = "added_tokens_decoder"
+_DECODER = "added_tokens_decoder"
 _FLAGS = ("single_word", "lstrip", "rstrip")
 
 _GPT2_CLASSES = ("GPT2Tokenizer", "GPT2TokenizerFast")
 _GENERAL_CLASSES = ("PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend")
 
 _SPECIAL = {"special": True}
-_NO_ID = -1  # of a token before it has one
+_NO_ID = -1  # id of a token that has none yet
+_END_OF_TEXT_TOKEN = AddedToken(END_OF_TEXT, _NO_ID)
+
+_TokenMap = dict[str, AddedToken | None]  # key such as "eos_token" → token, or None for no token
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """What the small files of a folder say.
+    """Content of a folder's special tokens files.
 
     Attributes:
-        declared: the tokens with an id, by id.
+        declared: tokens with an id, in order of the ids.
         source: the file that declares them.
-        complete: whether those that tokenizer.json declares don't count.
-        roles: key → token, without an id; None for a role that nothing has.
+        overrides_tokenizer_json: whether the added tokens of tokenizer.json are ignored.
+        token_map: key such as "eos_token" → token without an id; None: no token for the key.
         extra: further tokens, without an id.
-        gpt2: whether transformers takes its GPT2Tokenizer, which makes every added token anew, and
-            has `<|endoftext|>` in the roles that no file names.
-        prefix_space: what the GPT2Tokenizer is told.
+        is_gpt2: whether transformers uses its GPT2Tokenizer. This class recreates every added
+            token, and has `<|endoftext|>` under the bos, eos and unk keys that no file mentions.
+        add_prefix_space: setting of the GPT2Tokenizer.
     """
 
     declared: tuple[AddedToken, ...] = ()
     source: Path = Path()
-    complete: bool = False
-    roles: Mapping[str, AddedToken | None] = field(default_factory=dict)
+    overrides_tokenizer_json: bool = False
+    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)
     extra: tuple[AddedToken, ...] = ()
-    gpt2: bool = False
-    prefix_space: bool = False
+    is_gpt2: bool = False
+    add_prefix_space: bool = False
 
-    def added_to(
-        self, vocab: Mapping[str, int], own: Iterable[AddedToken] = (), own_source: Path = Path()
+    def resolve_added_tokens(
+        self,
+        vocab: Mapping[str, int],
+        json_tokens: Iterable[AddedToken] = (),
+        json_file: Path = Path(),
     ) -> tuple[AddedToken, ...]:
-        """The added tokens by id, as transformers adds them.
+        """Return the added tokens, with the ids that transformers gives them, by id.
 
         Args:
-            vocab: token → id, everything that the vocabulary has before tokens are added to it.
-            own: the added tokens of tokenizer.json.
-            own_source: that file.
+            vocab: token → id, before any token is added.
+            json_tokens: added tokens of tokenizer.json.
+            json_file: path of tokenizer.json.
 
         Raises:
             TokenizerError: transformers would give a token another id than the files do.
         """
-        own = tuple(own)
-        sources = {token.id: own_source for token in own}
-        found: dict[str, AddedToken] = {}
-        free = len(vocab)
-        for token in self._in_order(own):
-            known = found[token.content].id if token.content in found else vocab.get(token.content)
-            number = free if known is None else known
-            if token.id not in (_NO_ID, number):
+        json_tokens = tuple(json_tokens)
+        sources = {token.id: json_file for token in json_tokens}
+        resolved: dict[str, AddedToken] = {}
+        next_id = len(vocab)
+        for token in self._in_order_of_addition(json_tokens):
+            content = token.content
+            known = resolved[content].id if content in resolved else vocab.get(content)
+            token_id = next_id if known is None else known
+            if token.id not in (_NO_ID, token_id):
                 raise TokenizerError(
-                    f"{sources.get(token.id, self.source)}: the added token {token.content!r:.60} "
-                    f"has the id {token.id}, but transformers gives it {number}"
+                    f"{sources.get(token.id, self.source)}: the added token {content!r:.60} "
+                    f"has the id {token.id}, but transformers gives it {token_id}"
                 )
-            found[token.content] = replace(token, id=number)
-            free = max(free, number + 1)
-        if self._is_out_of_reach(END_OF_TEXT, found, vocab, own):
-            del found[END_OF_TEXT]
-        new = {token.id: token.content for token in found.values() if token.content not in vocab}
+            resolved[content] = replace(token, id=token_id)
+            next_id = max(next_id, token_id + 1)
+        if self._is_assumed_without_embedding(END_OF_TEXT, resolved, vocab, json_tokens):
+            del resolved[END_OF_TEXT]
+        new = {token.id: token.content for token in resolved.values() if token.content not in vocab}
         if new and (shared := next((text for text, id in vocab.items() if id in new), None)):
             raise TokenizerError(
                 f"{self.source}: transformers gives the added token {new[vocab[shared]]!r:.60} the "
-                f"id {vocab[shared]}, which {shared!r:.60} has, because ids are left out"
+                f"id {vocab[shared]} of {shared!r:.60}, because the vocabulary skips ids"
             )
-        return tuple(sorted(found.values(), key=lambda token: token.id))
+        return tuple(sorted(resolved.values(), key=lambda token: token.id))
 
-    def roles_of(self, added: Iterable[AddedToken]) -> dict[str, str]:
-        """Key → text of the token in that role, for the roles that one of `added` has."""
+    def special_tokens_map(self, added: Iterable[AddedToken]) -> dict[str, str]:
+        """Return key → text of the token, for keys whose token is among `added`."""
         contents = {token.content for token in added}
         return {
             key: token.content
-            for key, token in self._all_roles().items()
+            for key, token in self._full_token_map().items()
             if token is not None and token.content in contents
         }
 
-    def _in_order(self, own: tuple[AddedToken, ...]) -> list[AddedToken]:
-        """The tokens in the order in which transformers adds them; the last of a text counts."""
-        roles = [token for token in self._all_roles().values() if token is not None]
+    def _in_order_of_addition(self, json_tokens: tuple[AddedToken, ...]) -> list[AddedToken]:
+        """Return the tokens in the order in which transformers adds them; later ones override."""
+        mapped = [token for token in self._full_token_map().values() if token is not None]
         by_id = {token.id: token for token in self.declared}
-        if not self.complete:
-            by_id |= {token.id: token for token in own}
-        first = {} if self.gpt2 else dict.fromkeys(own)
-        in_role = {token.content for token in roles}
+        if not self.overrides_tokenizer_json:
+            by_id |= {token.id: token for token in json_tokens}
+        first = {} if self.is_gpt2 else dict.fromkeys(json_tokens)
+        mapped_contents = {token.content for token in mapped}
         for _, token in sorted(by_id.items()):
-            first[replace(token, special=token.special or token.content in in_role)] = None
-        contents = {"", *(token.content for token in first)}  # an empty one is no token
+            special = token.special or token.content in mapped_contents
+            first[replace(token, special=special)] = None
+        contents = {"", *(token.content for token in first)}  # an empty text is no token
         extra = [
-            replace(each, special=True) if each.content in in_role else each for each in self.extra
+            replace(token, special=True) if token.content in mapped_contents else token
+            for token in self.extra
         ]
-        rest = [token for token in (*roles, *extra) if token.content not in contents]
+        rest = [token for token in (*mapped, *extra) if token.content not in contents]
         return [*first, *dict.fromkeys(rest)]
 
-    def _all_roles(self) -> dict[str, AddedToken | None]:
-        assumed = dict.fromkeys(_ROLES[:3], _token_of(END_OF_TEXT)) if self.gpt2 else {}
-        roles: dict[str, AddedToken | None] = dict.fromkeys(_ROLES)
-        return {**roles, **assumed, **self.roles}
+    def _full_token_map(self) -> _TokenMap:
+        assumed = dict.fromkeys(_MAP_KEYS[:3], _END_OF_TEXT_TOKEN) if self.is_gpt2 else {}
+        empty: _TokenMap = dict.fromkeys(_MAP_KEYS)
+        return {**empty, **assumed, **self.token_map}
 
-    def _is_out_of_reach(
+    def _is_assumed_without_embedding(
         self,
         content: str,
-        found: Mapping[str, AddedToken],
+        resolved: Mapping[str, AddedToken],
         vocab: Mapping[str, int],
-        own: tuple[AddedToken, ...],
+        json_tokens: tuple[AddedToken, ...],
     ) -> bool:
-        """Whether a token was only assumed, and has an id that no model has a row for.
+        """Tell whether no file mentions the token, and its id is beyond the model's embeddings.
 
-        transformers adds it all the same; here the vocabulary would then not fit the model.
+        transformers adds the token all the same; here the vocabulary would not match the model.
         """
-        if content in vocab or content not in found or [*found][-1] != content:
+        if content in vocab or content not in resolved or [*resolved][-1] != content:
             return False
-        named = (*self.declared, *own, *self.roles.values(), *self.extra)
-        return all(token is None or token.content != content for token in named)
+        mentioned = (*self.declared, *json_tokens, *self.token_map.values(), *self.extra)
+        return all(token is None or token.content != content for token in mentioned)
 
 
 def read_for_gpt2_files(folder: Path) -> SpecialTokens:
-    """What the small files say of the vocabulary in `vocab.json` and `merges.txt`.
+    """Read the special tokens files that accompany `vocab.json` and `merges.txt`.
 
     Raises:
-        TokenizerError: a file is damaged, or asks for what gpt2np doesn't do.
+        TokenizerError: a file is damaged, or requires a feature that gpt2np doesn't have.
     """
-    config = _read(folder / CONFIG)
-    name = _class_name(config, folder)
+    config = _read(folder / CONFIG_FILE)
+    name = _tokenizer_class(config, folder)
     if name not in (None, *_GPT2_CLASSES, *_GENERAL_CLASSES):
         raise TokenizerError(
-            f"{folder / CONFIG}: tokenizer_class is {name!r}, but vocab.json and merges.txt are "
-            f"read as {_GPT2_CLASSES[0]} reads them; save the tokenizer with its tokenizer.json"
+            f"{folder / CONFIG_FILE}: tokenizer_class is {name!r}, but vocab.json and merges.txt "
+            f"are read as {_GPT2_CLASSES[0]} reads them; save the tokenizer with its tokenizer.json"
         )
     for key in ("add_bos_token", "add_eos_token"):
         if config.get(key):
             raise TokenizerError(
-                f"{folder / CONFIG}: {key} would add a token to every text; take it out of the "
-                "file, and put the id there yourself"
+                f"{folder / CONFIG_FILE}: {key} would add a token to every text; remove it from "
+                "the file, and add the id yourself"
             )
-    return _parse(config, folder, gpt2=True)
+    return _parse(config, folder, is_gpt2=True)
 
 
 def read_for_tokenizer_json(folder: Path) -> SpecialTokens:
-    """What the small files say of the vocabulary in `tokenizer.json`.
+    """Read the special tokens files that accompany `tokenizer.json`.
 
     Raises:
-        TokenizerError: a file is damaged, or asks for what gpt2np doesn't do.
+        TokenizerError: a file is damaged, or requires a feature that gpt2np doesn't have.
     """
-    config = _read(folder / CONFIG)
-    name = _class_name(config, folder)
+    config = _read(folder / CONFIG_FILE)
+    name = _tokenizer_class(config, folder)
     if name is None:
         model = _read(folder / "config.json")
-        name = _class_name(model, folder, "config.json")
-        return _parse(config, folder, gpt2=name in _GPT2_CLASSES or _is_gpt2(name, model))
-    return _parse(config, folder, gpt2=name in _GPT2_CLASSES)
-
-
-def _is_gpt2(class_name: str | None, model: Mapping[str, Any]) -> bool:
-    return class_name is None and model.get("model_type") == "gpt2"
+        name = _tokenizer_class(model, folder, "config.json")
+        if name is None and model.get("model_type") == "gpt2":
+            name = _GPT2_CLASSES[0]
+    return _parse(config, folder, is_gpt2=name in _GPT2_CLASSES)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not os.path.lexists(path):  # a link to nothing is not as if there were none
+    if not os.path.lexists(path):  # a broken link is an error
         return {}
     return read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES)
 
 
-def _class_name(config: Mapping[str, Any], folder: Path, file: str = CONFIG) -> str | None:
+def _tokenizer_class(
+    config: Mapping[str, Any], folder: Path, file: str = CONFIG_FILE
+) -> str | None:
     name = config.get("tokenizer_class")
     if not isinstance(name, str | None):
         raise TokenizerError(f"{folder / file}: tokenizer_class must be a text, not {name!r:.60}")
     return name
 
 
-def _parse(config: dict[str, Any], folder: Path, gpt2: bool) -> SpecialTokens:
-    path = folder / CONFIG
-    if _flag(config, "split_special_tokens", path):
+def _parse(config: dict[str, Any], folder: Path, is_gpt2: bool) -> SpecialTokens:
+    path = folder / CONFIG_FILE
+    if _parse_flag(config, "split_special_tokens", path):
         raise TokenizerError(
-            f"{path}: split_special_tokens makes special tokens plain text; take it out of the "
-            "file, and say so to encode with disallowed_special=()"
+            f"{path}: split_special_tokens turns special tokens into plain text; remove it from "
+            "the file, and call encode with disallowed_special=()"
         )
-    complete = _DECLARED in config
-    older = {} if complete else _read(folder / ROLES_MAP)
-    roles = _roles(config, path) | _roles(older, folder / ROLES_MAP)
-    extra, more_roles = _extra(config, older, folder)
-    roles |= more_roles
-    if complete:
-        declared = _declared(config[_DECLARED], path)
+    has_decoder = _DECODER in config
+    older = {} if has_decoder else _read(folder / MAP_FILE)
+    token_map = _parse_map(config, path) | _parse_map(older, folder / MAP_FILE)
+    extra, named_extra = _parse_extra(config, older, folder)
+    token_map |= named_extra
+    if has_decoder:
+        declared = _parse_decoder(config[_DECODER], path)
     else:
-        declared = _added(folder / ADDED, _known_as_special(config, older))
+        declared = _read_added(folder / ADDED_FILE, _special_texts(config, older))
     return SpecialTokens(
         declared=declared,
-        source=path if complete else folder / ADDED,
-        complete=complete,
-        roles=roles,
+        source=path if has_decoder else folder / ADDED_FILE,
+        overrides_tokenizer_json=has_decoder,
+        token_map=token_map,
         extra=extra,
-        gpt2=gpt2,
-        prefix_space=_flag(config, "add_prefix_space", path),
+        is_gpt2=is_gpt2,
+        add_prefix_space=_parse_flag(config, "add_prefix_space", path),
     )
 
 
-def _flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
+def _parse_flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
     value = entries.get(key)
     if not isinstance(value, bool | None):
         raise TokenizerError(f"{path}: {key} must be true or false, not {value!r:.60}")
     return bool(value)
 
 
-def _roles(entries: Mapping[str, Any], path: Path) -> dict[str, AddedToken | None]:
-    """The roles among `entries`; others than _ROLES may be there, such as "image_token"."""
-    roles: dict[str, AddedToken | None] = {}
+def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
+    """Parse the special tokens map; it may have keys beyond _MAP_KEYS, such as "image_token"."""
+    token_map: _TokenMap = {}
     for key, value in entries.items():
-        if value is None and key in _ROLES:
-            roles[key] = None
-        elif key in _ROLES or (key.endswith("_token") and isinstance(value, str | dict)):
-            roles[key] = _token(value, path, key, _SPECIAL)
-    return roles
+        if value is None and key in _MAP_KEYS:
+            token_map[key] = None
+        elif key in _MAP_KEYS or (key.endswith("_token") and isinstance(value, str | dict)):
+            token_map[key] = _parse_token(value, path, key, _SPECIAL)
+    return token_map
 
 
-def _extra(
+def _parse_extra(
     config: Mapping[str, Any], older: Mapping[str, Any], folder: Path
-) -> tuple[tuple[AddedToken, ...], dict[str, AddedToken | None]]:
-    """The tokens without a role, and those for which the newer files name one of their own."""
-    path, tokens = folder / CONFIG, config.get(_EXTRA) or config.get(_OLD_EXTRA)
-    unnamed = _EXTRA not in config and _OLD_EXTRA not in config
-    roles: dict[str, AddedToken | None] = {}
-    extra: list[AddedToken] = []
+) -> tuple[tuple[AddedToken, ...], _TokenMap]:
+    """Return the extra tokens of a list, and those of an object, which names a key for each."""
+    path, tokens = folder / CONFIG_FILE, config.get(_EXTRA) or config.get(_OLD_EXTRA)
+    in_config = _EXTRA in config or _OLD_EXTRA in config
+    named: _TokenMap = {}
+    unnamed: list[AddedToken] = []
     for source, key, value in (
         (path, _EXTRA, tokens),
-        (folder / ROLES_MAP, _EXTRA, older.get(_EXTRA)),
-        (folder / ROLES_MAP, _OLD_EXTRA, older.get(_OLD_EXTRA) if unnamed else None),
+        (folder / MAP_FILE, _EXTRA, older.get(_EXTRA)),
+        (folder / MAP_FILE, _OLD_EXTRA, None if in_config else older.get(_OLD_EXTRA)),
     ):
         flags = {} if source == path else _SPECIAL
         if isinstance(value, dict):
-            roles |= {name: _token(each, source, key, _SPECIAL) for name, each in value.items()}
+            named |= {
+                name: _parse_token(token, source, key, _SPECIAL) for name, token in value.items()
+            }
         elif isinstance(value, list):
-            extra += [_token(each, source, key, flags) for each in value]
+            unnamed += [_parse_token(token, source, key, flags) for token in value]
         elif value is not None:
             raise TokenizerError(f"{source}: {key} must be a list, not {value!r:.60}")
-    return tuple(extra), roles
+    return tuple(unnamed), named
 
 
-def _declared(entries: Any, path: Path) -> tuple[AddedToken, ...]:
-    """The tokens of `added_tokens_decoder`: id → flags and content."""
+def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
+    """Parse `added_tokens_decoder`: id → content and flags."""
     if not isinstance(entries, dict):
-        raise TokenizerError(f"{path}: {_DECLARED} must be an object, not {entries!r:.60}")
+        raise TokenizerError(f"{path}: {_DECODER} must be an object, not {entries!r:.60}")
     tokens = []
     for key, entry in entries.items():
         if not (key.isascii() and key.isdecimal() and len(key) < 12 and isinstance(entry, dict)):
-            raise TokenizerError(f"{path}: {_DECLARED} has no id and token in {key!r:.60}")
-        tokens.append(replace(_token(entry, path, _DECLARED, {}), id=int(key)))
-    return _checked(tokens, path)
+            raise TokenizerError(f"{path}: {_DECODER} has no id and token in {key!r:.60}")
+        tokens.append(replace(_parse_token(entry, path, _DECODER, {}), id=int(key)))
+    return _sort_by_id(tokens, path)
 
 
-def _known_as_special(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[str]:
-    """The texts that make a token of `added_tokens.json` special.
+def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[str]:
+    """Return the texts that make a token of `added_tokens.json` special.
 
-    transformers reads that file before it understands the objects in tokenizer_config.json and the
-    old list of extra tokens in special_tokens_map.json; their tokens are found, but not special.
+    transformers reads that file before it interprets the objects in tokenizer_config.json and the
+    old list of extra tokens in special_tokens_map.json. Their tokens are added, but not special.
     """
     texts_in_config = {key: value for key, value in config.items() if isinstance(value, str)}
-    roles = {**texts_in_config, **older}
-    in_config = config.get(_EXTRA) or config.get(_OLD_EXTRA) or []
+    token_map = {**texts_in_config, **older}
+    extra_in_config = config.get(_EXTRA) or config.get(_OLD_EXTRA) or []
     entries = [
-        *(roles.get(key) for key in _ROLES),
-        *(entry for entry in in_config if isinstance(entry, str)),
+        *(token_map.get(key) for key in _MAP_KEYS),
+        *(entry for entry in extra_in_config if isinstance(entry, str)),
         *(older.get(_EXTRA) or []),
     ]
     texts = [entry.get("content") if isinstance(entry, dict) else entry for entry in entries]
     return {text for text in texts if isinstance(text, str)}
 
 
-def _added(path: Path, special: set[str]) -> tuple[AddedToken, ...]:
-    """The tokens of `added_tokens.json`; `special` are the texts of those that are."""
+def _read_added(path: Path, special: set[str]) -> tuple[AddedToken, ...]:
+    """Read `added_tokens.json`; `special` has the texts of the special tokens."""
     entries = _read(path)
     check_ids(entries, path)
     tokens = [
-        AddedToken(text, number, special=text in special, normalized=text not in special)
-        for text, number in entries.items()
+        AddedToken(text, token_id, special=text in special, normalized=text not in special)
+        for text, token_id in entries.items()
     ]
-    return _checked(tokens, path)
+    return _sort_by_id(tokens, path)
 
 
-def _checked(tokens: list[AddedToken], path: Path) -> tuple[AddedToken, ...]:
+def _sort_by_id(tokens: list[AddedToken], path: Path) -> tuple[AddedToken, ...]:
     if len({token.content for token in tokens}) < len(tokens):
         raise TokenizerError(f"{path} gives one added token two ids")
     check_ids({token.content: token.id for token in tokens}, path)
     return tuple(sorted(tokens, key=lambda token: token.id))
 
 
-def _token(entry: Any, path: Path, key: str, flags: Mapping[str, bool]) -> AddedToken:
-    """A token from its text, or from an object with its `content` and flags; `flags` prevail."""
+def _parse_token(entry: Any, path: Path, key: str, flags: Mapping[str, bool]) -> AddedToken:
+    """Parse a text, or an object with `content` and flags, to a token; `flags` override."""
     if isinstance(entry, str):
         entry = {"content": entry, **_SPECIAL}
     if not isinstance(entry, dict) or not isinstance(content := entry.get("content"), str):
         raise TokenizerError(f"{path}: {key} must be a token, not {entry!r:.60}")
     check_ids({content or "?": 0}, path)
     entry = {**entry, **flags}
-    special = _flag(entry, "special", path)
+    special = _parse_flag(entry, "special", path)
     return AddedToken(
         content,
         _NO_ID,
         special=special,
-        # What transformers takes where it isn't said.
-        normalized=_flag(entry, "normalized", path) if "normalized" in entry else not special,
-        **{flag: _flag(entry, flag, path) for flag in _FLAGS},
+        # The default of transformers.
+        normalized=_parse_flag(entry, "normalized", path) if "normalized" in entry else not special,
+        **{flag: _parse_flag(entry, flag, path) for flag in _FLAGS},
     )
-
-
-def _token_of(content: str) -> AddedToken:
-    return AddedToken(content, _NO_ID)

@@ -1,21 +1,27 @@
-"""Text ↔ ids: GPT-2's byte-level byte-pair encoding (Radford et al. 2019, section 2.2)."""
+"""Text ↔ token ids: GPT-2's byte-level byte-pair encoding (Radford et al. 2019, section 2.2)."""
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
 from gpt2np.errors import InvalidArgumentError, TokenizerError
-from gpt2np.tokenizer.added import find_first
-from gpt2np.tokenizer.cache import BoundedCache
-from gpt2np.tokenizer.chunks import BEFORE_LINES, BEFORE_WORDS, SIGNS, blocks, chunks, text_of
-from gpt2np.tokenizer.decoder import StreamingDecoder
+from gpt2np.tokenizer.added_tokens import find_first
+from gpt2np.tokenizer.bpe import BoundedCache, merge_pairs
 from gpt2np.tokenizer.formats import read_vocabulary, write_vocabulary
-from gpt2np.tokenizer.merge import merge_pairs
-from gpt2np.tokenizer.parts import Part, parts_of, well_formed
-from gpt2np.tokenizer.split import splitter
+from gpt2np.tokenizer.normalizer import NormalizedPart, extract_and_normalize, handle_surrogates
+from gpt2np.tokenizer.pre_tokenizer import (
+    ASCII_PUNCTUATION,
+    WHITESPACE_SPLITTING_PATTERNS,
+    WORD_SPLITTING_PATTERNS,
+    iter_segments,
+    make_pre_tokenizer,
+    split_words,
+    word_text,
+)
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
 TYPE_CHECKING = False  # typing, and what only some methods need, would double the time to import
@@ -26,14 +32,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gpt2np.tokenizer.explain import ExplainedPiece
+    from gpt2np.tokenizer.merge_trace import MergeTrace
     from gpt2np.tokenizer.offsets import TokenSpan
 
     Special = Literal["all"] | Collection[str]
 
 _BATCH_CHARACTERS = 1 << 18
-_PIECES_BYTES = 16 << 20  # bound of what is remembered of single pieces …
-_CHUNKS_BYTES = 48 << 20  # … and of chunks, of which there are more
+_PIECE_CACHE_BYTES = 16 << 20
+_WORD_CACHE_BYTES = 48 << 20  # there are more distinct words than pieces
 
 
 class Tokenizer:
@@ -43,69 +49,66 @@ class Tokenizer:
         >>> tokenizer.encode("GPT2 was created by OpenAI")
         [38, 11571, 17, 373, 2727, 416, 4946, 20185]
 
-    A tokenizer may be shared by threads, and pickled for other processes. What it remembers of the
-    texts that it saw is bounded (64 MiB) and changes nothing but its speed.
+    Threads may share a tokenizer, and other processes may unpickle it. Its caches are bounded
+    (64 MiB) and change nothing but the speed.
 
-    What looks like a special token in a text may come from anybody. So `encode` and its kin take
-    two keyword arguments, with tiktoken's meaning:
+    Text from an untrusted source may contain the text of a special token. So `encode` and similar
+    methods take two keyword arguments, with the meaning that they have in tiktoken:
 
         encode("<|endoftext|>")                                → InvalidArgumentError
         encode("<|endoftext|>", disallowed_special=())         → [27, 91, 437, …], plain text
         encode("<|endoftext|>", allowed_special="all")         → [50256], the special token
         encode("<|endoftext|>", allowed_special={"<|pad|>"})   → InvalidArgumentError
 
-    and `errors`, which says what becomes of lone surrogates, which UTF-8 can't express: "replace"
-    makes them U+FFFD (tiktoken's way), "strict" refuses them, and "surrogateescape" takes U+DC80 to
-    U+DCFF for the bytes 0x80 to 0xFF, so that any bytes make the round trip:
+    The argument `errors` selects the treatment of lone surrogates, which UTF-8 can't express:
+    "replace" turns them into U+FFFD (as tiktoken does), "strict" rejects them, and
+    "surrogateescape" takes U+DC80 to U+DCFF for the bytes 0x80 to 0xFF. Any bytes can so make a
+    round trip:
 
         ids = encode(data.decode("utf-8", "surrogateescape"), errors="surrogateescape")
         decode_bytes(ids) == data
 
     Attributes:
-        vocabulary: what the files say.
+        vocabulary: content of the vocabulary files.
         special_tokens: text of a special token → its id.
-        vocab_size: the number of ids, that is the highest id plus one.
+        vocab_size: number of ids: the highest id plus one.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.special_tokens = {
-            token.content: token.id for token in vocabulary.added if token.special
+            token.content: token.id for token in vocabulary.added_tokens if token.special
         }
         self.vocab_size = vocabulary.size
-        self._split = splitter(vocabulary.patterns)
-        self._cuts_words = len(vocabulary.patterns) == 1 and vocabulary.patterns[0] in BEFORE_WORDS
-        self._cuts_lines = self._cuts_words and vocabulary.patterns[0] in BEFORE_LINES
+        self._pre_tokenize = make_pre_tokenizer(vocabulary.patterns)
+        pattern = vocabulary.patterns[0] if len(vocabulary.patterns) == 1 else None
+        self._splits_words = pattern in WORD_SPLITTING_PATTERNS
+        self._splits_whitespace = pattern in WHITESPACE_SPLITTING_PATTERNS
         self._ids = vocabulary.ids
-        self._takes_whole = vocabulary.whole_pieces or vocabulary.self_encoding
-        self._pieces = BoundedCache(self._ids_of_piece, _PIECES_BYTES)
-        self._chunks = BoundedCache(self._ids_of_chunk, _CHUNKS_BYTES)
+        self._takes_whole_pieces = vocabulary.ignore_merges or vocabulary.self_encoding
+        self._piece_cache = BoundedCache(self._encode_piece, _PIECE_CACHE_BYTES)
+        self._word_cache = BoundedCache(self._encode_word, _WORD_CACHE_BYTES)
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Read a folder's `tokenizer.json`, or `vocab.json` + `merges.txt`, or OpenAI's
-        `encoder.json` + `vocab.bpe`; or one such file, or a `.tiktoken` file.
+        """Read the vocabulary in a folder or file.
 
-        Of a folder, `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` are
-        read, too, to the effect that they have in transformers 5: see
-        `gpt2np.tokenizer.special_tokens`. A `tokenizer.json` that is named itself is read alone.
+        A folder may hold `tokenizer.json`, `vocab.json` + `merges.txt`, or OpenAI's `encoder.json`
+        + `vocab.bpe`. The folder's `tokenizer_config.json`, `special_tokens_map.json` and
+        `added_tokens.json` have the effect that they have in transformers 5: see
+        `gpt2np.tokenizer.special_tokens`. A `tokenizer.json` given as a file is read alone; a
+        `.tiktoken` file is possible, too.
 
-        A model's name is no path; `gpt2np.hub.find_vocabulary("gpt2").folder` is where its
-        vocabulary is, found or fetched as for `gpt2np.load`.
+        A model's name is not a path: `gpt2np.hub.find_vocabulary("gpt2").folder` finds or downloads
+        the vocabulary of a model, as `gpt2np.load` does.
 
         Raises:
-            TokenizerError: the files are missing, damaged, or don't fit each other; or they ask
-                for something that gpt2np doesn't do.
+            TokenizerError: files are missing, damaged, inconsistent, or require a feature that
+                gpt2np doesn't have.
         """
         if path == "":
             raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
         return cls(read_vocabulary(Path(path)))
-
-    def __repr__(self) -> str:
-        return f"<Tokenizer of {self.vocab_size} ids, special tokens {list(self.special_tokens)}>"
-
-    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Vocabulary]]:
-        return type(self), (self.vocabulary,)
 
     @classmethod
     def from_tiktoken(
@@ -115,12 +118,12 @@ class Tokenizer:
         pattern: str | None = None,
         special_tokens: Mapping[str, int] | None = None,
     ) -> Tokenizer:
-        """Read a `.tiktoken` file, which holds neither split pattern nor special tokens.
+        """Read a `.tiktoken` file, which has neither a pattern nor special tokens.
 
         Args:
             file: the file.
-            pattern: the split pattern; None for that of OpenAI's or Qwen's file of this name, or
-                else GPT-2's.
+            pattern: pre-tokenizer pattern; None for that of OpenAI's or Qwen's file of this name,
+                or else GPT-2's.
             special_tokens: text of a special token → its id.
 
         Raises:
@@ -131,29 +134,34 @@ class Tokenizer:
         return cls(read_tiktoken(Path(file), pattern, special_tokens))
 
     def save(self, folder: str | Path) -> None:
-        """Write the vocabulary as Hugging Face does: `tokenizer.json`, `tokenizer_config.json` and,
-        where these can hold it, `vocab.json` + `merges.txt`.
+        """Write the vocabulary in Hugging Face's formats.
 
-        The roles of special tokens (end, padding, mask, …) are written as they were read; without
-        any, `<|endoftext|>` is what begins and ends a text.
+        The files are `tokenizer.json`, `tokenizer_config.json` and, if they can hold the
+        vocabulary, `vocab.json` + `merges.txt`. The special tokens map is written as it was read;
+        if there is none, `<|endoftext|>` is both bos_token and eos_token.
 
         Raises:
-            TokenizerError: Hugging Face's format can't express this vocabulary.
-            OSError: the folder can't be made or written to.
+            TokenizerError: Hugging Face's formats can't express the vocabulary.
+            OSError: the folder can't be created or written to.
         """
         write_vocabulary(self.vocabulary, Path(folder))
 
+    def __repr__(self) -> str:
+        return f"<Tokenizer of {self.vocab_size} ids, special tokens {list(self.special_tokens)}>"
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[Vocabulary]]:
+        return type(self), (self.vocabulary,)
+
     @property
     def eos_token_id(self) -> int | None:
-        """The id with which texts end: that of the vocabulary's `eos_token`, or else of
-        `<|endoftext|>`; None in a vocabulary without them."""
-        ids = {token.content: token.id for token in self.vocabulary.added}
-        end = self.vocabulary.roles.get("eos_token")
-        return ids[end] if end in ids else self.special_tokens.get(END_OF_TEXT)
+        """Id of the vocabulary's `eos_token`, or else of `<|endoftext|>`; None without both."""
+        ids = {token.content: token.id for token in self.vocabulary.added_tokens}
+        eos_token = self.vocabulary.special_tokens_map.get("eos_token")
+        return ids[eos_token] if eos_token in ids else self.special_tokens.get(END_OF_TEXT)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the vocabulary."""
+        """Hash of the vocabulary."""
         from hashlib import sha256
 
         return sha256(repr(self.vocabulary).encode("utf-8", "surrogatepass")).hexdigest()
@@ -162,12 +170,12 @@ class Tokenizer:
     def splits_before_whitespace(self) -> bool:
         """Whether a text may be cut before white space that follows a visible character.
 
-        The ids of the parts, joined, are then those of the text.
+        The ids of the parts, joined, then equal the ids of the text.
         """
         return (
-            self._cuts_lines
-            and not self.vocabulary.prefix_space
-            and all(token.special for token in self.vocabulary.added)
+            self._splits_whitespace
+            and not self.vocabulary.add_prefix_space
+            and all(token.special for token in self.vocabulary.added_tokens)
         )
 
     def encode(
@@ -178,22 +186,22 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[int]:
-        """The ids of `text`. The keyword arguments are explained above.
+        """Encode `text` to ids. The class documentation explains the keyword arguments.
 
         Raises:
-            InvalidArgumentError: `text` holds a special token that is disallowed and not allowed, a
-                lone surrogate that `errors` doesn't admit, or a character that has no token.
+            InvalidArgumentError: `text` has a disallowed special token, a lone surrogate that
+                `errors` rejects, or a character that has no token.
         """
         ids: list[int] = []
         for part in self._parts(text, allowed_special, disallowed_special, errors):
-            if part.added is None:
+            if part.added_id is None:
                 self._encode_plain(part.text, ids)
             else:
-                ids.append(part.added)
+                ids.append(part.added_id)
         return ids
 
     def encode_to_numpy(self, text: str, **options: Any) -> NDArray[np.uint16 | np.uint32]:
-        """The ids of `text` as an array (N,), uint16 if every id fits, else uint32."""
+        """Encode `text` to an array (N,): uint16 if every id fits, else uint32."""
         import numpy as np
 
         return np.array(
@@ -203,25 +211,25 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[str], *, processes: int = 1, **options: Any
     ) -> list[list[int]]:
-        """The ids of each of `texts`; the other options are those of `encode`.
+        """Encode each of `texts`, with the options of `encode`.
 
-        More than one process pays from some ten megabytes on: each has to start, and to learn the
-        words anew. Threads don't help where Python runs one at a time.
+        Several processes pay off from about ten megabytes: each has to start, and to fill its own
+        caches. Threads don't help where Python runs one at a time.
         """
         if isinstance(texts, str):
-            raise InvalidArgumentError("texts is one text; give a list of them, or use encode")
+            raise InvalidArgumentError("texts is one text; give a list of texts, or use encode")
         if processes == 1:
             return [self.encode(text, **options) for text in texts]
         if processes < 1:
             raise InvalidArgumentError(f"processes is {processes}; it must be at least 1")
         from gpt2np.data.workers import map_in_order
 
-        encode, batches = partial(_encode_packed, self, options), _batches(texts)
+        encode, batches = partial(_encode_packed, self, options), _batch_texts(texts)
         packed = map_in_order(encode, batches, processes)
         return [ids.tolist() for _, batch in packed for ids in batch]
 
     def count(self, text: str, **options: Any) -> int:
-        """The number of ids of `text`; the options are those of `encode`."""
+        """Return the number of tokens of `text`, with the options of `encode`."""
         return len(self.encode(text, **options))
 
     def offsets(
@@ -232,92 +240,93 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[TokenSpan]:
-        """Each id of `text` with the characters and bytes of `text` that it came from.
+        """Encode `text` to ids, each with the characters and bytes that it comes from.
 
-        A token that holds only some bytes of a character spans the whole character (so do its
-        neighbours that hold the others), but only its own bytes. Where the vocabulary normalizes
-        texts, the spans are those of `tokenizers`, and bytes are those of the spanned characters.
-        `errors` comes first: with "replace", two surrogates that make a character count as one.
+        A token that has only some bytes of a character spans the whole character, but only its own
+        bytes. With normalization, the spans are those of `tokenizers`, and the bytes those of the
+        spanned characters. `errors` applies first: with "replace", a surrogate pair counts as one
+        character.
 
         Raises:
             InvalidArgumentError: as `encode`.
         """
-        from gpt2np.tokenizer.offsets import byte_starts, spans_of_part
+        from gpt2np.tokenizer.offsets import char_byte_offsets, part_offsets
 
-        text = well_formed(text, errors)
-        starts = byte_starts(text)
+        text = handle_surrogates(text, errors)
+        text_offsets = char_byte_offsets(text)
         spans: list[TokenSpan] = []
-        for part in self._parts(text, allowed_special, disallowed_special, errors, spans=True):
-            if part.added is None:
-                tokens = chain.from_iterable(map(self._tokens_of_piece, self._split(part.text)))
-                sized = [self.vocabulary.id_and_bytes(token) for token in tokens]
+        for part in self._parts(text, allowed_special, disallowed_special, errors, with_spans=True):
+            if part.added_id is None:
+                pieces = self._pre_tokenize(part.text)
+                tokens = chain.from_iterable(map(self._tokenize_piece, pieces))
+                sized = [self.vocabulary.id_and_nbytes(token) for token in tokens]
             else:
-                sized = [(part.added, len(part.text.encode()))]
-            spans += spans_of_part(part, sized, text, starts)
+                sized = [(part.added_id, len(part.text.encode()))]
+            spans += part_offsets(part, sized, text, text_offsets)
         return spans
 
-    def explain(
+    def trace_merges(
         self,
         text: str,
         *,
         allowed_special: Special = (),
         disallowed_special: Special = "all",
         errors: str = "replace",
-    ) -> list[ExplainedPiece]:
-        """How `text` becomes ids: its pieces, each with every merge. Their ids join to `encode`'s.
+    ) -> list[MergeTrace]:
+        """Encode `text` and record every merge of every piece; the ids join to those of `encode`.
 
         Raises:
             InvalidArgumentError: as `encode`.
         """
-        from gpt2np.tokenizer.explain import ExplainedPiece, merge_steps
+        from gpt2np.tokenizer.merge_trace import MergeTrace, merge_steps
 
-        explained = []
+        traces = []
         for part in self._parts(text, allowed_special, disallowed_special, errors):
-            if part.added is not None:
-                explained.append(ExplainedPiece(part.text, (), (part.added,)))
+            if part.added_id is not None:
+                traces.append(MergeTrace(part.text, (), (part.added_id,)))
                 continue
-            for piece in self._split(part.text):
+            for piece in self._pre_tokenize(part.text):
                 spelled = self.vocabulary.spell(piece)
-                whole = self.vocabulary.whole_pieces and spelled in self.vocabulary.ids
+                whole = self.vocabulary.ignore_merges and spelled in self.vocabulary.ids
                 steps = () if whole else merge_steps(list(spelled), self.vocabulary.ranks)
-                explained.append(ExplainedPiece(piece, steps, self._pieces[piece]))
-        return explained
+                traces.append(MergeTrace(piece, steps, self._piece_cache[piece]))
+        return traces
 
     def decode(
-        self, ids: Iterable[int], errors: str = "replace", *, skip_special: bool = False
+        self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False
     ) -> str:
-        """The text of `ids`; what is not valid UTF-8 is treated as `bytes.decode` does.
+        """Decode `ids` to text.
 
         Args:
             ids: the ids.
-            errors: see `bytes.decode`.
-            skip_special: leave special tokens out.
+            errors: treatment of bytes that are not UTF-8, see `bytes.decode`.
+            skip_special_tokens: whether to leave out special tokens.
 
         Raises:
-            InvalidArgumentError: an id that the vocabulary doesn't have.
-            UnicodeDecodeError: with errors="strict", bytes that are not UTF-8.
+            InvalidArgumentError: an id is not in the vocabulary.
+            UnicodeDecodeError: with errors="strict", the bytes are not UTF-8.
         """
-        if skip_special:
+        if skip_special_tokens:
             special = frozenset(self.special_tokens.values())
-            ids = [number for number in ids if number not in special]
+            ids = [token_id for token_id in ids if token_id not in special]
         return self.decode_bytes(ids).decode("utf-8", errors)
 
     def decode_batch(self, batch: Iterable[Iterable[int]], errors: str = "replace") -> list[str]:
-        """The text of each sequence of ids in `batch`: see `decode`."""
+        """Decode each sequence of ids in `batch`: see `decode`."""
         return [self.decode(ids, errors) for ids in batch]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes of `ids`; InvalidArgumentError for one that is not in the vocabulary."""
+        """Decode `ids` to bytes; raise InvalidArgumentError for an id not in the vocabulary."""
         table = self.vocabulary.token_bytes
         try:
-            return b"".join([table[number] for number in ids])
+            return b"".join([table[token_id] for token_id in ids])
         except KeyError as error:
             raise InvalidArgumentError(
                 f"id {error.args[0]} is not in the vocabulary of {len(table)} tokens"
             ) from error
 
     def streaming_decoder(self) -> StreamingDecoder:
-        """A decoder that takes one id after another."""
+        """Return a decoder that takes one id after another."""
         return StreamingDecoder(self.vocabulary.token_bytes)
 
     def _parts(
@@ -327,68 +336,100 @@ class Tokenizer:
         disallowed: Special,
         errors: str,
         *,
-        spans: bool = False,
-    ) -> Iterator[Part]:
-        allowed = self._special(allowed)
-        forbidden = self._special(disallowed) - allowed
+        with_spans: bool = False,
+    ) -> Iterator[NormalizedPart]:
+        allowed = self._resolve_special(allowed)
+        forbidden = self._resolve_special(disallowed) - allowed
         if found := find_first(text, forbidden):
             raise InvalidArgumentError(
-                f"the text holds the special token {found}; pass allowed_special={{{found!r}}} to "
+                f"the text has the special token {found}; pass allowed_special={{{found!r}}} to "
                 "encode it as that token, or disallowed_special=() to encode it as plain text"
             )
-        return parts_of(well_formed(text, errors), self.vocabulary, allowed, with_spans=spans)
+        text = handle_surrogates(text, errors)
+        return extract_and_normalize(text, self.vocabulary, allowed, with_spans=with_spans)
 
-    def _special(self, choice: Special) -> frozenset[str]:
+    def _resolve_special(self, choice: Special) -> frozenset[str]:
         if choice == "all":
             return frozenset(self.special_tokens)
         if isinstance(choice, str):
             raise InvalidArgumentError(f'{choice!r} is one text; give "all", or a set of texts')
         if unknown := set(choice) - set(self.special_tokens):
             raise InvalidArgumentError(
-                f"{sorted(unknown)[0]!r} is not a special token of this vocabulary; it has "
+                f"{sorted(unknown)[0]!r} is not a special token of this vocabulary, which has "
                 f"{', '.join(self.special_tokens) or 'none'}"
             )
         return frozenset(choice)
 
     def _encode_plain(self, text: str, ids: list[int]) -> None:
         """Append the ids of a text without added tokens to `ids`."""
-        for block in blocks(text) if self._cuts_words else (text,):
-            keys = chunks(block, before_lines=self._cuts_lines) if self._cuts_words else None
-            known, keys = (self._chunks, keys) if keys else (self._pieces, self._split(block))
-            for ids_of_key in map(known.__getitem__, keys):
-                ids += ids_of_key
+        for segment in iter_segments(text) if self._splits_words else (text,):
+            keys = None
+            if self._splits_words:
+                keys = split_words(segment, at_newlines=self._splits_whitespace)
+            if keys:
+                cache = self._word_cache
+            else:
+                cache, keys = self._piece_cache, self._pre_tokenize(segment)
+            for key_ids in map(cache.__getitem__, keys):
+                ids += key_ids
 
-    def _ids_of_chunk(self, key: str) -> tuple[int, ...]:
-        if self._cuts_lines and key.isascii():
+    def _encode_word(self, key: str) -> tuple[int, ...]:
+        if self._splits_whitespace and key.isascii():
             if key.isalpha():
-                return self._ids_of_piece(" " + key)
-            word = key.strip(SIGNS)
+                return self._encode_piece(" " + key)
+            word = key.strip(ASCII_PUNCTUATION)
             if word.isalpha():
                 before, after = key.split(word, 1)
+                pieces = self._piece_cache
                 if before:
-                    return self._pieces[" " + before] + self._pieces[word] + self._pieces[after]
-                return self._chunks[word] + self._pieces[after]
-        pieces = self._split(text_of(key))
-        return tuple(chain.from_iterable(map(self._pieces.__getitem__, pieces)))
+                    return pieces[" " + before] + pieces[word] + pieces[after]
+                return self._word_cache[word] + pieces[after]
+        split = self._pre_tokenize(word_text(key))
+        return tuple(chain.from_iterable(map(self._piece_cache.__getitem__, split)))
 
-    def _ids_of_piece(self, piece: str) -> tuple[int, ...]:
+    def _encode_piece(self, piece: str) -> tuple[int, ...]:
         spelled = self.vocabulary.spell(piece)
-        if self._takes_whole and (whole := self._ids.get(spelled)) is not None:
+        if self._takes_whole_pieces and (whole := self._ids.get(spelled)) is not None:
             return (whole,)
         tokens = merge_pairs(list(spelled), self.vocabulary.ranks)
         if self.vocabulary.byte_level:
             return tuple([self._ids[token] for token in tokens])
-        return tuple([self.vocabulary.id_and_bytes(token)[0] for token in tokens])
+        return tuple([self.vocabulary.id_and_nbytes(token)[0] for token in tokens])
 
-    def _tokens_of_piece(self, piece: str) -> list[str]:
+    def _tokenize_piece(self, piece: str) -> list[str]:
         spelled = self.vocabulary.spell(piece)
-        if self._takes_whole and spelled in self._ids:
+        if self._takes_whole_pieces and spelled in self._ids:
             return [spelled]
         return merge_pairs(list(spelled), self.vocabulary.ranks)
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """`texts` in lists that are worth the way to another process."""
+class StreamingDecoder:
+    """Decodes ids one at a time, to text that never ends within a character.
+
+    A token may end in the middle of a UTF-8 character. The decoder then withholds these bytes until
+    further tokens complete the character. The pieces, joined with `finish()`, equal
+    `Tokenizer.decode` of all ids; invalid UTF-8 becomes U+FFFD.
+    """
+
+    def __init__(self, tokens: Mapping[int, bytes]) -> None:
+        self._tokens = tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        """Return the text that `token_id` completes, possibly none.
+
+        An id without a token has no text: some models have more embeddings than tokens, and may
+        generate such an id.
+        """
+        return self._decoder.decode(self._tokens.get(token_id, b""))
+
+    def finish(self) -> str:
+        """Return the end of the text: U+FFFD if the ids ended within a character, else nothing."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Yield `texts` in batches large enough to send to another process."""
     batch: list[str] = []
     characters = 0
     for text in texts:
@@ -403,7 +444,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
 def _encode_packed(
     tokenizer: Tokenizer, options: Mapping[str, Any], texts: list[str]
 ) -> list[array[int]]:
-    """The ids in arrays, which travel between processes at a tenth of the cost of lists."""
+    """Encode `texts` to arrays, which travel between processes at a tenth of the cost of lists."""
     from array import array
 
     return [array("I", tokenizer.encode(text, **options)) for text in texts]

@@ -1,4 +1,10 @@
-"""What a tokenizer knows: tokens, merges, added tokens, and how a text is prepared."""
+"""A tokenizer's data: tokens, merges, added tokens, normalization settings, the byte alphabet.
+
+GPT-2's vocabulary files are text, so they can't hold raw bytes. OpenAI's encoder
+(`bytes_to_unicode` in gpt-2/src/encoder.py) writes each byte as a printable character: the bytes
+that are printable in Latin-1 as themselves, the other 68 as the characters from U+0100 on. So a
+space is "Ġ" and a newline "Ċ".
+"""
 
 from __future__ import annotations
 
@@ -9,168 +15,193 @@ from pathlib import Path
 
 from gpt2np.data import END_OF_TEXT as END_OF_TEXT
 from gpt2np.errors import InvalidArgumentError, TokenizerError
-from gpt2np.tokenizer.added import AddedToken
-from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, CHARACTER_OF_BYTE, to_bytes, to_characters
-from gpt2np.tokenizer.split import GPT2_PATTERN
+from gpt2np.tokenizer.added_tokens import AddedToken
+from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 
-SPACE = "\uffff"
-"""Stands for a space in tokens of plain characters; Unicode promises that it is no character."""
+SPACE_PLACEHOLDER = "\uffff"
+"""Stands for a space in tokens of characters; Unicode guarantees that it is no character."""
 
-_NO_TOKEN = "\ud800"  # for that non-character itself; no vocabulary can have a lone surrogate
+_NO_TOKEN = "\ud800"  # stands for U+FFFF itself; no vocabulary can have a lone surrogate
+
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
+
+BYTE_TO_CHAR: dict[int, str] = {byte: chr(byte) for byte in _PRINTABLE} | {
+    byte: chr(0x100 + n) for n, byte in enumerate(_UNPRINTABLE)
+}
+CHAR_TO_BYTE: dict[str, int] = {char: byte for byte, char in BYTE_TO_CHAR.items()}
+
+_OUTSIDE = "\uffff"  # not in Latin-1, so encoding a character outside the alphabet fails
+_TO_LATIN_1: dict[int, int | str] = dict.fromkeys(range(256), _OUTSIDE) | {
+    ord(char): byte for char, byte in CHAR_TO_BYTE.items()
+}
+
+
+def bytes_to_chars(data: bytes) -> str:
+    """Spell bytes in the byte alphabet: b" hi" → "Ġhi"."""
+    return data.decode("latin-1").translate(BYTE_TO_CHAR)
+
+
+def chars_to_bytes(characters: str) -> bytes:
+    """Return the bytes that `characters` of the byte alphabet spell: "Ġhi" → b" hi".
+
+    Raises:
+        UnicodeEncodeError: a character is not in the alphabet.
+    """
+    return characters.translate(_TO_LATIN_1).encode("latin-1")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The content of a vocabulary, whatever the format of its file.
+    """Content of a vocabulary, whatever the format of its files.
 
     Attributes:
-        ids: token → id, without the added tokens. A token of a byte-level vocabulary is spelled in
-            the byte alphabet ("Ġthe"), of another in plain characters, with SPACE for a space.
-        ranks: "left right" → rank, see `gpt2np.tokenizer.merge`.
-        added: tokens that are found in a text before it is split, special ones among them.
-        patterns: split patterns, applied one after another; without any, merges may go anywhere.
-        byte_level: whether tokens are made of bytes, or of characters.
-        nfc: whether a text is first brought to Unicode's normalization form C.
-        prefix_space: whether a text that doesn't begin with a space is given one.
-        whole_pieces: whether a piece that is a token is this token, whatever the merges say
-            (`ignore_merges` in tokenizer.json; tiktoken's way).
-        unknown: the token for a character that has none; only without `byte_level`.
-        self_encoding: whether it is known that every token is what its own text is merged to. Then
-            a piece that is a token needs no merging, and its id is the same.
-        roles: what added tokens are for: key in Hugging Face's files ("eos_token", "pad_token", …)
-            → text of the token. Ids don't depend on it, so neither does equality.
+        ids: token → id, without added tokens. A byte-level vocabulary spells tokens in the byte
+            alphabet ("Ġthe"), any other in plain characters with SPACE_PLACEHOLDER for a space.
+        ranks: "left right" → rank, see `gpt2np.tokenizer.bpe`.
+        added_tokens: tokens that are matched as a whole, special tokens included.
+        patterns: pre-tokenizer patterns, applied one after another; none: merges may go anywhere.
+        byte_level: whether tokens consist of bytes instead of characters.
+        nfc: whether to normalize text to Unicode form NFC.
+        add_prefix_space: whether to prepend a space to text that doesn't begin with one.
+        ignore_merges: whether a piece that is a token becomes that token, whatever the merges say
+            (as in tokenizer.json and tiktoken).
+        unk_token: token for a character that has no token; only if not `byte_level`.
+        self_encoding: whether every token is known to be what its own text is merged to. Then a
+            piece that is a token needs no merging.
+        special_tokens_map: key in Hugging Face's files ("eos_token", "pad_token", …) → text of an
+            added token. Ignored in comparisons, as ids don't depend on it.
     """
 
     ids: dict[str, int]
     ranks: dict[str, int]
-    added: tuple[AddedToken, ...] = ()
+    added_tokens: tuple[AddedToken, ...] = ()
     patterns: tuple[str, ...] = (GPT2_PATTERN,)
     byte_level: bool = True
     nfc: bool = False
-    prefix_space: bool = False
-    whole_pieces: bool = False
-    unknown: str | None = None
+    add_prefix_space: bool = False
+    ignore_merges: bool = False
+    unk_token: str | None = None
     self_encoding: bool = field(default=False, init=False, compare=False)
-    roles: dict[str, str] = field(default_factory=dict, compare=False)
+    special_tokens_map: dict[str, str] = field(default_factory=dict, compare=False)
 
     @cached_property
     def size(self) -> int:
-        """The number of ids, that is the highest id plus one."""
-        return max([*self.ids.values(), *(token.id for token in self.added)], default=-1) + 1
+        """Number of ids: the highest id plus one."""
+        return max([*self.ids.values(), *(token.id for token in self.added_tokens)], default=-1) + 1
 
     @cached_property
-    def ids_of_texts(self) -> int:
-        """The highest id plus one of the tokens that plain text can become.
+    def text_vocab_size(self) -> int:
+        """Number of ids, without special tokens: the highest id of plain text plus one.
 
-        Fine-tunes often add a special token, such as one for padding, that their model has no row
-        for and never sees.
+        Fine-tunes often add a special token, such as one for padding, for which their model has no
+        embedding.
         """
-        found = (token.id for token in self.added if not token.special)
-        return max([*self.ids.values(), *found], default=-1) + 1
+        plain = (token.id for token in self.added_tokens if not token.special)
+        return max([*self.ids.values(), *plain], default=-1) + 1
 
     @cached_property
     def token_bytes(self) -> dict[int, bytes]:
-        """id → the token's bytes; those of an added token are its text in UTF-8."""
+        """id → bytes of the token; for an added token, its text in UTF-8."""
         tokens = list(self.ids)
-        data = _spelled_bytes(tokens) if self.byte_level else _character_bytes(tokens)
+        if self.byte_level:
+            data = _decode_spelled_tokens(tokens)
+        else:
+            data = [token.replace(SPACE_PLACEHOLDER, " ").encode() for token in tokens]
         table = dict(zip(self.ids.values(), data, strict=True))
-        for token in self.added:
+        for token in self.added_tokens:
             table.setdefault(token.id, token.content.encode())
         return table
 
     def as_self_encoding(self) -> Vocabulary:
-        """This vocabulary, known to be self-encoding. `replace` doesn't keep that knowledge."""
+        """Set `self_encoding` and return the vocabulary; `dataclasses.replace` resets the flag."""
         object.__setattr__(self, "self_encoding", True)
         return self
 
     def __getstate__(self) -> dict[str, object]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def spell(self, piece: str) -> str:
-        """`piece` in the vocabulary's characters: each is a token, before any merge."""
+        """Spell `piece` in the vocabulary's characters, each of them a token before any merge."""
         if not self.byte_level:
-            return piece.replace(SPACE, _NO_TOKEN).replace(" ", SPACE)
+            return piece.replace(SPACE_PLACEHOLDER, _NO_TOKEN).replace(" ", SPACE_PLACEHOLDER)
         if piece.isascii() and piece.isprintable():
-            return piece.replace(" ", CHARACTER_OF_BYTE[0x20])
-        return to_characters(piece.encode("utf-8", "surrogateescape"))
+            return piece.replace(" ", BYTE_TO_CHAR[0x20])
+        return bytes_to_chars(piece.encode("utf-8", "surrogateescape"))
 
-    def id_and_bytes(self, token: str) -> tuple[int, int]:
-        """The id of a spelled token, or of the unknown one, and how many bytes of text it is.
+    def id_and_nbytes(self, token: str) -> tuple[int, int]:
+        """Return the id of a spelled token, or of `unk_token`, and its length in bytes of text.
 
         Raises:
-            InvalidArgumentError: it is a character that has no token.
+            InvalidArgumentError: a character has no token, and there is no `unk_token`.
         """
         if self.byte_level:
             return self.ids[token], len(token)
-        number = self.ids.get(token, self._unknown_id)
-        text = token.replace(SPACE, " ").replace(_NO_TOKEN, SPACE)
-        if number is None:
+        token_id = self.ids.get(token, self._unk_token_id)
+        text = token.replace(SPACE_PLACEHOLDER, " ").replace(_NO_TOKEN, SPACE_PLACEHOLDER)
+        if token_id is None:
             raise InvalidArgumentError(
-                f"the character {text!r} is not in the vocabulary, and neither is a token for "
-                "unknown characters"
+                f"the character {text!r} is not in the vocabulary, which has no token for unknown "
+                "characters"
             )
-        return number, len(text.encode("utf-8", "surrogatepass"))
+        return token_id, len(text.encode("utf-8", "surrogatepass"))
 
     @cached_property
-    def _unknown_id(self) -> int | None:
-        added = {token.content: token.id for token in self.added}
-        return (self.ids | added).get(self.unknown) if self.unknown is not None else None
+    def _unk_token_id(self) -> int | None:
+        added = {token.content: token.id for token in self.added_tokens}
+        return (self.ids | added).get(self.unk_token) if self.unk_token is not None else None
 
 
-def _spelled_bytes(tokens: list[str]) -> list[bytes]:
+def _decode_spelled_tokens(tokens: list[str]) -> list[bytes]:
     try:
-        data = to_bytes("".join(tokens))  # all at once: far faster than one by one
+        data = chars_to_bytes("".join(tokens))  # all at once: far faster than one by one
     except UnicodeEncodeError:
-        return [_literal_or_spelled(token) for token in tokens]
+        # No text becomes a token outside the byte alphabet; its characters stand for themselves.
+        in_alphabet = CHAR_TO_BYTE.keys()
+        return [
+            chars_to_bytes(token) if in_alphabet >= set(token) else token.encode()
+            for token in tokens
+        ]
     stops = list(accumulate(map(len, tokens)))
     return list(map(data.__getitem__, map(slice, [0, *stops], stops)))
 
 
-def _literal_or_spelled(token: str) -> bytes:
-    """A token outside the byte alphabet can't come out of a text; it stands for itself."""
-    return to_bytes(token) if BYTE_OF_CHARACTER.keys() >= set(token) else token.encode()
-
-
-def _character_bytes(tokens: list[str]) -> list[bytes]:
-    return [token.replace(SPACE, " ").encode() for token in tokens]
-
-
 def check_ids(ids: dict[str, int], file: Path) -> None:
-    """Raises TokenizerError, naming `file`, unless each token is a text with an id of its own."""
+    """Raise TokenizerError, naming `file`, unless every token is text with a unique valid id."""
     if set(map(type, ids.values())) - {int} or min(ids.values(), default=0) < 0:
         raise TokenizerError(f"{file} is damaged: an id must be a whole number, at least 0")
     if len(set(ids.values())) != len(ids):
-        raise TokenizerError(f"{file} gives the same id to two tokens, {_shared_id(ids)}")
+        raise TokenizerError(f"{file} gives the same id to two tokens, {_find_duplicate(ids)}")
     if max(ids.values(), default=0) >= 1 << 32:
-        raise TokenizerError(f"{file} is damaged: the id {max(ids.values())} is beyond 32 bits")
+        raise TokenizerError(f"{file} is damaged: the id {max(ids.values())} exceeds 32 bits")
     if "" in ids:
         raise TokenizerError(f"{file} is damaged: a token is empty")
-    if not is_text("".join(ids)):
-        wrong = next(token for token in ids if not is_text(token))
-        raise TokenizerError(f"{file} is damaged: the token {wrong!a} is no Unicode text")
+    if not is_unicode_text("".join(ids)):
+        wrong = next(token for token in ids if not is_unicode_text(token))
+        raise TokenizerError(f"{file} is damaged: the token {wrong!a} is not Unicode text")
 
 
 def check_bytes(ids: dict[str, int], file: Path) -> None:
-    """Raises TokenizerError, naming `file`, unless every byte is a token of `ids`."""
-    missing = [character for character in BYTE_OF_CHARACTER if character not in ids]
+    """Raise TokenizerError, naming `file`, unless every single byte is a token."""
+    missing = [character for character in CHAR_TO_BYTE if character not in ids]
     if missing:
         raise TokenizerError(
             f"{file} is not a byte-level vocabulary: {len(missing)} of the 256 single-byte tokens "
-            f"are missing, {missing[0]!r} (byte 0x{BYTE_OF_CHARACTER[missing[0]]:02x}) among them"
+            f"are missing, such as {missing[0]!r} (byte 0x{CHAR_TO_BYTE[missing[0]]:02x})"
         )
 
 
-def _shared_id(ids: dict[str, int]) -> str:
+def _find_duplicate(ids: dict[str, int]) -> str:
     first: dict[int, str] = {}
-    for token, number in ids.items():
-        if number in first:
-            return f"{first[number]!r} and {token!r} ({number})"
-        first[number] = token
+    for token, token_id in ids.items():
+        if token_id in first:
+            return f"{first[token_id]!r} and {token!r} ({token_id})"
+        first[token_id] = token
     return ""
 
 
-def is_text(characters: str) -> bool:
-    """Whether `characters` has no lone surrogate."""
+def is_unicode_text(characters: str) -> bool:
+    """Tell whether `characters` has no lone surrogate."""
     try:
         characters.encode()
     except UnicodeEncodeError:

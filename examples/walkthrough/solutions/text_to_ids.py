@@ -8,7 +8,7 @@ def characters_per_token(tokenizer: Tokenizer, text: str) -> float:
 
 
 def first_merge(tokenizer: Tokenizer, piece: str) -> tuple[str, str] | None:
-    step = tokenizer.explain(piece)[0].steps[0]
+    step = tokenizer.trace_merges(piece)[0].steps[0]
     if step.chosen is None:
         return None
     return step.tokens[step.chosen], step.tokens[step.chosen + 1]

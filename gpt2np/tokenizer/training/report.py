@@ -1,4 +1,4 @@
-"""What a trained vocabulary does to the text that it was learned from, in figures."""
+"""Report of a training: how well the vocabulary compresses its own corpus."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpt2np.data.corpus import TextPart
-from gpt2np.tokenizer.alphabet import to_bytes
 from gpt2np.tokenizer.training.pieces import token_counter
 from gpt2np.tokenizer.training.train import TrainedVocabulary
+from gpt2np.tokenizer.vocabulary import chars_to_bytes
 
-_BAR = 40
-_LONGEST = 20
-_ROWS = 20
+_BAR_WIDTH = 40
+_N_LONGEST_TOKENS = 20
+_MAX_ROWS = 20
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class TrainingReport:
         vocab_size: number of tokens.
         merges: number of merges.
         documents: number of documents.
-        characters: in all documents.
-        symbols: bytes or characters, whichever is the alphabet: the tokens before any merge.
-        tokens: the tokens now.
-        unknown: the characters that have no token.
-        longest_tokens: readable, the longest first.
-        token_lengths: length in symbols → number of tokens of the vocabulary; special ones aside.
-        document_tokens: number of tokens → number of documents that have so many.
+        characters: number of characters in all documents.
+        symbols: number of bytes or characters, depending on the alphabet: tokens before any merge.
+        tokens: number of tokens after all merges.
+        unknown: number of characters without a token.
+        longest_tokens: the longest tokens, quoted, the longest first.
+        token_lengths: length in symbols → number of tokens of the vocabulary, without special ones.
+        document_tokens: number of tokens → number of documents with that many tokens.
     """
 
     vocab_size: int
@@ -45,50 +45,50 @@ class TrainingReport:
 
     @property
     def reduction(self) -> float:
-        """By how many percent there are fewer tokens than symbols."""
+        """Reduction from symbols to tokens, in percent."""
         return 100 * (1 - self.tokens / self.symbols) if self.symbols else 0.0
 
 
-def report_training(trained: TrainedVocabulary, blocks: Iterable[TextPart]) -> TrainingReport:
-    """The figures; `blocks` are the documents that were trained on, once more."""
+def report_training(trained: TrainedVocabulary, parts: Iterable[TextPart]) -> TrainingReport:
+    """Compute the figures; `parts` are the documents of the training, read once more."""
     counts, in_bytes = trained.piece_counts, trained.options.alphabet == "bytes"
     characters = sum(len(piece) * count for piece, count in counts.items())
     symbols = sum(len(piece.encode()) * count for piece, count in counts.items())
     ordinary = [token for token in trained.tokens if token not in trained.special_ids]
-    of_documents = Counter(tokens_per_document(trained, blocks))
+    document_tokens = Counter(tokens_per_document(trained, parts))
     return TrainingReport(
         vocab_size=len(trained.tokens),
         merges=len(trained.merges),
-        documents=of_documents.total(),
+        documents=document_tokens.total(),
         characters=characters,
         symbols=symbols if in_bytes else characters,
         tokens=sum(trained.piece_tokens[piece] * count for piece, count in counts.items()),
         unknown=trained.unknown,
         longest_tokens=[
-            readable(token, in_bytes)
-            for token in sorted(ordinary, key=len, reverse=True)[:_LONGEST]
+            quote_token(token, in_bytes)
+            for token in sorted(ordinary, key=len, reverse=True)[:_N_LONGEST_TOKENS]
         ],
         token_lengths=dict(sorted(Counter(map(len, ordinary)).items())),
-        document_tokens=dict(sorted(of_documents.items())),
+        document_tokens=dict(sorted(document_tokens.items())),
     )
 
 
-def tokens_per_document(trained: TrainedVocabulary, blocks: Iterable[TextPart]) -> Iterator[int]:
-    """The number of tokens of each document."""
+def tokens_per_document(trained: TrainedVocabulary, parts: Iterable[TextPart]) -> Iterator[int]:
+    """Yield the number of tokens of each document."""
     count = token_counter(trained.options.pattern, trained.piece_tokens)
     total = 0
-    for text, ends in blocks:
+    for text, ends_document in parts:
         total += count(text)
-        if ends:
+        if ends_document:
             yield total
             total = 0
 
 
-def readable(token: str, in_bytes: bool) -> str:
-    """The token between quotes; as Python's bytes where it holds half a character."""
+def quote_token(token: str, in_bytes: bool) -> str:
+    """Return the token in quotes, as bytes if it has an incomplete character."""
     if not in_bytes:
         return repr(token)
-    data = to_bytes(token)
+    data = chars_to_bytes(token)
     try:
         return repr(data.decode())
     except UnicodeDecodeError:
@@ -96,14 +96,14 @@ def readable(token: str, in_bytes: bool) -> str:
 
 
 def as_text(report: TrainingReport) -> str:
-    """The report for people."""
+    """Format the report as text."""
     return "\n".join(
         [
             f"{report.vocab_size} tokens, {report.merges} merges",
             f"{report.documents} documents, {report.characters} characters",
             "",
-            f"tokens per character: {_share(report.symbols, report.characters)} before any "
-            f"merge, {_share(report.tokens, report.characters)} after",
+            f"tokens per character: {_ratio(report.symbols, report.characters)} before any "
+            f"merge, {_ratio(report.tokens, report.characters)} after",
             f"{report.symbols} → {report.tokens} tokens: {report.reduction:.1f} % fewer",
             *([f"{report.unknown} characters have no token"] if report.unknown else []),
             "",
@@ -111,24 +111,24 @@ def as_text(report: TrainingReport) -> str:
             *(f"  {token}" for token in report.longest_tokens),
             "",
             "length of the tokens:",
-            *_histogram(_in_steps(report.token_lengths)),
+            *_histogram(_equal_ranges(report.token_lengths)),
             "",
-            f"tokens per document: {_spread(report.document_tokens)}",
-            *_histogram(_in_powers_of_two(report.document_tokens)),
+            f"tokens per document: {_summarize(report.document_tokens)}",
+            *_histogram(_doubling_ranges(report.document_tokens)),
         ]
     )
 
 
 def as_json(report: TrainingReport) -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report as a JSON object."""
     return asdict(report) | {"reduction_percent": round(report.reduction, 2)}
 
 
-def _share(tokens: int, characters: int) -> str:
+def _ratio(tokens: int, characters: int) -> str:
     return f"{tokens / characters:.3f}" if characters else "-"
 
 
-def _spread(counts: Mapping[int, int]) -> str:
+def _summarize(counts: Mapping[int, int]) -> str:
     lengths = sorted(Counter(counts).elements())
     if not lengths:
         return "no documents"
@@ -138,17 +138,17 @@ def _spread(counts: Mapping[int, int]) -> str:
     )
 
 
-def _in_steps(counts: Mapping[int, int]) -> dict[str, int]:
-    """The counts in ranges of equal width, few enough to be read."""
-    width = -(-max(counts, default=1) // _ROWS)
-    return _in_ranges(counts, lambda n: ((n - 1) // width * width + 1, -(-n // width) * width))
+def _equal_ranges(counts: Mapping[int, int]) -> dict[str, int]:
+    """Sum the counts in at most _MAX_ROWS ranges of equal width."""
+    width = -(-max(counts, default=1) // _MAX_ROWS)
+    return _sum_ranges(counts, lambda n: ((n - 1) // width * width + 1, -(-n // width) * width))
 
 
-def _in_powers_of_two(counts: Mapping[int, int]) -> dict[str, int]:
-    return _in_ranges(counts, lambda n: (1 << n.bit_length() >> 1, (1 << n.bit_length()) - 1))
+def _doubling_ranges(counts: Mapping[int, int]) -> dict[str, int]:
+    return _sum_ranges(counts, lambda n: (1 << n.bit_length() >> 1, (1 << n.bit_length()) - 1))
 
 
-def _in_ranges(
+def _sum_ranges(
     counts: Mapping[int, int], range_of: Callable[[int], tuple[int, int]]
 ) -> dict[str, int]:
     ranges: Counter[tuple[int, int]] = Counter()
@@ -163,6 +163,6 @@ def _in_ranges(
 def _histogram(counts: Mapping[str, int]) -> list[str]:
     most = max(counts.values(), default=1)
     return [
-        f"  {name:>15} {'#' * -(-count * _BAR // most):{_BAR}} {count}"
+        f"  {name:>15} {'#' * -(-count * _BAR_WIDTH // most):{_BAR_WIDTH}} {count}"
         for name, count in counts.items()
     ]

@@ -36,7 +36,7 @@ def peer(bundled):
 
 @pytest.fixture(scope="module")
 def roles(bundled):
-    return Tokenizer.load(bundled).vocabulary.roles
+    return Tokenizer.load(bundled).vocabulary.special_tokens_map
 
 
 @pytest.mark.parametrize("add_generation_prompt", [True, False])
@@ -57,7 +57,7 @@ def test_rendered_as_by_transformers(peer, roles, name, add_generation_prompt):
 def test_the_peers_ids_of_a_whole_prompt(peer, tmp_path, bundled):
     folder = chat_model(tmp_path / "m", bundled, LLAMA_2)
     tokenizer = Tokenizer.load(folder)
-    template = read_chat_template(folder, tokenizer.vocabulary.roles)
+    template = read_chat_template(folder, tokenizer.vocabulary.special_tokens_map)
     messages = [message("user", "Hello"), message("assistant", "Hi"), message("user", "Who?")]
     expected = peer.apply_chat_template(messages, chat_template=LLAMA_2, return_dict=False)
     assert tokenizer.encode(template.render(messages), allowed_special="all") == expected

@@ -136,7 +136,7 @@ def test_every_merge_with_its_rank(bundled_page):
     """Each step shows the tokens after the earlier merges, with the ranks of merges.txt."""
     lm = bundled_page.run.lm
     html = bundled_page.html
-    for piece in lm.tokenizer.explain(PROMPT):
+    for piece in lm.tokenizer.trace_merges(PROMPT):
         for step in piece.steps[:-1]:
             left, right = step.tokens[step.chosen], step.tokens[step.chosen + 1]
             assert lm.tokenizer.vocabulary.ranks[f"{left} {right}"] == step.ranks[step.chosen]

@@ -14,7 +14,7 @@ from tokenizers import ByteLevelBPETokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from gpt2np import Tokenizer
-from gpt2np.tokenizer.split import GPT2_PATTERN, splitter
+from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, make_pre_tokenizer
 
 PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
@@ -137,7 +137,7 @@ def test_every_character(ours, tiktoken_gpt2, step):
     """
     codes = [code for code in range(0x40000) if not 0xD800 <= code < 0xE000]
     codes += range(0x40000, 0x110000, step)
-    rust, split = ByteLevel(add_prefix_space=False), splitter((GPT2_PATTERN,))
+    rust, split = ByteLevel(add_prefix_space=False), make_pre_tokenizer((GPT2_PATTERN,))
     for start in range(0, len(codes), 1000):
         text = "".join(f"a{chr(c)}1{chr(c)}.{chr(c)} {chr(c)}" for c in codes[start : start + 1000])
         assert ours.encode(text) == tiktoken_gpt2.encode_ordinary(text)

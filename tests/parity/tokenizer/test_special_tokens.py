@@ -153,10 +153,10 @@ def assert_equal(folder, text=TEXT):
     expected, ours = theirs(folder), Tokenizer.load(folder)
     for each in (text, " " + text, text[3:]):
         assert ours.encode(each, allowed_special="all") == expected.encode(each), each
-    added = {each.id: flags(each) for each in ours.vocabulary.added}
+    added = {each.id: flags(each) for each in ours.vocabulary.added_tokens}
     assert added == {n: flags(each) for n, each in expected.added_tokens_decoder.items()}
     named = {key: value for key, value in expected.special_tokens_map.items() if value}
-    assert ours.vocabulary.roles == named
+    assert ours.vocabulary.special_tokens_map == named
     end = expected.eos_token_id if expected.eos_token else ours.special_tokens.get(EOT)
     assert ours.eos_token_id == end
     return ours
@@ -300,7 +300,7 @@ def test_a_new_token_for_which_no_id_is_free(own_vocabulary):
     vocab = json.loads((own_vocabulary / "vocab.json").read_text(encoding="utf-8"))
     write(own_vocabulary, {"vocab": vocab | {"hel": 260}})
     write(own_vocabulary, {"special_tokens_map": OWN | {"pad_token": "[PAD]"}})
-    with pytest.raises(TokenizerError, match=r"'\[PAD\]' the id 260, which 'hel' has"):
+    with pytest.raises(TokenizerError, match=r"'\[PAD\]' the id 260 of 'hel'"):
         Tokenizer.load(own_vocabulary)
 
 
@@ -315,7 +315,7 @@ def test_saved_and_read_again_by_both(kind, two_files, tmp_path):
     write(saved, {"config": CONFIG})
     after = assert_equal(saved)
     assert (after.vocabulary, after.eos_token_id) == (before.vocabulary, before.eos_token_id)
-    assert after.vocabulary.roles == before.vocabulary.roles
+    assert after.vocabulary.special_tokens_map == before.vocabulary.special_tokens_map
 
 
 def nested(depth):
@@ -325,7 +325,7 @@ def nested(depth):
 REFUSED = [
     ("tokenizer_config", {"add_bos_token": True}, "add_bos_token would add"),
     ("tokenizer_config", {"add_eos_token": True}, "add_eos_token would add"),
-    ("tokenizer_config", {"split_special_tokens": True}, "split_special_tokens makes"),
+    ("tokenizer_config", {"split_special_tokens": True}, "split_special_tokens turns"),
     ("tokenizer_config", {"tokenizer_class": "Qwen2Tokenizer"}, "tokenizer_class is 'Qwen2"),
     ("tokenizer_config", {"tokenizer_class": 7}, "tokenizer_class must be a text"),
     ("tokenizer_config", {"add_prefix_space": "yes"}, "add_prefix_space must be true or false"),
@@ -333,7 +333,7 @@ REFUSED = [
     ("tokenizer_config", {"eos_token": ["</s>"]}, "eos_token must be a token"),
     ("tokenizer_config", {"eos_token": {"text": "</s>"}}, "eos_token must be a token"),
     ("tokenizer_config", {"eos_token": typed("x", lstrip=1)}, "lstrip must be true or false"),
-    ("tokenizer_config", {"eos_token": "\ud800"}, "no Unicode text"),
+    ("tokenizer_config", {"eos_token": "\ud800"}, "not Unicode text"),
     ("tokenizer_config", {"extra_special_tokens": "X1"}, "extra_special_tokens must be a list"),
     ("tokenizer_config", {"extra_special_tokens": [None]}, "extra_special_tokens must be a token"),
     ("tokenizer_config", {"extra_special_tokens": {"a": 1}}, "extra_special_tokens must be a to"),

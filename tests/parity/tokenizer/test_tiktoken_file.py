@@ -8,7 +8,7 @@ import tiktoken
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks, load_tiktoken_bpe
 
 from gpt2np import Tokenizer, TokenizerError
-from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN
+from gpt2np.tokenizer.pre_tokenizer import CL100K_PATTERN, GPT2_PATTERN
 
 
 def dump(ranks, path):
@@ -83,7 +83,7 @@ def test_saved_for_hugging_face(gpt2_vocabulary, tmp_path):
         ("!!!! 5", "line 257: expected a token in base64 and its rank"),
         ("YWI=", "line 257: expected a token in base64 and its rank"),
         ("YWI= x", "line 257: expected a token in base64 and its rank"),
-        ("YQ== 300", "line 257: .* gives a token once more"),
+        ("YQ== 300", "line 257: .* repeats a token"),
         ("YWI= 5", "gives the same id to two tokens"),
         ("YWI= -5", "an id must be a whole number, at least 0"),
     ],

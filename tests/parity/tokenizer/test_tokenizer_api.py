@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as Rust
 import gpt2np
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.tokenizer import tokenizer as tokenizer_module
-from gpt2np.tokenizer.cache import BoundedCache
+from gpt2np.tokenizer.bpe import BoundedCache
 from gpt2np.tokenizer.formats import read_vocabulary
 
 EOT = "<|endoftext|>"
@@ -106,7 +106,7 @@ class TestOffsetsAndSteps:
     @given(text=st.text())
     def test_steps_lead_from_bytes_to_the_ids(self, gpt2, text):
         plain = {"disallowed_special": ()}  # hypothesis finds "<|endoftext|>" in the code
-        pieces = gpt2.explain(text, **plain)
+        pieces = gpt2.trace_merges(text, **plain)
         assert "".join(piece.text for piece in pieces) == text
         assert [number for piece in pieces for number in piece.ids] == gpt2.encode(text, **plain)
         ids = gpt2.vocabulary.ids
@@ -118,12 +118,12 @@ class TestOffsetsAndSteps:
                 assert len(after.tokens) == len(before.tokens) - 1
 
     def test_the_worked_example(self, gpt2):
-        first = gpt2.explain("GPT2 was created by OpenAI")[0]
+        first = gpt2.trace_merges("GPT2 was created by OpenAI")[0]
         assert [step.tokens for step in first.steps] == [("G", "P", "T"), ("G", "PT")]
         assert first.steps[0].chosen == 1 and first.steps[1].chosen is None
 
     def test_special_tokens_have_no_steps(self, gpt2):
-        pieces = gpt2.explain(f"a{EOT}", allowed_special="all")
+        pieces = gpt2.trace_merges(f"a{EOT}", allowed_special="all")
         assert pieces[1].text == EOT and pieces[1].steps == () and pieces[1].ids == (50256,)
 
 
@@ -132,7 +132,7 @@ class TestCaches:
         cache, sizes = BoundedCache(lambda text: (len(text),), limit=10_000), []
         for number in range(1000):
             assert cache[f"{number:05}"] == (5,)
-            assert cache.bytes <= 10_000
+            assert cache.nbytes <= 10_000
             sizes.append(len(cache))
         assert 20 < max(sizes) < 60 and sizes.count(1) > 15
         assert cache["x" * 10_000] == (10_000,) and "x" * 10_000 not in cache
@@ -140,16 +140,16 @@ class TestCaches:
     def test_ids_stay_the_same_when_all_is_forgotten(
         self, gpt2, gpt2_vocabulary, data, monkeypatch
     ):
-        monkeypatch.setattr(tokenizer_module, "_PIECES_BYTES", 2000)
-        monkeypatch.setattr(tokenizer_module, "_CHUNKS_BYTES", 2000)
+        monkeypatch.setattr(tokenizer_module, "_PIECE_CACHE_BYTES", 2000)
+        monkeypatch.setattr(tokenizer_module, "_WORD_CACHE_BYTES", 2000)
         forgetful = Tokenizer.load(gpt2_vocabulary)
         text = (data / "text/udhr/eng.txt").read_text(encoding="utf-8")
         assert forgetful.encode(text) == gpt2.encode(text)
-        assert len(forgetful._chunks) < 20
+        assert len(forgetful._word_cache) < 20
 
     def test_shared_by_threads(self, gpt2_vocabulary, data, monkeypatch):
-        monkeypatch.setattr(tokenizer_module, "_PIECES_BYTES", 50_000)
-        monkeypatch.setattr(tokenizer_module, "_CHUNKS_BYTES", 50_000)
+        monkeypatch.setattr(tokenizer_module, "_PIECE_CACHE_BYTES", 50_000)
+        monkeypatch.setattr(tokenizer_module, "_WORD_CACHE_BYTES", 50_000)
         shared = Tokenizer.load(gpt2_vocabulary)
         names = ("eng", "fra", "rus", "deu_1901", "cmn_hans", "spa")
         texts = [(data / f"text/udhr/{name}.txt").read_text(encoding="utf-8") for name in names]
@@ -226,7 +226,7 @@ class TestSaving:
 
     def test_the_name_of_a_model(self, tmp_path, monkeypatch, bundled):
         monkeypatch.chdir(tmp_path)
-        advice = r"model's name, gpt2np\.hub\.find_vocabulary\('bundled'\)\.folder is that"
+        advice = r"name of a model, use gpt2np\.hub\.find_vocabulary\('bundled'\)\.folder"
         with pytest.raises(TokenizerError, match=advice):
             Tokenizer.load("bundled")
         found = Tokenizer.load(gpt2np.hub.find_vocabulary("bundled").folder)

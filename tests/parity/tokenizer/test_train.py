@@ -12,13 +12,18 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from gpt2np import InvalidArgumentError
 from gpt2np import Tokenizer as Ours
-from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN, HF_GPT2_PATTERN, O200K_PATTERN
-from gpt2np.tokenizer.training import learn
+from gpt2np.tokenizer.pre_tokenizer import (
+    CL100K_PATTERN,
+    GPT2_PATTERN,
+    HF_GPT2_PATTERN,
+    O200K_PATTERN,
+)
+from gpt2np.tokenizer.training import merges
 from gpt2np.tokenizer.training import pieces as pieces_module
 from gpt2np.tokenizer.training.pieces import (
     count_pieces,
-    cut_at,
-    split_by,
+    pattern_pre_tokenizer,
+    split_at_separators,
     token_counter,
 )
 from gpt2np.tokenizer.training.train import TrainingOptions, train
@@ -54,7 +59,7 @@ def reference(documents, options):
         show_progress=False,
         **{name: value for name, value in arguments.items() if value is not None},
     )
-    tokenizer.train_from_iterator(cut_at(options.special_tokens, documents), trainer)
+    tokenizer.train_from_iterator(split_at_separators(options.special_tokens, documents), trainer)
     model = json.loads(tokenizer.to_str())["model"]
     return sorted(model["vocab"], key=model["vocab"].get), [tuple(m) for m in model["merges"]]
 
@@ -162,9 +167,9 @@ class TestSmallCorpora:
     @given(documents=SMALL_TEXTS, options=SMALL_OPTIONS)
     def test_loop_and_numpy_do_the_same(self, documents, options):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(learn, "_FEW", 0)
+            patch.setattr(merges, "_SMALL_MERGE", 0)
             by_numpy = train(documents, options)
-            patch.setattr(learn, "_FEW", 1 << 40)
+            patch.setattr(merges, "_SMALL_MERGE", 1 << 40)
             assert train(documents, options) == by_numpy
 
     @settings(deadline=None, max_examples=200)
@@ -184,7 +189,7 @@ class TestPieces:
         "pattern", [GPT2_PATTERN, HF_GPT2_PATTERN, CL100K_PATTERN, O200K_PATTERN]
     )
     def test_cutting_at_spaces_changes_nothing(self, pattern, text):
-        expected = Counter(split_by(pattern)(text))
+        expected = Counter(pattern_pre_tokenizer(pattern)(text))
         assert count_pieces([text], pattern) == expected
         tokens_of = {piece: len(piece) ** 2 for piece in expected}
         total = sum(tokens_of[piece] * count for piece, count in expected.items())
@@ -193,9 +198,11 @@ class TestPieces:
     def test_words_are_cut_from_time_to_time(self, monkeypatch):
         documents = ["one two two", "two  three\n", "one two"] * 5
         expected = count_pieces(documents, GPT2_PATTERN)
-        monkeypatch.setattr(pieces_module, "_CHUNKS_AT_ONCE", 1)
+        monkeypatch.setattr(pieces_module, "_MAX_WORDS", 1)
         assert count_pieces(iter(documents), GPT2_PATTERN) == expected
-        assert expected == Counter(p for text in documents for p in split_by(GPT2_PATTERN)(text))
+        assert expected == Counter(
+            p for text in documents for p in pattern_pre_tokenizer(GPT2_PATTERN)(text)
+        )
         count = token_counter(GPT2_PATTERN, dict.fromkeys(expected, 2))
         assert [count(text) for text in documents[:3]] == [6, 8, 4]
 
@@ -203,10 +210,10 @@ class TestPieces:
     @given(st.text("ab1 .\n"))
     def test_pieces_join_to_the_text(self, text):
         for pattern in (GPT2_PATTERN, OTHER_PATTERN, "(a)|b*", None):
-            assert "".join(split_by(pattern)(text)) == text
+            assert "".join(pattern_pre_tokenizer(pattern)(text)) == text
 
     def test_of_separators_the_longest_counts(self):
-        assert list(cut_at(["<a", "<a>"], ["1<a>2<a3", "4"])) == ["1", "2", "3", "4"]
+        assert list(split_at_separators(["<a", "<a>"], ["1<a>2<a3", "4"])) == ["1", "2", "3", "4"]
 
 
 class TestSpecialTokens:
@@ -238,8 +245,8 @@ class TestBadOptions:
             ({"limit_alphabet": 9}, "all 256 bytes are always kept"),
             ({"special_tokens": ("é",)}, "'é' is a character of the byte alphabet"),
             ({"special_tokens": ("",)}, "special token '' is empty"),
-            ({"special_tokens": ("<\udcff>",)}, "or no Unicode text"),
-            ({"pattern": "(a"}, r"'\(a' is no regular expression"),
+            ({"special_tokens": ("<\udcff>",)}, "or not Unicode text"),
+            ({"pattern": "(a"}, r"'\(a' is not a regular expression"),
         ],
     )
     def test_are_named(self, options, message):

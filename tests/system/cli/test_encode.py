@@ -12,7 +12,7 @@ import tiktoken
 from helpers.patched_cli import frequent_checkpoints
 
 from gpt2np import Tokenizer
-from gpt2np.tokenizer.split import HF_GPT2_PATTERN
+from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
 
 EOT = "<|endoftext|>"
 COMMAND = [sys.executable, "-m", "gpt2np", "encode"]
@@ -115,8 +115,8 @@ class TestInterruption:
         process.communicate()
         assert not out.exists()
         result = encode(stories, out, model=gpt2_vocabulary)
-        assert result.returncode == 0 and "going on at " in result.stderr
-        assert "going on at 0%" not in result.stderr
+        assert result.returncode == 0 and "resuming at " in result.stderr
+        assert "resuming at 0%" not in result.stderr
         assert [path.name for path in tmp_path.iterdir()] == [out.name]
         encode(stories, tmp_path / f"y{suffix}", model=gpt2_vocabulary)
         assert out.read_bytes() == (tmp_path / f"y{suffix}").read_bytes()
@@ -214,9 +214,11 @@ class TestBadInput:
     def test_options(self, corpus, tmp_path):
         out = tmp_path / "x.bin"
         self.check(encode(corpus, tmp_path / "x.npz", "--combine", "0"), 2, "--combine is 0")
-        self.check(encode(corpus, out, "--combine", "9"), 2, "--combine is for an .npz", "x.bin")
+        self.check(
+            encode(corpus, out, "--combine", "9"), 2, "--combine needs an .npz output", "x.bin"
+        )
         self.check(encode(corpus, out, "--processes", "-1"), 2, "--processes is -1")
-        self.check(encode(corpus, out, model=corpus), 1, "holds no vocabulary")
+        self.check(encode(corpus, out, model=corpus), 1, "has no vocabulary")
         self.check(encode(corpus, out, "more"), 2, "more: the suffix selects the format")
         self.check(encode(corpus, out, "--more"), 2, "unrecognized option '--more'")
 

@@ -217,7 +217,7 @@ class TestBadInput:
         self.check(tokenize(stdin=b"abc\xff"), 2, "standard input is not UTF-8")
 
     def test_vocabularies(self, tmp_path):
-        self.check(tokenize("x", model=tmp_path), 1, "holds no vocabulary")
+        self.check(tokenize("x", model=tmp_path), 1, "has no vocabulary")
         self.check(tokenize("x", model="./no/such/folder"), 1, "no folder ./no/such/folder")
         (tmp_path / "tokenizer.json").write_text("{")
         self.check(tokenize("x", model=tmp_path / "tokenizer.json"), 1, "tokenizer.json")
@@ -226,7 +226,9 @@ class TestBadInput:
     def test_json_that_is_no_tokenizer(self, tmp_path, content):
         file = tmp_path / "config.json"
         file.write_text(content)
-        told = f'{file} is no tokenizer.json: it has no "model" with a vocabulary; name the folder'
+        told = (
+            f'{file} is not a tokenizer.json: it has no "model" with a vocabulary; name the folder'
+        )
         self.check(tokenize("x", model=file), 1, told)
 
     def test_a_character_that_a_vocabulary_lacks(self, tmp_path):

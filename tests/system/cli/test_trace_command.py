@@ -130,7 +130,7 @@ class TestView:
     def test_what_the_whole_model_says_stands_out(self, lm, traced):
         from gpt2np.cli.trace_report import as_text
         from gpt2np.interp.summary import overview
-        from gpt2np.tokenizer.layout import Style
+        from gpt2np.tokenizer.display import Style
 
         table = lm.tokenizer.vocabulary.token_bytes
         text = as_text(overview(lm.model, traced), table, 200, Style(colour=True))

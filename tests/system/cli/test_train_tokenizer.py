@@ -12,7 +12,7 @@ from tokenizers import Tokenizer as PeerTokenizer
 from transformers import AutoTokenizer
 
 from gpt2np import Tokenizer
-from gpt2np.tokenizer.split import HF_GPT2_PATTERN
+from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
 from gpt2np.tokenizer.training.train import TrainingOptions, train
 
 EOT = "<|endoftext|>"
@@ -76,7 +76,7 @@ class TestReport:
         result, _ = trained(corpus, "--vocab-size", 9000, "--min-frequency", 11)
         assert "tokens instead of 9000: no pair is left to merge" in result.stderr
         result, _ = trained(corpus, "--vocab-size", 9, "--alphabet", "characters")
-        assert "tokens instead of 9: the alphabet alone has so many" in result.stderr
+        assert "tokens instead of 9: the alphabet alone has that many" in result.stderr
 
 
 class TestFolder:
@@ -164,7 +164,7 @@ class TestInput:
         [
             (["--alphabet", "bytes", "--limit-alphabet", "9"], "all 256 bytes are always kept"),
             (["--vocab-size", "256"], "vocab_size is 256; the 256 bytes and the special tokens"),
-            (["--pattern", "("], "the pattern '(' is no regular expression"),
+            (["--pattern", "("], "the pattern '(' is not a regular expression"),
             (["--out", __file__], "test_train_tokenizer.py is a file; give a folder"),
         ],
     )
@@ -189,7 +189,7 @@ class TestInput:
     def test_no_text(self, tmp_path):
         (tmp_path / "a.txt").write_text("\n\n", encoding="utf-8")
         result = run(tmp_path, "--vocab-size", 300, "--out", tmp_path / "out")
-        assert result.returncode == 2 and "there is no text in the files" in result.stderr
+        assert result.returncode == 2 and "the files have no text" in result.stderr
 
     @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
     def test_folder_that_cannot_be_written(self, corpus, tmp_path):
@@ -227,8 +227,8 @@ class TestWrongUse:
     @pytest.mark.parametrize(
         "arguments, message",
         [
-            (["--out", ""], "--out is empty or the folder you are in"),
-            (["--out", "corpus.txt/x"], "/corpus.txt is no folder"),
+            (["--out", ""], "--out is empty or the current folder"),
+            (["--out", "corpus.txt/x"], "/corpus.txt is not a folder"),
             (["--out", "o", "--pattern", ""], "the pattern is empty"),
             (["--out", "o", ""], "unrecognized argument ''; give all arguments together"),
         ],

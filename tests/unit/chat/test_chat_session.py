@@ -189,7 +189,7 @@ class TestRefusals:
 
     def test_a_template_that_refuses(self, lm, tmp_path, bundled):
         folder = chat_model(tmp_path / "m", bundled, LLAMA_2)
-        template = read_chat_template(folder, lm.tokenizer.vocabulary.roles)
+        template = read_chat_template(folder, lm.tokenizer.vocabulary.special_tokens_map)
         session = ChatSession(lm, template)
         session.conversation.exchanges.append(Exchange("unanswered"))
         with pytest.raises(InvalidArgumentError, match="must alternate"):

@@ -17,7 +17,7 @@ from gpt2np.data.corpus import (
     read_documents,
     read_parts,
 )
-from gpt2np.tokenizer.split import GPT2_PATTERN
+from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 from gpt2np.tokenizer.training.pieces import count_pieces
 
 EOT = "<|endoftext|>"
@@ -116,13 +116,13 @@ class TestBlocks:
         file = write(tmp_path_factory.mktemp("corpus") / "a.txt", text)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(corpus, "_READ_SIZE", 5)
-            blocks = list(read_parts([file], CorpusOptions(split_long_documents=True)))
+            parts = list(read_parts([file], CorpusOptions(split_long_documents=True)))
         whole = text.strip("\n")
-        assert "".join(block.text for block in blocks) == whole
-        assert [block.ends_document for block in blocks] == [False] * (len(blocks) - 1) + [
-            True
-        ] * bool(whole)
-        pieces = count_pieces((block.text for block in blocks), GPT2_PATTERN)
+        assert "".join(part.text for part in parts) == whole
+        assert [part.ends_document for part in parts] == [False] * (len(parts) - 1) + [True] * bool(
+            whole
+        )
+        pieces = count_pieces((part.text for part in parts), GPT2_PATTERN)
         assert pieces == count_pieces([whole], GPT2_PATTERN)
 
     def test_are_about_as_long_as_what_is_read_at_once(self, tmp_path, small_reads):

@@ -26,7 +26,7 @@ def ban_in_place(logits, ids):
 
 MISTAKES = {  # that a reader may make
     "characters_per_token": lambda tokenizer, text: len(text.encode()) / tokenizer.count(text),
-    "first_merge": lambda tokenizer, piece: tokenizer.explain(piece)[0].steps[0].tokens[:2],
+    "first_merge": lambda tokenizer, piece: tokenizer.trace_merges(piece)[0].steps[0].tokens[:2],
     "joins": lambda tokenizer, left, right: True,
     "prompt_for": lambda tokenizer, text: [
         tokenizer.eos_token_id,
@@ -133,7 +133,7 @@ def greedy_into_the_prompt(model, ids, count):
 
 
 def first_merge_if_true(tokenizer, piece):
-    step = tokenizer.explain(piece)[0].steps[0]
+    step = tokenizer.trace_merges(piece)[0].steps[0]
     return step.tokens[step.chosen : step.chosen + 2] if step.chosen else None
 
 

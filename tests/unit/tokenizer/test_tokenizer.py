@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.tokenizer import gpt2_files
-from gpt2np.tokenizer.alphabet import BYTE_OF_CHARACTER, to_bytes, to_characters
-from gpt2np.tokenizer.explain import merge_steps
+from gpt2np.tokenizer.bpe import _merge_by_heap, _merge_by_scanning, merge_pairs
 from gpt2np.tokenizer.formats import read_vocabulary
-from gpt2np.tokenizer.merge import _merge_few, _merge_many, merge_pairs
-from gpt2np.tokenizer.split import GPT2_PATTERN, splitter
+from gpt2np.tokenizer.merge_trace import merge_steps
+from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, make_pre_tokenizer
+from gpt2np.tokenizer.vocabulary import CHAR_TO_BYTE, bytes_to_chars, chars_to_bytes
 
 EOT = "<|endoftext|>"
-SPLIT = splitter((GPT2_PATTERN,))
+SPLIT = make_pre_tokenizer((GPT2_PATTERN,))
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ class TestMerge:
     def test_by_hand(self, tokens, merged):
         assert merge_pairs(list(tokens), RANKS) == merged
 
-    @pytest.mark.parametrize("merge", [_merge_few, _merge_many])
+    @pytest.mark.parametrize("merge", [_merge_by_scanning, _merge_by_heap])
     def test_short_and_long_against_the_definition(self, merge):
         """Look for the best pair, merge it, begin again: `merge_steps` does nothing else."""
         rng = random.Random(0)
@@ -126,10 +126,10 @@ def any_ranks(rng):
 class TestAlphabetAndSplit:
     def test_the_alphabet_is_a_bijection_of_printable_characters(self):
         data = bytes(range(256))
-        assert to_bytes(to_characters(data)) == data
-        assert len(BYTE_OF_CHARACTER) == 256
-        assert all(c.isprintable() and not c.isspace() for c in BYTE_OF_CHARACTER)
-        assert to_characters(b" hi\n") == "ĠhiĊ"
+        assert chars_to_bytes(bytes_to_chars(data)) == data
+        assert len(CHAR_TO_BYTE) == 256
+        assert all(c.isprintable() and not c.isspace() for c in CHAR_TO_BYTE)
+        assert bytes_to_chars(b" hi\n") == "ĠhiĊ"
 
     @pytest.mark.parametrize(
         ("text", "pieces"),
@@ -191,7 +191,7 @@ class TestFiles:
             ("merges.txt", "a b\nnonsense\n", "line 2: expected two tokens"),
             ("merges.txt", "qqq zzz\n", "has no token 'qqqzzz'"),
             ("merges.txt", b"\xff\xfe", "not UTF-8 at byte 0"),
-            ("merges.txt", "#version: 0.2\n", "looks cut off: no merge makes 3839 of the tokens"),
+            ("merges.txt", "#version: 0.2\n", "looks truncated: no merge makes 3839 of the tokens"),
             ("vocab.json", "[" * 200_000, "damaged: not JSON"),
             ("vocab.json", '{"": 0}', "a token is empty"),
             ("vocab.json", '{"a": -1}', "an id must be a whole number, at least 0"),
@@ -219,7 +219,7 @@ class TestFiles:
     def test_surrogates(self, files):
         vocab = json.loads((files / "vocab.json").read_text(encoding="utf-8"))
         (files / "vocab.json").write_text(json.dumps(vocab | {"<\ud800>": 4096}))
-        with pytest.raises(TokenizerError, match="no Unicode text"):
+        with pytest.raises(TokenizerError, match="not Unicode text"):
             Tokenizer.load(files)
 
     def test_missing_files(self, tmp_path):

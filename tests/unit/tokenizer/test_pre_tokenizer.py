@@ -1,4 +1,4 @@
-"""Cutting a text into chunks must never change its pieces."""
+"""Pieces of text, and that splitting into words first never changes them."""
 
 import random
 
@@ -7,19 +7,26 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt2np.tokenizer import chunks
-from gpt2np.tokenizer.split import CL100K_PATTERN, GPT2_PATTERN, O200K_PATTERN, splitter
+from gpt2np.tokenizer import pre_tokenizer as module
+from gpt2np.tokenizer.pre_tokenizer import (
+    CL100K_PATTERN,
+    GPT2_PATTERN,
+    O200K_PATTERN,
+    make_pre_tokenizer,
+)
 
-PATTERNS = sorted(chunks.BEFORE_WORDS)
+PATTERNS = sorted(module.WORD_SPLITTING_PATTERNS)
 ALPHABET = " \n\t\r\x0b\x1c\x85\u3000\x01\x02ab1.,'\"-sé漢\u0301"
 
 
-def pieces_by_chunks(text, pattern):
-    split = splitter((pattern,))
+def pieces_by_words(text, pattern):
+    split = make_pre_tokenizer((pattern,))
     pieces = []
-    for block in chunks.blocks(text):
-        keys = chunks.chunks(block, before_lines=pattern in chunks.BEFORE_LINES)
-        texts = [block] if keys is None else map(chunks.text_of, keys)
+    for segment in module.iter_segments(text):
+        keys = module.split_words(
+            segment, at_newlines=pattern in module.WHITESPACE_SPLITTING_PATTERNS
+        )
+        texts = [segment] if keys is None else map(module.word_text, keys)
         pieces += [piece for text in texts for piece in split(text)]
     return pieces
 
@@ -30,19 +37,19 @@ def pieces_by_chunks(text, pattern):
 @given(text=st.text(alphabet=ALPHABET, max_size=30))
 def test_the_pieces_are_those_of_the_pattern(pattern, size, text):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "_BLOCK", size)
-        assert pieces_by_chunks(text, pattern) == splitter((pattern,))(text)
+        patch.setattr(module, "_SEGMENT_SIZE", size)
+        assert pieces_by_words(text, pattern) == make_pre_tokenizer((pattern,))(text)
 
 
 def test_ordinary_text_is_cut_at_every_space():
     """Otherwise the tests above could pass without any cut."""
-    assert chunks.chunks("It is,  so\nfar", before_lines=True) == [
+    assert module.split_words("It is,  so\nfar", at_newlines=True) == [
         "\x02It",
         "is,\x01\x01so",
         "\x02\nfar",
     ]
-    assert len(chunks.chunks("one two three " * 1000 + "end", before_lines=False)) == 3001
-    assert len(list(chunks.blocks("word " * 20_000))) == 7
+    assert len(module.split_words("one two three " * 1000 + "end", at_newlines=False)) == 3001
+    assert len(list(module.iter_segments("word " * 20_000))) == 7
 
 
 def test_gpt2s_pattern_in_ascii():
@@ -52,11 +59,11 @@ def test_gpt2s_pattern_in_ascii():
     find = regex.compile(GPT2_PATTERN).findall
     for _ in range(20_000):
         text = "".join(rng.choices(characters, k=20))
-        assert splitter((GPT2_PATTERN,))(text) == find(text)
+        assert make_pre_tokenizer((GPT2_PATTERN,))(text) == find(text)
 
 
 @pytest.mark.parametrize("pattern", [CL100K_PATTERN, O200K_PATTERN, r"\d+", "(a)|b", "x*", ""])
 @given(text=st.text(alphabet="abx1 \né"))
 def test_pieces_join_to_the_text(pattern, text):
-    pieces = splitter((pattern,))(text)
+    pieces = make_pre_tokenizer((pattern,))(text)
     assert "".join(pieces) == text and "" not in pieces

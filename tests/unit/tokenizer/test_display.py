@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt2np import Tokenizer
-from gpt2np.tokenizer.explain import ExplainedPiece
-from gpt2np.tokenizer.layout import Style, columns_of, merge_table, token_rows, visible
+from gpt2np.tokenizer.display import Style, display_width, escape_token, merge_table, token_rows
+from gpt2np.tokenizer.merge_trace import MergeTrace
 
 
 @pytest.mark.parametrize(
@@ -27,16 +27,22 @@ from gpt2np.tokenizer.layout import Style, columns_of, merge_table, token_rows, 
     ],
 )
 def test_visible(data, shown):
-    assert visible(data) == shown
+    assert escape_token(data) == shown
 
 
 @given(st.binary(max_size=20))
 def test_nothing_reaches_the_terminal_that_it_would_obey(data):
-    assert visible(data).isprintable()
+    assert escape_token(data).isprintable()
 
 
 def test_columns():
-    assert [columns_of(text) for text in ("abc", "日本", "e\u0301", "😀", "ｱ")] == [3, 4, 1, 2, 1]
+    assert [display_width(text) for text in ("abc", "日本", "e\u0301", "😀", "ｱ")] == [
+        3,
+        4,
+        1,
+        2,
+        1,
+    ]
 
 
 class TestRows:
@@ -68,7 +74,7 @@ class TestRows:
 class TestMerges:
     def test_by_hand(self, gpt2_vocabulary):
         tokenizer = Tokenizer.load(gpt2_vocabulary)
-        piece = tokenizer.explain(" was")[0]
+        piece = tokenizer.trace_merges(" was")[0]
         assert merge_table(piece, tokenizer.vocabulary, Style()).split("\n") == [
             '" was" → 373',
             "  ␣    w      a    s",
@@ -83,7 +89,7 @@ class TestMerges:
     def test_ranks_stand_between_their_tokens_even_if_these_are_wide(self, bundled):
         tokenizer = Tokenizer.load(bundled)
         _, above, below, *_ = merge_table(
-            tokenizer.explain("日本")[0], tokenizer.vocabulary, Style()
+            tokenizer.trace_merges("日本")[0], tokenizer.vocabulary, Style()
         ).split("\n")
         tokens = [match.span() for match in re.finditer(r"\S+", above)]
         ranks = [match.span() for match in re.finditer(r"\S+", below)]
@@ -93,5 +99,5 @@ class TestMerges:
 
     def test_what_is_not_merged(self, bundled):
         vocabulary = Tokenizer.load(bundled).vocabulary
-        shown = merge_table(ExplainedPiece("<|x|>", (), (7,)), vocabulary, Style())
-        assert shown.split("\n") == ['"<|x|>" → 7', "  a token as it stands: nothing to merge"]
+        shown = merge_table(MergeTrace("<|x|>", (), (7,)), vocabulary, Style())
+        assert shown.split("\n") == ['"<|x|>" → 7', "  taken whole: nothing to merge"]

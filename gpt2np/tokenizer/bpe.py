@@ -1,0 +1,136 @@
+"""Byte-pair merging, the one algorithm of the tokenizer, and a cache for its results.
+
+Tokens are strings of the vocabulary's characters ("Ġthe"). The key of a merge is the two tokens
+with a space between them ("Ġt he"), as in merges.txt.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock  # threading.Lock, without importing threading
+from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+Ranks = Mapping[str, int]
+"""left + " " + right → rank. The pair of lowest rank is merged first."""
+
+_SHORT_PIECE = 64  # up to this many tokens, scanning all of them beats a heap
+_NO_RANK = 1 << 62
+
+_ENTRY_BYTES = 240  # an empty string, an empty tuple, and their entry in a dictionary
+_MAX_KEY_LENGTH = 256  # characters; longer texts hardly ever repeat
+
+
+def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
+    """Merge neighbouring tokens, always the leftmost pair of lowest rank, until none can be merged.
+
+    This is algorithm 1 of Sennrich et al. 2016, applied as in gpt-2/src/encoder.py:
+
+        merge_pairs(["h", "u", "g"], {"u g": 0, "h ug": 1}) → ["hug"]
+    """
+    if len(tokens) <= _SHORT_PIECE:
+        return _merge_by_scanning(tokens, ranks)
+    return _merge_by_heap(tokens, ranks)
+
+
+def _merge_by_scanning(tokens: list[str], ranks: Ranks) -> list[str]:
+    tokens, rank_of = tokens[:], ranks.get
+    pair_ranks = [rank_of(pair, _NO_RANK) for pair in map(" ".join, pairwise(tokens))]
+    while pair_ranks and (lowest := min(pair_ranks)) != _NO_RANK:
+        at = pair_ranks.index(lowest)
+        tokens[at] += tokens.pop(at + 1)
+        del pair_ranks[at]
+        if at:
+            pair_ranks[at - 1] = rank_of(f"{tokens[at - 1]} {tokens[at]}", _NO_RANK)
+        if at < len(pair_ranks):
+            pair_ranks[at] = rank_of(f"{tokens[at]} {tokens[at + 1]}", _NO_RANK)
+    return tokens
+
+
+def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
+    """Merge in O(n log n): a linked list of tokens, and a heap of ranks with their positions.
+
+    A token is stored at the position of its first character; the positions it covers hold "". The
+    positions of a rank are merged from left to right, unless a merge creates a pair of lower rank:
+    then that pair comes first.
+    """
+    tokens = tokens[:]
+    end = len(tokens)
+    after = list(range(1, end + 1))
+    before = list(range(-1, end - 1))
+    positions = _positions_by_rank(tokens, ranks)
+    heap = list(positions)
+    heapify(heap)
+    while heap:
+        rank = heappop(heap)
+        todo = sorted(positions.pop(rank))
+        for n_done, left in enumerate(todo, 1):
+            right = after[left]
+            if right == end or ranks.get(f"{tokens[left]} {tokens[right]}") != rank:
+                continue  # a merge since has taken one of the two tokens
+            tokens[left] += tokens[right]
+            tokens[right] = ""
+            following = after[left] = after[right]
+            previous = before[left]
+            lowest = rank + 1
+            if following < end:
+                before[following] = left
+                new = ranks.get(f"{tokens[left]} {tokens[following]}")
+                if new is not None:
+                    lowest = min(lowest, _push(positions, heap, new, left))
+            if previous >= 0:
+                new = ranks.get(f"{tokens[previous]} {tokens[left]}")
+                if new is not None:
+                    lowest = min(lowest, _push(positions, heap, new, previous))
+            if lowest <= rank:
+                for position in todo[n_done:]:
+                    _push(positions, heap, rank, position)
+                break
+    return [token for token in tokens if token]
+
+
+def _positions_by_rank(tokens: list[str], ranks: Ranks) -> dict[int, list[int]]:
+    positions: dict[int, list[int]] = {}
+    for position, pair in enumerate(map(" ".join, pairwise(tokens))):
+        if pair in ranks:
+            positions.setdefault(ranks[pair], []).append(position)
+    return positions
+
+
+def _push(positions: dict[int, list[int]], heap: list[int], rank: int, position: int) -> int:
+    if rank in positions:
+        positions[rank].append(position)
+    else:
+        positions[rank] = [position]
+        heappush(heap, rank)
+    return rank
+
+
+class BoundedCache(dict[str, tuple[int, ...]]):
+    """Text → ids. `cache[text]` computes missing ids; a hit costs one look-up in C.
+
+    When the entries exceed `limit` bytes, all are dropped: simple, and frequent entries soon
+    return. Threads may share a cache; at worst, two of them compute the same entry.
+
+    Attributes:
+        nbytes: estimated size of the entries.
+    """
+
+    def __init__(self, compute: Callable[[str], tuple[int, ...]], limit: int) -> None:
+        super().__init__()
+        self._compute = compute
+        self._limit = limit
+        self._lock = allocate_lock()
+        self.nbytes = 0
+
+    def __missing__(self, text: str) -> tuple[int, ...]:
+        ids = self._compute(text)
+        if len(text) <= _MAX_KEY_LENGTH:
+            size = _ENTRY_BYTES + 4 * len(text) + 8 * len(ids)
+            with self._lock:
+                self.nbytes += size
+                if self.nbytes > self._limit:
+                    self.clear()
+                    self.nbytes = size
+                self[text] = ids
+        return ids

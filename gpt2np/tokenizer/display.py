@@ -1,0 +1,187 @@
+r"""Tables of tokens for a terminal: rows of tokens over ids, offsets, and merges step by step.
+
+A token need not be text: it may be half a character, a line end, or an escape sequence for a
+terminal. What can't be seen is escaped as in Python: "\n" for a line end, "\u200b" for an invisible
+character, "\xf0" for a byte of an incomplete character.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpt2np.tokenizer.merge_trace import MergeStep, MergeTrace
+from gpt2np.tokenizer.offsets import TokenSpan
+from gpt2np.tokenizer.vocabulary import SPACE_PLACEHOLDER, Vocabulary, chars_to_bytes
+
+SPACE_SYMBOL = "␣"
+"""Stands for a space that could not be seen otherwise."""
+
+_NO_MERGE = "–"
+_BACKGROUNDS = (189, 157, 223, 217, 159)  # of the 256-colour palette: pale, neighbours distinct
+_ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+@dataclass(frozen=True)
+class Style:
+    """Terminal formatting; without `colour`, plain text."""
+
+    colour: bool = False
+
+    def token(self, text: str, index: int) -> str:
+        """Format a token on a background that differs from those of its neighbours."""
+        background = _BACKGROUNDS[index % len(_BACKGROUNDS)]
+        return self._format(f"38;5;16;48;5;{background}", text)
+
+    def dim(self, text: str) -> str:
+        """Format secondary text."""
+        return self._format("2", text)
+
+    def bold(self, text: str) -> str:
+        """Format highlighted text."""
+        return self._format("1;32", text)
+
+    def _format(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text else text
+
+
+def escape_token(data: bytes) -> str:
+    r"""Return the bytes of a token as printable text: b" caf\xc3" → " caf\\xc3"."""
+    text = data.decode("utf-8", "backslashreplace")
+    escaped = "".join(map(_escape_character, text))
+    starts_with_mark = text[:1] and unicodedata.category(text[0])[0] == "M"
+    return "◌" + escaped if starts_with_mark else escaped
+
+
+def _escape_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    code = ord(character)
+    escape = f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return _ESCAPES.get(character) or (f"\\x{code:02x}" if code < 0x80 else escape)
+
+
+def escape_spelling(token: str, vocabulary: Vocabulary) -> str:
+    """Return a token spelled in the vocabulary's characters ("Ġthe") as printable text ("␣the")."""
+    if vocabulary.byte_level:
+        return _with_space_symbols(chars_to_bytes(token))
+    return _with_space_symbols(token.replace(SPACE_PLACEHOLDER, " ").encode())
+
+
+def _with_space_symbols(data: bytes) -> str:
+    return escape_token(data).replace(" ", SPACE_SYMBOL)
+
+
+def display_width(text: str) -> int:
+    """Return the columns of a terminal that `text` takes: most characters one, Chinese ones two."""
+    return sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+@dataclass(frozen=True)
+class _Cell:
+    index: int
+    token: str
+    id: str
+
+    @property
+    def width(self) -> int:
+        return max(display_width(self.token), len(self.id))
+
+
+def token_rows(tokens: Sequence[bytes], ids: Sequence[int], width: int, style: Style) -> str:
+    """Format tokens side by side with their ids below, in rows of at most `width` columns.
+
+        G │PT   │2 │ was│ created
+        38│11571│17│373 │2727
+
+    A row also ends at a line end of the text.
+    """
+    cells = [
+        _Cell(index, escape_token(token), str(id))
+        for index, (token, id) in enumerate(zip(tokens, ids, strict=True))
+    ]
+    ends_line = [token.endswith(b"\n") for token in tokens]
+    return "\n\n".join(_format_row(row, style) for row in _wrap(cells, ends_line, width))
+
+
+def _wrap(cells: list[_Cell], ends_line: list[bool], width: int) -> Iterator[list[_Cell]]:
+    row: list[_Cell] = []
+    used = 0
+    for index, cell in enumerate(cells):
+        if row and (used + cell.width > width or ends_line[index - 1]):
+            yield row
+            row, used = [], 0
+        row.append(cell)
+        used += cell.width + 1
+    if row:
+        yield row
+
+
+def _format_row(cells: list[_Cell], style: Style) -> str:
+    bar = " " if style.colour else "│"
+    tokens = bar.join(
+        style.token(cell.token, cell.index) + " " * (cell.width - display_width(cell.token))
+        for cell in cells
+    )
+    return f"{tokens}\n{style.dim(bar.join(cell.id.ljust(cell.width) for cell in cells))}"
+
+
+def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Style) -> str:
+    """Format a line for each token: its id, and its characters and bytes in the text."""
+    head = ("id", "chars", "bytes", "token")
+    lines = [
+        (
+            str(span.id),
+            f"{span.start}:{span.end}",
+            f"{span.byte_start}:{span.byte_end}",
+            _with_space_symbols(token),
+        )
+        for span, token in zip(spans, tokens, strict=True)
+    ]
+    widths = [max(len(line[column]) for line in (head, *lines)) for column in range(3)]
+
+    def numbers(line: tuple[str, str, str, str]) -> str:
+        return "  ".join(line[column].rjust(widths[column]) for column in range(3))
+
+    rows = [f"{numbers(line)}  {style.token(line[3], at)}" for at, line in enumerate(lines)]
+    return "\n".join([style.dim(f"{numbers(head)}  {head[3]}"), *rows])
+
+
+def merge_table(trace: MergeTrace, vocabulary: Vocabulary, style: Style) -> str:
+    """Format the merges of a piece: for each step a line of tokens and a line of pair ranks.
+
+    The pair that is merged next has its rank in brackets.
+
+        " was" → 373
+          ␣   w     a    s
+           –   [8]   29
+    """
+    ids = " ".join(map(str, trace.ids))
+    quoted = f'"{escape_token(trace.text.encode())}"'
+    title = f"{style.bold(quoted)} → {ids}"
+    if not trace.steps:
+        return f"{title}\n  {style.dim('taken whole: nothing to merge')}"
+    return "\n".join([title, *(_format_step(step, vocabulary, style) for step in trace.steps)])
+
+
+def _format_step(step: MergeStep, vocabulary: Vocabulary, style: Style) -> str:
+    tokens = [escape_spelling(token, vocabulary) for token in step.tokens]
+    labels = [_rank_label(rank, at == step.chosen) for at, rank in enumerate(step.ranks)]
+    columns = list(zip(tokens, [*labels, ""], strict=True))
+    above = "".join(token + " " * len(label) for token, label in columns)
+    below = "".join(
+        " " * display_width(token) + (style.bold if "[" in label else style.dim)(label)
+        for token, label in columns
+    )
+    return f"  {above}\n  {below.rstrip()}".rstrip()
+
+
+def _rank_label(rank: int | None, chosen: bool) -> str:
+    return f"[{rank}]" if chosen else f" {_NO_MERGE if rank is None else rank} "

@@ -1,0 +1,169 @@
+"""Normalization: lone surrogates, added tokens, Unicode form NFC, and the prefix space.
+
+Added tokens are taken out of a text first. The rest is normalized, with an alignment of each
+character to its origin in the text on request.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.tokenizer.added_tokens import AddedToken, split_added
+from gpt2np.tokenizer.vocabulary import Vocabulary
+
+Spans = list[tuple[int, int]]
+"""Origin of each character of a normalized text: (start, end) in the original."""
+
+
+@dataclass(frozen=True)
+class NormalizedPart:
+    """Part of a text: an added token, or normalized text.
+
+    Attributes:
+        text: the text to pre-tokenize, or the text that matched an added token.
+        added_id: id of the added token; None for text.
+        spans: (start, end) of each character's origin in the whole text; empty unless requested.
+    """
+
+    text: str
+    added_id: int | None
+    spans: Spans
+
+
+def handle_surrogates(text: str, errors: str) -> str:
+    """Replace, reject or pass the lone surrogates of `text`; for `errors` see `Tokenizer`.
+
+    Raises:
+        InvalidArgumentError: `errors` rejects a lone surrogate, or is unknown.
+    """
+    if errors not in ("replace", "strict", "surrogateescape"):
+        raise InvalidArgumentError(
+            f"errors = {errors!r}: expected 'replace', 'strict' or 'surrogateescape'"
+        )
+    try:
+        text.encode("utf-8", errors if errors == "surrogateescape" else "strict")
+    except UnicodeEncodeError as error:
+        if errors == "replace":
+            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        raise InvalidArgumentError(
+            f"character {error.start} of the text is the lone surrogate "
+            f"U+{ord(text[error.start]):04X}, which is not Unicode text"
+        ) from error
+    return text
+
+
+def extract_and_normalize(
+    text: str, vocabulary: Vocabulary, allowed_special: frozenset[str], *, with_spans: bool = False
+) -> Iterator[NormalizedPart]:
+    """Split `text` at added tokens and normalize the rest, as `tokenizers` does.
+
+    Args:
+        text: the text, without lone surrogates.
+        vocabulary: the added tokens, and which normalization to apply.
+        allowed_special: special tokens to match; others are plain text.
+        with_spans: whether to compute the spans.
+    """
+    tokens = [
+        token
+        for token in vocabulary.added_tokens
+        if not token.special or token.content in allowed_special
+    ]
+    in_original = [token for token in tokens if not token.normalized]
+    in_normalized = [_normalize_token(token, vocabulary) for token in tokens if token.normalized]
+    for start, end, added_id in split_added(text, in_original):
+        if added_id is not None:
+            spans = _identity_spans(start, end) if with_spans else []
+            yield NormalizedPart(text[start:end], added_id, spans)
+        else:
+            yield from _normalize(text[start:end], start, vocabulary, in_normalized, with_spans)
+
+
+def _normalize(
+    text: str, offset: int, vocabulary: Vocabulary, tokens: list[AddedToken], with_spans: bool
+) -> Iterator[NormalizedPart]:
+    spans: Spans = []
+    if with_spans and vocabulary.nfc:
+        text, spans = nfc_with_spans(text)
+        spans = [(start + offset, end + offset) for start, end in spans]
+    elif with_spans:
+        spans = _identity_spans(offset, offset + len(text))
+    elif vocabulary.nfc:
+        text = unicodedata.normalize("NFC", text)
+    for start, end, added_id in split_added(text, tokens):
+        part, part_spans = text[start:end], spans[start:end]
+        if added_id is None and vocabulary.add_prefix_space and not part.startswith(" "):
+            part, part_spans = " " + part, part_spans[:1] + part_spans
+        yield NormalizedPart(part, added_id, part_spans)
+
+
+def _normalize_token(token: AddedToken, vocabulary: Vocabulary) -> AddedToken:
+    if not vocabulary.nfc:
+        return token
+    return replace(token, content=unicodedata.normalize("NFC", token.content))
+
+
+def _identity_spans(start: int, end: int) -> Spans:
+    return [(at, at + 1) for at in range(start, end)]
+
+
+def nfc_with_spans(text: str) -> tuple[str, Spans]:
+    """Normalize `text` to NFC; return also the origin of each character.
+
+    The alignment is that of `tokenizers` (normalizer.rs, `transform_range`). A composed character
+    originates from the first of its components. A character that decomposition adds originates from
+    the character before it.
+    """
+    if unicodedata.is_normalized("NFC", text):
+        return text, _identity_spans(0, len(text))
+    normal, spans, at = [], [], 0
+    for character, change in _compose(_decompose(text)):
+        normal.append(character)
+        if change > 0:
+            spans.append((max(at - 1, 0), at))
+        else:
+            spans.append((at, at + 1))
+            at += 1 - change
+    return "".join(normal), spans
+
+
+_Changes = list[tuple[str, int]]  # characters, each with the number it adds (< 0: it replaces some)
+
+
+def _decompose(text: str) -> _Changes:
+    """Decompose `text` to NFD; marks in canonical order keep their change."""
+    changes: _Changes = []
+    for character in text:
+        for n, part in enumerate(unicodedata.normalize("NFD", character)):
+            changes.append((part, int(n > 0)))
+    start = 0
+    for end in range(len(changes) + 1):
+        if end == len(changes) or not unicodedata.combining(changes[end][0]):
+            changes[start:end] = sorted(changes[start:end], key=_combining_class)
+            start = end + 1
+    return changes
+
+
+def _combining_class(change: tuple[str, int]) -> int:
+    return unicodedata.combining(change[0])
+
+
+def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
+    """Compose each base character with the following marks that no other mark blocks."""
+    composed: _Changes = []
+    base, last_class = -1, 0  # index of the base in `composed`; class of the last mark kept
+    for character, change in changes:
+        combining_class = unicodedata.combining(character)
+        blocked = base < len(composed) - 1 and last_class >= combining_class
+        if base >= 0 and not blocked:
+            pair = unicodedata.normalize("NFC", composed[base][0] + character)
+            if len(pair) == 1:
+                composed[base] = (pair, composed[base][1] + change - 1)
+                continue
+        composed.append((character, change))
+        last_class = combining_class
+        if combining_class == 0:
+            base = len(composed) - 1
+    return composed

@@ -1,0 +1,234 @@
+"""Pre-tokenization: cut text into pieces; merges never cross from one piece to the next.
+
+GPT-2's pattern is that of OpenAI's gpt-2/src/encoder.py, in a shorter form: the tail of an English
+contraction; letters, digits or other visible characters, each with at most one space in front;
+white space, except its last character before a word. The pattern needs the `regex` package: the
+standard `re` has neither \\p{L} nor the Unicode definition of white space. For ASCII text, `re` can
+express the same; it is twice as fast and faster to import.
+
+Words are a shortcut. In GPT-2's pattern and its successors, a space before a visible character
+always begins a piece. Text can therefore be cut there, and a word has the same ids everywhere.
+`str.split` is ten times as fast as the pattern, and words repeat: most of the work becomes one
+dictionary look-up per word ("dog," as a whole).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, lru_cache
+from itertools import pairwise
+
+from gpt2np.errors import InvalidArgumentError
+
+GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_WHITESPACE = r" \t\n\r\x0b\x0c"
+_ASCII_PATTERNS = {  # the same for text of ASCII characters
+    GPT2_PATTERN: rf"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^{_WHITESPACE}A-Za-z0-9]+"
+    rf"|[{_WHITESPACE}]+(?![^{_WHITESPACE}])|[{_WHITESPACE}]+"
+}
+HF_GPT2_PATTERN = (  # the same, as written in Hugging Face's files
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+)
+CL100K_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN2_PATTERN = CL100K_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+O200K_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+PATTERN_NAMES = {
+    "gpt2": GPT2_PATTERN,
+    "cl100k": CL100K_PATTERN,
+    "qwen2": QWEN2_PATTERN,
+    "o200k": O200K_PATTERN,
+}
+KNOWN_PATTERNS = frozenset({*PATTERN_NAMES.values(), HF_GPT2_PATTERN})
+
+WHITESPACE_SPLITTING_PATTERNS = frozenset({GPT2_PATTERN})
+"""Patterns that begin a piece at any white space after a visible character, as at a line end."""
+
+WORD_SPLITTING_PATTERNS = WHITESPACE_SPLITTING_PATTERNS | {
+    CL100K_PATTERN,
+    QWEN2_PATTERN,
+    O200K_PATTERN,
+}
+"""Patterns that begin a piece at every space before a visible character."""
+
+ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+"""ASCII characters that GPT-2's pattern joins: neither letter, digit nor white space."""
+
+PreTokenizer = Callable[[str], list[str]]
+"""Text → its pieces, which join to the text."""
+
+# Characters assigned in Unicode 17 and 18. `regex` follows Unicode year by year, but tiktoken 0.14
+# and tokenizers 0.23 classify by Unicode 16, and ids must not change with the version of a package.
+_NEWER_THAN_UNICODE_16 = (
+    "\u0558\u058b-\u058c\u05c8-\u05c9\u088f\u0b53-\u0b54\u0c5c\u0cdc\u1acf-\u1af0\u208f"
+    "\u209d-\u209f\u20c1-\u20c4\u2b96\u2e60-\u2e63\ua7ce-\ua7cf\ua7d2\ua7d4\ua7dd\ua7e2\ua7f1"
+    "\uab6c-\uab6d\ufbc3-\ufbd2\ufd90-\ufd91\ufdc8-\ufdce\U000107bb-\U000107bf"
+    "\U00010940-\U00010959\U00010ec5-\U00010ec7\U00010ec9-\U00010eee\U00010ef0-\U00010efb"
+    "\U00011b0a\U00011b60-\U00011b67\U00011db0-\U00011ddb\U00011de0-\U00011de9"
+    "\U00011df0-\U00011df1\U0001246f\U00012475-\U0001247f\U00012550-\U00012686"
+    "\U00016ea0-\U00016eb8\U00016ebb-\U00016ed3\U00016ff2-\U00016ff6\U000187f8-\U000187ff"
+    "\U00018cd6-\U00018cda\U00018d09-\U00018d20\U00018d80-\U00018df2\U00018e00-\U00019191"
+    "\U000191a0-\U000191d2\U0001b123-\U0001b128\U0001b168\U0001ccfa-\U0001ccfc"
+    "\U0001ceba-\U0001ced0\U0001ced2-\U0001ced4\U0001cedd-\U0001cefd\U0001d127-\U0001d128"
+    "\U0001d1eb-\U0001d1ff\U0001d250-\U0001d281\U0001d6a6\U0001db00-\U0001db1c"
+    "\U0001df1f-\U0001df24\U0001df2b-\U0001df81\U0001df90-\U0001df96\U0001dfcd-\U0001dfff"
+    "\U0001e6c0-\U0001e6de\U0001e6e0-\U0001e6f5\U0001e6fe-\U0001e6ff\U0001f1ae"
+    "\U0001f6d8-\U0001f6d9\U0001f777-\U0001f77a\U0001f7da-\U0001f7db\U0001f7f1-\U0001f7ff"
+    "\U0001f8d0-\U0001f8d8\U0001fa54-\U0001fa57\U0001fa8a-\U0001fa8e\U0001fac8"
+    "\U0001facc-\U0001facd\U0001fadd\U0001faea-\U0001faeb\U0001faef\U0001faf9-\U0001fafa"
+    "\U0001fbfa\U0002b73a-\U0002b73f\U0002b81e\U0002cea2-\U0002cead\U000323b0-\U00033479"
+    "\U0003d000-\U0003fc3f"
+)
+_FIRST_ASTRAL = "\U000107bb"
+_UNASSIGNED = "\U00050000"
+
+_SEGMENT_SIZE = 1 << 14  # characters; the words of a segment should fit the processor's cache
+
+# Control characters that mark, in the key of a word, a space within the word, and a word without a
+# space in front. Text with these characters goes through the pattern as a whole.
+_INNER_SPACE = "\x01"
+_NO_SPACE = "\x02"
+_RARE_ASCII = (_INNER_SPACE, _NO_SPACE, "\x0b", "\x0c")
+_RARE = (
+    *_RARE_ASCII,
+    *"\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000",
+    *map(chr, range(0x2000, 0x200B)),
+)
+
+
+@lru_cache(maxsize=32)
+def make_pre_tokenizer(patterns: tuple[str, ...]) -> PreTokenizer:
+    """Return the function that splits a text by each of `patterns` in turn.
+
+    Text between two matches is a piece as well ("isolated" in `tokenizers`). Without a pattern, the
+    whole text is one piece.
+
+        make_pre_tokenizer((GPT2_PATTERN,))("It's  so") → ["It", "'s", " ", " so"]
+
+    Raises:
+        InvalidArgumentError: a pattern is not a regular expression.
+    """
+    if HF_GPT2_PATTERN in patterns:
+        patterns = tuple(GPT2_PATTERN if p == HF_GPT2_PATTERN else p for p in patterns)
+        return make_pre_tokenizer(patterns)
+    splits = [_split_by(pattern) for pattern in patterns]
+    if len(splits) == 1:
+        return splits[0]
+
+    def split_by_all(text: str) -> list[str]:
+        pieces = [text] if text else []
+        for split in splits:
+            pieces = [smaller for piece in pieces for smaller in split(piece)]
+        return pieces
+
+    return split_by_all
+
+
+def _split_by(pattern: str) -> PreTokenizer:
+    if pattern not in _ASCII_PATTERNS:
+        return _split_by_regex(pattern)
+    split_ascii: PreTokenizer = re.compile(_ASCII_PATTERNS[pattern]).findall
+
+    def split(text: str) -> list[str]:
+        return split_ascii(text) if text.isascii() else _split_by_regex(pattern)(text)
+
+    return split
+
+
+@lru_cache(maxsize=32)
+def _split_by_regex(pattern: str) -> PreTokenizer:
+    import regex
+
+    try:
+        compiled = regex.compile(pattern)
+    except regex.error as error:
+        raise InvalidArgumentError(
+            f"the pattern {pattern!r} is not a regular expression: {error}"
+        ) from error
+
+    def split(text: str) -> list[str]:
+        masked = _mask_newer_characters(text)
+        if masked is text and not compiled.groups:
+            pieces: list[str] = compiled.findall(text)
+            if sum(map(len, pieces)) == len(text) and "" not in pieces:
+                return pieces
+        return _split_at(text, [match.span() for match in compiled.finditer(masked)])
+
+    return split
+
+
+def _split_at(text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
+    borders = sorted({0, len(text), *(border for span in spans for border in span)})
+    return [text[start:end] for start, end in pairwise(borders)]
+
+
+def _mask_newer_characters(text: str) -> str:
+    """Replace characters newer than Unicode 16 by an unassigned one; return `text` if none is."""
+    if text.isascii() or not _may_have_newer()(text):
+        return text
+    newer = _newer_characters()
+    return newer.sub(_UNASSIGNED, text) if newer.search(text) else text
+
+
+@cache
+def _newer_characters() -> re.Pattern[str]:
+    return re.compile(f"[{_NEWER_THAN_UNICODE_16}]")
+
+
+@cache
+def _may_have_newer() -> Callable[[str], object]:
+    """Fast test without false negatives: any character beyond the first 65,536 may be newer."""
+    basic = _NEWER_THAN_UNICODE_16.partition(_FIRST_ASTRAL)[0]
+    return re.compile(f"[{basic}\U00010000-\U0010ffff]").search
+
+
+def iter_segments(text: str) -> Iterator[str]:
+    """Yield `text` in segments of about 16 K characters, cut before spaces that begin a word."""
+    start = 0
+    while start < len(text):
+        end = text.find(" ", start + _SEGMENT_SIZE)
+        while end >= 0 and (text[end + 1 : end + 2] or " ").isspace():
+            end = text.find(" ", end + 1)
+        end = len(text) if end < 0 else end
+        yield text[start:end]
+        start = end
+
+
+def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
+    """Split a segment into words; return their keys (see `word_text`).
+
+    Returns None if the segment has characters that rule out splitting at spaces.
+
+    Args:
+        segment: part of a text that begins and ends where pieces do.
+        at_newlines: also split before a newline.
+    """
+    if any(rare in segment for rare in (_RARE_ASCII if segment.isascii() else _RARE)):
+        return None
+    body = segment.rstrip(" ")
+    segment = body.replace("  ", _INNER_SPACE * 2) + _INNER_SPACE * (len(segment) - len(body))
+    for white in "\n\t\r":
+        if white in segment:
+            segment = segment.replace(" " + white, _INNER_SPACE + white)
+    if at_newlines and "\n" in segment:
+        segment = segment.replace("\n", f" {_NO_SPACE}\n")
+        for white in (_INNER_SPACE, "\n", "\t", "\r"):
+            if white in segment:
+                segment = segment.replace(f"{white} {_NO_SPACE}", white)
+    return (_NO_SPACE + segment).split(" ")
+
+
+def word_text(key: str) -> str:
+    """Return the text of a word's key: "word" → " word", a marked key → the text as it is."""
+    text = key[1:] if key.startswith(_NO_SPACE) else " " + key
+    return text.replace(_INNER_SPACE, " ")

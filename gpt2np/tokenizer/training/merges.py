@@ -1,0 +1,235 @@
+"""Learn merges: the most frequent pair of neighbouring tokens becomes a token, again and again.
+
+One array holds all pieces, one after another. A token's id is stored at the first and the last
+position of the token, so neighbours are found without links: the next token begins where this one
+ends, and the last position of the previous token is just before this one. A merge writes a few
+numbers per occurrence, and only the counts of neighbouring pairs change (Sennrich et al. 2016,
+section 3.2, recounts all; the queue of pairs with positions is that of `tokenizers`,
+models/bpe/trainer.rs).
+
+    position  0  1  2  3  4  5  6  7
+    "banana"     b  a  n  a  n  a          (a separator at either end)
+    an → X       b  X  X  X  X  a
+    Xa → Y       b  X  X  Y  ·  Y
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEPARATOR = -1  # between two pieces
+_INSIDE = -2  # within a token, neither its first nor its last position
+
+_SMALL_MERGE = 64  # up to this many occurrences, a Python loop is faster than NumPy calls
+_ID_BITS = 32
+_ID_MASK = (1 << _ID_BITS) - 1
+
+Positions = list[int] | NDArray[np.int32]
+QueueEntry = tuple[int, int, Positions]  # -count, pair, its positions; every pair is unique
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class MergeLimits:
+    """When to stop merging, and which tokens not to make.
+
+    Attributes:
+        vocab_size: number of tokens, initial ones included.
+        min_frequency: minimum number of occurrences of a pair.
+        max_token_length: tokens of more than two symbols stay shorter than this.
+    """
+
+    vocab_size: int
+    min_frequency: int
+    max_token_length: int
+
+
+class PieceArray:
+    """Tokens of all pieces of a corpus, N positions in all: see the module's docstring.
+
+    Attributes:
+        tokens: (N,) ids, with a SEPARATOR before, between and after the pieces.
+        weights: (N,) number of occurrences in the corpus of the piece at a position.
+        lengths: (max ids,) number of positions that a token takes.
+        counts: pair → number of occurrences. As in `tokenizers`, the count of a merged pair stays
+            unchanged, and the count of a pair that would be too long is only ever lowered.
+    """
+
+    def __init__(
+        self, tokens: NDArray[np.int32], weights: NDArray[np.int64], limits: MergeLimits, n_ids: int
+    ) -> None:
+        self.tokens, self.weights = tokens, weights
+        max_ids = n_ids + len(tokens)  # each merge removes at least one token
+        self.lengths = np.ones(max(n_ids, min(limits.vocab_size, max_ids)) + 1, np.int32)
+        self.counts: defaultdict[int, int] = defaultdict(int)
+        self._max_length = limits.max_token_length
+        # Indexing a memoryview returns Python numbers, several times as fast as indexing the array.
+        self._token, self._weight = tokens.data, weights.data
+        self._length = self.lengths.data
+
+    def count_pairs(self) -> dict[int, Positions]:
+        """Count all pairs of neighbours; return the positions of each pair."""
+        is_pair = (self.tokens[:-1] >= 0) & (self.tokens[1:] >= 0)
+        positions = np.flatnonzero(is_pair).astype(np.int32)
+        pair_positions: dict[int, Positions] = {}
+        for left, _, group in self._group_by_id(self.tokens[positions], positions):
+            for right, count, both in self._group_by_id(self.tokens[group + 1], group):
+                self.counts[left << _ID_BITS | right] = count
+                pair_positions[left << _ID_BITS | right] = both
+        return pair_positions
+
+    def merge(self, pair: int, new: int, positions: Positions) -> dict[int, Positions]:
+        """Replace `pair` by the token `new` wherever it still occurs at `positions` (ascending).
+
+        Returns the new pairs and their positions.
+        """
+        left, right = pair >> _ID_BITS, pair & _ID_MASK
+        self._length[new] = self._length[left] + self._length[right]
+        if len(positions) > _SMALL_MERGE:
+            return self._merge_by_numpy(left, right, new, np.asarray(positions, np.int32))
+        return self._merge_by_loop(left, right, new, positions)
+
+    def tokens_per_piece(self) -> NDArray[np.int64]:
+        """Return (pieces,) the number of tokens of each piece."""
+        ends = np.flatnonzero(self.tokens == SEPARATOR)
+        # A token of several positions is stored at two of them.
+        halves = np.where(self.tokens < 0, 0, np.where(self.lengths[self.tokens] == 1, 2, 1))
+        sums = np.cumsum(halves)
+        return np.asarray(np.diff(sums[ends]) // 2)
+
+    def _merge_by_loop(
+        self, left: int, right: int, new: int, positions: Positions
+    ) -> dict[int, Positions]:
+        token, length, counts = self._token, self._length, self.counts
+        left_length, new_length = length[left], length[new]
+        new_pairs: defaultdict[int, list[int]] = defaultdict(list)
+        max_neighbour = self._max_length - new_length
+        right_high, new_high = right << _ID_BITS, new << _ID_BITS
+        for start in positions if isinstance(positions, list) else positions.tolist():
+            middle, end = start + left_length, start + new_length
+            if token[start] != left or token[middle] != right:
+                continue
+            weight, before, after = self._weight[start], token[start - 1], token[end]
+            token[middle - 1] = token[middle] = _INSIDE
+            token[start] = token[end - 1] = new
+            if before >= 0:
+                before_high = before << _ID_BITS
+                counts[before_high | left] -= weight
+                if length[before] < max_neighbour:
+                    counts[before_high | new] += weight
+                    new_pairs[before_high | new].append(start - length[before])
+            if after >= 0:
+                counts[right_high | after] -= weight
+                if length[after] < max_neighbour:
+                    counts[new_high | after] += weight
+                    new_pairs[new_high | after].append(start)
+        return cast("dict[int, Positions]", new_pairs)
+
+    def _merge_by_numpy(
+        self, left: int, right: int, new: int, positions: NDArray[np.int32]
+    ) -> dict[int, Positions]:
+        token, counts = self.tokens, self.counts
+        left_length, new_length = self._length[left], self._length[new]
+        is_current = (token[positions] == left) & (token[positions + left_length] == right)
+        starts = positions[is_current]
+        if left == right:
+            starts = _drop_overlaps(starts, left_length)
+        ends = starts + new_length
+        before, after = token[starts - 1], token[ends]
+        token[starts + (left_length - 1)] = token[starts + left_length] = _INSIDE
+        token[starts] = token[ends - 1] = new
+
+        new_pairs: dict[int, Positions] = {}
+        adjacent = np.flatnonzero(starts[1:] == ends[:-1])  # two occurrences in a row
+        if len(adjacent):
+            count = int(self.weights[starts[adjacent]].sum())
+            counts[right << _ID_BITS | left] -= count
+            counts[new << _ID_BITS | left] += count  # the next loop subtracts it
+            before[adjacent + 1], after[adjacent] = new, SEPARATOR
+        for other, count, group in self._group_by_id(before, starts - self.lengths[before]):
+            counts[other << _ID_BITS | left] -= count
+            if self._length[other] + new_length < self._max_length:
+                counts[other << _ID_BITS | new] += count
+                new_pairs[other << _ID_BITS | new] = group
+        for other, count, group in self._group_by_id(after, starts):
+            counts[right << _ID_BITS | other] -= count
+            if self._length[other] + new_length < self._max_length:
+                counts[new << _ID_BITS | other] += count
+                new_pairs[new << _ID_BITS | other] = group
+        return new_pairs
+
+    def _group_by_id(
+        self, ids: NDArray[np.int32], positions: NDArray[np.int32]
+    ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
+        """Yield each id with its total weight and its positions, ascending; skip separators."""
+        packed = ids.astype(np.int64) << _ID_BITS | positions
+        packed.sort()
+        packed = packed[packed.searchsorted(0) :]
+        if not len(packed):
+            return
+        sorted_ids, positions = packed >> _ID_BITS, packed.astype(np.int32)
+        is_first = np.ones(len(packed), bool)
+        np.not_equal(sorted_ids[1:], sorted_ids[:-1], out=is_first[1:])
+        at = is_first.nonzero()[0]
+        weights = np.add.reduceat(self.weights[positions], at).tolist()
+        starts = at.tolist()
+        ends = [*starts[1:], len(packed)]
+        unique_ids = sorted_ids[at].tolist()
+        for token_id, weight, start, end in zip(unique_ids, weights, starts, ends, strict=True):
+            yield token_id, weight, positions[start:end]
+
+
+def learn_merges(
+    pieces: PieceArray, tokens: list[str], limits: MergeLimits, on_progress: Progress | None = None
+) -> dict[tuple[int, int], int]:
+    """Merge the most frequent pair until a limit is reached; append new tokens to `tokens`.
+
+    Of equally frequent pairs, the one with the smaller left id comes first, then the one with the
+    smaller right id. A pair's count in the queue is updated only when the pair comes first.
+
+    All occurrences of a pair exist once the later of its two tokens is made, by the merge of all
+    occurrences of another pair. So each pair is queued once, and merged at most once.
+
+    Returns:
+        (left id, right id) → id of the merged token, by rank.
+    """
+    counts = pieces.counts
+    queue: list[QueueEntry] = [
+        (-counts[pair], pair, at) for pair, at in pieces.count_pairs().items()
+    ]
+    heapify(queue)
+    ids = {token: token_id for token_id, token in enumerate(tokens)}
+    merges: dict[int, int] = {}
+    while queue and len(tokens) < limits.vocab_size:
+        queued, pair, positions = queue[0]
+        if -queued != counts[pair]:
+            heapreplace(queue, (-counts[pair], pair, positions))
+            continue
+        if -queued < max(1, limits.min_frequency):
+            break
+        heappop(queue)
+        token = tokens[pair >> _ID_BITS] + tokens[pair & _ID_MASK]
+        new = ids.setdefault(token, len(tokens))  # a special token may have the same characters
+        if new == len(tokens):
+            tokens.append(token)
+        merges[pair] = new
+        for new_pair, new_positions in pieces.merge(pair, new, positions).items():
+            if (count := counts[new_pair]) > 0:
+                heappush(queue, (-count, new_pair, new_positions))
+        if on_progress:
+            on_progress(len(tokens), limits.vocab_size)
+    return {(pair >> _ID_BITS, pair & _ID_MASK): new for pair, new in merges.items()}
+
+
+def _drop_overlaps(starts: NDArray[np.int32], length: int) -> NDArray[np.int32]:
+    """Of overlapping pairs, as the two "aa" in "aaa", keep every other, from the left."""
+    firsts = np.flatnonzero(np.diff(starts, prepend=-1 - length) != length)
+    runs = np.diff(firsts, append=len(starts))
+    index_in_run = np.arange(len(starts)) - np.repeat(firsts, runs)
+    kept: NDArray[np.int32] = starts[index_in_run % 2 == 0]
+    return kept
