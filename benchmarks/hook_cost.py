@@ -1,15 +1,16 @@
-"""What the hook's points cost a pass that nobody looks into: the pass against one without them.
+"""Cost of the hook points in a pass without a hook: the pass against one without hook points.
 
     python benchmarks/hook_cost.py [--shape tiny|124M] [--rounds 20]
 
-The other pass is gpt2np/model/gpt2.py with every `step.at(name, array)` replaced by `array`, and
-every `step.show(name, array)` taken out, on the same weights, in turns. Both give the same bits.
+The pass without hook points runs gpt2np/model/gpt2.py with every `ctx.hook(name, array)` replaced
+by `array` and every `ctx.hook_qkv(…)` removed, on the same weights, in turns. Both give the same
+bits.
 """
 
 import argparse
 import ast
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import quantiles
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,8 @@ import numpy as np
 from gpt2np.benchmark.timing import seconds_of
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.model import GPT2, GPT2Config
-from gpt2np.model import model as gpt2
+from gpt2np.model import gpt2 as page
+from gpt2np.runtime.model_runner import ModelRunner
 
 SHAPES = {
     "tiny": GPT2Config(vocab_size=500, n_positions=128, n_embd=64, n_layer=4, n_head=4),
@@ -27,53 +29,57 @@ SHAPES = {
 }
 
 
-class _WithoutPoints(ast.NodeTransformer):
+class _WithoutHookPoints(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        return node.args[1] if _name(node.func) == "at" else node
+        return node.args[1] if _method(node) == "hook" else node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        if _method(node.value) in ("hook", "hook_qkv"):
+            return ast.copy_location(ast.Pass(), node)
         self.generic_visit(node)
-        shows = isinstance(node.value, ast.Call) and _name(node.value.func) == "show"
-        return ast.copy_location(ast.Pass(), node) if shows else node
+        return node
 
 
-def _name(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+def _method(node: ast.expr) -> str:
+    """Name of the method that an expression calls, if it is such a call."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return ""
 
 
-def without_points() -> type[GPT2]:
-    """GPT2 as it would be if there were no hook."""
-    module = ModuleType("gpt2_without_points")
-    tree = _WithoutPoints().visit(ast.parse(inspect.getsource(gpt2)))
+def gpt2_without_hook_points() -> Callable[[Any, Any], Any]:
+    """Return the function `gpt2` of the page without its hook points."""
+    module = ModuleType("gpt2_without_hook_points")
+    tree = _WithoutHookPoints().visit(ast.parse(inspect.getsource(page)))
     exec(compile(ast.fix_missing_locations(tree), module.__name__, "exec"), module.__dict__)
-    found: type[GPT2] = module.GPT2
-    return found
+    function: Callable[[Any, Any], Any] = module.gpt2
+    return function
 
 
 def three_models(config: GPT2Config) -> tuple[GPT2, GPT2, GPT2]:
-    """A model with random weights; one without points, and one like it, which share them."""
+    """Return a random model, one without hook points, and a copy; all share their weights."""
     rng = np.random.default_rng(0)
     arrays = {
         name: rng.standard_normal(shape, np.float32) * 0.05
         for name, shape in weight_shapes(config).items()
     }
-    model, other, same = (kind(config, arrays) for kind in (GPT2, without_points(), GPT2))
-    other.weights = same.weights = model.weights
-    return model, other, same
+    model, without, same = (GPT2(config, arrays) for _ in range(3))
+    for copy, function in ((without, gpt2_without_hook_points()), (same, page.gpt2)):
+        copy.weights = model.weights
+        copy._runner = ModelRunner(function, config, model.weights)
+    return model, without, same
 
 
 def ratios(models: Sequence[GPT2], tokens: int, rounds: int) -> list[float]:
-    """Seconds of the first model ÷ seconds of the second, of passes one right after the other."""
+    """Return the seconds of the first model ÷ those of the second, for passes in turns."""
     ids = np.arange(tokens) % models[0].config.vocab_size
-    found = []
+    results = []
     for number in range(rounds + 2):
         order = models if number % 2 else models[::-1]
         seconds = {id(model): seconds_of(lambda m=model: _pass(m, ids)) for model in order}  # type: ignore[misc]
-        found.append(seconds[id(models[0])] / seconds[id(models[1])])
-    return found[2:]  # at first, weights are laid out and threads started
+        results.append(seconds[id(models[0])] / seconds[id(models[1])])
+    return results[2:]  # the first passes pack weights and start threads
 
 
 def _pass(model: GPT2, ids: Any) -> None:
@@ -89,7 +95,9 @@ def main() -> None:
     print(f"{args.shape}, {args.rounds} pairs of passes: median (middle half)")
     for tokens in (1, 16, 100):
         cost, noise = (ratios((model, m), tokens, args.rounds) for m in (other, same))
-        print(f"{tokens:>3} tokens: ÷ without points {_middle(cost)}, ÷ itself {_middle(noise)}")
+        print(
+            f"{tokens:>3} tokens: ÷ without hook points {_middle(cost)}, ÷ itself {_middle(noise)}"
+        )
 
 
 def _middle(values: Sequence[float]) -> str:

@@ -40,13 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_training_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add(
-        "--min-frequency",
-        type=int,
-        default=0,
-        metavar="N",
-        help="merge only pairs that occur at least N times (default: 0)",
-    )
+    min_frequency = "merge only pairs that occur at least N times (default: 0)"
+    add("--min-frequency", type=int, default=0, metavar="N", help=min_frequency)
     add(
         "--max-token-length",
         type=int,

@@ -1,8 +1,8 @@
 """Perplexity of texts, as in Hugging Face's guide "Perplexity of fixed-length models".
 
 A model reads a document in windows of `context` tokens, each `stride` tokens after the previous
-window. Each token is scored once, in the first window that contains it. The first token of a window
-is not scored, because nothing precedes it. Documents are independent of each other.
+window. A token is scored in the first window that contains it, unless it is the first token of that
+window, where nothing precedes it. Documents are independent of each other.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ class StopStrings:
 
     def push(self, piece: str) -> str:
         """Add a piece of text; return the text that no stop string can include any more."""
+        if not self._stops:
+            return piece
         text = self._buffer + piece
         matches = [(text.index(stop), stop) for stop in self._stops if stop in text]
         if matches:

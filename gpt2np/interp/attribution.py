@@ -87,7 +87,7 @@ def attribution(
     trace.require(["embed", "blocks.*.attn.z", "blocks.*.mlp.out", last, "logits"])
     vectors = dict(_component_vectors(model, trace, position))
     head = LM_HEAD if LM_HEAD in model.weights else WTE
-    columns = model.weights.rows(head, ids).T.astype(np.float64)  # (C, K)
+    columns = model.weights.gather_rows(head, ids).T.astype(np.float64)  # (C, K)
     normalized = _apply_ln_f(model, np.stack(list(vectors.values())), trace[last][position])
     bias = model.weights["ln_f.bias"].astype(np.float64) @ columns
     return Attribution(

@@ -14,7 +14,7 @@ Positions index the tokens of an array, from the end if negative; in a pattern, 
 Without positions or heads, an intervention edits all of them. In a trace, positions are those of
 the prompt. The same holds for `GPT2.forward` with one sequence, without `logits_indices` and
 without a cache. In other passes an array can hold the tokens of several sequences, or only some of
-the tokens (see `help(gpt2np.model.model)`).
+the tokens (see `help(gpt2np.model.gpt2)`).
 
 Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
 """

@@ -7,6 +7,8 @@ ascending order, independently of the other rows and columns (tests/unit/kernels
 So every product here is a stack of small products.
 """
 
+from typing import Any
+
 import numpy as np
 
 from gpt2np.kernels.array import Array
@@ -23,7 +25,7 @@ _MAX_SMALL_PRODUCT = 1_000_000  # n·k·m of one call of the small kernel
 _MAX_SMALL_ROWS = 16  # more rows in one call are not faster
 _MIN_SHARED_WORK = 15_000_000  # multiplications; waking a thread costs more than fewer take
 
-_ones: dict[np.dtype[np.generic], Array] = {}
+_ones: dict[np.dtype[Any], Array] = {}
 
 
 def min_rows() -> int:
@@ -59,12 +61,11 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     return out
 
 
-def row_sums(x: Array) -> Array:
-    """Sum the rows of x (…, n, k) → (…, n, 1), with the same bits for any n."""
-    k = x.shape[-1]
-    if x.dtype not in _ones or _ones[x.dtype].shape[0] < k:
-        _ones[x.dtype] = np.ones((2 * k, LANES), x.dtype)
-    return matmul(x, _ones[x.dtype][:k])[..., :1]
+def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
+    """Return ones (k, LANES): each column of matmul(x, ones) holds the row sums of x (…, n, k)."""
+    if dtype not in _ones or _ones[dtype].shape[0] < k:
+        _ones[dtype] = np.ones((2 * k, LANES), dtype)
+    return _ones[dtype][:k]
 
 
 def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:

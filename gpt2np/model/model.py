@@ -19,7 +19,7 @@ from gpt2np.kernels.linear import linear, map_rows
 from gpt2np.kernels.malloc import raise_mmap_threshold
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.model.gpt2 import gpt2
-from gpt2np.model.weights import ModelWeights, pack_weights
+from gpt2np.model.weights import pack_weights
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
 from gpt2np.runtime.hooks import Hook
 from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, rollback_on_error
@@ -162,8 +162,7 @@ class GPT2:
 
     def unembed(self, x: Array) -> Array:
         """Return the logits (n, V) of final layer norm outputs x (n, C)."""
-        weights: ModelWeights = self.weights.for_pass(short=False)
-        w = weights.lm_head
+        w = self.weights.for_pass(short=False).lm_head
         with single_threaded_blas():
             return map_rows(
                 lambda rows: linear(rows, w.panels)[:, : w.out_features], w.out_features, x

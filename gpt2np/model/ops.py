@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from gpt2np.kernels.array import Array, BoolArray
-from gpt2np.kernels.matmul import row_sums
+from gpt2np.kernels.matmul import matmul, ones_columns
 
 _GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
@@ -47,7 +47,8 @@ def causal_softmax(scores: Array, hidden: BoolArray) -> Array:
         np.copyto(masked, -math.inf, where=hidden)
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
     np.exp(scores, out=scores)
-    scores /= row_sums(scores)
+    # Sums by `matmul`, unlike np.sum, have the same bits for any number of rows.
+    scores /= matmul(scores, ones_columns(scores.shape[-1], scores.dtype))[..., :1]
     return scores
 
 

@@ -21,7 +21,7 @@ from gpt2np.kernels.packed_matrix import round_up
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.runtime.batch import Batch
 from gpt2np.runtime.kv_view import KVView
-from gpt2np.runtime.query_blocks import QueryBlock
+from gpt2np.runtime.query_blocks import QueryBlock as QueryBlock
 
 Item = TypeVar("Item")
 

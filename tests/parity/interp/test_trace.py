@@ -139,7 +139,7 @@ class TestContent:
         [
             ([], InvalidArgumentError, "no ids"),
             ([211], InvalidArgumentError, "id 211"),
-            ([1.5], InvalidArgumentError, "whole numbers"),
+            ([1.5], InvalidArgumentError, "must be a list of integers"),
             ([1] * 49, ContextLengthError, "49 tokens"),
         ],
     )

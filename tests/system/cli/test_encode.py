@@ -50,7 +50,7 @@ def peer(gpt2_vocabulary):
 
 @pytest.fixture(scope="module")
 def stories(data, tmp_path_factory):
-    """A text of ten batches."""
+    """Return a text of ten batches."""
     file = tmp_path_factory.mktemp("stories") / "stories.txt"
     file.write_bytes((data / "stories" / "train.txt").read_bytes()[:10_000_000])
     return file
@@ -58,7 +58,7 @@ def stories(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(stories, peer):
-    """What nanoGPT's prepare.py makes of its documents."""
+    """Ids of the stories as computed by nanoGPT's prepare.py."""
     documents = (text.strip("\r\n") for text in stories.read_text(encoding="utf-8").split(EOT))
     ids = peer.encode_ordinary_batch([text for text in documents if text])
     return np.concatenate([np.array([*document, peer.eot_token], np.uint16) for document in ids])
@@ -97,7 +97,7 @@ class TestOutput:
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
 class TestInterruption:
     def start(self, stories, out, model, *arguments):
-        """A run that has saved something, and is not done."""
+        """Start a run, and return it once it has saved a resume point."""
         options = ["--model", str(model), *arguments]
         command = [*FREQUENT_CHECKPOINTS, str(stories), str(out), *options]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)

@@ -37,7 +37,7 @@ def corpus(tmp_path):
 
 
 def trained(corpus, *arguments):
-    """(the result, the folder) of a training."""
+    """Train, and return (result, folder)."""
     folder = corpus.parent / "vocabulary"
     result = run(corpus, "--out", folder, *arguments)
     assert result.returncode == 0, result.stderr

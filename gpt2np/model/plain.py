@@ -1,0 +1,183 @@
+"""The plainest way to run the functions of `gpt2np.model.gpt2`, to read and to experiment with.
+
+`PlainContext` says what each method of a context means: one text, one thread, no cache, weights as
+the checkpoint stores them. The engine's contexts (`gpt2np.runtime`) return the same, faster.
+
+    >>> w = plain_weights(model)
+    >>> ctx = PlainContext(ids, model.config.n_head)
+    >>> logits = gpt2(ctx, w)
+    >>> x = transformer_block(ctx, w.blocks[0], x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpt2np.kernels.array import Array, BoolArray
+from gpt2np.model.model import GPT2
+from gpt2np.model.ops import ACTIVATIONS, causal_mask
+from gpt2np.model.weights import LayerNorm
+from gpt2np.runtime.hooks import Hook
+
+
+@dataclass(frozen=True)
+class PlainLinear:
+    """A linear layer: weight (in, out), bias (out)."""
+
+    weight: Array
+    bias: Array
+
+    def __call__(self, x: Array) -> Array:
+        """Return x @ weight + bias: (N, in) → (N, out)."""
+        y: Array = x @ self.weight + self.bias
+        return y
+
+
+@dataclass(frozen=True)
+class PlainBlock:
+    """The weights of one transformer block; see `gpt2np.model.weights.BlockWeights`."""
+
+    ln_1: LayerNorm
+    c_attn: PlainLinear
+    attn_c_proj: PlainLinear
+    ln_2: LayerNorm
+    c_fc: PlainLinear
+    mlp_c_proj: PlainLinear
+    attention_scale: float
+    activation: Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class PlainWeights:
+    """All weights of a model; see `gpt2np.model.weights.ModelWeights`."""
+
+    wte: Callable[[Array], Array]
+    wpe: Array
+    blocks: list[PlainBlock]
+    ln_f: LayerNorm
+    lm_head: PlainLinear
+
+
+def plain_weights(model: GPT2) -> PlainWeights:
+    """Return a copy of a model's weights as plain arrays, for the functions of the page."""
+    config, arrays = model.config, dict(model.weights)
+
+    def linear(name: str) -> PlainLinear:
+        return PlainLinear(arrays[f"{name}.weight"], arrays[f"{name}.bias"])
+
+    def norm(name: str) -> LayerNorm:
+        return LayerNorm(
+            arrays[f"{name}.weight"], arrays[f"{name}.bias"], config.layer_norm_epsilon
+        )
+
+    blocks = [
+        PlainBlock(
+            ln_1=norm(f"h.{i}.ln_1"),
+            c_attn=linear(f"h.{i}.attn.c_attn"),
+            attn_c_proj=linear(f"h.{i}.attn.c_proj"),
+            ln_2=norm(f"h.{i}.ln_2"),
+            c_fc=linear(f"h.{i}.mlp.c_fc"),
+            mlp_c_proj=linear(f"h.{i}.mlp.c_proj"),
+            attention_scale=config.attention_scale(i),
+            activation=ACTIVATIONS[config.activation_function],
+        )
+        for i in range(config.n_layer)
+    ]
+    wte = arrays["wte.weight"]
+    head = arrays.get("lm_head.weight", wte).T  # (C, V)
+    lm_head = PlainLinear(head, np.zeros(head.shape[1], head.dtype))
+    return PlainWeights(wte.__getitem__, arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
+
+
+@dataclass(frozen=True)
+class PlainQueries:
+    """All queries of the text: which tokens they are, and which keys each must not see."""
+
+    tokens: slice
+    hidden: BoolArray
+
+
+@dataclass(frozen=True)
+class PlainKV:
+    """Keys and values (h, T, D)."""
+
+    keys: Array
+    values: Array
+
+    def scores(self, query: Array) -> Array:
+        """Return query @ keysᵀ: (h, n, D) → (h, n, T)."""
+        scores: Array = query @ self.keys.swapaxes(-1, -2)
+        return scores
+
+    def mix(self, pattern: Array) -> Array:
+        """Return pattern @ values: (h, n, T) → (h, n, D)."""
+        z: Array = pattern @ self.values
+        return z
+
+
+class PlainContext:
+    """A forward pass over one text. A hook sees every array; what it returns replaces the array."""
+
+    def __init__(self, token_ids: Sequence[int], n_head: int, hook: Hook | None = None) -> None:
+        n = len(token_ids)
+        self._n_head = n_head
+        self.token_ids = np.asarray(token_ids)
+        self.positions = np.arange(n)
+        self.query_blocks = [PlainQueries(slice(0, n), causal_mask(n, n))]
+        self.rows = slice(0, n)
+        self.layer = 0
+        self._hook = hook
+
+    def linear(
+        self, x: Array, w: PlainLinear, then: Callable[[Array], Array] | None = None
+    ) -> Array:
+        """Return w(x), and an elementwise function of it."""
+        return then(w(x)) if then else w(x)
+
+    def unembed(self, x: Array, w: PlainLinear) -> Array:
+        """Return the logits: (N, C) → (N, V)."""
+        return w(x)
+
+    def qkv(self, x: Array, w: PlainLinear, heads: slice) -> Array:
+        """Return queries, keys and values by head: (N, C) → (3, H, N, D)."""
+        return w(x).reshape(len(x), 3, self._n_head, -1).transpose(1, 2, 0, 3)[:, heads]
+
+    def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
+        """Return function(*arrays)."""
+        return function(*arrays)
+
+    def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
+        """Let the function fill z (H, N, D); return z with its heads joined, (N, C)."""
+        n, c = x.shape
+        z = np.empty((n, self._n_head, c // self._n_head), x.dtype)
+        function(slice(0, self._n_head), z.swapaxes(0, 1))
+        return z.reshape(n, c)
+
+    def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
+        """Remember keys and values (H, N, D)."""
+        self._kv = PlainKV(keys, values)
+
+    def read_kv(self, heads: slice, block: PlainQueries) -> PlainKV:
+        """Return the remembered keys and values."""
+        return self._kv
+
+    def for_each(self, function: Callable[[Any], None], items: Sequence[Any]) -> None:
+        """Call function(item) for every item."""
+        for item in items:
+            function(item)
+
+    def hook(self, name: str, x: Array) -> Array:
+        """Call the hook, and put its result in the place of x."""
+        if self._hook:
+            in_block = name not in ("embed", "ln_f", "logits")
+            x[...] = self._hook(f"blocks.{self.layer}.{name}" if in_block else name, x.copy())
+        return x
+
+    def hook_qkv(self, q: Array, k: Array, v: Array) -> None:
+        """Call the hook for queries, keys and values (H, N, D)."""
+        for name, x in (("attn.q", q), ("attn.k", k), ("attn.v", v)):
+            self.hook(name, x)

@@ -1,0 +1,52 @@
+"""The plain context computes what the engine computes, and its hooks see the same arrays."""
+
+import numpy as np
+import pytest
+from helpers.random_models import random_model
+
+from gpt2np.model.gpt2 import gpt2
+from gpt2np.model.plain import PlainContext, plain_weights
+
+SHAPES = {
+    "odd heads": {"n_embd": 55, "n_head": 5, "n_layer": 3, "n_inner": 130},
+    "erf GELU": {"n_embd": 48, "n_head": 4, "n_layer": 2, "activation_function": "gelu"},
+    "by layer": {
+        "n_embd": 32,
+        "n_head": 2,
+        "n_layer": 3,
+        "scale_attn_by_inverse_layer_idx": True,
+        "layer_norm_epsilon": 1e-2,
+    },
+}
+
+
+@pytest.fixture(params=SHAPES)
+def model(request):
+    return random_model(**SHAPES[request.param])
+
+
+@pytest.mark.parametrize("n", [1, 2, 70])
+def test_logits_and_hooked_arrays(model, n):
+    ids = np.random.default_rng(n).integers(0, 1031, n)
+
+    def record(arrays):
+        return lambda name, array: arrays.setdefault(name, array)
+
+    expected, plain = {}, {}
+    logits = model.forward([ids], hook=record(expected))
+    context = PlainContext(ids, model.config.n_head, record(plain))
+    found = gpt2(context, plain_weights(model))
+    np.testing.assert_allclose(found, logits, atol=2e-4)
+    assert list(plain) == list(expected)
+    for name, array in expected.items():
+        assert plain[name].dtype == np.float32
+        np.testing.assert_allclose(plain[name], array, atol=2e-4, err_msg=name)
+
+
+def test_a_hook_replaces_arrays(model):
+    def edit(name, array):
+        return array * 0 if name.endswith(("attn.pattern", "mlp.act")) else array
+
+    ids = [5, 6, 7]
+    plain = gpt2(PlainContext(ids, model.config.n_head, edit), plain_weights(model))
+    np.testing.assert_allclose(plain, model.forward([ids], hook=edit), atol=2e-4)
