@@ -1,13 +1,18 @@
-"""gpt2np beside transformers, CTranslate2, ONNX Runtime, llama.cpp and plain NumPy, in float32.
+"""Compare gpt2np with transformers, CTranslate2, ONNX Runtime, llama.cpp and plain NumPy.
 
     pip install torch transformers ctranslate2 onnxruntime onnx llama-cpp-python gguf
     python benchmarks/compare.py --out report.md --json results.json
 
-All compute with the same random weights in GPT-2's shape, made once in the folder --work. Each
-engine has a process of its own that is asked for one measurement after another, so that the engines
-take turns within every round while only one computes; what the others and the rest of the machine
-do meanwhile is watched and reported. An engine whose greedy ids are not transformers' is not
-measured; one that is not installed is skipped. The report says what each figure means.
+All engines compute in float32 with the same random weights in GPT-2's shape. The program writes the
+weights once, to the folder --work. Each engine has its own process, which answers one request after
+another. Within a round the engines take turns, and only one engine computes at a time. The report
+says how much CPU time the waiting engines and other programs took, and what each figure means.
+
+The program skips an engine that is not installed or whose greedy ids differ from those of
+transformers. With --old, another checkout of gpt2np takes part as one more engine:
+
+    git worktree add ../before HEAD~1
+    python benchmarks/compare.py --old ../before --engines gpt2np
 """
 
 from __future__ import annotations
@@ -23,21 +28,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from compare_engines import ENGINES
+from compare_engines import ENGINES, OLD
 from compare_models import PARTS, SHAPES, is_made, make
-from compare_report import CONTEXT, WORKS, Results, Work, add_derived, report
+from compare_report import CONTEXT, WORKLOADS, Results, Workload, add_derived, report
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("GPT2NP_TEST_DATA", CHECKOUT.parent / "shared" / "data"))
 VOCABULARY = DATA / "gpt2-tokenizer"
 PROMPT = "Hello there my friend,"  # 5 tokens
-PAUSE = 0.3  # seconds before each measurement: OpenMP's idle threads spin for up to 0.2
-LIMIT = 900  # seconds for one answer
+PAUSE = 0.3  # seconds before each measurement: idle OpenMP threads spin for up to 0.2
+TIMEOUT = 900  # seconds for one answer
 NEEDED_PARTS = {
     "ctranslate2": "ctranslate2",
     "onnxruntime": "onnx",
@@ -47,15 +52,22 @@ NEEDED_PARTS = {
 NEED_VOCABULARY = ("ctranslate2", "llama.cpp", "llama.cpp-float32", "start")
 
 
-def environment(args: argparse.Namespace, engine: str) -> dict[str, str]:
-    """The variables of an engine's process: threads, no network, this checkout's gpt2np.
+def checkout_of(args: argparse.Namespace, engine: str) -> Path:
+    """Return the checkout whose gpt2np an engine imports."""
+    return args.old if engine == OLD else CHECKOUT
 
-    Settings that the shell has for libraries that compute are left out, as one may hold a single
-    engine back (OPENBLAS_CORETYPE does); --env gives an engine its own.
+
+def environment(args: argparse.Namespace, engine: str) -> dict[str, str]:
+    """Return the environment of an engine's process: threads, no network, the path of gpt2np.
+
+    The shell's settings of BLAS and OpenMP are left out: OPENBLAS_CORETYPE, for one, can slow down
+    a single engine. --env adds variables for one engine.
     """
     threads = str(args.threads)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(
+        filter(None, [str(checkout_of(args, engine)), os.environ.get("PYTHONPATH")])
+    )
     given = [text.split(":", 1) for text in args.env]
     inherited = {k: v for k, v in os.environ.items() if not is_setting(k)}
     return {
@@ -69,7 +81,7 @@ def environment(args: argparse.Namespace, engine: str) -> dict[str, str]:
 
 
 class Worker:
-    """An engine's process."""
+    """The process of one engine."""
 
     def __init__(self, engine: str, args: argparse.Namespace, folder: Path) -> None:
         self.engine = engine
@@ -81,14 +93,15 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                cwd=checkout_of(args, engine),
                 env=environment(args, engine),
                 encoding="utf-8",
             )
 
     def answer(self) -> dict[str, Any]:
-        """The next one; {"failed": why} if none comes."""
+        """Return the next answer; {"failed": reason} if there is none."""
         assert self.process.stdout
-        timer = threading.Timer(LIMIT, self.process.kill)
+        timer = threading.Timer(TIMEOUT, self.process.kill)
         timer.start()
         line = self.process.stdout.readline()
         timer.cancel()
@@ -98,19 +111,21 @@ class Worker:
         return {"failed": f"its process ended with code {self.process.wait()}"}
 
     def ask(self, task: str, argument: Any) -> dict[str, Any]:
+        """Send a task and return its answer."""
         assert self.process.stdin
         with contextlib.suppress(OSError):
             print(json.dumps([task, argument]), file=self.process.stdin, flush=True)
         return self.answer()
 
     def close(self) -> None:
+        """Let the process end, and wait for it."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.wait()
 
 
 def processor_seconds(process: int | None = None) -> float:
-    """What a process has used so far, or without one the whole machine; 0 where unknown."""
+    """Return the CPU time of a process, or of the whole machine; 0 where it is unknown."""
     path = Path("/proc/stat" if process is None else f"/proc/{process}/stat")
     try:
         text = path.read_text(encoding="utf-8")
@@ -125,7 +140,7 @@ def processor_seconds(process: int | None = None) -> float:
 
 
 class Watch:
-    """Who else computes while one engine is measured: with Watch(…): …"""
+    """Record the CPU time that other processes take during a measurement, as a context manager."""
 
     def __init__(self, results: Results, workers: Iterable[Worker], engine: str) -> None:
         self.results, self.engine, self.workers = results, engine, list(workers)
@@ -134,7 +149,8 @@ class Watch:
         used: dict[str | None, float] = {
             worker.engine: processor_seconds(worker.process.pid) for worker in self.workers
         }
-        return {**used, None: processor_seconds(), "": sum(os.times()[:4])}  # "": with children
+        # None: the whole machine; "": this process with its ended children.
+        return {**used, None: processor_seconds(), "": sum(os.times()[:4])}
 
     def __enter__(self) -> None:
         time.sleep(PAUSE)
@@ -142,7 +158,7 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         seconds, after = time.perf_counter() - self.start, self._now()
-        if seconds < 0.2:  # too short for the system's ticks of 10 ms
+        if seconds < 0.2:  # too short for the clock ticks of /proc, which last 10 ms
             return
         used = {name: (after[name] - self.before[name]) / seconds for name in after}
         machine = used.pop(None)
@@ -154,9 +170,9 @@ class Watch:
 
 
 def seconds_to_first_token(engine: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Of a new process, its start included; gpt2np's is its command."""
+    """Time a new process from its start to the first token; gpt2np runs its own command."""
     threads = str(args.threads)
-    if engine == "gpt2np":
+    if engine in ("gpt2np", OLD):
         command = ["-m", "gpt2np", "generate", PROMPT, "--model", str(folder)]
         command += ["-n", "1", "--greedy", "--threads", threads]
     else:
@@ -168,7 +184,8 @@ def seconds_to_first_token(engine: str, args: argparse.Namespace, folder: Path) 
         capture_output=True,
         encoding="utf-8",
         env=environment(args, engine),
-        timeout=LIMIT,
+        timeout=TIMEOUT,
+        cwd=checkout_of(args, engine),
     )
     seconds = time.perf_counter() - start
     if done.returncode or not done.stdout:
@@ -177,7 +194,7 @@ def seconds_to_first_token(engine: str, args: argparse.Namespace, folder: Path) 
 
 
 def peak_memory(engine: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Of a new process that has done nothing else."""
+    """Measure the peak memory of a new process."""
     worker = Worker(engine, args, folder)
     answer = worker.answer()
     if "ready" in answer:
@@ -187,26 +204,28 @@ def peak_memory(engine: str, args: argparse.Namespace, folder: Path) -> dict[str
 
 
 class Comparison:
-    """The engines' processes, and the rounds."""
+    """The processes of all engines, and the results of all rounds."""
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.args, self.folder, self.results = args, folder, Results()
         left_out = () if VOCABULARY.is_dir() else NEED_VOCABULARY
-        self.works = [w for w in WORKS if w.group in args.only and w.group not in left_out]
+        self.works = [w for w in WORKLOADS if w.group in args.only and w.group not in left_out]
         self.machine = Worker("machine", args, folder)
         self.machine.answer()
         self.workers: dict[str, Worker] = {}
 
     def skip(self, engine: str, reason: str) -> None:
+        """Drop an engine for the rest of the run."""
         say(f"{engine} is skipped: {reason}")
         self.results.skipped[engine] = reason
         if engine in self.workers:
             self.workers.pop(engine).close()
 
     def start(self) -> None:
-        """Make what is missing, load the engines, and see whether they are right."""
-        compileall.compile_dir(CHECKOUT / "gpt2np", quiet=1)  # as an installation does
+        """Write missing model files, load the engines, and check their greedy ids."""
         for engine in self.args.engines:
+            # pip compiles an installed package; a checkout would be compiled at every start.
+            compileall.compile_dir(checkout_of(self.args, engine) / "gpt2np", quiet=1)
             if reason := make_for(engine, self.args, self.folder):
                 self.skip(engine, reason)
             else:
@@ -223,7 +242,7 @@ class Comparison:
             self.results.difference[engine] = answer.get("difference")
 
     def run_round(self, number: int) -> None:
-        """Every work, the engines in turn, each round begun by another one."""
+        """Measure everything once; another engine begins each round."""
         for task, argument, values in (
             ("bandwidth", self.args.threads, self.results.bandwidth),
             ("peak", 2048, self.results.peak),
@@ -239,8 +258,8 @@ class Comparison:
                 if work.name not in self.results.unsupported.get(engine, {}):
                     self.measure(engine, work)
 
-    def measure(self, engine: str, work: Work) -> None:
-        """One cell of the table, once more."""
+    def measure(self, engine: str, work: Workload) -> None:
+        """Measure one engine at one workload."""
         with Watch(self.results, self.workers.values(), engine):
             if work.group == "start":
                 answer = seconds_to_first_token(engine, self.args, self.folder)
@@ -259,27 +278,29 @@ class Comparison:
             self.skip(engine, f"its process ended at {work.name!r}")
 
     def close(self) -> None:
+        """End all processes."""
         for worker in [self.machine, *self.workers.values()]:
             worker.close()
 
 
 def say(line: str) -> None:
+    """Print a progress line to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def make_for(engine: str, args: argparse.Namespace, folder: Path) -> str:
-    """Make the files that an engine reads, unless they are there. Returns why that can't be."""
+    """Write the files that an engine reads, if missing; return the reason for a failure, or ""."""
     if engine in NEED_VOCABULARY and not VOCABULARY.is_dir():
-        return f"it needs GPT-2's vocabulary, and {VOCABULARY} is missing; set GPT2NP_TEST_DATA"
+        return f"GPT-2's vocabulary is missing: no folder {VOCABULARY}; set GPT2NP_TEST_DATA"
     part = NEEDED_PARTS.get(engine)
     return make_part(part, args, folder) if part else ""
 
 
 def make_part(part: str, args: argparse.Namespace, folder: Path) -> str:
-    """In a process of its own, unless it is there. Returns why that failed."""
+    """Write one part in a separate process, if missing; return the reason for a failure, or ""."""
     if is_made(part, folder):
         return ""
-    say(f"making {part} in {folder}")
+    say(f"writing {part} to {folder}")
     command = [sys.executable, __file__, "--make", part, "--shape", args.shape]
     done = subprocess.run(
         [*command, "--work", str(args.work)],
@@ -292,26 +313,28 @@ def make_part(part: str, args: argparse.Namespace, folder: Path) -> str:
 
 
 def model_folder(args: argparse.Namespace) -> Path:
+    """Return the folder of the model's files."""
     known = VOCABULARY.is_dir()
     folder: Path = args.work / (args.shape if known else f"{args.shape}-without-vocabulary")
     return folder
 
 
 def is_setting(variable: str) -> bool:
-    """Of a library that computes."""
+    """Tell whether an environment variable configures BLAS or OpenMP."""
     return variable.startswith(("OPENBLAS_", "OMP_", "MKL_"))
 
 
+def commit_of(checkout: Path) -> str:
+    """Return the commit of a checkout, marked if there are uncommitted changes."""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
 def facts(args: argparse.Namespace) -> dict[str, Any]:
-    """What a reader must know of the circumstances."""
+    """Describe the machine, the versions and the options of the run."""
     import numpy as np
 
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    commit = subprocess.run(
-        ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-    )
     try:
         cpu = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("model name\t: ")[1]
     except (OSError, IndexError):
@@ -323,7 +346,8 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
         "numpy": f"{np.__version__} ({blas['name']} {blas['version']})",
-        "commit": commit.stdout.strip(),
+        "commit": commit_of(CHECKOUT),
+        "old commit": commit_of(args.old) if args.old else "",
         "shape": args.shape,
         "threads": args.threads,
         "rounds": args.rounds,
@@ -333,33 +357,76 @@ def facts(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def comma_separated(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return a parser of comma-separated lists of known names."""
+
+    def parse_names(text: str) -> list[str]:
+        if unknown := set(text.split(",")) - set(known):
+            raise argparse.ArgumentTypeError(f"no {sorted(unknown)[0]!r} in {', '.join(known)}")
+        return text.split(",")
+
+    return parse_names
+
+
+def old_checkout(text: str) -> Path:
+    """Return the path of another checkout of gpt2np."""
+    path = Path(text).resolve()
+    if not (path / "gpt2np").is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is no checkout: it has no folder gpt2np")
+    return path
+
+
 def parse() -> argparse.Namespace:
-    def names(known: Iterable[str]) -> Any:
-        def chosen(text: str) -> list[str]:
-            if unknown := set(text.split(",")) - set(known):
-                raise argparse.ArgumentTypeError(f"no {sorted(unknown)[0]!r} in {', '.join(known)}")
-            return text.split(",")
-
-        return chosen
-
-    groups = list(dict.fromkeys(work.group for work in WORKS))
+    """Read the command line."""
+    groups = list(dict.fromkeys(work.group for work in WORKLOADS))
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
-    add("--engines", type=names(ENGINES), default=list(ENGINES), help=",".join(ENGINES))
-    add("--only", type=names(groups), default=groups, help=",".join(groups))
-    add("--rounds", type=int, default=3)
-    add("--threads", type=int, default=2)
-    add("--shape", choices=SHAPES, default="small")
+    add(
+        "--engines",
+        type=comma_separated(ENGINES),
+        default=list(ENGINES),
+        metavar="NAME,…",
+        help=f"engines to measure, of {', '.join(ENGINES)} (default: all)",
+    )
+    add(
+        "--old",
+        type=old_checkout,
+        metavar="PATH",
+        help="another checkout of gpt2np to compare with, for example the commit before a change",
+    )
+    add(
+        "--only",
+        type=comma_separated(groups),
+        default=groups,
+        metavar="NAME,…",
+        help=f"workloads to measure, of {', '.join(groups)} (default: all)",
+    )
+    add("--rounds", type=int, default=3, help="number of rounds (default: %(default)s)")
+    add("--threads", type=int, default=2, help="threads of each engine (default: %(default)s)")
+    add("--shape", choices=SHAPES, default="small", help="size of GPT-2 (default: %(default)s)")
     work = Path(tempfile.gettempdir()) / "gpt2np-compare"
-    add("--work", type=Path, default=work, help=f"folder of the model's files (default: {work})")
-    add("--env", action="append", default=[], metavar="ENGINE:NAME=VALUE", help="a variable for it")
-    add("--out", type=Path, metavar="FILE", help="write the report there, not to stdout")
-    add("--json", type=Path, metavar="FILE", help="write every single figure there")
+    add(
+        "--work", type=Path, default=work, help="folder of the model's files (default: %(default)s)"
+    )
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="ENGINE:NAME=VALUE",
+        help="environment variable of one engine; repeatable",
+    )
+    add("--out", type=Path, metavar="FILE", help="write the report to FILE instead of stdout")
+    add("--json", type=Path, metavar="FILE", help="write every measured value to FILE")
     add("--make", choices=["weights", *PARTS], help=argparse.SUPPRESS)
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.work = args.work.resolve()
+    if args.old:
+        args.engines.insert(1, OLD)  # beside gpt2np, if that is the first
+    return args
 
 
 def main() -> int:
+    """Run the comparison, and write the report."""
     args = parse()
     folder = model_folder(args)
     if args.make:

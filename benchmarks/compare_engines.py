@@ -1,16 +1,17 @@
-"""The engines that compare.py measures, each in a process of its own.
+"""Engines that compare.py measures, one per process.
 
     python compare_engines.py ENGINE FOLDER THREADS         a worker: JSON lines in, JSON lines out
-    python compare_engines.py ENGINE FOLDER THREADS PROMPT  loads, prints one new token, ends
+    python compare_engines.py ENGINE FOLDER THREADS PROMPT  load, print one new token, exit
 
-A worker says {"ready": …} when its model is loaded, then answers each line [task, argument] with an
-object. What a library prints goes to stderr.
+A worker sends {"ready": version} when its model is loaded. It then answers each line
+[task, argument] with one JSON object. Output of the libraries goes to stderr.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import inspect
 import json
 import os
 import statistics
@@ -19,6 +20,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,15 +32,23 @@ Ids = list[int]
 Array = NDArray[Any]
 MIB = 1 << 20
 DRAFT_ROWS, DRAFT_CONTEXT, BATCH_CONTEXT = 8, 200, 56
+OLD = "gpt2np (old)"
+"""Name of the engine that runs the checkout of --old."""
 
 
 class Unsupported(Exception):
-    """The engine has no way to do this."""
+    """The engine does not support a task."""
 
 
 @dataclass
 class Generated:
-    """New ids for each prompt, the seconds to the first of them, and for all the others."""
+    """Result of a generation.
+
+    Attributes:
+        ids: new ids of each prompt.
+        first: seconds to the first new id of all prompts.
+        rest: seconds from then to the last new id.
+    """
 
     ids: list[Ids]
     first: float
@@ -46,11 +56,17 @@ class Generated:
 
 
 class Engine(ABC):
-    """A GPT-2 that continues sequences greedily."""
+    """A GPT-2 that continues sequences greedily.
+
+    Attributes:
+        package: distribution name, for the version.
+        steps: number of decode steps per measurement.
+        no_rows: why the engine returns no logits for several tokens of a sequence; "" if it does.
+    """
 
     package = ""
-    steps = 16  # measured in a row
-    no_rows = ""  # why several rows of one sequence can't be had
+    steps = 16
+    no_rows = ""
 
     @abstractmethod
     def __init__(self, folder: Path, threads: int) -> None: ...
@@ -59,30 +75,31 @@ class Engine(ABC):
     def generate(
         self, prompts: list[Ids], steps: int, first_done: Callable[[], None] = lambda: None
     ) -> Generated:
-        """Continue prompts of one length together; `first_done` is called after the first ids."""
+        """Continue prompts of equal length as one batch; call `first_done` after the first ids."""
 
     def text_after(self, prompt: str) -> str:
-        """The token that follows."""
+        """Return the text of the first new token."""
         raise Unsupported("no tokenizer")
 
     @property
     def version(self) -> str:
+        """Version of the package."""
         return importlib.metadata.version(self.package)
 
 
 class StepEngine(Engine):
-    """An engine whose every step can be seen."""
+    """An engine that is called once per decode step."""
 
     @abstractmethod
     def begin(self, sequences: int) -> None:
-        """Forget all, and make room for so many sequences."""
+        """Drop all caches, and start empty sequences."""
 
     @abstractmethod
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
-        """Logits (S, r, V) after the chosen ones of the new ids of each sequence."""
+        """Append ids to each of S sequences; return logits (S, r, V) at r of their indices."""
 
     def undo(self) -> None:
-        """Forget what the latest `feed` of the only sequence brought."""
+        """Undo the last `feed` of a single sequence."""
         raise Unsupported(self.no_rows)
 
     def generate(
@@ -102,6 +119,8 @@ class StepEngine(Engine):
 
 
 class GPT2NP(StepEngine):
+    """The gpt2np on the path: this checkout, or that of --old."""
+
     @property
     def version(self) -> str:
         from gpt2np import __version__
@@ -109,9 +128,10 @@ class GPT2NP(StepEngine):
         return __version__
 
     def __init__(self, folder: Path, threads: int) -> None:
-        from gpt2np.model import GPT2, last_token_indices
+        from gpt2np.model import GPT2
 
-        self.model, self.last_token_indices = GPT2.from_folder(folder), last_token_indices
+        self.model = GPT2.from_folder(folder)
+        self.logits_keyword = logits_keyword(self.model)
         self.model.processes = threads
 
     def begin(self, sequences: int) -> None:
@@ -119,9 +139,9 @@ class GPT2NP(StepEngine):
 
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
         self.fed = len(new[0])
-        one = len(rows) == 1
-        chosen = self.last_token_indices(new) if one else np.array(rows) % self.fed
-        logits = self.model.forward(new, self.caches, logits_indices=chosen)
+        starts = self.fed * np.arange(len(new))[:, None]  # of the packed sequences
+        indices: Any = {self.logits_keyword: (starts + np.array(rows) % self.fed).ravel()}
+        logits = self.model.forward(new, self.caches, **indices)
         return logits.reshape(len(new), len(rows), -1)
 
     def undo(self) -> None:
@@ -129,7 +149,19 @@ class GPT2NP(StepEngine):
             cache.truncate(cache.length - self.fed)
 
 
+def logits_keyword(model: Any) -> str:
+    """Return the parameter of `model.forward` that selects the tokens whose logits to compute.
+
+    It was called `rows` before it became `logits_indices`. The checkout of --old can be older;
+    apart from this name, both versions offer all that `GPT2NP` uses.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    return "logits_indices" if "logits_indices" in parameters else "rows"
+
+
 class Transformers(StepEngine):
+    """transformers, with its default attention (sdpa)."""
+
     package = "transformers"
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -167,8 +199,10 @@ class Transformers(StepEngine):
 
 
 class CTranslate2(Engine):
+    """CTranslate2, through its generate_batch."""
+
     package = "ctranslate2"
-    no_rows = "its interface gives no logits of several new tokens after a cache"
+    no_rows = "its API returns no logits of several new tokens after a cache"
 
     def __init__(self, folder: Path, threads: int) -> None:
         import ctranslate2
@@ -183,13 +217,13 @@ class CTranslate2(Engine):
     def generate(
         self, prompts: list[Ids], steps: int, first_done: Callable[[], None] = lambda: None
     ) -> Generated:
-        seen: list[float] = []
+        times: list[float] = []
 
-        def look(result: Any) -> bool:
-            if not seen:
+        def record_time(result: Any) -> bool:
+            if not times:
                 first_done()
-            if len(seen) <= result.step:
-                seen.append(time.perf_counter())
+            if len(times) <= result.step:
+                times.append(time.perf_counter())
             return False
 
         tokens = [[self.tokens[i] for i in ids] for ids in prompts]
@@ -197,12 +231,12 @@ class CTranslate2(Engine):
         results = self.generator.generate_batch(
             tokens,
             max_length=steps,
-            min_length=steps,  # so that no end of text ends it
+            min_length=steps,  # ignore the end of text
             include_prompt_in_result=False,
-            callback=look,
+            callback=record_time,
         )
         ids = [result.sequences_ids[0] for result in results]
-        return Generated(ids, seen[0] - start, seen[-1] - seen[0])
+        return Generated(ids, times[0] - start, times[-1] - times[0])
 
     def text_after(self, prompt: str) -> str:
         from tokenizers import Tokenizer
@@ -212,6 +246,8 @@ class CTranslate2(Engine):
 
 
 class OnnxRuntime(StepEngine):
+    """ONNX Runtime, on the graph that compare_models.py writes."""
+
     package = "onnxruntime"
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -222,8 +258,8 @@ class OnnxRuntime(StepEngine):
         path = str(folder / "onnx" / "model.onnx")
         self.session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
         self.value = onnxruntime.OrtValue.ortvalue_from_numpy
-        self.past_names = [put.name for put in self.session.get_inputs()[3:]]
-        self.present_names = [put.name for put in self.session.get_outputs()[1:]]
+        self.past_names = [node.name for node in self.session.get_inputs()[3:]]
+        self.present_names = [node.name for node in self.session.get_outputs()[1:]]
         _, self.heads, _, self.size = self.session.get_inputs()[3].shape
         self.folder = folder
 
@@ -236,7 +272,7 @@ class OnnxRuntime(StepEngine):
         self.fed = len(new[0])
         binding = self.session.io_binding()
         binding.bind_cpu_input("ids", np.array(new))
-        binding.bind_cpu_input("places", np.arange(self.length, self.length + self.fed))
+        binding.bind_cpu_input("positions", np.arange(self.length, self.length + self.fed))
         binding.bind_cpu_input("rows", np.array(rows))
         for name, value in zip(self.past_names, self.past, strict=True):
             binding.bind_ortvalue_input(name, value)
@@ -246,8 +282,8 @@ class OnnxRuntime(StepEngine):
         logits, *present = binding.get_outputs()
         self.before, self.past = self.past, present
         self.length += self.fed
-        found: Array = logits.numpy()
-        return found
+        array: Array = logits.numpy()
+        return array
 
     def undo(self) -> None:
         self.past = self.before
@@ -261,7 +297,7 @@ class OnnxRuntime(StepEngine):
 
 
 class LlamaCpp(StepEngine):
-    """As it comes, thus with keys and values in float16 and flash attention."""
+    """llama.cpp with its defaults: keys and values in float16, flash attention."""
 
     package = "llama_cpp_python"
 
@@ -293,19 +329,19 @@ class LlamaCpp(StepEngine):
         self.length = 0
 
     def set_cache(self, options: Any) -> None:
-        """Leave it as it is."""
+        """Set the type of the KV cache; here, keep the default."""
 
     def feed(self, new: list[Ids], rows: Sequence[int] = (-1,)) -> Array:
-        self.fed, wanted = len(new[0]), {row % len(new[0]) for row in rows}
+        self.fed, logits_indices = len(new[0]), {row % len(new[0]) for row in rows}
         batch = self.cpp.llama_batch_init(len(new) * self.fed, 0, 1)
-        places = [(s, n) for s in range(len(new)) for n in range(self.fed)]
-        for i, (s, n) in enumerate(places):
+        tokens = [(s, n) for s in range(len(new)) for n in range(self.fed)]
+        for i, (s, n) in enumerate(tokens):
             batch.token[i] = new[s][n]
             batch.pos[i] = self.length + n
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = s
-            batch.logits[i] = n in wanted
-        batch.n_tokens = len(places)
+            batch.logits[i] = n in logits_indices
+        batch.n_tokens = len(tokens)
         code = self.cpp.llama_decode(self.context, batch)
         self.cpp.llama_batch_free(batch)
         if code:
@@ -321,7 +357,7 @@ class LlamaCpp(StepEngine):
 
 
 class LlamaCppFloat32(LlamaCpp):
-    """With keys and values in float32, too, and without flash attention, which is slower then."""
+    """llama.cpp with a float32 KV cache, without flash attention, which is slower in float32."""
 
     def set_cache(self, options: Any) -> None:
         options.type_k = options.type_v = self.cpp.GGML_TYPE_F32
@@ -329,20 +365,20 @@ class LlamaCppFloat32(LlamaCpp):
 
 
 def first_token_of_llama(folder: Path, threads: int, prompt: str) -> str:
-    """Through its own Python class, which has the tokenizer."""
+    """Return the first new token from llama.cpp's Python class, which has a tokenizer."""
     from llama_cpp import Llama
 
     llama = Llama(
         str(folder / "model.gguf"), n_threads=threads, n_threads_batch=threads, verbose=False
     )
-    done: Any = llama(prompt, max_tokens=1, temperature=0)
-    return str(done["choices"][0]["text"])
+    completion: Any = llama(prompt, max_tokens=1, temperature=0)
+    return str(completion["choices"][0]["text"])
 
 
 class PlainNumPy(StepEngine):
-    """The textbook's formulas on the whole text for every token, as picoGPT does it.
+    """The textbook's formulas on the whole text for every token, as in picoGPT.
 
-    In float32 throughout, the logits for one row; so it is faster than picoGPT itself.
+    All arrays are float32, and only requested logits are computed, so it is faster than picoGPT.
     """
 
     package = "numpy"
@@ -395,7 +431,7 @@ class PlainNumPy(StepEngine):
         return np.asarray(x @ self.w[f"{name}.weight"] + self.w[f"{name}.bias"])
 
     def text_after(self, prompt: str) -> str:
-        from gpt2np import Tokenizer  # picoGPT has OpenAI's
+        from gpt2np import Tokenizer  # picoGPT uses OpenAI's
 
         tokenizer = Tokenizer.load(self.folder)
         return tokenizer.decode(self.generate([tokenizer.encode(prompt)], 1).ids[0])
@@ -410,16 +446,17 @@ ENGINES: dict[str, type[Engine]] = {
     "llama.cpp-float32": LlamaCppFloat32,
     "plain-numpy": PlainNumPy,
 }
+ALL_ENGINES: dict[str, type[Engine]] = {**ENGINES, OLD: GPT2NP}
 
 
 def random_ids(n: int, seed: int = 0) -> Ids:
-    """Ids of GPT-2's vocabulary, without the end of text."""
+    """Draw ids from GPT-2's vocabulary, without the end of text."""
     ids: Ids = np.random.default_rng(seed).integers(50256, size=n).tolist()
     return ids
 
 
 def measure_prefill(engine: Engine, tokens: int) -> dict[str, float]:
-    """Tokens/s from ids to the first new id, the median of at most three."""
+    """Measure prompt tokens/s up to the first new id: median of at most three runs."""
     seconds: list[float] = []
     while len(seconds) < 3 and sum(seconds) < 1.5:
         seconds.append(engine.generate([random_ids(tokens, len(seconds))], 1).first)
@@ -427,21 +464,21 @@ def measure_prefill(engine: Engine, tokens: int) -> dict[str, float]:
 
 
 def measure_decode(engine: Engine, context: int) -> dict[str, float]:
-    """New tokens/s, one sequence; half of the steps are before `context` tokens, half after."""
+    """Measure new tokens/s of one sequence; `context` is the middle of the measured steps."""
     steps = engine.steps
     done = engine.generate([random_ids(context - steps // 2)], steps + 1)
     return {"value": steps / done.rest}
 
 
 def measure_batch(engine: Engine, sequences: int) -> dict[str, float]:
-    """New tokens/s of all sequences together."""
+    """Measure new tokens/s of a batch, summed over the sequences."""
     prompts = [random_ids(BATCH_CONTEXT, seed) for seed in range(sequences)]
     done = engine.generate(prompts, engine.steps + 1)
     return {"value": engine.steps * sequences / done.rest}
 
 
 def measure_rows(engine: Engine, rows: int) -> dict[str, float]:
-    """Milliseconds for so many new tokens of one sequence in one call, with all their logits."""
+    """Measure milliseconds of one call with several new tokens of one sequence, all logits."""
     if not isinstance(engine, StepEngine) or engine.no_rows:
         raise Unsupported(engine.no_rows)
     engine.begin(1)
@@ -456,51 +493,48 @@ def measure_rows(engine: Engine, rows: int) -> dict[str, float]:
 
 
 def measure_memory(engine: Engine, context: int) -> dict[str, float]:
-    """The peak of this process in MiB: of all it did, and of decoding alone."""
-    whole: list[float] = []
+    """Measure the peak memory of this process in MiB: overall, and while decoding."""
+    before_decoding: list[float] = []
 
     def prompt_done() -> None:
-        whole.append(peak_memory())
+        before_decoding.append(peak_memory())
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
     engine.generate([random_ids(context - engine.steps)], engine.steps + 1, prompt_done)
-    return {"value": max(whole[0], peak_memory()), "decoding": peak_memory()}
+    return {"value": max(before_decoding[0], peak_memory()), "decoding": peak_memory()}
 
 
 def peak_memory() -> float:
-    """MiB, of what is resident, mapped files included; and what child processes have besides."""
+    """Return the peak resident memory in MiB, with mapped files and unshared child memory."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
     shares = sum(rollup(process, "Pss") for process in ("self", *children)) if children else 0.0
-    besides = max(0.0, shares - rollup("self", "Rss"))
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024 + besides
+    children_only = max(0.0, shares - rollup("self", "Rss"))
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024 + children_only
 
 
 def rollup(process: str, field: str) -> float:
-    """MiB; with "Pss" what two processes have in common counts half for each."""
+    """Return a field of smaps_rollup in MiB; "Pss" divides shared pages among the processes."""
     text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
     return int(text.split(f"\n{field}:")[1].split()[0]) / 1024
 
 
 def check(engine: Engine, reference: str) -> dict[str, Any]:
-    """Whether the greedy ids are transformers', and how far the first logits are from its."""
-    known = np.load(reference)
-    done = engine.generate(known["prompts"].tolist()[:1], known["ids"].shape[1])
-    answer: dict[str, Any] = {"equal": done.ids == known["ids"].tolist()[:1]}
-    try:
-        both = engine.generate(known["prompts"].tolist(), known["ids"].shape[1])
-        answer["equal"] &= both.ids == known["ids"].tolist()
-    except Unsupported:
-        pass
+    """Compare greedy ids, and the first logits, with those of transformers."""
+    expected = np.load(reference)
+    prompts, ids = expected["prompts"].tolist(), expected["ids"].tolist()
+    answer: dict[str, Any] = {"equal": engine.generate(prompts[:1], len(ids[0])).ids == ids[:1]}
+    with suppress(Unsupported):
+        answer["equal"] &= engine.generate(prompts, len(ids[0])).ids == ids
     if isinstance(engine, StepEngine):
         engine.begin(1)
-        logits = engine.feed(known["prompts"].tolist()[:1])[0, -1]
-        answer["difference"] = float(abs(logits - known["logits"][0]).max())
+        logits = engine.feed(prompts[:1])[0, -1]
+        answer["difference"] = float(abs(logits - expected["logits"][0]).max())
     return answer
 
 
 def measure_bandwidth(threads: int) -> dict[str, float]:
-    """GB/s of NumPy summing 1 GiB, a part on each thread; the best of five."""
+    """Measure GB/s of NumPy summing 1 GiB on several threads: best of five runs."""
     parts = np.array_split(np.ones(1 << 28, np.float32), threads)
     with ThreadPoolExecutor(threads) as pool:
         seconds = []
@@ -512,7 +546,7 @@ def measure_bandwidth(threads: int) -> dict[str, float]:
 
 
 def measure_peak(size: int) -> dict[str, float]:
-    """GFLOP/s of NumPy's product of two square float32 matrices; the best of five."""
+    """Measure GFLOP/s of NumPy multiplying two square float32 matrices: best of five runs."""
     a = np.random.default_rng(0).random((size, size), np.float32)
     out, seconds = np.empty_like(a), []
     for _ in range(5):
@@ -535,7 +569,7 @@ TASKS: dict[str, Callable[[Engine, Any], dict[str, Any]]] = {
 
 
 def serve(name: str, folder: Path, threads: int) -> None:
-    """Load, then answer one task after another until stdin ends. "machine" loads nothing."""
+    """Load an engine, then answer tasks until stdin ends; "machine" loads none."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -543,7 +577,7 @@ def serve(name: str, folder: Path, threads: int) -> None:
         print(json.dumps(message), file=answers, flush=True)
 
     try:
-        engine: Any = ENGINES[name](folder, threads) if name in ENGINES else None
+        engine: Any = None if name == "machine" else ALL_ENGINES[name](folder, threads)
     except ImportError as error:
         return answer({"failed": f"not installed: {error.name}"})
     except Exception as error:
@@ -561,7 +595,10 @@ def serve(name: str, folder: Path, threads: int) -> None:
 
 
 def print_first_token(name: str, folder: Path, threads: int, prompt: str) -> None:
-    """And end at once, so that only gpt2np's own command pays for an orderly end."""
+    """Print the first new token, and exit without cleaning up.
+
+    So only gpt2np, which runs as its own command, pays for an orderly exit.
+    """
     if name.startswith("llama.cpp"):
         text = first_token_of_llama(folder, threads, prompt)
     else:

@@ -1,8 +1,9 @@
-"""One GPT-2 with random weights in every file format that compare.py's engines read.
+"""Write a GPT-2 with random weights in every file format that compare.py's engines read.
 
-`make("gguf", folder, "small")` and so on; each part is made once, in a process of its own. The
-weights come from transformers' save_pretrained, the vocabulary from the test data where there is
-any. reference.npz holds what transformers makes of a few prompts: so must every engine.
+`make("gguf", folder, "small", vocabulary)` writes one part; compare.py calls it once per part, each
+time in a new process. The weights come from transformers' save_pretrained, the vocabulary from the
+test data, if there is any. reference.npz holds greedy ids and logits of transformers, with which
+compare.py checks every engine.
 """
 
 import json
@@ -23,12 +24,12 @@ SHAPES = {  # layers, heads, channels
 }
 CHECKED_TOKENS, CHECKED_STEPS = 48, 8
 SPREAD = 0.02
-MARGIN = 0.02  # of the best logit before the next: more than float16 keys and values change
+MARGIN = 0.02  # between the two best logits: a float16 KV cache changes logits by less
 VOCABULARY_FILES = ("vocab.json", "merges.txt")
 
 
 def make_weights(folder: Path, shape: str, vocabulary: Path | None) -> None:
-    """config.json, model.safetensors, the tokenizer's files and reference.npz."""
+    """Write config.json, model.safetensors, the tokenizer's files and reference.npz."""
     import torch
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
@@ -36,7 +37,7 @@ def make_weights(folder: Path, shape: str, vocabulary: Path | None) -> None:
     torch.manual_seed(0)
     config = GPT2Config(n_layer=layers, n_head=heads, n_embd=channels)
     model = GPT2LMHeadModel(config).train(False)
-    with torch.no_grad():  # biases and layer norms too, so that none hides behind a 0 or a 1
+    with torch.no_grad():  # also biases and layer norms: 0 and 1 would hide errors
         for parameter in model.parameters():
             parameter += SPREAD * torch.randn_like(parameter)
     model.save_pretrained(folder)
@@ -48,23 +49,23 @@ def make_weights(folder: Path, shape: str, vocabulary: Path | None) -> None:
 
 
 def write_reference(folder: Path, model: Any) -> None:
-    """Two prompts with clear choices, what transformers makes of them, and its first logits."""
+    """Write two prompts with unambiguous greedy ids, the ids, and the first logits."""
     prompts: list[list[int]] = []
-    found = []
+    answers = []
     for seed in range(1000):
         prompt = random_ids(CHECKED_TOKENS, seed)
         *answer, margin = greedy(model, prompt)
         if margin > MARGIN:
             prompts.append(prompt)
-            found.append(answer)
+            answers.append(answer)
         if len(prompts) == 2:
             break
-    ids, logits = zip(*found, strict=True)
+    ids, logits = zip(*answers, strict=True)
     np.savez(folder / "reference.npz", prompts=prompts, ids=ids, logits=logits)
 
 
 def greedy(model: Any, prompt: list[int]) -> tuple[list[int], NDArray[np.float32], float]:
-    """New ids, the logits of the first, and by how much the narrowest choice was won."""
+    """Return greedy ids, the logits of the first, and the smallest margin of a choice."""
     import torch
 
     ids, logits, margins = list(prompt), [], []
@@ -78,14 +79,14 @@ def greedy(model: Any, prompt: list[int]) -> tuple[list[int], NDArray[np.float32
 
 
 def make_ctranslate2(folder: Path) -> None:
-    """ctranslate2/, by its own converter."""
+    """Write ctranslate2/ with the converter of CTranslate2."""
     from ctranslate2.converters import TransformersConverter
 
     TransformersConverter(str(folder)).convert(str(folder / "ctranslate2"), force=True)
 
 
 def read_weights(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """The names without "transformer."."""
+    """Return name → array, names without "transformer."."""
     from safetensors.numpy import load_file
 
     weights = load_file(folder / "model.safetensors")
@@ -106,7 +107,7 @@ GGUF_NAMES = {
 
 
 def make_gguf(folder: Path) -> None:
-    """model.gguf: float32, matrices [out, in], the unembedding tied as in the checkpoint."""
+    """Write model.gguf: float32, matrices [out, in], the unembedding tied as in the checkpoint."""
     import gguf
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -121,11 +122,11 @@ def make_gguf(folder: Path) -> None:
     _add_gguf_vocabulary(writer, folder)
     for name, array in read_weights(folder).items():
         *front, part, kind = name.split(".") if name.startswith("h.") else ("", *name.split("."))
-        place, module = (
+        prefix, module = (
             (f"blk.{front[1]}.", ".".join([*front[2:], part])) if front[0] else ("", part)
         )
         transposed = array.T if ".c_" in name and array.ndim == 2 else array
-        writer.add_tensor(f"{place}{GGUF_NAMES[module]}.{kind}", np.ascontiguousarray(transposed))
+        writer.add_tensor(f"{prefix}{GGUF_NAMES[module]}.{kind}", np.ascontiguousarray(transposed))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -148,13 +149,14 @@ def _add_gguf_vocabulary(writer: Any, folder: Path) -> None:
 
 
 class OnnxGraph:
-    """The nodes and constants of an ONNX graph, added one after another."""
+    """Nodes and constants of an ONNX graph under construction."""
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
     def constant(self, name: str, array: NDArray[Any]) -> str:
+        """Add a constant; return its name."""
         from onnx import numpy_helper
 
         self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
@@ -163,7 +165,7 @@ class OnnxGraph:
     def add(
         self, operator: str, *inputs: str, outputs: str | list[str] = "", **options: Any
     ) -> str:
-        """The name of the new node's (first) output."""
+        """Add a node; return the name of its first output."""
         from onnx import helper
 
         names = [outputs] if isinstance(outputs, str) else outputs
@@ -173,9 +175,9 @@ class OnnxGraph:
 
 
 def make_onnx(folder: Path) -> None:
-    """onnx/model.onnx: GPT-2 with keys and values as inputs and outputs, weights in a file beside.
+    """Write onnx/model.onnx, with the KV cache as inputs and outputs, and weights in a second file.
 
-    The graph is written with ONNX's own operators, Attention (opset 23) for all heads at once.
+    The graph consists of standard ONNX operators, with one Attention (opset 23) per block.
     """
     import onnx
     from onnx import TensorProto, helper
@@ -185,10 +187,10 @@ def make_onnx(folder: Path) -> None:
     caches = _add_onnx_layers(graph, config, {n: graph.constant(n, w) for n, w in weights.items()})
     unembedding = graph.constant("unembedding", weights["wte.weight"].T)
     graph.add("MatMul", "final", unembedding, outputs="logits")
-    whole = TensorProto.INT64
-    ids = helper.make_tensor_value_info("ids", whole, ["S", "n"])
-    places = helper.make_tensor_value_info("places", whole, ["n"])
-    rows = helper.make_tensor_value_info("rows", whole, ["r"])
+    int64 = TensorProto.INT64
+    ids = helper.make_tensor_value_info("ids", int64, ["S", "n"])
+    positions = helper.make_tensor_value_info("positions", int64, ["n"])
+    rows = helper.make_tensor_value_info("rows", int64, ["r"])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["S", "r", "V"])
     heads, size = config["n_head"], config["n_embd"] // config["n_head"]
 
@@ -197,17 +199,19 @@ def make_onnx(folder: Path) -> None:
 
     past = [cache(f"past_{name}", "T") for name in caches]
     present = [cache(f"present_{name}", "U") for name in caches]
-    made = helper.make_graph(
-        graph.nodes, "gpt2", [ids, places, rows, *past], [logits, *present], graph.constants
+    onnx_graph = helper.make_graph(
+        graph.nodes, "gpt2", [ids, positions, rows, *past], [logits, *present], graph.constants
     )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    model = helper.make_model(
+        onnx_graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10
+    )
     (folder / "onnx").mkdir(exist_ok=True)
     path = folder / "onnx" / "model.onnx"
     onnx.save(model, path, save_as_external_data=True, location="model.data")
 
 
 def _add_onnx_layers(graph: OnnxGraph, config: dict[str, Any], w: dict[str, str]) -> list[str]:
-    """From "ids" to "final"; returns the names of the caches."""
+    """Add the nodes from "ids" to "final"; return the names of the caches."""
     channels, epsilon = config["n_embd"], config["layer_norm_epsilon"]
     split = graph.constant("split", np.array([channels] * 3))
     caches = []
@@ -220,7 +224,7 @@ def _add_onnx_layers(graph: OnnxGraph, config: dict[str, Any], w: dict[str, str]
         return graph.add("Add", graph.add("MatMul", x, w[f"{name}.weight"]), w[f"{name}.bias"])
 
     tokens = graph.add("Gather", w["wte.weight"], "ids")
-    x = graph.add("Add", tokens, graph.add("Gather", w["wpe.weight"], "places"))
+    x = graph.add("Add", tokens, graph.add("Gather", w["wpe.weight"], "positions"))
     for layer in range(config["n_layer"]):
         h, key, value = f"h.{layer}", f"key_{layer}", f"value_{layer}"
         caches += [key, value]
@@ -240,8 +244,8 @@ def _add_onnx_layers(graph: OnnxGraph, config: dict[str, Any], w: dict[str, str]
         wide = linear(norm(x, f"{h}.ln_2"), f"{h}.mlp.c_fc")
         wide = graph.add("Gelu", wide, approximate="tanh")
         x = graph.add("Add", x, linear(wide, f"{h}.mlp.c_proj"))
-    chosen = graph.add("Gather", x, "rows", axis=1)
-    graph.add("Identity", norm(chosen, "ln_f"), outputs="final")
+    selected = graph.add("Gather", x, "rows", axis=1)
+    graph.add("Identity", norm(selected, "ln_f"), outputs="final")
     return caches
 
 
@@ -253,12 +257,12 @@ PARTS: dict[str, Callable[[Path], None]] = {
 
 
 def is_made(part: str, folder: Path) -> bool:
-    """Whether it was made to its end before."""
+    """Tell whether a part was completely written before."""
     return (folder / f".{part}.made").exists()
 
 
 def make(part: str, folder: Path, shape: str, vocabulary: Path | None) -> None:
-    """Make "weights", or one of PARTS from them."""
+    """Write "weights", or one of PARTS made from the weights."""
     folder.mkdir(parents=True, exist_ok=True)
     if part == "weights":
         make_weights(folder, shape, vocabulary)

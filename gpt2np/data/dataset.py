@@ -153,24 +153,9 @@ def encode_dataset(
             on_resume(writer.position.done)
         elif log.restarted:
             on_restart()
-        batches = read_batches(
-            files,
-            tokenizer,
-            field=options.field,
-            skip_errors=options.skip_errors,
-            start=(writer.position.files, writer.position.batches),
-        )
-        encoder = BatchEncoder(tokenizer)
-        try:
-            for batch, encoded in map_in_order(encoder, batches, options.processes):
-                writer.write(batch, encoded)
-                on_progress(writer.position.done)
-        except BrokenExecutor as error:
-            raise GPT2NPError(
-                "a worker process died, perhaps out of memory; try fewer processes"
-            ) from error
+        _encode_batches(writer, files, tokenizer, options, on_progress)
         log.close()
-        dataset = _finish(log, out, encoder.dtype, options.combine)
+        dataset = _finish(log, out, BatchEncoder(tokenizer).dtype, options.combine)
         log.remove()
     return dataset
 
@@ -213,6 +198,31 @@ class _Writer:
         if time.monotonic() >= self._saved_at + _SAVE_INTERVAL_S:
             self._log.save(self.position)
             self._saved_at = time.monotonic()
+
+
+def _encode_batches(
+    writer: _Writer,
+    files: Sequence[Path],
+    tokenizer: Encoder,
+    options: DatasetOptions,
+    on_progress: Callable[[int], object],
+) -> None:
+    """Encode and write the batches after the writer's position."""
+    batches = read_batches(
+        files,
+        tokenizer,
+        field=options.field,
+        skip_errors=options.skip_errors,
+        start=(writer.position.files, writer.position.batches),
+    )
+    try:
+        for batch, encoded in map_in_order(BatchEncoder(tokenizer), batches, options.processes):
+            writer.write(batch, encoded)
+            on_progress(writer.position.done)
+    except BrokenExecutor as error:
+        raise GPT2NPError(
+            "a worker process died, perhaps out of memory; try fewer processes"
+        ) from error
 
 
 def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Dataset:

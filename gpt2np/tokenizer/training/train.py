@@ -196,7 +196,6 @@ def train(
     if outside.any():
         symbols, weights = symbols[symbols != _OUTSIDE], weights[symbols != _OUTSIDE]
     del codes, ends
-
     max_length = options.max_token_length or _UNLIMITED
     limits = MergeLimits(options.vocab_size, options.min_frequency, max_length)
     pieces = PieceArray(symbols, weights, limits, len(tokens))

@@ -1,4 +1,4 @@
-"""Datasets: what is in them, checked against peers; and that an interruption leaves no trace."""
+"""Datasets equal those of other programs, and an interruption leaves no trace."""
 
 import gzip
 import json
@@ -120,7 +120,7 @@ class TestContent:
     def test_its_own_npz_passes_through(self, corpus, tmp_path, tokenizer):
         encode(corpus, tmp_path / "x.npz", tokenizer, combine=30)
         dates = {entry.date_time[:3] for entry in zipfile.ZipFile(tmp_path / "x.npz").infolist()}
-        assert dates == {(1980, 1, 1)}  # none of today: the same content is the same file
+        assert dates == {(1980, 1, 1)}  # fixed, so that equal content makes equal files
         encode(tmp_path / "x.npz", tmp_path / "y.npz", tokenizer)
         assert (tmp_path / "x.npz").read_bytes() == (tmp_path / "y.npz").read_bytes()
 
@@ -174,14 +174,14 @@ class TestChunkBounds:
         documents=st.lists(
             st.tuples(
                 st.lists(st.integers(1, 30), min_size=1, max_size=3),  # characters of its parts
-                st.booleans(),  # whether it is a chunk by itself
+                st.booleans(),  # whether it is an array of its own
             ),
             min_size=1,
         ),
         combine=st.integers(1, 60),
     )
     def test_as_encode_py_of_gpt2_training(self, documents, combine):
-        """Its rule: gather texts and separators; when there are enough characters, encode them."""
+        """Reference: join texts and separators until there are enough characters."""
         rows, chunks, raw = [], [], ""
         for lengths, alone in documents:
             if alone:
@@ -206,7 +206,7 @@ class TestChunkBounds:
 
 
 class Interrupted(BaseException):
-    """Stands for the end of the process: nothing catches it."""
+    """Simulates the death of the process; no handler catches it."""
 
 
 class TestResuming:
@@ -230,7 +230,7 @@ class TestResuming:
         return calls[-1]
 
     def resume(self, corpus, out, tokenizer, **options):
-        """Where it went on, or "anew", and how many steps it took."""
+        """Return where the run resumed (or "anew"), and its number of steps."""
         resumed, steps = [], []
         callbacks = {
             "on_resume": resumed.append,
@@ -299,7 +299,7 @@ class TestResuming:
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
     def test_over_a_damaged_file(self, corpus, tmp_path, tokenizer):
-        """It is taken back after several of its batches were saved, and later files follow."""
+        """A damaged file is rolled back after several of its batches were saved."""
         whole = tmp_path / "whole.bin"
         _, fewer_steps = self.resume(corpus, whole, tokenizer)
         write(corpus / "bad.txt", b"many good words " * 50 + b"\xff")
@@ -322,7 +322,7 @@ class TestResuming:
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
     def test_a_checkpoint_in_what_was_taken_back_is_forgotten(self, tmp_path):
-        """Else the file's later content would pass for what was saved then."""
+        """Otherwise later content would be taken for the content saved at that point."""
         task = ["digest"] * 3
         with AppendLog(tmp_path / "x", ("ids",)) as log:
             log.resume(task)

@@ -1,4 +1,4 @@
-"""Ids against tiktoken and tokenizers (Rust), live, with GPT-2's own vocabulary."""
+"""Ids equal those of tiktoken and tokenizers (Rust), live, with GPT-2's vocabulary."""
 
 import json
 import random
@@ -57,7 +57,7 @@ def all_texts(data):
 
 
 def check_spans(spans, text):
-    """Each token's bytes are where its span says, and the spans leave out nothing."""
+    """Check that each span has the bytes of its token, and that the spans cover the text."""
     data = text.encode()
     assert [span.byte_start for span in spans[1:]] == [span.byte_end for span in spans[:-1]]
     if spans:
@@ -65,7 +65,7 @@ def check_spans(spans, text):
 
 
 def check_offsets(ours, text, expected):
-    """Ids and offsets are those of `expected`, the Encoding of tokenizers."""
+    """Check ids and offsets against `expected`, an Encoding of tokenizers."""
     spans = ours.offsets(text, disallowed_special=())
     assert [span.id for span in spans] == expected.ids, ascii(text[:100])
     assert [(span.start, span.end) for span in spans] == expected.offsets, ascii(text[:100])
@@ -74,7 +74,7 @@ def check_offsets(ours, text, expected):
 
 @pytest.mark.parametrize("most", [30_000, pytest.param(None, marks=pytest.mark.slow)])
 def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show, most):
-    """Ids of the whole texts; offsets of so many characters of the longest, unless it is slow."""
+    """Compare ids of whole texts; without `-m slow`, offsets of the longest text's start only."""
     texts = tokens = 0
     for name, text in all_texts(data):
         ids = ours.encode(text, disallowed_special=())
@@ -89,7 +89,7 @@ def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show, most):
 
 @pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.slow)])
 def test_all_the_stories(data, ours, tiktoken_gpt2, rust_gpt2, show, step):
-    """Ids of all of them; offsets of each twentieth, or with `-m slow` of all."""
+    """Compare the ids of all stories, and the offsets of every twentieth (`-m slow`: of all)."""
     stories = (data / "stories/train.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     tokens = 0
     for text in stories:
@@ -106,7 +106,7 @@ def test_all_the_stories(data, ours, tiktoken_gpt2, rust_gpt2, show, step):
 
 
 def strange(rng):
-    """A short text over all of Unicode, or of what is most easily cut wrongly."""
+    """Return a short text of random Unicode, or of characters that are easily split wrongly."""
     kind, length = rng.random(), rng.randrange(20)
     if kind < 0.5:
         return any_characters(rng, length)

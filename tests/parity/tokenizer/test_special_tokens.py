@@ -1,4 +1,4 @@
-"""The small files beside a vocabulary: what `transformers` makes of a folder, or a refusal."""
+"""Special tokens files: the same added tokens as in `transformers`, or a refusal."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What the tokenizer does beside ids: batches, arrays, offsets, steps, threads, files."""
+"""The API of Tokenizer beyond ids: batches, arrays, offsets, merges, threads, files."""
 
 import pickle
 import threading

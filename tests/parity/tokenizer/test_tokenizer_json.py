@@ -62,7 +62,7 @@ def texts(data):
 
 
 def train(kind, texts):
-    """A tokenizer of that kind, with 1,500 tokens, that `tokenizers` has trained."""
+    """Train a tokenizer of 1,500 tokens with `tokenizers`."""
     characters = kind.startswith("characters")
     rust = Rust(models.BPE(unk_token="<unk>" if characters else None))
     rust.pre_tokenizer = PRE_TOKENIZERS[kind]
@@ -81,7 +81,7 @@ def train(kind, texts):
 
 
 def strange(rng):
-    """A short text of the kind that finds faults."""
+    """Return a short text of characters that are likely to reveal faults."""
     kind, length = rng.random(), rng.randrange(25)
     if kind < 0.3:
         return any_characters(rng, length)
@@ -128,7 +128,7 @@ def test_saved_and_read_again_by_both(kind, texts, tmp_path):
 
 @pytest.mark.parametrize("special", [True, False])
 def test_added_tokens(special, texts, tmp_path):
-    """Every combination of the flags, beside words, white space, signs and each other."""
+    """Test every combination of flags, next to words, white space and punctuation."""
     rng = random.Random(0)
     for number in range(16):
         flags = {flag: bool(number >> bit & 1) for bit, flag in enumerate(FLAGS)}
@@ -162,7 +162,7 @@ def test_added_tokens(special, texts, tmp_path):
 
 
 def test_ignore_merges(texts, tmp_path):
-    """Some tokens are not to be had by merging: then a piece that is one is only found whole."""
+    """A token that no merges produce is found only as a whole piece (ignore_merges)."""
     rust = train("llama 3", texts)
     content = json.loads(rust.to_str())
     content["model"]["vocab"] |= {"Ġzyxwv": 1500, "qjx": 1501}
@@ -246,7 +246,7 @@ def test_what_is_not_done_is_refused_by_name(change, message, texts, tmp_path):
 
 
 class TestGPT2sOwn:
-    """A tokenizer.json with GPT-2's merges is read faster, unless there is more in it."""
+    """GPT-2's merges take a faster path, unless the file has more than those."""
 
     @pytest.fixture
     def content(self, gpt2_vocabulary, tmp_path):

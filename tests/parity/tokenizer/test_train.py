@@ -34,7 +34,7 @@ OTHER_PATTERN = r"\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+"  # leaves white space be
 
 
 def reference(documents, options):
-    """(tokens by id, merges by rank) of `tokenizers`."""
+    """Return (tokens by id, merges by rank) of `tokenizers`."""
     in_bytes = options.alphabet == "bytes"
     steps = []
     if options.pattern == GPT2_PATTERN and in_bytes:
@@ -114,8 +114,7 @@ class TestParity:
 
     @pytest.mark.parametrize("limit", [1, 20, 100])
     def test_limit_alphabet(self, stories, limit):
-        """Where no two characters are equally frequent at the limit: `tokenizers` leaves those to
-        chance."""
+        """The limit avoids equally frequent characters, which `tokenizers` orders by chance."""
         text = "".join(stories[:30])
         by_count = Counter(text).most_common()
         while limit < len(by_count) and by_count[limit - 1][1] == by_count[limit][1]:
@@ -175,7 +174,7 @@ class TestSmallCorpora:
     @settings(deadline=None, max_examples=200)
     @given(documents=SMALL_TEXTS, options=SMALL_OPTIONS)
     def test_tokens_per_piece(self, documents, options):
-        """As many as the finished tokenizer makes of the piece."""
+        """The count of a piece equals that of the trained tokenizer."""
         trained = train(documents, options)
         tokenizer = Ours(replace(trained.vocabulary, patterns=()))
         for piece, tokens in trained.piece_tokens.items():
@@ -227,7 +226,7 @@ class TestSpecialTokens:
         assert set(trained.piece_counts) == {"ab"}
 
     def test_one_that_a_merge_would_spell_has_one_id(self):
-        """A text can't hold it, but its bytes' stand-in characters can."""
+        """No text contains such a token, but the byte alphabet can spell it."""
         trained = assert_equal([" ab ab"], TrainingOptions(vocab_size=300, special_tokens=("Ġab",)))
         assert trained.merges == [("a", "b"), ("Ġ", "ab")]
         assert trained.tokens[0] == "Ġab" and len(trained.tokens) == 258

@@ -1,4 +1,4 @@
-"""Growing files belong to one process at a time, and to nobody once it is killed."""
+"""One process at a time uses an AppendLog, and a killed process releases it."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ def test_one_process_at_a_time(tmp_path):
         told = pytest.raises(GPT2NPError, match=r"another process is writing .*x\.partial")
         with told, AppendLog(folder, ("ids",)) as log:
             log.resume(["digest"])
-        assert (folder / "ids").exists()  # though there is no checkpoint in it yet
+        assert (folder / "ids").exists()  # even without a resume point
     holder.kill()
     holder.communicate()
     with AppendLog(folder, ("ids",)) as log:

@@ -1,4 +1,4 @@
-"""Documents of a corpus: every kind of file, blocks of long documents, and what is damaged."""
+"""Reading a corpus: every kind of file, parts of long documents, and damaged files."""
 
 import gzip
 import json

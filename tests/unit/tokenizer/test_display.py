@@ -1,4 +1,4 @@
-"""What of tokens can be seen, and how wide it is."""
+"""Escaped tokens, display widths, and tables of tokens and merges."""
 
 import re
 

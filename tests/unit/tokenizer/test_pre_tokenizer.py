@@ -42,7 +42,7 @@ def test_the_pieces_are_those_of_the_pattern(pattern, size, text):
 
 
 def test_ordinary_text_is_cut_at_every_space():
-    """Otherwise the tests above could pass without any cut."""
+    """Guards the tests above, which would pass without any split."""
     assert module.split_words("It is,  so\nfar", at_newlines=True) == [
         "\x02It",
         "is,\x01\x01so",
@@ -53,7 +53,7 @@ def test_ordinary_text_is_cut_at_every_space():
 
 
 def test_gpt2s_pattern_in_ascii():
-    """ASCII texts are cut by the standard library's `re`, others by `regex`: alike."""
+    """The pattern of `re` for ASCII text equals that of `regex`."""
     rng = random.Random(0)
     characters = [chr(code) for code in range(128)] + list(" \n'stremdl") * 5
     find = regex.compile(GPT2_PATTERN).findall

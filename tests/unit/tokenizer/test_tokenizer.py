@@ -1,4 +1,4 @@
-"""Special tokens, decoding piece by piece, merging, and damaged files."""
+"""Special tokens, streaming decoder, merging, and damaged files."""
 
 import json
 import random
@@ -96,7 +96,7 @@ class TestMerge:
 
     @pytest.mark.parametrize("merge", [_merge_by_scanning, _merge_by_heap])
     def test_short_and_long_against_the_definition(self, merge):
-        """Look for the best pair, merge it, begin again: `merge_steps` does nothing else."""
+        """`merge_steps` is the definition: find the best pair, merge it, start again."""
         rng = random.Random(0)
         for _ in range(300):
             ranks = any_ranks(rng)
@@ -111,7 +111,7 @@ class TestMerge:
 
 
 def any_ranks(rng):
-    """Merges as no trainer would learn them: in any order, also a token before its parts."""
+    """Return merges in random order, even a token before its parts, as no trainer would."""
     tokens = ["a", "b", "c"]
     pairs = []
     for _ in range(rng.randrange(1, 30)):
@@ -237,7 +237,7 @@ class TestFiles:
 
 
 class TestOpenAIsFiles:
-    """They are known by their checksum, and not read as others are: to the same effect."""
+    """Files known by their checksum take a faster path, with the same result."""
 
     @pytest.fixture(scope="class")
     def known(self, gpt2_vocabulary):
