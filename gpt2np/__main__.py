@@ -1,4 +1,4 @@
-"""`python -m gpt2np` and the console script `gpt2np`."""
+"""Entry point of `python -m gpt2np` and of the console script `gpt2np`."""
 
 import gc
 import os
@@ -9,19 +9,19 @@ import warnings
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    # Until a command has something to lose, Ctrl-C ends it at once: an exception in the middle of
-    # an import could come out as another one, with a traceback.
+    # Until a command installs its own handler, Ctrl-C exits at once: a KeyboardInterrupt during
+    # an import could surface as another exception, with a traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from gpt2np.cli.main import run
-    from gpt2np.cli.streams import warn
+    from gpt2np.cli.output import print_warning
 
-    warnings.showwarning = warn
+    warnings.showwarning = print_warning
     try:
         return run(sys.argv[1:])
     except KeyboardInterrupt:
         return 130
     finally:
-        gc.freeze()  # else Python looks through a vocabulary for garbage before it ends
+        gc.freeze()  # otherwise the interpreter scans the vocabulary for garbage at exit
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Talking with a model: chat templates, the conversation, and what can be done with it."""
+"""Conversations with a model: chat templates, message history and slash commands."""
 
 from gpt2np.chat.conversation import Conversation, Exchange
 from gpt2np.chat.session import ChatSession

@@ -1,4 +1,4 @@
-"""What a line that begins with / does."""
+"""Chat input: messages of one or several lines, and slash commands such as /set."""
 
 from __future__ import annotations
 
@@ -10,55 +10,136 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpt2np.chat.conversation import read_conversation
-from gpt2np.chat.session import NO_OPTIONS
+from gpt2np.chat.session import UNSUPPORTED_OPTIONS
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.chat.session import ChatSession
+
+FENCE = '"""'
+
+ReadLine = Callable[[bool], str | None]
+"""Returns a line without its newline, or None at the end of the input.
+
+The argument tells whether the line continues a message.
+"""
+
+
+class ChatInput(NamedTuple):
+    """A message, or a slash command with its /."""
+
+    text: str
+    is_command: bool = False
+
+
+def read_input(read_line: ReadLine) -> ChatInput | None:
+    """Read the next message or command; None at the end of the input.
+
+    A line that starts with / is a command; // starts a message with one /. A backslash at the end
+    of a line continues the message in the next line. A message between two fences may have any
+    number of lines. The end of the input ends a message, too.
+    """
+    line = read_line(False)
+    if line is None:
+        return None
+    if line.startswith("/") and not line.startswith("//"):
+        return ChatInput(line, is_command=True)
+    if line.lstrip().startswith(FENCE):
+        return ChatInput(_read_fenced(line.lstrip().removeprefix(FENCE), read_line))
+    return ChatInput(_read_continued(line[1:] if line.startswith("//") else line, read_line))
+
+
+def _read_continued(line: str, read_line: ReadLine) -> str:
+    lines = [line]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        next_line = read_line(True)
+        if next_line is None:
+            break
+        lines.append(next_line)
+    return "\n".join(lines)
+
+
+def _read_fenced(line: str | None, read_line: ReadLine) -> str:
+    lines: list[str] = []
+    fence = ""
+    while line is not None and not fence:
+        text, fence, _ = line.partition(FENCE)
+        lines.append(text)
+        line = None if fence else read_line(True)
+    # A line with nothing but a fence is not part of the message.
+    first = 0 if lines[0] else 1
+    last = len(lines) - 1 if fence and not lines[-1] else len(lines)
+    return "\n".join(lines[first:last])
+
 
 QUIT = "quit"
 RETRY = "retry"
 
 
 class Command(NamedTuple):
-    """A command: what follows its name, what it does in words, and the function.
+    """A slash command.
 
-    The function takes the session and what follows the name, and returns what to tell the user; or
-    it is QUIT or RETRY, which are up to who reads the lines.
+    Attributes:
+        arguments: placeholders, for /help.
+        help: a description, for /help.
+        function: takes the session and the text after the command's name, and returns a message
+            for the user. QUIT and RETRY are left to the caller of `run_command`.
     """
 
     arguments: str
-    meaning: str
+    help: str
     function: Callable[[ChatSession, str], str] | str
 
 
-def _set(session: ChatSession, rest: str) -> str:
-    name, _, text = rest.partition(" ")
+def run_command(session: ChatSession, line: str) -> str:
+    """Run a slash command such as "/set temperature 0.7".
+
+    Returns a message for the user, or QUIT or RETRY, which the caller carries out.
+
+    Raises:
+        InvalidArgumentError: an unknown command, invalid arguments, or a file error.
+    """
+    name, _, text = line.removeprefix("/").partition(" ")
+    name = _ALIASES.get(name, name)
+    if name not in COMMANDS:
+        raise InvalidArgumentError(
+            f"unknown command /{name}; /help lists the commands, //{name} sends the text /{name}"
+        )
+    function = COMMANDS[name].function
+    try:
+        return function if isinstance(function, str) else function(session, text.strip())
+    except OSError as error:
+        raise InvalidArgumentError(f"/{name} {text}: {error.strerror}") from error
+
+
+def _set(session: ChatSession, text: str) -> str:
+    name, _, value_text = text.partition(" ")
     name = name.replace("-", "_")
     if not name:
-        return _show_options(session)
-    known = {each.name for each in fields(session.lm.defaults)} - {*NO_OPTIONS}
-    if name not in known:
+        return _list_options(session)
+    names = {field.name for field in fields(session.lm.defaults)} - {*UNSUPPORTED_OPTIONS}
+    if name not in names:
         raise InvalidArgumentError(
-            f"there is no option {name}; there are {', '.join(sorted(known))}"
+            f"unknown option {name}; the options are {', '.join(sorted(names))}"
         )
-    if not text.strip():
+    if not value_text.strip():
         raise InvalidArgumentError(f"/set {name} needs a value, as in /set temperature 0.7")
-    value = _value(text.strip())
+    value = _parse_value(value_text.strip())
     if name == "seed":
-        session.chosen({"seed": value})  # raises if it is none
+        session.resolve_options({"seed": value})  # raises an error for an invalid seed
         session.seed = session.seed if value is None else value
         return f"seed: {session.seed}"
-    changed = {**session.options, name: value}
+    options = {**session.options, name: value}
     if value is None:
-        del changed[name]
-    chosen = session.chosen(changed)
-    session.options = changed
-    return f"{name}: {getattr(chosen, name) if value is None else value}"
+        del options[name]
+    resolved = session.resolve_options(options)
+    session.options = options
+    return f"{name}: {getattr(resolved, name) if value is None else value}"
 
 
-def _value(text: str) -> Any:
-    """A number, a list, a text in quotes, true, false, none; or else the text itself."""
+def _parse_value(text: str) -> Any:
+    """Parse "none" or a JSON value; any other text is a string."""
     if text.lower() == "none":
         return None
     try:
@@ -67,44 +148,48 @@ def _value(text: str) -> Any:
         return text
 
 
-def _show_options(session: ChatSession) -> str:
-    options = session.chosen(session.options)
-    names = [each.name for each in fields(options) if each.name not in (*NO_OPTIONS, "seed")]
-    shown = [f"{name}: {getattr(options, name)}" for name in names]
-    return "\n".join([*shown, f"seed: {session.seed} (of the next answer)"])
+def _list_options(session: ChatSession) -> str:
+    options = session.resolve_options(session.options)
+    excluded = (*UNSUPPORTED_OPTIONS, "seed")
+    names = [field.name for field in fields(options) if field.name not in excluded]
+    lines = [f"{name}: {getattr(options, name)}" for name in names]
+    return "\n".join([*lines, f"seed: {session.seed} (next answer)"])
 
 
-def _show(session: ChatSession, rest: str) -> str:
+def _show(session: ChatSession, text: str) -> str:
     context = session.lm.model.config.n_positions
-    kind = session.template.origin if session.template else "none, a model that continues texts"
+    template = session.template.origin if session.template else "none (base model)"
     return (
-        f"model: {session.lm.name}\nchat template: {kind}\n"
+        f"model: {session.lm.name}\nchat template: {template}\n"
         f"exchanges: {len(session.conversation.exchanges)}\n"
-        f"tokens: {session.known} of {context} computed"
+        f"tokens: {session.n_cached} of {context} in the KV cache"
     )
 
 
-def _system(session: ChatSession, rest: str) -> str:
+def _system(session: ChatSession, text: str) -> str:
     if session.template is None:
-        raise InvalidArgumentError(f"{session.lm.name} has no chat template, so no system message")
-    session.conversation.system = rest or None
-    return "system message set" if rest else "no system message"
+        raise InvalidArgumentError(
+            f"{session.lm.name} has no chat template; a system message needs one"
+        )
+    session.conversation.system = text or None
+    return "system message set" if text else "system message removed"
 
 
-def _undo(session: ChatSession, rest: str) -> str:
+def _undo(session: ChatSession, text: str) -> str:
     if not session.conversation.exchanges:
-        raise InvalidArgumentError("nothing has been said yet")
-    said = session.conversation.exchanges.pop().said
-    return f"taken back: {said if len(said) < 60 else said[:57] + '...'}"
+        raise InvalidArgumentError("the conversation is empty")
+    message = session.conversation.exchanges.pop().message
+    return f"removed: {message if len(message) < 60 else message[:57] + '...'}"
 
 
-def _clear(session: ChatSession, rest: str) -> str:
+def _clear(session: ChatSession, text: str) -> str:
     session.conversation.exchanges.clear()
-    return "all forgotten" + (" but the system message" if session.conversation.system else "")
+    kept = "; the system message is kept" if session.conversation.system else ""
+    return f"conversation cleared{kept}"
 
 
-def _save(session: ChatSession, rest: str) -> str:
-    path = _path(rest, "/save")
+def _save(session: ChatSession, text: str) -> str:
+    path = _parse_path(text, "/save")
     if path.exists() and path not in session.files:
         raise InvalidArgumentError(f"{path} exists already; choose another name, or remove it")
     count = session.conversation.save(path)
@@ -112,63 +197,43 @@ def _save(session: ChatSession, rest: str) -> str:
     return f"{count} messages in {path}"
 
 
-def _load(session: ChatSession, rest: str) -> str:
-    path = _path(rest, "/load")
+def _load(session: ChatSession, text: str) -> str:
+    path = _parse_path(text, "/load")
     conversation = read_conversation(path)
-    session.check(conversation)
+    session.check_special_tokens(conversation)
     session.conversation = conversation
     session.files.add(path)
     return f"{len(session.conversation.messages())} messages from {path}"
 
 
-def _path(rest: str, name: str) -> Path:
-    if not rest:
-        raise InvalidArgumentError(f"{name} needs the name of a file")
-    return Path(os.path.expanduser(rest))  # noqa: PTH111 (Path's raises for an unknown user)
+def _parse_path(text: str, command: str) -> Path:
+    if not text:
+        raise InvalidArgumentError(f"{command} needs a file name")
+    return Path(os.path.expanduser(text))  # noqa: PTH111 (Path.expanduser fails on unknown users)
 
 
-def _help(session: ChatSession, rest: str) -> str:
-    lines = [f"{f'/{name} {each.arguments}':22}{each.meaning}" for name, each in COMMANDS.items()]
+def _help(session: ChatSession, text: str) -> str:
+    lines = [f"{f'/{name} {c.arguments}':22}{c.help}" for name, c in COMMANDS.items()]
     return "\n".join(
         [
             *lines,
-            'A \\ at a line\'s end goes on in the next line, and so does all between two """.',
-            "//text says /text. Ctrl-C stops an answer, Ctrl-D ends the program.",
+            'End a line with \\ or put """ around the text to write several lines.',
+            "Start a line with // to send a message that starts with /.",
+            "Press Ctrl-C to stop an answer, Ctrl-D to exit.",
         ]
     )
 
 
 COMMANDS = {
-    "set": Command("NAME VALUE", "an option, as in /set top_k 5, or none; alone, show all", _set),
-    "show": Command("", "the model and how much has been said", _show),
-    "system": Command("TEXT", "what the model is told beforehand; alone, nothing", _system),
-    "retry": Command("", "another answer to the last text", RETRY),
-    "undo": Command("", "take back the last text and its answer", _undo),
-    "clear": Command("", "begin anew", _clear),
-    "save": Command("FILE", "write the conversation to a JSON file", _save),
-    "load": Command("FILE", "go on with a conversation from such a file", _load),
-    "help": Command("", "this list; also /?", _help),
-    "quit": Command("", "end; also /exit, /bye", QUIT),
+    "set": Command("[NAME VALUE]", "Set an option (none: reset), or list all options", _set),
+    "show": Command("", "Show the model and the size of the conversation", _show),
+    "system": Command("[TEXT]", "Set or remove the system message", _system),
+    "retry": Command("", "Generate another answer to the last message", RETRY),
+    "undo": Command("", "Remove the last message and its answer", _undo),
+    "clear": Command("", "Remove all messages and answers", _clear),
+    "save": Command("FILE", "Save the conversation to a JSON file", _save),
+    "load": Command("FILE", "Load a saved conversation", _load),
+    "help": Command("", "Show this list (also /?)", _help),
+    "quit": Command("", "Exit (also /exit, /bye)", QUIT),
 }
-_ALSO = {"?": "help", "exit": "quit", "bye": "quit", "regenerate": "retry", "reset": "clear"}
-
-
-def command(session: ChatSession, line: str) -> str:
-    """Do what a line such as "/set temperature 0.7" says.
-
-    Returns what to tell the user, or QUIT or RETRY for the caller to do.
-
-    Raises:
-        InvalidArgumentError: there is no such command, or it can't be done.
-    """
-    name, _, rest = line.removeprefix("/").partition(" ")
-    name = _ALSO.get(name, name)
-    if name not in COMMANDS:
-        raise InvalidArgumentError(
-            f"there is no command /{name}; /help lists them, //{name} says it"
-        )
-    function = COMMANDS[name].function
-    try:
-        return function if isinstance(function, str) else function(session, rest.strip())
-    except OSError as error:
-        raise InvalidArgumentError(f"/{name} {rest}: {error.strerror}") from error
+_ALIASES = {"?": "help", "exit": "quit", "bye": "quit", "regenerate": "retry", "reset": "clear"}

@@ -1,4 +1,4 @@
-"""A conversation with a model: each answer, and what of the computation serves the next one."""
+"""Chat session: answers to messages, with reuse of the KV cache between answers."""
 
 from __future__ import annotations
 
@@ -17,39 +17,35 @@ if TYPE_CHECKING:
     from gpt2np.model import KVCache
 
 
-NO_OPTIONS = (
+UNSUPPORTED_OPTIONS = (
     *("num_return_sequences", "best_of", "num_beams", "length_penalty", "early_stopping"),
     *("logprobs", "prompt_logprobs"),
 )
-"""Options of `LanguageModel.generate` that have no place in a chat: there is one answer."""
+"""Options of `LanguageModel.generate` that a chat does not support: a message has one answer."""
 
 
 class ChatSession:
-    """Answers one text after another.
+    """A conversation with a model.
 
         >>> session = ChatSession(lm, template)
         >>> stream = session.say("Hello!")
         >>> print("".join(stream))
         >>> session.finish(stream)
 
-    With a template, each text is a message. Without one, the model continues all that has been said
-    and answered so far as one text. The keys and values of what a prompt shares with the one before
-    are kept, so that an answer needs only what is new; the results are the same as without.
-
-    Raises:
-        InvalidArgumentError: an option that has no place here or a value out of its range, or a
-            system message without a template.
+    With a template, every text is a message. Without a template, the model continues all messages
+    and answers as one text. The session keeps the KV cache and computes only the tokens after the
+    prefix that two successive prompts share; the answers are the same as without reuse.
 
     Attributes:
         lm: the model.
-        template: its chat template, None for a model that continues texts.
-        conversation: what has been said.
-        options: of `LanguageModel.generate`, for the next answers.
-        seed: of the first answer; each further one has the next.
-        left_out: how many exchanges, from the first on, the last prompt had no room for.
-        cut_at: the special token at which the last answer was cut, if it spelled one.
-        reused: how many of the last prompt's ids needed no computation.
-        files: those that the conversation has been read from or written to.
+        template: the chat template, None for a base model.
+        conversation: messages and answers so far.
+        options: keyword arguments of `LanguageModel.generate` for the next answers.
+        seed: the seed of the next answer; every answer increases it by 1.
+        left_out: number of first exchanges that did not fit into the last prompt.
+        cut_at: the special token in the last answer's text, where the answer was cut; or None.
+        n_reused: number of tokens of the last prompt that came from the KV cache.
+        files: files that the conversation was loaded from or saved to.
     """
 
     def __init__(
@@ -60,140 +56,149 @@ class ChatSession:
         system: str | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
+        """Create a session with an empty conversation.
+
+        Raises:
+            InvalidArgumentError: an option is unsupported or out of range, or there is a system
+                message without a template.
+        """
         if system is not None and template is None:
-            raise InvalidArgumentError(f"{lm.name} has no chat template, so no system message")
-        if unfit := [name for name in NO_OPTIONS if name in (options or {})]:
-            raise InvalidArgumentError(f"{unfit[0]} has no place in a chat; leave it out")
+            raise InvalidArgumentError(
+                f"{lm.name} has no chat template; a system message needs one"
+            )
+        if unsupported := [name for name in UNSUPPORTED_OPTIONS if name in (options or {})]:
+            raise InvalidArgumentError(f"a chat does not support {unsupported[0]}; leave it out")
         self.lm = lm
         self.template = template
         self.conversation = Conversation(system)
         self.options = dict(options or {})
         seed = self.options.pop("seed", None)
         self.seed: int = new_seed() if seed is None else seed
-        self._beneath: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1, "best_of": None}
-        if template is None:  # a text may go on for ever
-            self._beneath["window"] = lm.model.config.n_positions // 2
-        self.chosen({**self.options, "seed": seed})
+        # These override the model's defaults.
+        self._defaults: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1}
+        self._defaults["best_of"] = None
+        if template is None:  # the text of a base model may grow without limit
+            self._defaults["window"] = lm.model.config.n_positions // 2
+        self.resolve_options({**self.options, "seed": seed})
         self.left_out = 0
         self.cut_at: str | None = None
-        self.reused = 0
+        self.n_reused = 0
         self.files: set[Path] = set()
-        self._known: list[int] = []  # the ids behind the cache
+        self._cached_ids: list[int] = []
         self._cache: KVCache | None = None
 
     @property
-    def known(self) -> int:
-        """How many ids the keys and values are kept of."""
-        return len(self._known)
+    def n_cached(self) -> int:
+        """Number of tokens in the KV cache."""
+        return len(self._cached_ids)
 
-    def chosen(self, options: dict[str, Any]) -> GenerationOptions:
-        """What an answer with `options` is generated by; others are the model's defaults.
+    def resolve_options(self, options: dict[str, Any]) -> GenerationOptions:
+        """Complete `options` with the defaults of the session and of the model.
 
         Raises:
-            InvalidArgumentError: a value is out of its range.
+            InvalidArgumentError: a value is out of range.
         """
-        given: Any = {**self._beneath, **options}
+        given: Any = {**self._defaults, **options}
         return self.lm.resolve_options(**given)
 
     def say(self, text: str) -> TextStream:
-        """Add what the user says, and answer it.
+        """Add a message and start its answer.
 
         Raises:
-            InvalidArgumentError, ContextLengthError: it can't be answered, and is not added.
+            InvalidArgumentError, ContextLengthError: the message is invalid, and is not added.
         """
         self.conversation.exchanges.append(Exchange(text))
         try:
-            return self._answer()
-        except BaseException:  # also Ctrl-C
+            return self._start_answer()
+        except BaseException:  # also KeyboardInterrupt
             self.conversation.exchanges.pop()
             raise
 
     def retry(self) -> TextStream:
-        """Answer the last text once more, with the next seed.
+        """Start another answer to the last message, with the next seed.
 
         Raises:
-            InvalidArgumentError: nothing has been said.
+            InvalidArgumentError: the conversation is empty.
         """
         if not self.conversation.exchanges:
-            raise InvalidArgumentError("nothing has been said yet")
+            raise InvalidArgumentError("the conversation is empty")
         last = self.conversation.exchanges[-1]
-        before, last.answer = last.answer, None
+        previous, last.answer = last.answer, None
         try:
-            return self._answer()
+            return self._start_answer()
         except BaseException:
-            last.answer = before
+            last.answer = previous
             raise
 
-    def _answer(self) -> TextStream:
+    def _start_answer(self) -> TextStream:
         ids = self._prompt_ids()
-        given: Any = {**self._beneath, **self.options, "seed": self.seed}
-        stream = self.lm.stream(ids, **given)
+        options: Any = {**self._defaults, **self.options, "seed": self.seed}
+        stream = self.lm.stream(ids, **options)
         self.seed += 1
-        self._reuse(stream)
+        self._reuse_cache(stream)
         return stream
 
     def _prompt_ids(self) -> list[int]:
-        """The ids of the conversation, without the first exchanges if there is no room for all."""
+        """Encode the conversation; the first exchanges are left out if the context is too short."""
         encode = self.lm.tokenizer.encode
         if self.template is None:
-            return encode(self.conversation.joined(), disallowed_special=())
-        self.check(self.conversation)
+            return encode(self.conversation.joined_text(), disallowed_special=())
+        self.check_special_tokens(self.conversation)
         context = self.lm.model.config.n_positions
-        wanted = self.options.get("max_new_tokens", self.lm.defaults.max_new_tokens)
-        most = context - min(wanted, context // 2)
+        max_new = self.options.get("max_new_tokens", self.lm.defaults.max_new_tokens)
+        max_length = context - min(max_new, context // 2)
         start, last = 0, len(self.conversation.exchanges) - 1
         while True:
-            text = self.conversation.templated(self.template, start)
+            text = self.template.render(self.conversation.messages(start))
             ids = encode(text, allowed_special="all")
-            if len(ids) <= most or start == last:
+            if len(ids) <= max_length or start == last:
                 self.left_out = start
                 return ids
             start += 1
 
-    def check(self, conversation: Conversation) -> None:
-        """With a template, special tokens, with which turns begin and end, are its alone to write.
+    def check_special_tokens(self, conversation: Conversation) -> None:
+        """Check that no message spells a special token, which would forge the end of a turn.
 
         Raises:
-            InvalidArgumentError: a message holds one.
+            InvalidArgumentError: there is a template, and a message contains a special token.
         """
         for message in conversation.messages() if self.template else ():
-            if found := self._special_token_in(message["content"]):
+            if token := self._find_special_token(message["content"]):
                 raise InvalidArgumentError(
-                    f"the {message['role']} message {short_repr(message['content'])} holds {found}, "
-                    "which only the chat template may write; spell it otherwise"
+                    f"the {message['role']} message {short_repr(message['content'])} contains "
+                    f"{token}, which only the chat template may add; change the spelling"
                 )
 
-    def _special_token_in(self, text: str) -> str | None:
-        """The first special token that a text spells."""
-        found = [token for token in self.lm.tokenizer.special_tokens if token in text]
-        return min(found, key=text.index, default=None)
+    def _find_special_token(self, text: str) -> str | None:
+        tokens = [token for token in self.lm.tokenizer.special_tokens if token in text]
+        return min(tokens, key=text.index, default=None)
 
-    def _reuse(self, stream: TextStream) -> None:
-        """Give a stream the keys and values of what its prompt shares with what is known."""
-        prompt, self.reused = stream.sequence.prompt, 0
-        known, cache = self._known, self._cache
-        self._known, self._cache = [], None  # until `finish`
+    def _reuse_cache(self, stream: TextStream) -> None:
+        """Give a stream the KV cache of the prefix that its prompt shares with the last one."""
+        prompt, self.n_reused = stream.sequence.prompt, 0
+        cached_ids, cache = self._cached_ids, self._cache
+        self._cached_ids, self._cache = [], None  # until `finish`
         if cache is None or len(prompt) > self.lm.model.config.n_positions:
             return
-        most = min(len(known), len(prompt) - 1)
-        different = (number for number in range(most) if known[number] != prompt[number])
-        self.reused = next(different, most)
-        cache.truncate(self.reused)
+        limit = min(len(cached_ids), len(prompt) - 1)
+        differences = (i for i in range(limit) if cached_ids[i] != prompt[i])
+        self.n_reused = next(differences, limit)
+        cache.truncate(self.n_reused)
         stream.sequence.cache = cache
 
     def finish(self, stream: TextStream) -> None:
-        """Note an answer that `say` or `retry` has begun and that has ended, in whatever way.
+        """Add the answer of an ended stream of `say` or `retry` to the conversation.
 
-        With a template, an answer that spells a special token counts up to there: the model ends
-        its turn so, or would forge one, and the next prompt could not tell it from the template's.
+        With a template, an answer that spells a special token is cut before the token: the next
+        prompt could not distinguish the token from the end of a turn.
         """
         sequence, answer = stream.sequence, stream.completion.text
-        self.cut_at = self._special_token_in(answer) if self.template else None
+        self.cut_at = self._find_special_token(answer) if self.template else None
         if self.cut_at is not None:
             answer = answer[: answer.index(self.cut_at)]
         self.conversation.exchanges[-1].answer = answer
         if not sequence.context_start:
-            # Where Ctrl-C came in the midst of a step, there may be keys of refused guesses.
-            right = min(sequence.cache.length, sequence.length - 1)
+            # After Ctrl-C within a step, the cache may hold keys of rejected draft tokens.
+            n_valid = min(sequence.cache.length, sequence.length - 1)
             self._cache = sequence.cache
-            self._known = [*sequence.prompt, *sequence.ids][:right]
+            self._cached_ids = [*sequence.prompt, *sequence.ids][:n_valid]

@@ -1,17 +1,19 @@
-"""Chat templates: messages → the text that a model has been trained to continue.
+"""Chat templates: messages → the text that the model was trained to continue.
 
-A template is a Jinja program from the model's files. It runs in jinja2's sandbox, with what
-`transformers` gives it (`apply_chat_template`, version 5): the filter `tojson`, the functions
-`raise_exception` and `strftime_now`, `{% break %}`, `{% generation %}`, the special tokens as
-`bos_token`, `eos_token`, …, and `tools` and `documents`, which are none.
+A template is a Jinja program from the model's files. It runs in jinja2's sandbox, in the same
+environment as in transformers 5 (`apply_chat_template`): the filter `tojson`, the functions
+`raise_exception` and `strftime_now`, the tags `{% break %}` and `{% generation %}`, the special
+tokens as `bos_token`, `eos_token`, …, and `tools` and `documents`, which are always None.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpt2np.data.files import SMALL_JSON_BYTES, check_is_file, read_json_object
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, TokenizerError, short_repr
@@ -20,47 +22,46 @@ from gpt2np.tokenizer.special_tokens import CONFIG_FILE
 
 if TYPE_CHECKING:
     from jinja2 import Template
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-_SAFE_JINJA2 = (3, 1, 6)  # one could get out of the sandbox of older ones
+_MIN_JINJA2 = (3, 1, 6)  # templates can escape from the sandbox of older versions
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ChatTemplate:
-    """A model's template.
+    """The chat template of a model.
 
     Attributes:
-        origin: the file that it comes from, for messages.
+        origin: the file that the template comes from, for error messages.
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], origin: str) -> None:
-        """Compile it; `special_tokens`: role, such as "eos_token", → text.
+        """Compile a template; `special_tokens` maps roles, such as "eos_token", to tokens.
 
         Raises:
-            GPT2NPError: jinja2 is not installed, or too old.
-            TokenizerError: it is no template.
+            GPT2NPError: jinja2 is missing or too old.
+            TokenizerError: `source` is not a valid template.
         """
         self.origin = origin
-        self._template = _compiled(source, origin)
+        self._template = _compile(source, origin)
         self._special_tokens = dict(special_tokens)
 
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
     ) -> str:
-        """The text of a conversation, up to where the model's answer begins.
+        """Render a conversation up to the start of the model's answer.
 
         Args:
-            messages: each has a `role`, one of ROLES, and a `content`.
-            add_generation_prompt: without it, the text ends with the last message.
+            messages: with a `role`, one of ROLES, and a `content`.
+            add_generation_prompt: whether to append the text that starts an answer.
 
         Raises:
-            InvalidArgumentError: a message is none, or the template refuses the conversation.
+            InvalidArgumentError: a message is invalid, or the template refuses the conversation.
             TokenizerError: the template fails.
         """
-        from gpt2np.chat.environment import RefusedError
-
         content = {
-            "messages": [_checked(message, number) for number, message in enumerate(messages, 1)],
+            "messages": [_check_message(message, i) for i, message in enumerate(messages, 1)],
             "add_generation_prompt": add_generation_prompt,
             "tools": None,
             "documents": None,
@@ -68,21 +69,25 @@ class ChatTemplate:
         }
         try:
             return self._template.render(content)
-        except RefusedError as error:
+        except TemplateRefusalError as error:
             raise InvalidArgumentError(
                 f"the chat template refuses this conversation: {error}"
             ) from error
-        except Exception as error:  # whatever somebody else's program may raise
-            what = str(error) or type(error).__name__
-            raise TokenizerError(f"{self.origin}: the chat template fails: {what}") from error
+        except Exception as error:  # a template can raise any exception
+            reason = str(error) or type(error).__name__
+            raise TokenizerError(f"{self.origin}: the chat template fails: {reason}") from error
 
 
-def _checked(message: Mapping[str, str], number: int) -> dict[str, str]:
+class TemplateRefusalError(Exception):
+    """A template has called `raise_exception`."""
+
+
+def _check_message(message: Mapping[str, str], number: int) -> dict[str, str]:
     if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-        raise InvalidArgumentError(f"message {number} must have a role and a content, both texts")
+        raise InvalidArgumentError(f"message {number} must have a role and a content, both strings")
     if message.get("role") not in ROLES:
         raise InvalidArgumentError(
-            f"message {number} has the role {short_repr(message.get('role'))}; it must be one of "
+            f"message {number} has the role {short_repr(message.get('role'))}; expected one of "
             f"{', '.join(ROLES)}"
         )
     return dict(message)
@@ -91,10 +96,10 @@ def _checked(message: Mapping[str, str], number: int) -> dict[str, str]:
 def read_chat_template(
     folder: Path, special_tokens: Mapping[str, str] | None = None
 ) -> ChatTemplate | None:
-    """The template of the model in `folder`, None if it has none.
+    """Read the chat template of the model in `folder`; None if the model has none.
 
-    As in transformers 5, chat_template.jinja comes before `chat_template` in tokenizer_config.json,
-    and of several there the one named "default" counts.
+    As in transformers 5, chat_template.jinja takes precedence over `chat_template` in
+    tokenizer_config.json, and among several templates there, "default" is used.
 
     Raises:
         GPT2NPError, TokenizerError: see `ChatTemplate`; or a file is damaged.
@@ -103,15 +108,13 @@ def read_chat_template(
     if path.exists():
         return ChatTemplate(read_template_file(path), special_tokens or {}, str(path))
     path = folder / CONFIG_FILE
-    found = (
+    config = (
         read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES) if path.exists() else {}
     )
-    source = found.get("chat_template")
+    source = config.get("chat_template")
     if isinstance(source, list):
-        named = [each for each in source if isinstance(each, dict)]
-        source = next(
-            (each.get("template") for each in named if each.get("name") == "default"), None
-        )
+        entries = [entry for entry in source if isinstance(entry, dict)]
+        source = next((e.get("template") for e in entries if e.get("name") == "default"), None)
     if source is None:
         return None
     if not isinstance(source, str):
@@ -120,10 +123,10 @@ def read_chat_template(
 
 
 def read_template_file(path: Path) -> str:
-    """The text of a file that holds a template.
+    """Read the source of a chat template.
 
     Raises:
-        TokenizerError: it can't be read, or is none.
+        TokenizerError: the file can't be read, is too large, or is not UTF-8.
     """
     try:
         check_is_file(path, TokenizerError)
@@ -138,25 +141,82 @@ def read_template_file(path: Path) -> str:
         raise TokenizerError(f"{path} is damaged: not UTF-8 text") from error
 
 
-def _compiled(source: str, origin: str) -> Template:
+def _compile(source: str, origin: str) -> Template:
     try:
         import jinja2
     except ImportError as error:
         raise GPT2NPError(
             "chat templates need the package jinja2: pip install 'gpt2np[chat]'"
         ) from error
-    if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < _SAFE_JINJA2:
+    if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < _MIN_JINJA2:
         raise GPT2NPError(
             f"jinja2 {jinja2.__version__} is not safe for chat templates; install 3.1.6 or newer"
         )
-    from gpt2np.chat.environment import environment
-
     try:
-        return environment().from_string(source)
+        return _create_environment().from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise TokenizerError(
             f"{origin}: the chat template is damaged: line {error.lineno}: {error.message}"
         ) from error
     except (RecursionError, MemoryError, OverflowError) as error:
-        what = str(error) or type(error).__name__
-        raise TokenizerError(f"{origin}: the chat template is damaged: {what}") from error
+        reason = str(error) or type(error).__name__
+        raise TokenizerError(f"{origin}: the chat template is damaged: {reason}") from error
+
+
+def _create_environment() -> ImmutableSandboxedEnvironment:
+    """Create a sandbox with the settings of transformers; jinja2 is an optional dependency."""
+    from jinja2.exceptions import SecurityError
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.utils import Namespace
+
+    class GenerationTag(Extension):
+        """{% generation %}, which marks the text of the model; rendered without effect."""
+
+        tags = {"generation"}  # noqa: RUF012 (as in jinja2)
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def check_name(name: object) -> None:
+        if str(name).startswith("_"):
+            raise SecurityError(f"{name!r} is no name for an attribute")
+
+    class SafeNamespace(Namespace):
+        """A namespace that refuses names such as __init__, a way out of the sandbox."""
+
+        def __init__(*args: Any, **values: Any) -> None:  # a value may be named "self"
+            Namespace.__init__(*args, **values)
+            for name in dict(*args[1:], **values):
+                check_name(name)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            check_name(name)
+            super().__setitem__(name, value)
+
+    env = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    env.filters["tojson"] = _to_json
+    env.globals["raise_exception"] = _raise_exception
+    env.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
+    env.globals["namespace"] = SafeNamespace
+    return env
+
+
+def _raise_exception(message: object) -> None:
+    raise TemplateRefusalError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Convert a value to JSON, without the HTML escapes of jinja2's own filter."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )

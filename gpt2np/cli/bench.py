@@ -1,8 +1,9 @@
-"""Measure how fast a model runs here, beside what this machine could do.
+"""Measure a model's speed and memory on this machine.
 
-Prompts, single tokens, batches, the start of a process, and memory; and how
-fast this machine reads and multiplies, so that one sees how much of it is used.
-It takes up to a minute with GPT-2 small. Other work on the machine disturbs it.
+Measures prompts, single tokens, batches, process start and memory, and compares
+them with the machine's memory bandwidth and multiplication speed. Takes up to a
+minute with GPT-2 small. Close other programs first: their load distorts the
+results.
 """
 
 import argparse
@@ -11,7 +12,8 @@ import signal
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.streams import notice
+from gpt2np.cli.model_options import DEFAULT_MODEL_HELP, MODEL_HELP, THREADS_HELP
+from gpt2np.cli.output import print_stderr, step_bar
 from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
@@ -20,17 +22,21 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add = parser.add_argument
-    add(
-        "model",
-        nargs="?",
-        metavar="MODEL",
-        help="a Hugging Face id, a folder, or 'bundled'; default: as for generate",
+    model = f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})"
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=model)
+    parser.add_argument(
+        "--quick", action="store_true", help="Repeat each measurement less often; less precise"
     )
-    add("--quick", action="store_true", help="fewer repetitions, so less certain numbers")
-    add("--json", action="store_true", help="print one JSON object")
-    add("--threads", type=int, metavar="N", help="processors to use (default: all)")
-    add("--dtype", choices=("float32", "float64"), default="float32", help="default: float32")
+    output = parser.add_argument_group("Output")
+    output.add_argument("--json", action="store_true", help="Print one JSON object")
+    performance = parser.add_argument_group("Performance")
+    performance.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
+    performance.add_argument(
+        "--dtype",
+        choices=("float32", "float64"),
+        default="float32",
+        help="Data type of the computation (default: float32)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,25 +54,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _measure(args: argparse.Namespace) -> "Results":
-    from tqdm import tqdm
-
     from gpt2np.benchmark.suite import plan_for, run_suite
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 
     source = find_model(args.model)
     if source.fallback_reason:
-        notice(f"model: {source.name} ({source.fallback_reason}; name another as MODEL)")
+        print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
     plan = plan_for(read_checkpoint(source.folder).config.n_positions, args.quick)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the bar's line is ended
-    with tqdm(total=plan.n_measurements, leave=False, disable=None, bar_format=_BAR) as bar:
-
-        def tell(part: str) -> None:
-            bar.set_description(part, refresh=False)
-            bar.n += 1  # the number of the part that begins
-            bar.refresh()
-
-        return run_suite(source, args.dtype, thread_count(), plan, tell)
-
-
-_BAR = "{desc:<28}{bar:20} {n_fmt} of {total_fmt}, {elapsed}"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
+    with step_bar(plan.n_measurements, width=28) as start_step:
+        return run_suite(source, args.dtype, thread_count(), plan, start_step)

@@ -1,10 +1,10 @@
-"""Talk with a model, line by line.
+"""Chat with a model in the terminal.
 
-A model with a chat template answers. Any other, such as GPT-2 itself, is a base
-model: it continues the text that you and it write in turn; an empty line lets
-it go on. Lines that begin with / are commands: /help lists them. Ctrl-C stops
-an answer, Ctrl-D ends the program. Answers go to stdout, all else to stderr;
-when lines come from a file or a pipe, there are no prompts.
+A model with a chat template answers messages. A base model, such as GPT-2, has
+no template: it continues the text that you and the model write in turns, and an
+empty line lets it continue. Lines that start with / are commands; /help lists
+them. Ctrl-C stops an answer, and Ctrl-D exits. Answers go to stdout, everything
+else to stderr. Input from a file or a pipe gets no prompts.
 """
 
 import argparse
@@ -15,46 +15,52 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.generation_options import add_generation_arguments, options_as_typed, options_from
-from gpt2np.cli.live_text import ctrl_c, write_live
-from gpt2np.cli.model_and_prompt import add_model_arguments
-from gpt2np.cli.streams import notice
-from gpt2np.cli.text_input import argument, decoded, without_newline
+from gpt2np.cli.generation_options import (
+    add_generation_arguments,
+    add_prompt_lookup,
+    generation_options,
+    option_names_in_errors,
+)
+from gpt2np.cli.model_options import add_model_arguments
+from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
+from gpt2np.cli.text_input import decode_argument, decode_utf8, strip_newline
 from gpt2np.errors import GPT2NPError
 from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession
-    from gpt2np.chat.entry import Entry, ReadLine
+    from gpt2np.chat.commands import ChatInput, ReadLine
     from gpt2np.generation.streaming import TextStream
 
-_PROMPT, _CONTINUED = ">>> ", "... "
+_PROMPT, _CONTINUATION_PROMPT = ">>> ", "... "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add_model_arguments(parser)
-    add("--system", metavar="TEXT", help="what a model with a chat template is told beforehand")
-    add("--chat-template", type=Path, metavar="FILE", help="a Jinja file instead of the model's")
-    add_generation_arguments(parser, several=False)
+    add("--system", metavar="TEXT", help="System message, for a model with a chat template")
+    template = "Jinja file to use instead of the model's chat template"
+    add("--chat-template", type=Path, metavar="FILE", help=template)
+    add_generation_arguments(parser, multiple=False)
+    performance = add_model_arguments(parser)
+    add_prompt_lookup(performance.add_argument)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read lines, answer them; returns the exit code."""
-    options = options_from(args)
+    """Read messages and answer them; returns the exit code."""
+    options = generation_options(args)
     set_threads(args.threads)
-    session = _session(args, options)
-    signal.signal(signal.SIGINT, ctrl_c)
+    session = _create_session(args, options)
+    signal.signal(signal.SIGINT, interrupt_handler)
     if not sys.stdin.isatty():
-        return _talk(session, _piped_line)
-    with contextlib.suppress(ImportError):  # as on Windows
-        import readline  # noqa: F401 (from here on input() edits lines and remembers them)
-    _talk(session, _terminal_line)
+        return _chat(session, _read_piped_line)
+    with contextlib.suppress(ImportError):  # not available on Windows
+        import readline  # noqa: F401 (adds line editing and history to input())
+    _chat(session, _read_terminal_line)
     return 0
 
 
-def _session(args: argparse.Namespace, options: Any) -> "ChatSession":
+def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
     from gpt2np.chat import ChatSession, ChatTemplate, read_chat_template
     from gpt2np.chat.template import read_template_file
     from gpt2np.hub import find_model
@@ -72,63 +78,60 @@ def _session(args: argparse.Namespace, options: Any) -> "ChatSession":
     else:
         text = read_template_file(args.chat_template)
         template = ChatTemplate(text, roles, str(args.chat_template))
-    system = None if args.system is None else argument(args.system, "--system")
-    with options_as_typed():
+    system = None if args.system is None else decode_argument(args.system, "--system")
+    with option_names_in_errors():
         session = ChatSession(lm, template, system=system, options=options)
-    why = (
-        f" ({source.fallback_reason}; choose another with --model)"
-        if source.fallback_reason
-        else ""
-    )
-    notice(f"model: {lm.name}{why}")
+    reason = source.fallback_reason
+    suffix = f" ({reason}; choose another with --model)" if reason else ""
+    print_stderr(f"model: {lm.name}{suffix}")
     for warning in caught:
-        notice(str(warning.message))
+        print_stderr(str(warning.message))
     if template is None:
-        notice("this is a base model: it continues your text; /help lists the commands")
+        print_stderr("base model: it continues your text; /help lists the commands")
     else:
-        notice(f"chat template: {template.origin}; /help lists the commands")
+        print_stderr(f"chat template: {template.origin}; /help lists the commands")
     return session
 
 
-def _talk(session: "ChatSession", read_line: "ReadLine") -> int:
-    """Until the input ends, or /quit. The exit code is 1 if something couldn't be done."""
-    from gpt2np.chat.entry import read_entry
+def _chat(session: "ChatSession", read_line: "ReadLine") -> int:
+    """Process input until it ends or /quit; returns 1 if any input caused an error."""
+    from gpt2np.chat.commands import read_input
 
-    exit_code, going = 0, True
-    while going:
+    exit_code, is_open = 0, True
+    while is_open:
         try:
-            entry = read_entry(read_line)
-            going = entry is not None and _do(session, entry)
+            chat_input = read_input(read_line)
+            is_open = chat_input is not None and _process(session, chat_input)
         except KeyboardInterrupt:
-            if read_line is _piped_line:
+            if read_line is _read_piped_line:
                 raise
-            notice("\n(Ctrl-D or /quit ends)")
+            print_stderr("\n(press Ctrl-D or type /quit to exit)")
         except GPT2NPError as error:
-            notice(f"error: {error}")
+            print_stderr(f"error: {error}")
             exit_code = 1
     return exit_code
 
 
-def _do(session: "ChatSession", entry: "Entry") -> bool:
-    """Answer a text or obey a command; False if that is to end."""
-    from gpt2np.chat.commands import QUIT, RETRY, command
+def _process(session: "ChatSession", chat_input: "ChatInput") -> bool:
+    """Answer a message or run a slash command; returns False for /quit."""
+    from gpt2np.chat.commands import QUIT, RETRY, run_command
 
-    if not entry.is_command:
-        if entry.text or session.template is None:
-            _write(session, session.say(entry.text))
+    if not chat_input.is_command:
+        if chat_input.text or session.template is None:
+            _write_answer(session, session.say(chat_input.text))
         return True
-    told = command(session, entry.text)
-    if told == RETRY:
-        _write(session, session.retry())
-    elif told != QUIT:
-        notice(told)
-    return told != QUIT
+    result = run_command(session, chat_input.text)
+    if result == RETRY:
+        _write_answer(session, session.retry())
+    elif result != QUIT:
+        print_stderr(result)
+    return result != QUIT
 
 
-def _write(session: "ChatSession", stream: "TextStream") -> None:
-    """An answer as it comes; Ctrl-C ends it, and what there is of it is shown and counts."""
+def _write_answer(session: "ChatSession", stream: "TextStream") -> None:
+    """Write an answer while the model generates; Ctrl-C keeps the text so far."""
     try:
-        write_live(stream)
+        write_stream(stream)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
@@ -136,30 +139,30 @@ def _write(session: "ChatSession", stream: "TextStream") -> None:
         session.finish(stream)
         print(flush=True)
     if session.left_out:
-        notice(f"(no room in the context for the first {session.left_out} exchanges)")
+        print_stderr(f"(the context is full: the first {session.left_out} exchanges are left out)")
     if stream.sequence.context_start:
         window = stream.sequence.options.window
-        notice(f"(the context is full: only the last {window} tokens counted)")
+        print_stderr(f"(the context is full: the model sees only the last {window} tokens)")
     if session.cut_at is not None:
-        notice(f"(the answer spells {session.cut_at}; what stands before it counts)")
+        print_stderr(f"(the answer spells {session.cut_at}; only the text before it is kept)")
     if session.template and stream.completion.finish_reason == "length":
-        notice("(the answer ended by its length; /set max_new_tokens N allows more)")
+        print_stderr("(the answer reached the token limit; /set max_new_tokens N raises it)")
 
 
-def _terminal_line(goes_on: bool) -> str | None:
-    prompt = _CONTINUED if goes_on else _PROMPT
+def _read_terminal_line(is_continuation: bool) -> str | None:
+    prompt = _CONTINUATION_PROMPT if is_continuation else _PROMPT
     try:
         if sys.stdout.isatty():
-            return argument(input(prompt), "the line")
-        sys.stderr.write(prompt)  # stdout is for answers, and input() would write there
+            return decode_argument(input(prompt), "the line")
+        sys.stderr.write(prompt)  # input() would write the prompt to stdout, among the answers
         sys.stderr.flush()
         line = sys.stdin.readline()
-        return argument(without_newline(line), "the line") if line else None
+        return decode_argument(strip_newline(line), "the line") if line else None
     except EOFError:
-        notice("")
+        print_stderr("")
         return None
 
 
-def _piped_line(goes_on: bool) -> str | None:
+def _read_piped_line(is_continuation: bool) -> str | None:
     line = sys.stdin.buffer.readline()
-    return without_newline(decoded(line, "standard input")) if line else None
+    return strip_newline(decode_utf8(line, "standard input")) if line else None

@@ -1,9 +1,10 @@
-"""Write a model's folder anew: in another dtype, as one file or as shards.
+"""Convert a model to another dtype, or to one file or shards.
 
-DST becomes a folder that gpt2np and transformers read, with GPT2LMHeadModel's
-names and layout, whatever SRC's are; vocabulary, card and generation config
-are copied. Of SRC only safetensors are read. All is written to a temporary
-folder, read back, compared, and then renamed.
+DST becomes a folder that gpt2np and transformers can load, with the tensor
+names and layout of GPT2LMHeadModel. Vocabulary, model card and generation
+config are copied. SRC must hold safetensors files. The conversion writes a
+temporary folder, reads it back, compares the weights, and renames the folder to
+DST.
 """
 
 import argparse
@@ -15,8 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.streams import notice
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.cli.model_options import MODEL_HELP
+from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.checkpoint.convert import ConversionOptions, ConversionReport
@@ -29,34 +31,40 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("source", metavar="SRC", help="a Hugging Face id, a folder, or 'bundled'")
-    add("target", type=Path, metavar="DST", help="the folder to write; a new or an empty one")
-    add("--dtype", choices=DTYPES, help="default: as the token embedding is stored")
-    add(
+    add("source", metavar="SRC", help=MODEL_HELP)
+    add("target", type=Path, metavar="DST", help="Folder to write; must be new or empty")
+    output = parser.add_argument_group("Output").add_argument
+    output(
+        "--dtype",
+        choices=DTYPES,
+        help="Data type of the stored weights (default: that of the token embedding in SRC)",
+    )
+    output(
         "--max-shard-size",
         metavar="SIZE",
-        help="at most so much in one file, such as 500MB or 2GB, but for a single tensor that has "
-        "more; default: one file",
+        help="Maximum size of a weight file, such as 500MB or 2GB; a larger tensor gets its own "
+        "file (default: one file for all weights)",
     )
-    add(
+    output(
         "--keep-head",
         action="store_true",
-        help="store lm_head.weight also where it equals wte.weight, for tools that ask for it",
+        help="Store lm_head.weight even if it equals wte.weight, for tools that require it",
     )
-    add("--json", action="store_true", help="print the report as one JSON object")
+    output("--json", action="store_true", help="Print the report as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     """Convert and report; returns the exit code."""
     if args.target == Path():
-        raise InvalidArgumentError("DST is empty or the folder you are in; name a new folder")
-    limit = None if args.max_shard_size is None else _bytes(args.max_shard_size)
+        raise InvalidArgumentError("DST is empty or the current folder; name a new folder")
+    limit = None if args.max_shard_size is None else _parse_size(args.max_shard_size)
     from gpt2np.checkpoint.convert import ConversionOptions
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 
     options = ConversionOptions(args.dtype, limit, args.keep_head)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that no half of DST is left
+    # Both signals raise an exception, so that `convert` removes the temporary folder.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     checkpoint = read_checkpoint(find_model(args.source).folder)
     converted = _convert(checkpoint, args.target, options)
@@ -64,9 +72,9 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"folder": str(args.target), **asdict(converted)}, ensure_ascii=False))
     else:
         print(args.target)
-        notice(_summary(converted))
+        print_stderr(_summary(converted))
     if converted.not_finite:
-        notice(f"NaN or infinite numbers are in {', '.join(converted.not_finite)}")
+        print_stderr(f"warning: NaN or infinity in {', '.join(converted.not_finite)}")
     return 0
 
 
@@ -78,28 +86,24 @@ def _convert(
     from gpt2np.checkpoint.convert import convert
     from gpt2np.hub import COMPANIONS
 
-    total = 2 * checkpoint.n_parameters  # written, and read back
-    with tqdm(
+    total = 2 * checkpoint.n_parameters  # every parameter is written and read back
+    bar = tqdm(
         total=total, desc="converting", unit_scale=True, leave=False, disable=None, delay=0.5
-    ) as bar:
-        try:
-            return convert(
-                checkpoint, target, options, companions=COMPANIONS, on_progress=bar.update
-            )
-        except OSError as error:
-            raise GPT2NPError(f"can't write {target}: {error.strerror}") from error
+    )
+    with write_errors(target), bar:
+        return convert(checkpoint, target, options, companions=COMPANIONS, on_progress=bar.update)
 
 
 def _summary(converted: "ConversionReport") -> str:
     files = converted.files[0] if len(converted.files) == 1 else f"{len(converted.files)} files"
-    tied = "unembedding tied" if converted.tied else "unembedding of its own"
+    tied = "tied unembedding" if converted.tied else "separate unembedding"
     return (
-        f"{files}, {converted.nbytes / 1e6:,.1f} MB in {converted.dtype}, {tied}; read back: the "
-        f"largest change of a weight is {converted.largest_change:.2g}"
+        f"{files}, {converted.nbytes / 1e6:,.1f} MB in {converted.dtype}, {tied}; "
+        f"largest change of a weight: {converted.largest_change:.2g}"
     )
 
 
-def _bytes(size: str) -> int:
+def _parse_size(size: str) -> int:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]?I?B?)", size.upper())
     number = float(match[1]) * _UNITS.get(match[2], 0) if match else 0
     if not 1 <= number < 1e18:

@@ -1,9 +1,8 @@
-"""Fetch a model for use without a network.
+"""Download a model into the Hugging Face cache, for use without a network.
 
-What gpt2np needs of MODEL is fetched into the Hugging Face cache, as far as it
-is not there yet; weights that were fetched in part are continued. Config,
-vocabulary and the headers of the weights are checked. The folder goes to
-stdout, everything else to stderr.
+Downloads only the files of MODEL that are missing, resumes partial downloads,
+and checks the config, the vocabulary and the headers of the weights. Prints the
+model's folder to stdout and messages to stderr.
 """
 
 import argparse
@@ -11,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.streams import notice
+from gpt2np.cli.output import print_stderr
 
 if TYPE_CHECKING:
     from gpt2np.hub import ModelSource
@@ -19,37 +18,41 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "model",
         metavar="MODEL",
-        help="a Hugging Face id (gpt2, distilgpt2, openai-community/gpt2-medium, ...), with "
-        "@REVISION for a branch, tag or commit; or a folder or 'bundled', which need no download",
+        help="Hugging Face model ID (gpt2, distilgpt2, openai-community/gpt2-medium, ...), with "
+        "@REVISION for a branch, tag or commit; a folder and 'bundled' need no download",
     )
-    add("--json", action="store_true", help="print one JSON object: folder, commit, files, ...")
+    output = parser.add_argument_group("Output")
+    output.add_argument(
+        "--json",
+        action="store_true",
+        help="Print one JSON object with folder, commit, files and size",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch and print; returns the exit code."""
+    """Download, check and print the folder; returns the exit code."""
     from gpt2np.errors import ModelNotFoundError
     from gpt2np.hub import MODEL_FILES, find_model
 
     source = find_model(args.model)
     if missing := MODEL_FILES.missing_in(source.folder):
         raise ModelNotFoundError(
-            f"{source.folder} has no {', '.join(missing)}, without which gpt2np can't use it"
+            f"{source.folder} has no {', '.join(missing)}, which gpt2np needs; choose another MODEL"
         )
     _check(source.folder)
     files = MODEL_FILES.existing_in(source.folder)
     size = sum((source.folder / name).stat().st_size for name in files)
-    notice(f"model: {source.name}, {len(files)} files, {size:,} bytes")
+    print_stderr(f"model: {source.name}, {len(files)} files, {size:,} bytes")
     folder = source.folder.absolute()
     print(json.dumps(_as_json(source, folder, files, size)) if args.json else folder, flush=True)
     return 0
 
 
 def _check(folder: Path) -> None:
-    """Refuse, before somebody relies on it, what could not be loaded later."""
+    """Raise an error now for files that would fail to load later."""
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.tokenizer import Tokenizer
 

@@ -18,8 +18,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.kept_work import tell_interrupted, writing
-from gpt2np.cli.streams import notice
+from gpt2np.cli.output import print_stderr, report_interrupted, write_errors
 from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
 
@@ -64,14 +63,16 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"{args.out} exists already; give --force to overwrite it")
     files = find_inputs(args.inputs, args.out)
     tokenizer, description = load_tokenizer(args.model)
-    notice(description)
+    print_stderr(description)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the progress bar is closed
     try:
-        with writing(args.out):
+        with write_errors(args.out, check_filename=True):
             dataset = _encode(files, args.out, tokenizer, options)
     except KeyboardInterrupt:
-        return tell_interrupted(partial_folder(args.out))
-    notice(f"{dataset.documents:,} documents, {dataset.ids:,} ids ({dataset.dtype}) in {args.out}")
+        return report_interrupted(partial_folder(args.out))
+    print_stderr(
+        f"{dataset.documents:,} documents, {dataset.ids:,} ids ({dataset.dtype}) in {args.out}"
+    )
     return 0
 
 

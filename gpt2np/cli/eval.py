@@ -1,11 +1,7 @@
-"""Measure how well a model predicts, by definitions that others use.
+"""Evaluate a model: perplexity, LAMBADA, WikiText or multiple choice.
 
-perplexity   of texts, as in Hugging Face's guide for models of fixed length
-lambada      the last word of passages: lm-evaluation-harness's lambada_openai
-wikitext     lm-evaluation-harness's wikitext, per word and byte
-choices      multiple choice: lm-evaluation-harness's acc and acc_norm
-
-'gpt2np eval TASK --help' tells what exactly is computed.
+Every TASK follows a published definition, which 'gpt2np eval TASK --help'
+describes.
 """
 
 import argparse
@@ -17,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.model_and_prompt import add_model_arguments, load_model
-from gpt2np.cli.streams import notice
+from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
@@ -28,132 +24,128 @@ if TYPE_CHECKING:
 
     Measure = Callable[[LanguageModel, ProgressCallback], Result]
 
-_PERPLEXITY = """Perplexity of texts.
+_PERPLEXITY = """Perplexity of texts, with a sliding window.
 
-A document is read in windows of K tokens (--context), each S (--stride) further
-on. Of each window those tokens count that no window before it had, each after
-the tokens before it in the window; a document's first token does not count,
-nor, with S = K, the first of any window. Every token that counts weighs the
-same; the program in Hugging Face's guide weighs overlapping windows a little
-less than the first, which the second line of the result does, too.
+The model reads a document in windows of K tokens (--context), and each window
+starts S tokens (--stride) after the previous one. Each token is scored once, in
+the first window that contains it, given the tokens before it in that window.
+The first token of a document is not scored; with S = K, neither is the first
+token of any window. All scored tokens have the same weight. The program in
+Hugging Face's perplexity guide gives overlapping windows slightly less weight
+than the first; the second line of the result reproduces it.
 
-In a text file documents end at <|endoftext|>; line ends beside it belong to
-none, all else is text. A .jsonl file has a document in a field of each line.
-Words (runs of what is not white space), bytes and characters are those of all
-the text; the tokens that don't count are taken to be as hard as the others."""
+In a text file, <|endoftext|> separates documents; line ends next to it are
+ignored. A .jsonl file has one document per line, in a field of a JSON object.
+Words (separated by white space), bytes and characters are counted in the whole
+text; tokens without a score count with the mean score of the others."""
 
-_LAMBADA = """The last word of passages (Paperno et al. 2016).
+_LAMBADA = """Accuracy on the last word of passages (Paperno et al. 2016).
 
-FILE is JSON Lines with a passage in a field of each line. Definitions:
+FILE is a .jsonl file with one passage per line, in a field of a JSON object.
 
-harness      lm-evaluation-harness's lambada_openai. The target is what follows
-             the last space, and that space. It is right if each of its tokens
-             is the likeliest; perplexity is exp of the mean negative log
-             probability of a target.
-gpt2-paper   what is publicly known of GPT-2's own evaluation, whose program was
-             not published: the target is the last token, which need not be a
-             whole word. A second accuracy is that with a stop-word filter: a
-             token that is one of these words, with a space before it, is not
-             predicted. OpenAI's list is not known; without --stop-words a list
-             of common English function words is taken."""
+harness      lambada_openai of lm-evaluation-harness. The target is the last
+             word with the space before it. It is correct if every token of the
+             target is the most likely one. Perplexity is exp of the mean
+             negative log probability of a target.
+gpt2-paper   The evaluation of the GPT-2 paper, whose code is not public, as far
+             as it is known. The target is the last token, which may be part of
+             a word. A second accuracy uses a stop-word filter: a stop word with
+             a space before it is never predicted. OpenAI's list is not public;
+             the default is a list of common English function words."""
 
-_WIKITEXT = """WikiText by lm-evaluation-harness's definition.
+_WIKITEXT = """Word and byte perplexity on WikiText.
 
-FILE is a file of WikiText as it is published (wiki.test.raw), which is cut into
-pages at their titles; or JSON Lines with a page in the field "page". The model
-reads the pages detokenized, each after <|endoftext|>, in windows of its whole
-context that follow on each other. Words and bytes are those of the file's own
-text, before it is detokenized."""
+Follows the task wikitext of lm-evaluation-harness. FILE is a WikiText file as
+published (wiki.test.raw), which is split into pages at the titles, or a .jsonl
+file with a page in the field "page" of every line. The model reads every page
+detokenized, after <|endoftext|>, in consecutive windows of the whole context.
+Words and bytes are counted in FILE, before detokenization."""
 
-_CHOICES = """Multiple choice: which answer is likeliest to follow on the question?
+_CHOICES = """Accuracy on multiple-choice questions.
 
-A line of FILE is {"context": ..., "choices": [text, ...], "answer": number from
-0}, or a record of HellaSwag, ARC or PIQA as published, which is worded as in
-lm-evaluation-harness's tasks (with no examples before it). Accuracy by the sum
-of an answer's log probabilities (the harness's acc), by the sum divided by its
-characters (acc_norm), and by its bytes (acc_bytes)."""
+A line of FILE is {"context": ..., "choices": [text, ...], "answer": index from
+0}, or a published record of HellaSwag, ARC or PIQA, which is worded as in
+lm-evaluation-harness, without examples. The predicted choice has the highest
+log probability (acc of the harness), the highest log probability per character
+(acc_norm), or per byte (acc_bytes)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     tasks = parser.add_subparsers(
-        dest="task", metavar="TASK", required=True, parser_class=type(parser)
+        title="Tasks", dest="task", metavar="TASK", required=True, parser_class=type(parser)
     )
-    for name, description, add_own in (
+    for name, description, add_task_arguments in (
         ("perplexity", _PERPLEXITY, _add_perplexity),
         ("lambada", _LAMBADA, _add_lambada),
         ("wikitext", _WIKITEXT, _add_wikitext),
         ("choices", _CHOICES, _add_choices),
     ):
-        task = tasks.add_parser(
-            name,
-            help=description.split("\n")[0],
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        add_own(task.add_argument)
-        _add_common(task)
+        summary = description.split("\n")[0].removesuffix(".")
+        task = tasks.add_parser(name, help=summary, description=description)
+        add_task_arguments(task.add_argument)
+        _add_common_arguments(task)
 
 
 def _add_perplexity(add: Callable[..., object]) -> None:
-    add("files", nargs="+", type=Path, metavar="FILE", help="texts (UTF-8), or .jsonl files")
-    add("--context", type=int, metavar="K", help="tokens of a window (default: the model's)")
-    add("--stride", type=int, metavar="S", help="between windows; K: no overlap (default: K / 2)")
+    add("files", nargs="+", type=Path, metavar="FILE", help="Text files (UTF-8) or .jsonl files")
+    add("--context", type=int, metavar="K", help="Tokens per window (default: the model's context)")
+    add("--stride", type=int, metavar="S", help="Tokens between window starts (default: K / 2)")
     add(
         "--from-end-of-text",
         action="store_true",
-        help="put an <|endoftext|> before each document, so that its first token counts, too",
+        help="Insert <|endoftext|> before each document, so that its first token is scored, too",
     )
-    add("--field", default="text", help="of a .jsonl line (default: text)")
+    add("--field", default="text", help="Field of a .jsonl line (default: text)")
 
 
 def _add_lambada(add: Callable[..., object]) -> None:
-    add("file", type=Path, metavar="FILE", help="passages, .jsonl")
+    add("file", type=Path, metavar="FILE", help="File of passages (.jsonl)")
     add(
         "--definition",
         choices=("harness", "gpt2-paper"),
         default="harness",
-        help="what is computed (default: harness)",
+        help="Definition of the task (default: harness)",
     )
-    add("--stop-words", type=Path, metavar="FILE", help="words for gpt2-paper's filter")
-    add("--field", default="text", help="of a line (default: text)")
-    add("--limit", type=int, metavar="N", help="only the first N passages")
+    add("--stop-words", type=Path, metavar="FILE", help="Stop words for --definition gpt2-paper")
+    add("--field", default="text", help="Field of a line (default: text)")
+    add("--limit", type=int, metavar="N", help="Evaluate only the first N passages")
 
 
 def _add_wikitext(add: Callable[..., object]) -> None:
-    add("file", type=Path, metavar="FILE", help="wiki.test.raw or the like, or .jsonl")
-    add("--limit", type=int, metavar="N", help="only the first N pages")
+    add("file", type=Path, metavar="FILE", help="WikiText file such as wiki.test.raw, or .jsonl")
+    add("--limit", type=int, metavar="N", help="Evaluate only the first N pages")
 
 
 def _add_choices(add: Callable[..., object]) -> None:
-    add("file", type=Path, metavar="FILE", help="questions, .jsonl")
-    add("--limit", type=int, metavar="N", help="only the first N questions")
+    add("file", type=Path, metavar="FILE", help="File of questions (.jsonl)")
+    add("--limit", type=int, metavar="N", help="Evaluate only the first N questions")
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
-    add_model_arguments(parser)
-    add = parser.add_argument
-    add(
+def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--errors",
         choices=("strict", "replace"),
         default="strict",
-        help="what is not UTF-8 is an error, or read as U+FFFD (default: strict)",
+        help="Report bytes that are not UTF-8 as an error, or read them as U+FFFD "
+        "(default: strict)",
     )
-    add("--json", action="store_true", help="print one JSON object")
+    output = parser.add_argument_group("Output")
+    output.add_argument("--json", action="store_true", help="Print one JSON object")
+    add_model_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; returns the exit code."""
+    """Evaluate and print; returns the exit code."""
     if getattr(args, "limit", None) is not None and args.limit < 1:
         raise InvalidArgumentError(f"--limit is {args.limit}; it must be at least 1")
     set_threads(args.threads)
-    measure = _TASKS[args.task](args)  # what is wrong with the files is told before a model loads
-    lm, told = load_model(args)
-    for line in told:
-        notice(line)
-
+    measure = _TASKS[args.task](args)  # reports invalid files before the model loads
+    lm, messages = load_model(args)
+    for message in messages:
+        print_stderr(message)
     start = time.perf_counter()
-    result = _watched(measure, lm, _UNITS[args.task])
+    result = _run_with_progress(measure, lm, _UNITS[args.task])
     seconds = time.perf_counter() - start
     if result is None:
         return 130
@@ -162,31 +154,31 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(content | {"seconds": round(seconds, 3)}, ensure_ascii=False), flush=True)
     else:
         print(result.to_text(), flush=True)
-        notice(f"{seconds:.1f} s")
+        print_stderr(f"{seconds:.1f} s")
     return 0
 
 
-def _watched(measure: "Measure", lm: "LanguageModel", unit: str) -> "Result | None":
-    """The result; None after Ctrl-C, when the values so far have been told."""
+def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "Result | None":
+    """Return the result; after Ctrl-C, print the values up to then and return None."""
     from tqdm import tqdm
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on there is a bar to end
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     with tqdm(unit=f" {unit}", leave=False, disable=None) as bar:
-        so_far = "the first of them"
+        progress = f"0 {unit}"
 
-        def tell(done: int, total: int, values: Mapping[str, float]) -> None:
-            nonlocal so_far
-            told = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-            so_far = f"{done:,} of {total:,} {unit}: {told}"
+        def update(done: int, total: int, values: Mapping[str, float]) -> None:
+            nonlocal progress
+            metrics = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+            progress = f"{done:,} of {total:,} {unit}: {metrics}"
             bar.total = total
-            bar.set_postfix_str(told, refresh=False)
+            bar.set_postfix_str(metrics, refresh=False)
             bar.update(done - bar.n)
 
         try:
-            return measure(lm, tell)
+            return measure(lm, update)
         except KeyboardInterrupt:
             pass
-    notice(f"interrupted after {so_far}")
+    print_stderr(f"interrupted after {progress}")
     return None
 
 
@@ -197,7 +189,7 @@ def _perplexity(args: argparse.Namespace) -> "Measure":
     files = [read_documents(file, args.errors, args.field) for file in args.files]
     options = {name: getattr(args, name) for name in ("context", "stride", "from_end_of_text")}
     documents = [text for documents in files for text in documents]
-    return lambda lm, tell: perplexity(lm, documents, **options, on_progress=tell)
+    return lambda lm, on_progress: perplexity(lm, documents, **options, on_progress=on_progress)
 
 
 def _lambada(args: argparse.Namespace) -> "Measure":
@@ -212,7 +204,7 @@ def _lambada(args: argparse.Namespace) -> "Measure":
     records = islice(read_records(args.file, args.errors), args.limit)
     passages = [text_field(record, args.field, where) for where, record in records]
     options = {"definition": args.definition, "stop_words": words}
-    return lambda lm, tell: lambada(lm, passages, **options, on_progress=tell)
+    return lambda lm, on_progress: lambada(lm, passages, **options, on_progress=on_progress)
 
 
 def _wikitext(args: argparse.Namespace) -> "Measure":
@@ -224,7 +216,7 @@ def _wikitext(args: argparse.Namespace) -> "Measure":
         pages = [text_field(record, "page", where) for where, record in records]
     else:
         pages = split_pages(read_text(args.file, args.errors))[: args.limit]
-    return lambda lm, tell: wikitext(lm, pages, tell)
+    return lambda lm, on_progress: wikitext(lm, pages, on_progress)
 
 
 def _choices(args: argparse.Namespace) -> "Measure":
@@ -233,7 +225,7 @@ def _choices(args: argparse.Namespace) -> "Measure":
 
     records = islice(read_records(args.file, args.errors), args.limit)
     questions = [read_question(record, where) for where, record in records]
-    return lambda lm, tell: multiple_choice(lm, questions, tell)
+    return lambda lm, on_progress: multiple_choice(lm, questions, on_progress)
 
 
 _TASKS: "dict[str, Callable[[argparse.Namespace], Measure]]" = {

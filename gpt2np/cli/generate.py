@@ -1,80 +1,84 @@
-"""Continue a text.
+"""Generate text that continues a prompt.
 
-The prompt and its continuation go to stdout as they are written; the model's
-name, the seed and the speed go to stderr. The prompt is the argument, or a
-file's content (--file), or standard input (-, or no argument and a pipe); of a
-file and of standard input one newline at the end is dropped. A space at the
-end of a prompt misleads the model, whose words begin with theirs.
+The prompt is the argument PROMPT, a file (--file), or standard input (-, or a
+pipe without PROMPT). One newline at the end of a file or of standard input is
+stripped. Do not end a prompt with a space: GPT-2's tokens begin with the space
+before a word. The prompt and its continuation go to stdout while the model
+generates; the model's name, the seed and the speed go to stderr.
 
-With --prompts and --out many prompts are continued, each as it would be alone,
-and written in their order as JSON Lines. An interrupted run goes on when the
-command is repeated.
+With --prompts and --out, every line of a file is a prompt, with the same result
+as a run of its own. The results are JSON Lines in the same order. Run an
+interrupted command again to resume.
 """
 
 import argparse
 import json
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import (
     add_generation_arguments,
-    options_as_typed,
-    options_from,
-    refuse_without_effect,
+    add_prompt_lookup,
+    check_beam_options,
+    generation_options,
+    option_names_in_errors,
 )
-from gpt2np.cli.live_text import ctrl_c, write_live
-from gpt2np.cli.many_prompts import run_prompts
-from gpt2np.cli.model_and_prompt import (
-    add_model_arguments,
-    add_prompt_arguments,
-    given_prompt,
-    load_model,
+from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.output import (
+    interrupt_handler,
+    print_stderr,
+    report_interrupted,
+    write_errors,
+    write_stream,
 )
-from gpt2np.cli.streams import notice
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
     from gpt2np.generation.logprobs import TokenLogprob
     from gpt2np.language_model import Completion, LanguageModel, TextStream
+    from gpt2np.prompts.job import Outcome
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add = parser.add_argument
     add_prompt_arguments(parser)
-    add(
+    parser.add_argument(
         "--prompts",
         type=Path,
         metavar="FILE",
-        help="many prompts: a .txt file with one on each line, or a .jsonl file with texts or "
-        'objects such as {"prompt": "...", "max_new_tokens": 9}; needs --out',
+        help="Read many prompts from a .txt file, one per line, or from a .jsonl file of strings "
+        'and objects such as {"prompt": "...", "max_new_tokens": 9}; needs --out',
     )
-    add("--out", type=Path, metavar="FILE.jsonl", help="where the continuations of --prompts go")
-    add("--force", action="store_true", help="replace the file of --out if it exists")
-    add_model_arguments(parser)
-    add(
+    add_generation_arguments(parser)
+    _add_output_arguments(parser)
+    performance = add_model_arguments(parser)
+    performance.add_argument(
         "--draft",
         metavar="MODEL",
-        help="a smaller model of the same vocabulary, whose guesses are checked; same result, "
-        "faster where they are right",
+        help="Draft tokens with a smaller model of the same vocabulary; the output is the same",
     )
-    add("--no-echo", action="store_true", help="print the continuation without the prompt")
-    add("--json", action="store_true", help="print a JSON object for each text when all is done")
+    add_prompt_lookup(performance.add_argument)
+    parser.epilog = "Values in the model's generation_config.json replace these defaults."
+
+
+def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("Output").add_argument
+    add("--no-echo", action="store_true", help="Print the continuation without the prompt")
+    add("--json", action="store_true", help="Print one JSON object per text after generation")
     add(
         "--logprobs",
         type=int,
         metavar="K",
-        help="in the JSON, log probabilities of each token and the K likeliest in its place",
+        help="Add log probabilities of every token and of the K most likely tokens to the JSON",
     )
-    add("--prompt-logprobs", type=int, metavar="K", help="the same for the prompt's tokens")
-    add_generation_arguments(parser)
-    parser.epilog = (
-        "Where the model's generation_config.json names a number of new tokens, a\n"
-        "temperature, top-k or another of these, that is the default."
-    )
+    add("--prompt-logprobs", type=int, metavar="K", help="Same for the tokens of the prompt")
+    add("--out", type=Path, metavar="FILE.jsonl", help="File for the results of --prompts")
+    add("--force", action="store_true", help="Overwrite the file of --out")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -82,46 +86,108 @@ def run(args: argparse.Namespace) -> int:
     if args.draft is not None and args.prompt_lookup:
         raise InvalidArgumentError("--draft and --prompt-lookup contradict each other; give one")
     if args.prompts is not None:
-        set_threads(args.threads)  # before anything imports NumPy
-        return run_prompts(args, options_from(args), _as_line)
+        set_threads(args.threads)  # must come before NumPy is imported
+        return _run_prompts_file(args, generation_options(args))
     if args.out is not None:
-        raise InvalidArgumentError("--out is for --prompts; one text goes to stdout")
+        raise InvalidArgumentError("--out is for --prompts; a single text goes to stdout")
     if args.force:
         raise InvalidArgumentError("--force is for --out FILE.jsonl")
-    prompt, options = given_prompt(args), options_from(args)
+    prompt, options = read_prompt(args), generation_options(args)
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
-        raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json, to be printed in")
-    lm, told = load_model(args)
-    with options_as_typed():
-        return _continue(lm, told, prompt, options, args)
+        raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
+    lm, messages = load_model(args)
+    with option_names_in_errors():
+        return _generate(lm, messages, prompt, options, args)
 
 
-def _continue(
+def _generate(
     lm: "LanguageModel",
-    told: Sequence[str],
+    messages: Sequence[str],
     prompt: str,
     options: Any,
     args: argparse.Namespace,
 ) -> int:
-    searched = lm.resolve_options(**options).num_beams > 1
-    refuse_without_effect(args, searched=searched)
-    if searched:
-        found, exit_code = lm.generate(prompt, **options), 0
-        _announce(told, [])
-        _print_all(found, args, prompt)
+    """Continue one prompt; returns the exit code."""
+    beam_search = lm.resolve_options(**options).num_beams > 1
+    check_beam_options(args, beam_search=beam_search)
+    if beam_search:
+        completion, exit_code = lm.generate(prompt, **options), 0
+        _print_messages(messages, [])
+        _print_completions(completion, args, prompt)
     else:
         streams = lm.streams(prompt, **options)
-        _announce(told, [stream.completion.seed for stream in streams])
-        found, exit_code = _written(streams, args, prompt)
-    texts, context = [found, *found.alternatives], lm.model.config.n_positions
-    notice(_summary(texts, context, bool(args.window)))
-    if (args.choices or args.regex) and any(text.finish_reason == "length" for text in texts):
-        notice("the text ended by its length, perhaps before it had its form; see -n")
+        _print_messages(messages, [stream.completion.seed for stream in streams])
+        completion, exit_code = _run_streams(streams, args, prompt)
+    completions = [completion, *completion.alternatives]
+    print_stderr(_summary(completions, lm.model.config.n_positions, bool(args.window)))
+    if (args.choices or args.regex) and any(c.finish_reason == "length" for c in completions):
+        print_stderr("the token limit ended the text before it was complete; increase -n")
     return exit_code
 
 
+def _run_streams(
+    streams: Sequence["TextStream"], args: argparse.Namespace, prompt: str
+) -> tuple["Completion", int]:
+    """Generate and print the texts; returns the best one and the exit code.
+
+    After Ctrl-C, the texts generated so far are printed.
+    """
+    from gpt2np.generation.streaming import pick_best, run_streams
+
+    signal.signal(signal.SIGINT, interrupt_handler)
+    is_live = len(streams) == 1 and not args.json
+    exit_code = 0
+    try:
+        if is_live:
+            print("" if args.no_echo else prompt, end="", flush=True)
+            write_stream(streams[0])
+        else:
+            run_streams(streams)
+    except KeyboardInterrupt:
+        exit_code = 130
+        for stream in streams:
+            stream.cancel()
+    completion = pick_best(streams)
+    if is_live:
+        print(flush=True)
+    else:
+        _print_completions(completion, args, prompt)
+    return completion, exit_code
+
+
+def _print_messages(messages: Sequence[str], seeds: Sequence[int]) -> None:
+    print_stderr(messages[0])
+    if seeds:
+        print_stderr(f"seeds: {seeds[0]} to {seeds[-1]}" if seeds[1:] else f"seed: {seeds[0]}")
+    for message in messages[1:]:
+        print_stderr(message)
+
+
+def _print_completions(best: "Completion", args: argparse.Namespace, prompt: str) -> None:
+    echo = "" if args.no_echo else prompt
+    for index, completion in enumerate([best, *best.alternatives]):
+        if args.json:
+            print(json.dumps(completion_as_json(completion), ensure_ascii=False), flush=True)
+        else:
+            separator = "---\n" if index else ""
+            print(f"{separator}{echo}{completion.text}", flush=True)
+
+
+def _summary(completions: Sequence["Completion"], context: int, window: bool) -> str:
+    n_tokens = sum(len(completion.ids) for completion in completions)
+    seconds = max(completion.seconds for completion in completions)
+    reasons = ", ".join(str(completion.finish_reason) for completion in completions)
+    first = completions[0]
+    is_full = not window and len(first.prompt_ids) + len(first.ids) > context
+    suffix = f" (the context of {context} tokens is full)" if is_full else ""
+    return (
+        f"{n_tokens} tokens, {n_tokens / seconds if seconds else 0:.1f} tokens/s, "
+        f"finish reason: {reasons}{suffix}"
+    )
+
+
 def completion_as_json(completion: "Completion") -> dict[str, Any]:
-    """The object that --json prints."""
+    """Return the JSON object of a completion."""
     content: dict[str, Any] = {
         "prompt": completion.prompt,
         "prompt_ids": completion.prompt_ids,
@@ -133,79 +199,122 @@ def completion_as_json(completion: "Completion") -> dict[str, Any]:
         "tokens_per_second": round(completion.tokens_per_second, 2),
     }
     if completion.logprobs is not None:
-        content["logprobs"] = _logprobs(completion.logprobs)
+        content["logprobs"] = _logprobs_as_json(completion.logprobs)
     if completion.prompt_logprobs is not None:
-        content["prompt_logprobs"] = _logprobs(completion.prompt_logprobs)
+        content["prompt_logprobs"] = _logprobs_as_json(completion.prompt_logprobs)
     return content
 
 
-def _as_line(completion: "Completion") -> dict[str, Any]:
-    """The same without what another run would not repeat."""
-    content = completion_as_json(completion)
-    del content["tokens_per_second"]
-    return content
-
-
-def _logprobs(given: Sequence["TokenLogprob | None"]) -> list[dict[str, Any] | None]:
+def _logprobs_as_json(logprobs: Sequence["TokenLogprob | None"]) -> list[dict[str, Any] | None]:
     return [
-        None if each is None else {"id": each.id, "logprob": each.logprob, "top": each.top}
-        for each in given
+        None if token is None else {"id": token.id, "logprob": token.logprob, "top": token.top}
+        for token in logprobs
     ]
 
 
-def _written(
-    streams: Sequence["TextStream"], args: argparse.Namespace, prompt: str
-) -> tuple["Completion", int]:
-    """Generate and print; what there is of it, also after Ctrl-C, and the exit code."""
-    from gpt2np.generation.streaming import pick_best, run_streams
+def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
+    """Continue every prompt of --prompts; returns 1 if a line was skipped."""
+    _check_prompts_options(args)
+    from gpt2np.data.append_log import partial_folder
+    from gpt2np.prompts.job import job_seed
+    from gpt2np.prompts.prompt_file import count_lines
 
-    signal.signal(signal.SIGINT, ctrl_c)  # from here on there is text to keep
-    live = len(streams) == 1 and not args.json
-    exit_code = 0
+    n_lines = count_lines(args.prompts)
+    lm, fingerprint = _load_with_fingerprint(args)
+    options = {**options, "seed": job_seed(args.out, options.get("seed"))}
+    print_stderr(f"seed: {options['seed']}")
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     try:
-        if live:
-            print("" if args.no_echo else prompt, end="", flush=True)
-            write_live(streams[0])
-        else:
-            run_streams(streams)
+        with write_errors(args.out, check_filename=True):
+            outcome = _run_job(args, lm, fingerprint, options, n_lines)
     except KeyboardInterrupt:
-        exit_code = 130
-        for stream in streams:
-            stream.cancel()
-    found = pick_best(streams)
-    if live:
-        print(flush=True)
-    else:
-        _print_all(found, args, prompt)
-    return found, exit_code
+        return report_interrupted(partial_folder(args.out))
+    if not outcome.written:
+        raise GPT2NPError(f"{args.prompts} holds no usable prompt; {args.out} is not written")
+    skipped = f", {_count(outcome.skipped, 'line')} skipped" if outcome.skipped else ""
+    print_stderr(f"{_count(outcome.written, 'text')} in {args.out}{skipped}")
+    return 1 if outcome.skipped else 0
 
 
-def _print_all(found: "Completion", args: argparse.Namespace, prompt: str) -> None:
-    echo = "" if args.no_echo else prompt
-    for number, completion in enumerate([found, *found.alternatives]):
-        if args.json:
-            print(json.dumps(completion_as_json(completion), ensure_ascii=False), flush=True)
-        else:
-            between = "---\n" if number else ""
-            print(f"{between}{echo}{completion.text}", flush=True)
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _announce(told: Sequence[str], seeds: Sequence[int]) -> None:
-    notice(told[0])
-    if seeds:
-        notice(f"seeds: {seeds[0]} to {seeds[-1]}" if seeds[1:] else f"seed: {seeds[0]}")
-    for line in told[1:]:
-        notice(line)
+def _check_prompts_options(args: argparse.Namespace) -> None:
+    if args.out is None:
+        raise InvalidArgumentError("--prompts needs --out FILE.jsonl for the results")
+    if args.prompt is not None or args.file is not None:
+        raise InvalidArgumentError("--prompts and another prompt contradict each other; give one")
+    if args.out.suffix != ".jsonl":
+        raise InvalidArgumentError(f"--out {args.out} must end in .jsonl")
+    if not args.out.parent.is_dir():
+        raise InvalidArgumentError(f"the folder {args.out.parent} does not exist; create it first")
+    if args.out.is_dir():
+        raise InvalidArgumentError(f"--out {args.out} is a folder; choose another name")
+    if args.json or args.no_echo:
+        option = "--json" if args.json else "--no-echo"
+        raise InvalidArgumentError(f"{option} has no effect with --prompts; leave it out")
+    if args.out.exists() and not args.force:
+        raise InvalidArgumentError(f"{args.out} exists already; give --force to overwrite it")
+    if args.out.exists() and args.prompts.exists() and args.out.samefile(args.prompts):
+        raise InvalidArgumentError("--prompts and --out are the same file")
 
 
-def _summary(completions: Sequence["Completion"], context: int, window: bool) -> str:
-    tokens = sum(len(completion.ids) for completion in completions)
-    seconds = max(completion.seconds for completion in completions)
-    reasons = ", ".join(str(completion.finish_reason) for completion in completions)
-    first = completions[0]
-    full = not window and len(first.prompt_ids) + len(first.ids) > context
-    why = f" (the context of {context} tokens is full)" if full else ""
-    return (
-        f"{tokens} tokens, {tokens / seconds if seconds else 0:.1f} tokens/s, "
-        f"finish reason: {reasons}{why}"
-    )
+def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
+    """Load the model; returns it with a digest that changes when its files change."""
+    from gpt2np.data.append_log import input_digests
+    from gpt2np.hub import find_model
+    from gpt2np.hub.model_files import COMPANIONS, list_weight_files
+
+    lm, messages = load_model(args)
+    for message in messages:
+        print_stderr(message)
+    folder = find_model("bundled" if lm.fallback_reason else args.model).folder
+    patterns = ("config.json", *list_weight_files(folder), *COMPANIONS)
+    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    return lm, input_digests("", sorted(files))[-1]
+
+
+def _run_job(
+    args: argparse.Namespace,
+    lm: "LanguageModel",
+    fingerprint: str,
+    options: dict[str, Any],
+    n_lines: int,
+) -> "Outcome":
+    from tqdm import tqdm
+
+    from gpt2np.prompts.job import JobCallbacks, PromptJob
+
+    with tqdm(total=n_lines, desc="generating", unit="line", leave=False, disable=None) as bar:
+
+        def on_resume(done: int) -> None:
+            bar.write(f"resuming at line {done + 1:,}", file=sys.stderr)
+            bar.initial = bar.n = done
+
+        def on_progress(done: int, n_tokens: int) -> None:
+            seconds = bar.format_dict["elapsed"]
+            speed = f"{n_tokens / seconds:.0f} tokens/s" if seconds else ""
+            bar.set_postfix_str(speed, refresh=False)
+            bar.update(done - bar.n)
+
+        callbacks = JobCallbacks(
+            on_resume=on_resume,
+            on_restart=lambda: bar.write(
+                "the options, prompts or model have changed; starting over", file=sys.stderr
+            ),
+            on_progress=on_progress,
+            on_skip=lambda problem: bar.write(f"skipped: {problem}", file=sys.stderr),
+        )
+        with option_names_in_errors():
+            job = PromptJob(
+                lm, args.prompts, args.out, _output_line, options, callbacks, fingerprint
+            )
+        return job.run()
+
+
+def _output_line(completion: "Completion") -> dict[str, Any]:
+    """Return the JSON object of a completion without the speed, which differs between runs."""
+    content = completion_as_json(completion)
+    del content["tokens_per_second"]
+    return content

@@ -1,140 +1,199 @@
-"""The arguments that say how to continue a text, for every command that does."""
+"""Options that control generation: declaration, conversion to library options, error names."""
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
-from gpt2np.cli.text_input import argument
+from gpt2np.cli.text_input import decode_argument
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 
+Add = Callable[..., object]
+"""The method `add_argument` of a parser or an argument group."""
 
-def add_generation_arguments(parser: argparse.ArgumentParser, *, several: bool = True) -> None:
-    """Declare them, in groups; those for `several` continuations only if asked for."""
-    _add_length(parser.add_argument_group("how long"))
-    _add_sampling(parser.add_argument_group("what is likely"))
-    _add_penalties(parser.add_argument_group("what is avoided"))
-    _add_form(parser.add_argument_group("what form"))
-    if several:
-        _add_search(parser.add_argument_group("several continuations"))
-    speed = parser.add_argument_group("speed").add_argument
-    speed(
+
+def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool = True) -> None:
+    """Declare the options of generation, in groups; those for `multiple` texts are optional."""
+    _add_sampling(parser.add_argument_group("Sampling").add_argument, multiple=multiple)
+    if multiple:
+        _add_beam_search(parser.add_argument_group("Beam search").add_argument)
+    _add_penalties(parser.add_argument_group("Penalties").add_argument)
+    _add_stopping(parser.add_argument_group("Stopping").add_argument)
+    _add_constraints(parser.add_argument_group("Constraints").add_argument)
+
+
+def add_prompt_lookup(add: Add) -> None:
+    """Declare --prompt-lookup."""
+    add(
         "--prompt-lookup",
         action="store_true",
         default=None,
-        help="guess what the text said before in the same place; same result, faster where it "
-        "repeats itself",
+        help="Draft tokens from earlier n-grams of the text; the output is the same",
     )
 
 
-def _add_length(group: Any) -> None:
-    add = group.add_argument
+def _add_sampling(add: Add, *, multiple: bool) -> None:
+    temperature = "Sampling temperature; 0 selects the most likely token (default: 0.8)"
+    add("--temperature", type=float, metavar="T", help=temperature)
+    add("--greedy", action="store_true", help="Always select the most likely token (temperature 0)")
+    add(
+        "--top-k",
+        type=int,
+        metavar="K",
+        help="Sample from the K most likely tokens; 0 disables the filter (default: 40)",
+    )
+    add(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="Sample from the most likely tokens with total probability P (default: 1.0)",
+    )
+    add(
+        "--min-p",
+        type=float,
+        metavar="P",
+        help="Exclude tokens with less than P times the "
+        "probability of the most likely token (default: 0.0)",
+    )
+    add(
+        "--typical-p",
+        type=float,
+        metavar="P",
+        help="Locally typical sampling with total probability P (default: 1.0)",
+    )
+    add(
+        "--seed",
+        type=int,
+        metavar="SEED",
+        help="Random seed; the same seed gives the same text (default: random)",
+    )
+    if multiple:
+        add(
+            "--samples",
+            dest="num_return_sequences",
+            type=int,
+            metavar="N",
+            help="Generate N texts, at most 1000, with seeds SEED, SEED + 1, ..., or return the N "
+            "best beams (default: 1)",
+        )
+        add(
+            "--best-of",
+            type=int,
+            metavar="N",
+            help="Sample N texts, at most 1000, and return "
+            "those with the highest mean log probability",
+        )
+
+
+def _add_beam_search(add: Add) -> None:
+    add(
+        "--num-beams",
+        type=int,
+        metavar="N",
+        help="Use beam search with N beams, at most 64, instead of sampling (default: 1)",
+    )
+    add(
+        "--length-penalty",
+        type=float,
+        metavar="X",
+        help="Exponent of the length that divides a "
+        "beam's score; above 0 favors longer texts (default: 1.0)",
+    )
+    add(
+        "--early-stopping",
+        choices=("true", "false", "never"),
+        help="Stop at N finished beams "
+        "(true), when no better beam is likely (false), or when none is possible (never) "
+        "(default: false)",
+    )
+
+
+def _add_penalties(add: Add) -> None:
+    add(
+        "--repetition-penalty",
+        type=float,
+        metavar="X",
+        help="Penalize tokens of the prompt and "
+        "the generated text; above 1 discourages repetition (default: 1.0)",
+    )
+    add(
+        "--presence-penalty",
+        type=float,
+        metavar="X",
+        help="Subtract X from the logits of generated tokens (default: 0.0)",
+    )
+    add(
+        "--frequency-penalty",
+        type=float,
+        metavar="X",
+        help="Subtract X from the logits of generated tokens, once per occurrence (default: 0.0)",
+    )
+    add(
+        "--no-repeat-ngram-size",
+        type=int,
+        metavar="N",
+        help="Forbid repeated n-grams of N tokens; 0 disables the check (default: 0)",
+    )
+    add("--bad-word", action="append", metavar="TEXT", help="Forbid this text; can be repeated")
+    add(
+        "--logit-bias",
+        action="append",
+        metavar="ID=X",
+        help="Add X to the logit of token ID, as in 50256=-5; can be repeated",
+    )
+
+
+def _add_stopping(add: Add) -> None:
     add(
         "-n",
         "--max-new-tokens",
         type=int,
         metavar="N",
-        help="at most N, as far as the context reaches (default: 200)",
+        help="Maximum number of tokens to generate (default: 200)",
     )
-    add("--min-new-tokens", type=int, metavar="N", help="no end of text before N tokens")
-    add("--ignore-eos", action="store_true", default=None, help="no end of text at all")
+    add(
+        "--min-new-tokens",
+        type=int,
+        metavar="N",
+        help="Forbid the end-of-text token before N tokens (default: 0)",
+    )
+    add("--ignore-eos", action="store_true", default=None, help="Forbid the end-of-text token")
     add(
         "--stop",
         action="append",
         metavar="TEXT",
-        help="end before this text (a line's end: $'\\n'); may be given several times",
+        help="Stop before this text, such as $'\\n'; can be repeated",
     )
     add(
         "--stop-regex",
         action="append",
         metavar="PATTERN",
-        help="end before what matches; may be given several times",
+        help="Stop before a match of this regular expression; can be repeated",
     )
     add(
         "--stop-id",
         action="append",
         type=int,
         metavar="ID",
-        help="end before this token; may be given several times",
+        help="Stop before this token ID; can be repeated",
     )
     add(
         "--window",
         type=int,
         metavar="K",
-        help="when the context is full, go on with its last K tokens (default: end there)",
+        help="When the context is full, continue with the last K tokens instead of stopping",
     )
 
 
-def _add_sampling(group: Any) -> None:
-    add = group.add_argument
-    add("--greedy", action="store_true", help="always the likeliest token; same as --temperature 0")
-    add("--temperature", type=float, metavar="T", help="0: greedy, higher: wilder (default: 0.8)")
-    add("--top-k", type=int, metavar="K", help="among the K likeliest; 0: no limit (default: 40)")
-    add("--top-p", type=float, metavar="P", help="among the likeliest that reach P (default: 1.0)")
-    add("--min-p", type=float, metavar="P", help="at least P times as likely as the likeliest")
-    add("--typical-p", type=float, metavar="P", help="among those of usual surprise that reach P")
-    add("--seed", type=int, metavar="SEED", help="the same seed, the same text (default: random)")
-
-
-def _add_penalties(group: Any) -> None:
-    add = group.add_argument
-    add("--repetition-penalty", type=float, metavar="X", help="above 1: fewer tokens seen before")
-    add("--presence-penalty", type=float, metavar="X", help="fewer tokens generated before")
-    add("--frequency-penalty", type=float, metavar="X", help="the same, more so each time")
-    add("--no-repeat-ngram-size", type=int, metavar="N", help="no run of N tokens comes twice")
-    add(
-        "--bad-word",
-        action="append",
-        metavar="TEXT",
-        help="never these tokens in a row; may be given several times",
-    )
-    add(
-        "--logit-bias",
-        action="append",
-        metavar="ID=X",
-        help="add X to a token's logit; may be given several times",
-    )
-
-
-def _add_form(group: Any) -> None:
-    add = group.add_argument
-    add("--choices", nargs="+", metavar="TEXT", help="one of these texts, exactly as written")
+def _add_constraints(add: Add) -> None:
+    add("--choices", nargs="+", metavar="TEXT", help="Generate exactly one of these texts")
     add(
         "--regex",
         metavar="PATTERN",
-        help="a text that matches as a whole, with or without ^ and $ around it; no other anchors, "
-        "no look-around, no back-references",
-    )
-
-
-def _add_search(group: Any) -> None:
-    add = group.add_argument
-    add(
-        "--samples",
-        dest="num_return_sequences",
-        type=int,
-        metavar="N",
-        help="N texts, at most 1000: of the seeds SEED, SEED + 1, ..., or of the best beams",
-    )
-    add(
-        "--best-of",
-        type=int,
-        metavar="N",
-        help="draw N, at most 1000, and print the likeliest by mean log prob.",
-    )
-    add(
-        "--num-beams",
-        type=int,
-        metavar="N",
-        help="search with N beams, at most 64, instead of drawing",
-    )
-    add("--length-penalty", type=float, metavar="X", help="above 0: longer beams (default: 1.0)")
-    add(
-        "--early-stopping",
-        choices=("true", "false", "never"),
-        help="whether beam search ends when N are done (default: false)",
+        help="Generate a text that fully matches this regular "
+        "expression; look-around, back-references and inner anchors are not supported",
     )
 
 
@@ -144,100 +203,101 @@ _NAMES = (
     *("no_repeat_ngram_size", "num_return_sequences", "best_of", "num_beams", "length_penalty"),
     *("prompt_lookup", "logprobs", "prompt_logprobs"),
 )
-_TYPED = {
+_OPTION_NAMES = {
     "bad_words": "--bad-word",
     "bad_words_ids": "--bad-word",
     "stop_token_ids": "--stop-id",
-}  # all others are as their names
-_FILTERS = ("top_k", "top_p", "min_p", "typical_p")  # of what is drawn from
+    "num_return_sequences": "--samples",
+}  # library name → option, where they differ
+_FILTERS = ("top_k", "top_p", "min_p", "typical_p")
 
 
-def options_from(args: argparse.Namespace) -> Any:
-    """The options of `LanguageModel.generate` that were given.
+def generation_options(args: argparse.Namespace) -> Any:
+    """Return the given options as keyword arguments of `LanguageModel.generate`.
 
     Raises:
-        InvalidArgumentError: they contradict each other, or are no numbers or texts.
+        InvalidArgumentError: --greedy contradicts another option, or a value is malformed.
     """
     if args.greedy:
-        other = ("temperature",) if args.temperature else ()  # 0 says the same
-        _refuse_beside("--greedy", args, (*other, *_FILTERS))
+        temperature = ("temperature",) if args.temperature else ()  # 0 agrees with --greedy
+        _check_contradictions("--greedy", args, (*temperature, *_FILTERS))
     options: dict[str, Any] = {name: getattr(args, name, None) for name in _NAMES}
     if args.greedy:
         options["temperature"] = 0.0
     if early := getattr(args, "early_stopping", None):
         options["early_stopping"] = {"true": True, "false": False}.get(early, "never")
-    options["stop"] = _texts(args.stop, "--stop")
-    options["stop_regex"] = _texts(args.stop_regex, "--stop-regex")
+    options["stop"] = _decode_all(args.stop, "--stop")
+    options["stop_regex"] = _decode_all(args.stop_regex, "--stop-regex")
     options["stop_token_ids"] = args.stop_id
-    options["choices"] = _texts(args.choices, "--choices")
-    options["regex"] = None if args.regex is None else argument(args.regex, "--regex")
-    options["bad_words"] = _texts(args.bad_word, "--bad-word")
-    options["logit_bias"] = dict(map(_bias, args.logit_bias)) if args.logit_bias else None
+    options["choices"] = _decode_all(args.choices, "--choices")
+    options["regex"] = None if args.regex is None else decode_argument(args.regex, "--regex")
+    options["bad_words"] = _decode_all(args.bad_word, "--bad-word")
+    options["logit_bias"] = dict(map(_parse_bias, args.logit_bias)) if args.logit_bias else None
     return {name: value for name, value in options.items() if value is not None}
 
 
-def refuse_without_effect(args: argparse.Namespace, *, searched: bool) -> None:
-    """Refuse what was given for beam search without one (`searched`), or for drawing beside it.
+def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
+    """Refuse sampling options with --num-beams, and beam search options without `beam_search`.
 
-    Only what was given counts, not what the model proposes. A seed beside --greedy is let pass: the
-    same seed gives the same text there, too.
+    Only options of the command line count, not defaults of the model. --seed with --greedy is
+    valid: the text is the same for every seed.
 
     Raises:
         InvalidArgumentError: names the two options.
     """
     if args.num_beams is not None and args.num_beams > 1:
-        _refuse_beside("--num-beams", args, (*_FILTERS, "seed", "draft"))
+        _check_contradictions("--num-beams", args, (*_FILTERS, "seed", "draft"))
     for name in ("length_penalty", "early_stopping"):
-        if not searched and getattr(args, name) is not None:
+        if not beam_search and getattr(args, name) is not None:
             raise InvalidArgumentError(
-                f"{_as_typed(name)} is for beam search; give --num-beams, too, or leave it out"
+                f"{_option_name(name)} is for beam search; add --num-beams or leave it out"
             )
 
 
-def _refuse_beside(option: str, args: argparse.Namespace, names: Iterable[str]) -> None:
+def _check_contradictions(option: str, args: argparse.Namespace, names: Iterable[str]) -> None:
     for name in names:
         if getattr(args, name) is not None:
             raise InvalidArgumentError(
-                f"{option} and {_as_typed(name)} contradict each other; give one"
+                f"{option} and {_option_name(name)} contradict each other; give one"
             )
 
 
 @contextmanager
-def options_as_typed() -> Iterator[None]:
-    """Let errors of the library call options as the command line does."""
+def option_names_in_errors() -> Iterator[None]:
+    """Replace library names such as `top_k` in error messages by options such as --top-k."""
     try:
         yield
     except (InvalidArgumentError, ContextLengthError) as error:
-        raise type(error)(_retyped(str(error))) from error
+        raise type(error)(_replace_names(str(error))) from error
 
 
-def _retyped(message: str) -> str:
-    """The message with options as they are typed; but not what is quoted, nor plain words."""
+def _replace_names(message: str) -> str:
+    """Replace names of options, but neither in quoted text nor where they are plain words."""
     from gpt2np.generation import GenerationOptions
 
-    names = [each.name for each in fields(GenerationOptions)]
-    whole = "|".join(name for name in names if "_" in name)
+    names = [field.name for field in fields(GenerationOptions)]
+    compounds = "|".join(name for name in names if "_" in name)
     words = "|".join(name for name in names if "_" not in name)
-    found = re.compile(
+    pattern = re.compile(
         r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|"""
-        rf"\b(?P<name>{whole}|(?:{words})(?= is | and |: |, | nor | to | above | -?\d|$))\b"
+        rf"\b(?P<name>{compounds}|(?:{words})(?= is | and |: |, | nor | to | above | -?\d|$))\b"
     )
-    return found.sub(lambda m: _as_typed(m["name"]) if m["name"] else m[0], message)
+    return pattern.sub(lambda m: _option_name(m["name"]) if m["name"] else m[0], message)
 
 
-def _as_typed(name: str) -> str:
-    return _TYPED.get(name, f"--{name.replace('_', '-')}")
+def _option_name(name: str) -> str:
+    return _OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
 
 
-def _texts(given: list[str] | None, name: str) -> list[str] | None:
-    return None if given is None else [argument(text, name) for text in given]
+def _decode_all(texts: list[str] | None, name: str) -> list[str] | None:
+    return None if texts is None else [decode_argument(text, name) for text in texts]
 
 
-def _bias(given: str) -> tuple[int, float]:
-    token_id, _, value = given.partition("=")
+def _parse_bias(text: str) -> tuple[int, float]:
+    token_id, _, value = text.partition("=")
     try:
         return int(token_id), float(value)
     except ValueError as error:
         raise InvalidArgumentError(
-            f"--logit-bias is {given!r}; it must be an id and a number, as in 50256=-5"
+            f"--logit-bias is {text!r}; it must be ID=X, as in 50256=-5"
         ) from error

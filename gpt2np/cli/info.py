@@ -1,8 +1,8 @@
-"""Tell what a model is made of: config, tensors, parameters, memory, licence.
+"""Show a model's config, tensors, parameters, memory and licence.
 
-Only config.json and the headers of the weight files are read, unless --check
-asks for every number. Exit code 1 if the weights don't fit the config, or if
---check finds NaN or infinite ones.
+Reads only config.json and the headers of the weight files, unless --check is
+given. The exit code is 1 if the weights do not fit the config, or if --check
+finds NaN or infinity.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.model_options import MODEL_HELP
 from gpt2np.errors import printable
 
 if TYPE_CHECKING:
@@ -20,32 +21,32 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="a Hugging Face id, a folder, or 'bundled'")
-    check = "read every number: are any NaN or infinite, does a stored lm_head differ from wte?"
-    add("--check", action="store_true", help=check)
-    add("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    check = "Read all weights; report NaN, infinity, and whether a stored lm_head differs from wte"
+    parser.add_argument("--check", action="store_true", help=check)
+    output = parser.add_argument_group("Output")
+    output.add_argument("--json", action="store_true", help="Print one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read the headers and print; returns the exit code."""
+    """Print the information; returns the exit code."""
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 
     source = find_model(args.model)
     checkpoint = read_checkpoint(source.folder)
-    content = _content(source, checkpoint)
+    content = _as_json(source, checkpoint)
     if args.check and not content["problems"]:
-        content["check"] = _check(checkpoint)
+        content["check"] = _check_weights(checkpoint)
     if args.json:
         print(json.dumps(content, ensure_ascii=False))
     else:
-        print("\n".join(map(printable, _lines(content))))
-    spoiled = content.get("check", {}).get("not_finite")
-    return 1 if content["problems"] or spoiled else 0
+        print("\n".join(map(printable, _text_lines(content))))
+    not_finite = content.get("check", {}).get("not_finite")
+    return 1 if content["problems"] or not_finite else 0
 
 
-def _content(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
+def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
     from gpt2np.hub.model_files import read_licence
     from gpt2np.runtime.kv_cache import cache_nbytes
 
@@ -79,29 +80,29 @@ def _content(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
     }
 
 
-def _check(checkpoint: "Checkpoint") -> dict[str, Any]:
+def _check_weights(checkpoint: "Checkpoint") -> dict[str, Any]:
     from gpt2np.checkpoint.load import is_finite
     from gpt2np.checkpoint.names import LM_HEAD
 
     tensors = checkpoint.tensors
     return {
         "not_finite": [name for name in tensors if not is_finite(tensors[name])],
-        "own_lm_head": LM_HEAD in tensors and not checkpoint.is_tied(),
+        "separate_lm_head": LM_HEAD in tensors and not checkpoint.is_tied(),
     }
 
 
-def _lines(content: dict[str, Any]) -> Iterator[str]:
+def _text_lines(content: dict[str, Any]) -> Iterator[str]:
     for name in ("model", "folder", "licence"):
-        yield f"{name:<12}{content[name] or 'none named'}"
+        yield f"{name:<12}{content[name] or 'not specified'}"
     files = content["files"][0] if len(content["files"]) == 1 else f"{len(content['files'])} files"
     yield f"{'weights':<12}{files}, {_megabytes(content['bytes'])}"
     yield f"{'parameters':<12}{content['parameters']:,}"
     if head := content["stored_head"]:
-        yield f"{'':<12}and {head:,} of an unembedding, used if it differs (see --check)"
+        yield f"{'':<12}plus {head:,} of a stored lm_head, used only if it differs (see --check)"
     context, memory = content["config"]["n_positions"], content["memory"]
     yield (
-        f"{'memory':<12}{_megabytes(memory['float32_weights'])} of weights in float32; and "
-        f"{_megabytes(memory['float32_kv_cache'])} of keys and values for {context:,} tokens"
+        f"{'memory':<12}{_megabytes(memory['float32_weights'])} for float32 weights, "
+        f"{_megabytes(memory['float32_kv_cache'])} for the KV cache of {context:,} tokens"
     )
     yield from ("", "config")
     for name, value in content["config"].items():
@@ -112,10 +113,9 @@ def _lines(content: dict[str, Any]) -> Iterator[str]:
         shape = " × ".join(map(str, tensor["shape"]))
         yield f"{tensor['name']:<32}{shape:<16}{tensor['dtype']:<8}{tensor['bytes']:>13,}"
     if "check" in content:
-        spoiled = ", ".join(content["check"]["not_finite"]) or "none"
         yield ""
-        yield f"with NaN or infinite numbers: {spoiled}"
-        yield f"unembedding of its own: {'yes' if content['check']['own_lm_head'] else 'no'}"
+        yield f"NaN or infinity: {', '.join(content['check']['not_finite']) or 'none'}"
+        yield f"separate lm_head: {'yes' if content['check']['separate_lm_head'] else 'no'}"
     if content["problems"]:
         yield from ("", "the weights do not fit the config:")
         yield from (f"  {problem}" for problem in content["problems"])

@@ -1,6 +1,7 @@
-"""Which command, what exit code.
+"""Command-line parser, dispatch to subcommands, and exit codes.
 
-0: done, also when the reader of stdout has gone. 1: could not be done. 2: wrong use. 130: Ctrl-C.
+Exit codes: 0 for success, also when the reader of stdout has closed the pipe; 1 when the work could
+not be done; 2 for wrong usage; 130 for Ctrl-C.
 """
 
 import argparse
@@ -14,7 +15,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from gpt2np import __version__
-from gpt2np.cli.streams import drop_stdout, notice, prepare_streams
+from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
@@ -32,17 +33,23 @@ COMMANDS = (
     "convert",
     "bench",
 )
-"""Each is a module of this package, with add_arguments(parser) and run(args)."""
+"""Subcommands; each is a module of this package with add_arguments(parser) and run(args)."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line; the usage is for those who ask for --help."""
+    """Argument parser with one-line errors; only --help prints the usage."""
+
+    def __init__(self, **options: Any) -> None:
+        options["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(**options, add_help=False)
+        self._positionals.title, self._optionals.title = "Arguments", "Options"
+        self.add_argument("-h", "--help", action="help", help="Show this message and exit")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """As argparse's, but help that can't be written is an error, as every result is."""
+        """Print a message; unlike in argparse, a failed write of the help is an error."""
         if file is sys.stdout:
             print(message, end="", flush=True)
         else:
@@ -50,68 +57,70 @@ class _Parser(argparse.ArgumentParser):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command that `arguments` name; returns the exit code."""
+    """Run the subcommand that `arguments` name; returns the exit code."""
     prepare_streams()
     let_idle_blas_threads_sleep()
-    gc.set_threshold(50_000)  # to look for garbage in a vocabulary takes longer than to read it
-    # A module is imported for whoever names its command, all of them for who asks which there are.
-    named = arguments[0] in COMMANDS if arguments else False
-    modules = {name: _module(name) for name in (arguments[:1] if named else COMMANDS)}
-    program = f"gpt2np {arguments[0]}" if named else "gpt2np"
+    gc.set_threshold(50_000)  # garbage collection would take longer than reading a vocabulary
+    # Import only the named command's module; import all of them for `--help`.
+    is_named = bool(arguments) and arguments[0] in COMMANDS
+    modules = {name: _import_command(name) for name in (arguments[:1] if is_named else COMMANDS)}
+    program = f"gpt2np {arguments[0]}" if is_named else "gpt2np"
     try:
-        return _obey(arguments, modules)
+        return _dispatch(arguments, modules)
     except GPT2NPError as error:
-        notice(f"{program}: error: {error}")
+        print_stderr(f"{program}: error: {error}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
     except OSError as error:
-        drop_stdout()
-        # Windows says EINVAL where others say EPIPE.
+        discard_stdout()
+        # Windows reports a closed pipe as EINVAL, other systems as EPIPE.
         if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
             return 0
-        told = "standard output is closed" if error.errno == errno.EBADF else error
-        notice(f"{program}: error: {told}")
+        message = "standard output is closed" if error.errno == errno.EBADF else error
+        print_stderr(f"{program}: error: {message}")
         return 1
 
 
-def _obey(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> int:
-    parser = _parser(modules)
-    args, rest = parser.parse_known_args(arguments)
+def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> int:
+    parser = _create_parser(modules)
+    args, unrecognized = parser.parse_known_args(arguments)
+    program = "gpt2np" if args.command is None else f"gpt2np {args.command}"
+    if unrecognized:
+        first = unrecognized[0]
+        hint = ""
+        if not first.startswith("-"):
+            if args.command in ("generate", "trace", "explain"):
+                hint = "; quote a prompt of several words"
+            elif args.command is not None:
+                hint = "; give all arguments together, before or after the options"
+        kind = "option" if first.startswith("-") else "argument"
+        parser.exit(
+            2, f"{program}: error: unrecognized {kind} {first!r}{hint} (try {program} --help)\n"
+        )
     if args.command is None:
-        if rest:
-            parser.error(f"what is {rest[0]!r}?")
         parser.print_help()
         return 0
-    if rest:
-        quotes = args.command in ("generate", "trace", "explain")
-        together = "what is not an option must stand together"
-        hint = " Put a text of several words in quotes" if quotes else f" {together.capitalize()}"
-        parser.exit(
-            2,
-            f"gpt2np {args.command}: error: what is {rest[0]!r}?"
-            f"{'' if rest[0].startswith('-') else hint} "
-            f"(try gpt2np {args.command} --help)\n",
-        )
     exit_code: int = modules[args.command].run(args)
-    sys.stdout.flush()  # here, where it may fail: at Python's end it would fail without a word
+    sys.stdout.flush()  # a failure here is reported; at exit it would be silent
     return exit_code
 
 
-def _module(command: str) -> ModuleType:
+def _import_command(command: str) -> ModuleType:
     return import_module(f"gpt2np.cli.{command.replace('-', '_')}")
 
 
-def _parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
-    parser = _Parser(prog="gpt2np", description="GPT-2 in NumPy, from text to text.")
-    parser.add_argument("--version", action="version", version=f"gpt2np {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
+def _create_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
+    parser = _Parser(prog="gpt2np", description="Run GPT-2 with NumPy.")
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"gpt2np {__version__}",
+        help="Show the version and exit",
+    )
+    commands = parser.add_subparsers(
+        title="Commands", dest="command", metavar="COMMAND", parser_class=_Parser
+    )
     for name, module in modules.items():
-        summary = (module.__doc__ or "").split("\n")[0]
-        module.add_arguments(
-            commands.add_parser(
-                name,
-                help=summary,
-                description=module.__doc__,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-            )
-        )
+        description = module.__doc__ or ""
+        summary = description.split("\n")[0].removesuffix(".")
+        module.add_arguments(commands.add_parser(name, help=summary, description=description))
     return parser

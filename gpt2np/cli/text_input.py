@@ -1,48 +1,84 @@
-"""Texts from the command line, files and standard input: UTF-8, or one clear line."""
+"""UTF-8 text from command-line arguments, files and standard input."""
 
+import argparse
 import codecs
 import os
 import sys
 from pathlib import Path
 
-from gpt2np.cli.streams import notice
+from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError
 
 
-def argument(text: str, name: str) -> str:
-    """An argument as UTF-8, also where Python has decoded the command line otherwise."""
-    return decoded(os.fsencode(text), name, with_mark=True)
+def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare PROMPT and --file."""
+    add = parser.add_argument
+    add("prompt", nargs="?", metavar="PROMPT", help="Text to start from; - reads standard input")
+    add("--file", type=Path, metavar="FILE", help="Read the prompt from a UTF-8 text file")
 
 
-def standard_input(what: str) -> str:
-    """All of standard input, without one newline at its end; `what` is asked for at a terminal."""
+def read_prompt(args: argparse.Namespace) -> str:
+    """Return the prompt that PROMPT, --file or standard input gives.
+
+    Raises:
+        InvalidArgumentError: no prompt, more than one prompt, or text that is not UTF-8.
+    """
+    if args.file is not None:
+        if args.prompt is not None:
+            raise InvalidArgumentError("give either PROMPT or --file, not both")
+        return strip_newline(read_text_file(args.file))
+    if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()):
+        return read_stdin("prompt")
+    if args.prompt is None:
+        raise InvalidArgumentError("no prompt; give PROMPT, --file FILE, or - for standard input")
+    return decode_argument(args.prompt, "PROMPT")
+
+
+def decode_argument(text: str, name: str) -> str:
+    """Decode a command-line argument as UTF-8, whatever the locale is.
+
+    Raises:
+        InvalidArgumentError: the argument is not UTF-8; the message calls it `name`.
+    """
+    return decode_utf8(os.fsencode(text), name, keep_bom=True)
+
+
+def read_stdin(kind: str) -> str:
+    """Read standard input and strip one trailing newline.
+
+    At a terminal, a message asks for a `kind`, such as "prompt".
+    """
     if sys.stdin.isatty():
-        notice(f"type the {what}; end it with Ctrl-D on a line of its own")
-    return without_newline(decoded(sys.stdin.buffer.read(), "standard input"))
+        print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")
+    return strip_newline(decode_utf8(sys.stdin.buffer.read(), "standard input"))
 
 
-def file_content(file: Path) -> str:
-    """The text of the file that --file names."""
+def read_text_file(file: Path) -> str:
+    """Read the file that --file names.
+
+    Raises:
+        InvalidArgumentError: the file can't be read, or is not UTF-8.
+    """
     try:
         data = file.read_bytes()
     except OSError as error:
         raise InvalidArgumentError(f"can't read --file {file}: {error.strerror}") from error
-    return decoded(data, str(file))
+    return decode_utf8(data, str(file))
 
 
-def without_newline(text: str) -> str:
-    """`text` without one newline at its end, which editors and `echo` put there."""
+def strip_newline(text: str) -> str:
+    """Strip one trailing newline, which editors and `echo` add."""
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def decoded(data: bytes, source: str, *, with_mark: bool = False) -> str:
-    """`data` as text; without a byte-order mark, unless `with_mark`.
+def decode_utf8(data: bytes, source: str, *, keep_bom: bool = False) -> str:
+    """Decode UTF-8 and strip the byte-order mark, unless `keep_bom`.
 
     Raises:
         InvalidArgumentError: names `source` and the first byte that is not UTF-8.
     """
     try:
-        return (data if with_mark else data.removeprefix(codecs.BOM_UTF8)).decode()
+        return (data if keep_bom else data.removeprefix(codecs.BOM_UTF8)).decode()
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(
             f"{source} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "

@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.streams import notice
-from gpt2np.cli.text_input import argument, file_content, standard_input
+from gpt2np.cli.output import print_stderr
+from gpt2np.cli.text_input import decode_argument, read_stdin, read_text_file
 from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
 
@@ -64,16 +64,16 @@ def run(args: argparse.Namespace) -> int:
         _check_special_tokens(texts, tokenizer)
     options = {"allowed_special": "all"} if args.special == "allow" else {"disallowed_special": ()}
     output = [_format(text, tokenizer, options, args) for text in texts]
-    notice(description)
+    print_stderr(description)
     one_line_each = args.ids or args.count or args.json
     if args.merges and not one_line_each:
-        notice(MERGES_LEGEND)
+        print_stderr(MERGES_LEGEND)
     print(("\n" if one_line_each else "\n\n").join(output), flush=True)
     if not (one_line_each or args.merges or args.offsets):
         n_tokens = sum(tokenizer.count(text, **options) for text in texts)
         joined = "".join(texts)
         n_bytes = len(joined.encode())
-        notice(f"{n_tokens:,} tokens, {len(joined):,} characters, {n_bytes:,} bytes")
+        print_stderr(f"{n_tokens:,} tokens, {len(joined):,} characters, {n_bytes:,} bytes")
     return 0
 
 
@@ -128,11 +128,11 @@ def _read_texts(args: argparse.Namespace) -> list[str]:
     if args.file is not None:
         if args.texts:
             raise InvalidArgumentError("give either TEXT or --file, not both")
-        return [file_content(args.file)]
+        return [read_text_file(args.file)]
     if not args.texts and sys.stdin.isatty():
         raise InvalidArgumentError("no text; give TEXT, --file FILE, or - for standard input")
     return [
-        standard_input("text") if text == "-" else argument(text, "TEXT")
+        read_stdin("text") if text == "-" else decode_argument(text, "TEXT")
         for text in args.texts or ["-"]
     ]
 

@@ -1,11 +1,12 @@
-"""Look inside a pass: logit lens, attention, next token; or save its arrays.
+"""Show the logit lens, attention and next token of a prompt, or save activations.
 
-The logit lens takes what comes out of every block through the last layer norm
-and the unembedding: what would come next if the model ended there, and how
-likely it were. On a terminal, what the whole model says stands out.
+The logit lens applies the final layer norm and the unembedding to the output of
+every block: it shows the token that each block would predict, and its
+probability. On a terminal, predictions that equal the last block's are
+highlighted.
 
---npz saves the arrays inside the pass, all or those that --points chooses, as
-in --npz x.npz --points 'blocks.*.attn.pattern'.
+--npz saves the activations of the forward pass: all of them, or those that
+--points selects, as in --npz x.npz --points 'blocks.*.attn.pattern'.
 """
 
 import argparse
@@ -18,52 +19,57 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.model_and_prompt import (
-    add_model_arguments,
-    add_prompt_arguments,
-    given_prompt,
-    load_model,
-)
-from gpt2np.cli.streams import notice
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
+from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.interp import Trace
     from gpt2np.interp.summary import Overview
     from gpt2np.kernels.array import Array
     from gpt2np.language_model import LanguageModel
-    from gpt2np.tokenizer.display import Style
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_prompt_arguments(parser)
-    add_model_arguments(parser)
     add = parser.add_argument
-    add("--npz", type=Path, metavar="FILE", help="save the arrays, and the prompt's ids")
-    add("--force", action="store_true", help="replace the file of --npz if it exists")
     add(
         "--points",
         action="append",
         metavar="NAME",
-        help="which arrays to save or, without --npz, to describe; * stands for any part of a "
-        "name; may be given several times",
+        help="Activations to save or, without --npz, to summarize; * matches any part of a name; "
+        "can be repeated",
     )
-    add("--list-points", action="store_true", help="list all names, with shapes, and end")
-    add("--top", type=int, default=10, metavar="N", help="the N likeliest tokens (default: 10)")
-    compare = "tell how far each layer is from transformers', which must be installed, with torch"
-    add("--compare", action="store_true", help=compare)
-    add("--json", action="store_true", help="print one JSON object")
+    add("--list-points", action="store_true", help="List all names with shapes and exit")
+    add(
+        "--compare",
+        action="store_true",
+        help="Show the difference from transformers per layer; needs transformers and torch",
+    )
+    output = parser.add_argument_group("Output").add_argument
+    output(
+        "--top",
+        type=int,
+        default=10,
+        metavar="N",
+        help="Number of most likely next tokens to show (default: 10)",
+    )
+    output("--json", action="store_true", help="Print one JSON object")
+    output("--npz", type=Path, metavar="FILE", help="Save the activations and the prompt's IDs")
+    output("--force", action="store_true", help="Overwrite the file of --npz")
+    add_model_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Trace and print; returns the exit code."""
     if args.list_points:
-        print(_list_of_points())
+        print(_point_table())
         return 0
-    _check(args)
-    prompt = given_prompt(args)
-    lm, told = load_model(args)
+    _check_options(args)
+    prompt = read_prompt(args)
+    lm, messages = load_model(args)
     import numpy as np
 
     from gpt2np.interp.trace import encode_prompt
@@ -71,93 +77,96 @@ def run(args: argparse.Namespace) -> int:
 
     ids = encode_prompt(lm, prompt)
     points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
-    for line in told:
-        notice(line)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that nothing is left half-written
-    with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is told in one line
-        trace = _traced(lm, ids, points)
+    for message in messages:
+        print_stderr(message)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that no partial file is left
+    with np.errstate(over="ignore", invalid="ignore"):  # NaN and infinity raise an error later
+        trace = _run_trace(lm, ids, points)
         if args.npz:
             _save(trace.subset(points), args.npz)
-        shown = _shown(lm, prompt, trace, points, args)
-    print(shown, flush=True)
+        result = _format_result(lm, prompt, trace, points, args)
+    print(result, flush=True)
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     if args.top < 1:
         raise InvalidArgumentError(f"--top is {args.top}; it must be at least 1")
     file = args.npz
     if args.force and not file:
         raise InvalidArgumentError("--force is for --npz FILE")
     if file and not file.parent.is_dir():
-        raise InvalidArgumentError(f"the folder {file.parent} does not exist; make it first")
+        raise InvalidArgumentError(f"the folder {file.parent} does not exist; create it first")
     if file and file.exists():
         if not file.is_file():
-            raise InvalidArgumentError(f"{file} is not a file; name one for --npz")
+            raise InvalidArgumentError(f"--npz {file} is not a file; choose another name")
         if not args.force:
-            raise InvalidArgumentError(f"{file} exists already; give --force to replace it")
+            raise InvalidArgumentError(f"{file} exists already; give --force to overwrite it")
 
 
-def _traced(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace":
+def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace":
     from tqdm import tqdm
 
     from gpt2np.interp.summary import OVERVIEW_POINTS
     from gpt2np.interp.trace import trace
     from gpt2np.model.hooks import hook_point_names, hook_points_nbytes
 
-    every = [*points, *OVERVIEW_POINTS]
-    nbytes = hook_points_nbytes(lm.model.config, len(ids), every, lm.model.dtype)
-    notice(f"memory: {nbytes / 1e6:,.1f} MB for the arrays of {len(ids):,} tokens")
+    all_points = [*points, *OVERVIEW_POINTS]
+    nbytes = hook_points_nbytes(lm.model.config, len(ids), all_points, lm.model.dtype)
+    print_stderr(f"memory: {nbytes / 1e6:,.1f} MB for the activations of {len(ids):,} tokens")
     total = len(hook_point_names(lm.model.config.n_layer))
-    with tqdm(total=total, desc="pass", leave=False, disable=None, delay=1) as bar:
+    with tqdm(total=total, desc="forward pass", leave=False, disable=None, delay=1) as bar:
 
-        def tick(name: str, array: "Array") -> "Array":
+        def count(name: str, array: "Array") -> "Array":
             bar.update()
             return array
 
-        return trace(lm, ids, every, interventions=tick)
+        return trace(lm, ids, all_points, interventions=count)
 
 
 def _save(trace: "Trace", file: Path) -> None:
-    try:
+    with write_errors(file):
         trace.save(file)
-    except OSError as error:
-        raise GPT2NPError(f"can't write {file}: {error.strerror}") from error
-    notice(f"{len(trace)} arrays, {trace.nbytes / 1e6:,.1f} MB, in {file}")
+    print_stderr(f"{len(trace)} arrays, {trace.nbytes / 1e6:,.1f} MB, in {file}")
 
 
-def _shown(
+def _format_result(
     lm: "LanguageModel", prompt: str, trace: "Trace", points: list[str], args: argparse.Namespace
 ) -> str:
-    from gpt2np.cli.overview_text import as_text, difference_table, numbers_table
+    """Return the overview of a trace as text, or as JSON with --json."""
+    from gpt2np.cli.trace_report import as_text, difference_table, numbers_table
     from gpt2np.interp.compare import compare_with_transformers
     from gpt2np.interp.summary import overview_as_json, summarize_arrays
+    from gpt2np.tokenizer.display import Style
 
     arrays = summarize_arrays(trace.subset(points)) if args.points and not args.npz else []
-    apart = compare_with_transformers(lm.model, trace.ids.tolist()) if args.compare else []
+    differences = compare_with_transformers(lm.model, trace.ids.tolist()) if args.compare else []
     width = shutil.get_terminal_size().columns
-    seen = _overview(lm, trace, None if args.json else width, args.top)
-    table, style = lm.tokenizer.vocabulary.token_bytes, _style()
+    overview = _overview(lm, trace, None if args.json else width, args.top)
+    table = lm.tokenizer.vocabulary.token_bytes
     if args.json:
         content: dict[str, Any] = {
             "model": lm.name,
             "prompt": prompt,
-            **overview_as_json(seen, table),
+            **overview_as_json(overview, table),
         }
-        content |= {"arrays": [asdict(numbers) for numbers in arrays]} if arrays else {}
-        content |= {"transformers": [asdict(difference) for difference in apart]} if apart else {}
+        if arrays:
+            content["arrays"] = [asdict(numbers) for numbers in arrays]
+        if differences:
+            content["transformers"] = [asdict(difference) for difference in differences]
         return json.dumps(content, ensure_ascii=False)
-    parts = [as_text(seen, table, width, style)]
+    style = Style(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    parts = [as_text(overview, table, width, style)]
     parts += [numbers_table(arrays, style)] if arrays else []
-    parts += [difference_table(apart, style)] if apart else []
+    parts += [difference_table(differences, style)] if differences else []
     return "\n\n".join(parts)
 
 
 def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) -> "Overview":
-    """With the logit lens after every token, or after those for which there is room."""
+    """Compute the overview; the logit lens covers as many last tokens as fit into `width`."""
     from tqdm import tqdm
 
-    from gpt2np.cli.overview_text import lens_columns
+    from gpt2np.cli.trace_report import lens_columns
     from gpt2np.interp.summary import overview
 
     n = min(top, lm.model.config.vocab_size)
@@ -167,13 +176,7 @@ def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) 
         return overview(lm.model, trace, n, last=last, progress=bar.update)
 
 
-def _style() -> "Style":
-    from gpt2np.tokenizer.display import Style
-
-    return Style(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
-
-
-def _list_of_points() -> str:
+def _point_table() -> str:
     from gpt2np.model.hooks import HOOK_POINTS
 
     lines = [f"{'point':<26}{'shape':<12}{'in TransformerLens':<34}meaning"]
@@ -182,5 +185,7 @@ def _list_of_points() -> str:
         shape = point.shape.replace(" ", " × ")
         lines += [f"{point.name.format(i='i'):<26}{shape:<12}{first:<34}{point.meaning}"]
         lines += [f"{'':<38}{alias}" for alias in more]
-    letters = "T tokens, C channels, H heads, D head size, F MLP width, V vocabulary; i the block"
-    return "\n".join([*lines, "", letters])
+    legend = (
+        "T tokens, C channels, H heads, D head size, F MLP width, V vocabulary size, i block index"
+    )
+    return "\n".join([*lines, "", legend])

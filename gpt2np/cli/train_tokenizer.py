@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.streams import notice
+from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def run(args: argparse.Namespace) -> int:
     if len(trained.tokens) != options.vocab_size:
         is_smaller = len(trained.tokens) < options.vocab_size
         reason = "no pair is left to merge" if is_smaller else "the alphabet alone has that many"
-        notice(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {reason}")
+        print_stderr(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {reason}")
     write_vocabulary(trained.vocabulary, args.out)
-    notice(f"written to {args.out}")
+    print_stderr(f"written to {args.out}")
     parts = _read_parts(files, corpus, skip_errors=args.skip_errors, quiet=True)
     report = report_training(trained, _with_progress_bar(parts, "measuring"))
     print(json.dumps(as_json(report), ensure_ascii=False) if args.json else as_text(report))
@@ -151,7 +151,7 @@ def _read_parts(
 
     def on_skip(error: UnreadableFileError) -> None:
         if not quiet:
-            notice(f"skipped: {error}")
+            print_stderr(f"skipped: {error}")
 
     return read_parts(files, corpus, on_skip if skip_errors else None)
 

@@ -1,1 +1,1 @@
-"""Many prompts out of a file, and their continuations into another."""
+"""Generation from a file of prompts, in batches, with resumption after an interruption."""

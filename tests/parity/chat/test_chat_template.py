@@ -86,11 +86,11 @@ def test_raise_exception_is_one_line(peer, roles, messages, told):
 @pytest.mark.parametrize(
     ("messages", "told"),
     [
-        ([message("wizard", "a")], "message 1 has the role 'wizard'; it must be one of system"),
+        ([message("wizard", "a")], "message 1 has the role 'wizard'; expected one of system"),
         ([message("user", "a"), {"content": "b"}], "message 2 has the role None"),
-        ([{"role": "user"}], "message 1 must have a role and a content, both texts"),
-        ([message("user", ["a"])], "both texts"),
-        (["a"], "both texts"),
+        ([{"role": "user"}], "message 1 must have a role and a content, both strings"),
+        ([message("user", ["a"])], "both strings"),
+        (["a"], "both strings"),
     ],
 )
 def test_what_is_no_message(messages, told):

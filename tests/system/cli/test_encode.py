@@ -9,14 +9,14 @@ import time
 import numpy as np
 import pytest
 import tiktoken
-from helpers.altered import saving_all_the_time
+from helpers.patched_cli import frequent_checkpoints
 
 from gpt2np import Tokenizer
 from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
 
 EOT = "<|endoftext|>"
 COMMAND = [sys.executable, "-m", "gpt2np", "encode"]
-SAVING_ALL_THE_TIME = [*saving_all_the_time(0.5), "encode"]  # here ten times
+FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.5), "encode"]  # here ten times
 
 
 def encode(*arguments, model="bundled"):
@@ -99,7 +99,7 @@ class TestInterruption:
     def start(self, stories, out, model, *arguments):
         """Start a run, and return it once it has saved a resume point."""
         options = ["--model", str(model), *arguments]
-        command = [*SAVING_ALL_THE_TIME, str(stories), str(out), *options]
+        command = [*FREQUENT_CHECKPOINTS, str(stories), str(out), *options]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
         journal = out.with_name(f"{out.name}.partial") / "journal"
         while not (journal.exists() and journal.stat().st_size):
@@ -142,7 +142,9 @@ class TestInterruption:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130 and not out.exists()
-        assert stderr.decode().splitlines()[-1].startswith("interrupted; the same command goes on")
+        assert (
+            stderr.decode().splitlines()[-1].startswith("interrupted; run the same command again")
+        )
         assert b"Traceback" not in stderr
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -218,7 +220,7 @@ class TestBadInput:
         self.check(encode(corpus, out, "--processes", "-1"), 2, "--processes is -1")
         self.check(encode(corpus, out, model=corpus), 1, "has no vocabulary")
         self.check(encode(corpus, out, "more"), 2, "more: the suffix selects the format")
-        self.check(encode(corpus, out, "--more"), 2, "what is '--more'?")
+        self.check(encode(corpus, out, "--more"), 2, "unrecognized option '--more'")
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
     def test_a_full_disk(self, corpus, tmp_path):

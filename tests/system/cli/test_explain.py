@@ -71,7 +71,7 @@ def test_hostile_text_from_standard_input_and_a_window(tmp_path):
     ("arguments", "message"),
     [
         (["fox", "-o", "."], "-o . is not a file; name a file to write"),
-        (["fox", "-o", "no/page.html"], "-o no/page.html: there is no folder no"),
+        (["fox", "-o", "no/page.html"], "-o no/page.html: the folder no does not exist"),
         (["fox " * 99, "-o", "p.html"], "--window 37:101 for the last"),
         (["fox", "-o", "p.html", "--layer", "9"], "there is no layer 9; choose from 0 to 5"),
         (["fox", "-o", "p.html", "-n", "0"], "--steps is 0; it must be at least 1"),
@@ -97,7 +97,7 @@ def test_a_device_is_never_replaced(tmp_path):
 def test_where_nothing_can_be_written_nothing_is_computed():
     """In /proc not even root can make a file."""
     result = explain("fox", "-o", "/proc/page.html")
-    assert error(result, code=1).startswith("can't write -o /proc/page.html: ")
+    assert error(result, code=1).startswith("can't write /proc/page.html: ")
     assert len(result.stderr.splitlines()) == 1  # the model's name comes once it is loaded
 
 
@@ -110,10 +110,8 @@ def test_a_page_that_is_there_is_replaced(tmp_path):
 
 def test_help_says_what_is_replaced_and_which_model_is_taken():
     words = " ".join(explain("--help").stdout.decode().split())
-    assert (
-        "-o FILE, --output FILE the page to write; one that is there already is replaced" in words
-    )
-    assert "default: $GPT2NP_MODEL, else" in words and "--dtype" not in words
+    assert "-o FILE, --output FILE HTML file to write; an existing file is replaced" in words
+    assert "default: $GPT2NP_MODEL if set, else" in words and "--dtype" not in words
 
 
 def test_a_full_disk_leaves_the_old_page(tmp_path):
@@ -127,5 +125,5 @@ def test_a_full_disk_leaves_the_old_page(tmp_path):
         timeout=120,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
     )
-    assert f"can't write -o {page}: File too large" in error(result, code=1)
+    assert f"can't write {page}: File too large" in error(result, code=1)
     assert page.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [page]

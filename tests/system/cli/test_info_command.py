@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_listed_in_full(folder):
 def test_check_reads_the_numbers(folder):
     assert json.loads(info(folder, "--check", "--json").stdout)["check"] == {
         "not_finite": [],
-        "own_lm_head": False,
+        "separate_lm_head": False,
     }
 
     def spoil(tensors):
@@ -131,8 +131,8 @@ def test_check_reads_the_numbers(folder):
 
     change_tensors(folder, spoil)
     lines = info(folder, "--check").stdout.splitlines()
-    assert "with NaN or infinite numbers: h.1.ln_1.bias" in lines
-    assert "unembedding of its own: yes" in lines
+    assert "NaN or infinity: h.1.ln_1.bias" in lines
+    assert "separate lm_head: yes" in lines
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ import sys
 import time
 
 import pytest
-from helpers.altered import saving_all_the_time, slow_model
+from helpers.patched_cli import frequent_checkpoints, slow_model
 from helpers.paths import CHECKOUT
 
 from gpt2np import load
-from gpt2np.cli.many_prompts import _load
+from gpt2np.cli.generate import _load_with_fingerprint
 
 COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
-SAVING_ALL_THE_TIME = [*saving_all_the_time(0.03), *COMMAND[3:]]  # here hundreds of times
+FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.03), *COMMAND[3:]]  # here hundreds of times
 WORDS = ["the", "fox", "king", "little", "boat", "ran", "said", "went", "house", "princess"]
 
 
@@ -129,7 +129,7 @@ def test_progress_at_a_terminal(tmp_path):
         while piece := os.read(ours, 4096):
             seen += piece
     assert process.wait(timeout=60) == 0
-    bars = [line for line in seen.decode().split("\r") if line.startswith("continuing: ")]
+    bars = [line for line in seen.decode().split("\r") if line.startswith("generating: ")]
     assert bars[0].split("|")[-1].startswith(" 0/100 [00:00<")  # and the time that is left
     assert any("tokens/s]" in bar for bar in bars)
 
@@ -139,12 +139,12 @@ def test_every_file_of_the_model_counts(bundled, tmp_path):
     for name in names:
         shutil.copy(bundled / name, tmp_path)
     args = argparse.Namespace(model=str(tmp_path), threads=None, dtype="float32", draft=None)
-    before = _load(args)[1]
-    assert _load(args)[1] == before
+    before = _load_with_fingerprint(args)[1]
+    assert _load_with_fingerprint(args)[1] == before
     for name in names:
         os.utime(tmp_path / name, (1, 1))
-        assert _load(args)[1] != before, name
-        before = _load(args)[1]
+        assert _load_with_fingerprint(args)[1] != before, name
+        before = _load_with_fingerprint(args)[1]
 
 
 class TestInterruption:
@@ -161,7 +161,7 @@ class TestInterruption:
         for _ in range(2):
             arguments = self.arguments(tmp_path, "killed.jsonl")
             process = subprocess.Popen(
-                [*SAVING_ALL_THE_TIME, *arguments], stderr=subprocess.DEVNULL
+                [*FREQUENT_CHECKPOINTS, *arguments], stderr=subprocess.DEVNULL
             )
             lines = tmp_path / "killed.jsonl.partial" / "lines"
             before = lines.stat().st_size if lines.exists() else 0
@@ -180,7 +180,7 @@ class TestInterruption:
         assert self.killed_and_again(tmp_path, self.COUNT) == 2
         assert not (tmp_path / "killed.jsonl").exists()
         last = generate(*self.arguments(tmp_path, "killed.jsonl"))
-        assert last.returncode == 0 and "going on at line " in last.stderr
+        assert last.returncode == 0 and "resuming at line " in last.stderr
         found = written(tmp_path / "killed.jsonl")
         assert [line["line"] for line in found] == [*range(1, self.COUNT + 1)]
         assert [line["prompt"] for line in found] == texts
@@ -191,7 +191,7 @@ class TestInterruption:
     def test_ctrl_c_keeps_what_is_done(self, tmp_path):
         short_prompts(tmp_path / "p.txt", self.COUNT)
         arguments = self.arguments(tmp_path, "o.jsonl")[:-4]  # the seed is chosen, and kept
-        process = subprocess.Popen([*SAVING_ALL_THE_TIME, *arguments], stderr=subprocess.PIPE)
+        process = subprocess.Popen([*FREQUENT_CHECKPOINTS, *arguments], stderr=subprocess.PIPE)
         journal = tmp_path / "o.jsonl.partial" / "journal"
         while not (journal.exists() and journal.stat().st_size):
             assert process.poll() is None
@@ -199,17 +199,20 @@ class TestInterruption:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130 and b"Traceback" not in stderr
-        assert b"interrupted; the same command goes on from what is kept in " in stderr
+        assert b"interrupted; run the same command again to resume from " in stderr
         seed = next(line for line in stderr.decode().splitlines() if line.startswith("seed: "))
         (tmp_path / "p.txt").write_text("another\n")
         other = generate(*arguments)
-        assert seed in other.stderr and "what is kept is of another job; begun anew" in other.stderr
+        assert (
+            seed in other.stderr
+            and "the options, prompts or model have changed; starting over" in other.stderr
+        )
         assert [line["prompt"] for line in written(tmp_path / "o.jsonl")] == ["another"]
 
     def test_a_second_process_keeps_off(self, tmp_path):
         short_prompts(tmp_path / "p.txt", 300)
         arguments = self.arguments(tmp_path, "o.jsonl")
-        first = subprocess.Popen([*SAVING_ALL_THE_TIME, *arguments], stderr=subprocess.DEVNULL)
+        first = subprocess.Popen([*FREQUENT_CHECKPOINTS, *arguments], stderr=subprocess.DEVNULL)
         journal = tmp_path / "o.jsonl.partial" / "journal"
         while not (journal.exists() and journal.stat().st_size):
             assert first.poll() is None
@@ -240,15 +243,15 @@ class TestInterruption:
         (["--prompts", "p.txt", "--out", "there.jsonl"], "exists already; give --force"),
         (["--prompts", "there.jsonl", "--out", "there.jsonl", "--force"], "are the same file"),
         (["--prompts", "no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
-        (["--prompts", "p.csv", "--out", "o.jsonl"], "it must be .txt or .jsonl"),
+        (["--prompts", "p.csv", "--out", "o.jsonl"], "must end in .txt or .jsonl"),
         (["--prompts", "empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
         (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
         (["--prompts", "p.txt", "--out", "folder.jsonl", "--force"], "is a folder; choose another"),
         (
             ["--prompts", "p.txt", "--out", "o.jsonl", "--json"],
-            "--json has no place with --prompts",
+            "--json has no effect with --prompts",
         ),
-        (["--prompts", "p.txt", "--out", "o.jsonl", "--no-echo"], "--no-echo has no place with"),
+        (["--prompts", "p.txt", "--out", "o.jsonl", "--no-echo"], "--no-echo has no effect with"),
         (
             ["--prompts", "p.txt", "--out", "o.jsonl", "--draft", "bundled", "--prompt-lookup"],
             "--draft and --prompt-lookup contradict each other",

@@ -89,7 +89,10 @@ class TestView:
         lines = run(FOX).stderr.decode().splitlines()
         points = ["embed", "blocks.*.resid", "blocks.*.attn.pattern", "logits"]
         megabytes = traced.subset(points).nbytes / 1e6
-        assert lines == ["model: bundled", f"memory: {megabytes:.1f} MB for the arrays of 8 tokens"]
+        assert lines == [
+            "model: bundled",
+            f"memory: {megabytes:.1f} MB for the activations of 8 tokens",
+        ]
 
     def test_plain_unless_it_is_a_terminal(self, shown):
         assert "\x1b" not in shown
@@ -125,7 +128,7 @@ class TestView:
             assert plain.splitlines()[2:] == shown.splitlines()[2:]  # tokens have no bars then
 
     def test_what_the_whole_model_says_stands_out(self, lm, traced):
-        from gpt2np.cli.overview_text import as_text
+        from gpt2np.cli.trace_report import as_text
         from gpt2np.interp.summary import overview
         from gpt2np.tokenizer.display import Style
 
@@ -190,7 +193,7 @@ class TestArrays:
         assert result.returncode == 0 and result.stdout
         file = tmp_path / "x.npz"
         megabytes = f"{traced.nbytes / 1e6:.1f} MB"
-        assert f"memory: {megabytes} for the arrays" in result.stderr.decode()
+        assert f"memory: {megabytes} for the activations" in result.stderr.decode()
         assert result.stderr.decode().endswith(f"81 arrays, {megabytes}, in {file}\n")
         with np.load(file) as arrays:
             assert arrays.files == ["ids", *traced]
@@ -237,7 +240,7 @@ class TestCompare:
     def test_each_layer_is_near_transformers(self, capsys):
         assert main.run(["trace", FOX, "--model", "bundled", "--compare"]) == 0
         text = capsys.readouterr().out
-        table = text[text.index("difference to transformers") :]
+        table = text[text.index("difference from transformers") :]
         rows = re.findall(r"^(embed|block \d|ln_f|logits) +(\S+) +(\S+e\S+) ", table, re.MULTILINE)
         assert [row[0] for row in rows][1:7] == [f"block {i}" for i in range(6)] and len(rows) == 9
         assert all(float(row[2]) < 1e-4 for row in rows)
@@ -268,11 +271,11 @@ class TestBadInput:
             (["--top", "x"], 2, "--top"),
             (["--npz", "none/x.npz"], 2, "the folder none does not exist"),
             (["--npz", "there.npz"], 2, "there.npz exists already; give --force"),
-            (["--npz", ".", "--force"], 2, ". is not a file"),
+            (["--npz", ".", "--force"], 2, "--npz . is not a file"),
             (["--force"], 2, "--force is for --npz FILE"),
             (["--model", "./none"], 1, "no folder ./none"),
             (["--file", "there.npz"], 2, "either PROMPT or --file"),
-            (["more"], 2, "what is 'more'?"),
+            (["more"], 2, "unrecognized argument 'more'"),
             (["--threads", "0"], 2, "--threads is 0"),
         ],
     )

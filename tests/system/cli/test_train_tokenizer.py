@@ -230,7 +230,7 @@ class TestWrongUse:
             (["--out", ""], "--out is empty or the current folder"),
             (["--out", "corpus.txt/x"], "/corpus.txt is not a folder"),
             (["--out", "o", "--pattern", ""], "the pattern is empty"),
-            (["--out", "o", ""], "what is ''? What is not an option must stand together"),
+            (["--out", "o", ""], "unrecognized argument ''; give all arguments together"),
         ],
     )
     def test_is_told_before_the_work_begins(self, corpus, arguments, message):

@@ -378,7 +378,7 @@ class TestDownloadCommand:
         process = start(hub.url, code=code)
         stdout, stderr = process.communicate()
         assert process.returncode == 0, stderr
-        assert "Fetch a model for use without a network." in stdout
+        assert "Download a model into the Hugging Face cache" in stdout
 
 
 class TestRevisions:

@@ -7,7 +7,7 @@ from helpers.chat_models import CHATML, LLAMA_2, chat_model
 
 from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, load
 from gpt2np.chat import ChatSession, Conversation, Exchange, read_chat_template
-from gpt2np.chat.commands import QUIT, RETRY, command
+from gpt2np.chat.commands import QUIT, RETRY, run_command
 from gpt2np.chat.conversation import read_conversation
 from gpt2np.model import KVCache
 
@@ -50,7 +50,7 @@ class TestAnswers:
             fresh = lm.generate(told, seed=5 + number, max_new_tokens=12).text
             assert answer(session, text) == fresh
             told += f"{fresh}<|im_end|>\n"
-            assert number == 0 or session.reused > 10
+            assert number == 0 or session.n_reused > 10
 
     def test_of_a_base_model_are_those_of_the_joined_text(self, lm):
         session = ChatSession(lm, options={"seed": 1, "max_new_tokens": 15})
@@ -61,7 +61,7 @@ class TestAnswers:
             fresh = lm.generate(text, seed=1 + number, max_new_tokens=15).text
             assert answer(session, said) == fresh
             text += fresh
-        assert session.conversation.joined() == text
+        assert session.conversation.joined_text() == text
 
     def test_need_only_what_is_new(self, lm, template):
         session = ChatSession(lm, template, options={"seed": 2, "max_new_tokens": 10})
@@ -90,7 +90,7 @@ class TestAnswers:
     def test_of_a_base_model_beyond_the_context(self, lm):
         session = ChatSession(lm, options={"seed": 1, "max_new_tokens": 5, "ignore_eos": True})
         answer(session, "Once upon a time, " * 120)
-        text = session.conversation.joined()
+        text = session.conversation.joined_text()
         assert len(lm.tokenizer.encode(text)) > 512
         fresh = lm.generate(text, seed=2, max_new_tokens=5, ignore_eos=True, window=256).text
         assert answer(session, "") == fresh
@@ -127,9 +127,9 @@ class TestAnswers:
                 "".join(stream)
         stream.cancel()
         session.finish(stream)
-        assert session.known == stream.sequence.length - 1 < stream.sequence.cache.length
+        assert session.n_cached == stream.sequence.length - 1 < stream.sequence.cache.length
         again = session.say("")
-        assert again.sequence.cache.length == session.reused > 10
+        assert again.sequence.cache.length == session.n_reused > 10
         options |= {"seed": 2, "window": 256}
         fresh = lm.generate(again.sequence.prompt, **options)
         assert finished(session, again) == fresh.text
@@ -153,8 +153,8 @@ class TestAnswers:
         lm = load("bundled")
         lm.defaults = GenerationOptions(**defaults)
         session = ChatSession(lm, options={"seed": 1, "max_new_tokens": 4})
-        assert command(session, "/set top_k 5") == "top_k: 5"
-        assert "top_k: 5" in command(session, "/set").splitlines()
+        assert run_command(session, "/set top_k 5") == "top_k: 5"
+        assert "top_k: 5" in run_command(session, "/set").splitlines()
         fresh = lm.generate(
             "A fox", seed=1, max_new_tokens=4, top_k=5, num_beams=1, num_return_sequences=1
         )
@@ -164,7 +164,7 @@ class TestAnswers:
 class TestRefusals:
     def test_special_tokens_can_not_be_forged(self, lm, template):
         session = ChatSession(lm, template)
-        with pytest.raises(InvalidArgumentError, match=r"user message .* holds <\|endoftext\|>"):
+        with pytest.raises(InvalidArgumentError, match=r"user message .* contains <\|endoftext\|>"):
             session.say("a<|endoftext|>b")
         assert session.conversation.exchanges == []
         told = ChatSession(lm, template, system="<|endoftext|>")
@@ -175,14 +175,16 @@ class TestRefusals:
         forged = Conversation(None, [Exchange("hi", "x<|endoftext|>y")])
         forged.save(tmp_path / "x.json")
         session = ChatSession(lm, template)
-        with pytest.raises(InvalidArgumentError, match=r"the assistant message .* holds <\|endo"):
-            command(session, f"/load {tmp_path / 'x.json'}")
+        with pytest.raises(
+            InvalidArgumentError, match=r"the assistant message .* contains <\|endo"
+        ):
+            run_command(session, f"/load {tmp_path / 'x.json'}")
         assert session.conversation.exchanges == []
         session.conversation = forged
         with pytest.raises(InvalidArgumentError, match="the assistant message"):
             session.say("next")
         session = ChatSession(lm)  # a base model has no turns
-        assert command(session, f"/load {tmp_path / 'x.json'}").startswith("2 messages")
+        assert run_command(session, f"/load {tmp_path / 'x.json'}").startswith("2 messages")
         assert lm.tokenizer.eos_token_id not in session.say("next").sequence.prompt
 
     def test_a_template_that_refuses(self, lm, tmp_path, bundled):
@@ -196,7 +198,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("name", ["num_return_sequences", "num_beams", "logprobs"])
     def test_options_that_have_no_place_here(self, lm, name):
-        with pytest.raises(InvalidArgumentError, match=f"{name} has no place in a chat"):
+        with pytest.raises(InvalidArgumentError, match=f"a chat does not support {name}"):
             ChatSession(lm, options={name: 2})
 
     def test_no_system_message_for_a_base_model(self, lm):
@@ -212,21 +214,21 @@ class TestCommands:
         return session
 
     def test_set(self, session):
-        assert command(session, "/set temperature 0.7") == "temperature: 0.7"
-        assert command(session, "/set top-k 5") == "top_k: 5"
-        assert command(session, '/set stop ["\\n", "x"]') == "stop: ['\\n', 'x']"
-        assert command(session, "/set stop word") == "stop: word"
-        assert command(session, "/set seed 9") == "seed: 9" and session.seed == 9
-        assert "temperature: 0.7" in command(session, "/set").splitlines()
+        assert run_command(session, "/set temperature 0.7") == "temperature: 0.7"
+        assert run_command(session, "/set top-k 5") == "top_k: 5"
+        assert run_command(session, '/set stop ["\\n", "x"]') == "stop: ['\\n', 'x']"
+        assert run_command(session, "/set stop word") == "stop: word"
+        assert run_command(session, "/set seed 9") == "seed: 9" and session.seed == 9
+        assert "temperature: 0.7" in run_command(session, "/set").splitlines()
         assert session.options["top_k"] == 5
 
     def test_set_none_is_the_default_again(self, session):
         before = dict(session.options)
-        command(session, '/set choices ["a", "b"]')
-        assert command(session, "/set choices none") == "choices: ()"
-        command(session, "/set window 9")
-        assert command(session, "/set window none") == "window: 256"
-        assert command(session, "/set regex none") == "regex: None"
+        run_command(session, '/set choices ["a", "b"]')
+        assert run_command(session, "/set choices none") == "choices: ()"
+        run_command(session, "/set window 9")
+        assert run_command(session, "/set window none") == "window: 256"
+        assert run_command(session, "/set regex none") == "regex: None"
         assert session.options == before
 
     @pytest.mark.parametrize(
@@ -234,13 +236,13 @@ class TestCommands:
         [
             ("/set temperature -1", "temperature is -1; it must be"),
             ("/set temperature hot", "temperature is 'hot'"),
-            ("/set colour red", "there is no option colour; there are .*top_k"),
-            ("/set samples 3", "there is no option samples"),
+            ("/set colour red", "unknown option colour; the options are .*top_k"),
+            ("/set samples 3", "unknown option samples"),
             ("/set top_k", "/set top_k needs a value"),
             ("/set seed x", "seed is 'x'"),
-            ("/dance", "there is no command /dance; /help"),
-            ("/save", "/save needs the name of a file"),
-            ("/load", "/load needs the name of a file"),
+            ("/dance", "unknown command /dance; /help"),
+            ("/save", "/save needs a file name"),
+            ("/load", "/load needs a file name"),
             ("/load /nowhere/x.json", "can't read /nowhere/x.json: No such file"),
             ("/save /nowhere/x.json", "can't write /nowhere/x.json: No such file"),
             ("/system Be kind.", "has no chat template"),
@@ -252,48 +254,48 @@ class TestCommands:
     def test_what_can_not_be_done(self, session, line, told):
         before = dict(session.options)
         with pytest.raises(InvalidArgumentError, match=told) as caught:
-            command(session, line)
+            run_command(session, line)
         assert "\n" not in str(caught.value) and session.options == before
 
     def test_undo_and_clear(self, session):
-        assert command(session, "/undo") == "taken back: The king"
-        with pytest.raises(InvalidArgumentError, match="nothing has been said"):
-            command(session, "/undo")
-        with pytest.raises(InvalidArgumentError, match="nothing has been said"):
+        assert run_command(session, "/undo") == "removed: The king"
+        with pytest.raises(InvalidArgumentError, match="the conversation is empty"):
+            run_command(session, "/undo")
+        with pytest.raises(InvalidArgumentError, match="the conversation is empty"):
             session.retry()
         answer(session, "The king")
-        assert command(session, "/clear") == "all forgotten"
+        assert run_command(session, "/clear") == "conversation cleared"
         assert session.conversation.exchanges == []
 
     def test_save_and_load(self, session, tmp_path):
         path = tmp_path / "a b.json"
-        assert command(session, f"/save {path}") == f"2 messages in {path}"
-        assert command(session, f"/save {path}") == f"2 messages in {path}"  # its own
+        assert run_command(session, f"/save {path}") == f"2 messages in {path}"
+        assert run_command(session, f"/save {path}") == f"2 messages in {path}"  # its own
         (tmp_path / "other.json").write_text("precious")
         with pytest.raises(InvalidArgumentError, match="exists already"):
-            command(session, f"/save {tmp_path / 'other.json'}")
+            run_command(session, f"/save {tmp_path / 'other.json'}")
         before = session.conversation
-        command(session, "/clear")
-        assert command(session, f"/load {path}") == f"2 messages from {path}"
+        run_command(session, "/clear")
+        assert run_command(session, f"/load {path}") == f"2 messages from {path}"
         assert session.conversation.messages()[0] == {"role": "user", "content": "The king"}
         assert session.conversation is not before
 
     def test_the_others(self, session):
-        assert command(session, "/retry") == command(session, "/regenerate") == RETRY
-        assert {command(session, f"/{name}") for name in ("quit", "exit", "bye")} == {QUIT}
-        assert "/set NAME VALUE" in command(session, "/help") == command(session, "/?")
-        assert "of 512 computed" in command(session, "/show")
+        assert run_command(session, "/retry") == run_command(session, "/regenerate") == RETRY
+        assert {run_command(session, f"/{name}") for name in ("quit", "exit", "bye")} == {QUIT}
+        assert "/set [NAME VALUE]" in run_command(session, "/help") == run_command(session, "/?")
+        assert "of 512 in the KV cache" in run_command(session, "/show")
 
 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         ({"messages": [{"role": "wizard", "content": "a"}]}, "message 1 has the role 'wizard'"),
-        ({"messages": [{"role": "assistant", "content": "a"}]}, "'assistant' out of turn"),
-        ({"messages": [{"role": "user", "content": "a"}] * 2}, "message 2 .* out of turn"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "'assistant' out of order"),
+        ({"messages": [{"role": "user", "content": "a"}] * 2}, "message 2 .* out of order"),
         ({"messages": [{"role": "user"}]}, "message 1 must have a role and a content"),
-        ({"messages": 3}, "no list of messages"),
-        ({}, "no list of messages"),
+        ({"messages": 3}, 'expected a list "messages"'),
+        ({}, 'expected a list "messages"'),
         ([], "expected a JSON object"),
     ],
 )

@@ -97,7 +97,10 @@ def test_on_the_command_line():
     result = generate("It is", "--no-echo", "--regex", r" \d{2}:\d\d", "--seed", "1")
     assert result.returncode == 0 and regex.fullmatch(r" \d{2}:\d\d\n", result.stdout)
     result = generate("It is", "--regex", r"[a-z ]{99,}", "-n", "3", "--seed", "1")
-    assert "finish reason: length" in result.stderr and "ended by its length" in result.stderr
+    assert (
+        "finish reason: length" in result.stderr
+        and "the token limit ended the text" in result.stderr
+    )
 
 
 @pytest.mark.parametrize(

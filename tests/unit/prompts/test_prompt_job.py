@@ -7,7 +7,7 @@ import pytest
 
 from gpt2np import GenerationOptions, load
 from gpt2np.prompts import job
-from gpt2np.prompts.job import PromptJob, Watcher
+from gpt2np.prompts.job import JobCallbacks, PromptJob
 
 
 class Interrupted(Exception):
@@ -30,9 +30,9 @@ def run(lm, folder, content, interrupt_after=None, **options):
         described.append(completion)
         return {"ids": completion.ids, "seed": completion.seed}
 
-    watcher = Watcher(resumed.append, lambda: restarted.append(True))
+    callbacks = JobCallbacks(resumed.append, lambda: restarted.append(True))
     given = {"seed": 1, "max_new_tokens": 3, **options}
-    work = PromptJob(lm, folder / "p.jsonl", folder / "o.jsonl", describe, given, watcher)
+    work = PromptJob(lm, folder / "p.jsonl", folder / "o.jsonl", describe, given, callbacks)
     work.run()
     lines = (folder / "o.jsonl").read_text().splitlines()
     return resumed, restarted, [json.loads(line)["ids"] for line in lines]
@@ -42,7 +42,7 @@ PROMPTS = "".join(json.dumps(f"The king {number}") + "\n" for number in range(20
 
 
 def test_other_defaults_or_ends_begin_anew(lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "_CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(job, "_SAVE_INTERVAL_S", 0)
     ends = lm.eos_token_ids
     for number, name in enumerate(["same", "defaults", "ends"]):
         folder = tmp_path / name
@@ -61,15 +61,15 @@ def test_other_defaults_or_ends_begin_anew(lm, tmp_path, monkeypatch):
 
 
 def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch):
-    monkeypatch.setattr(job, "_MOST_READY", 4)
+    monkeypatch.setattr(job, "_MAX_FINISHED", 4)
     long = json.dumps({"prompt": "The king", "max_new_tokens": 200, "ignore_eos": True}) + "\n"
-    most, put = [], PromptJob._put
+    most, put = [], PromptJob._finish_line
 
     def counted(self, *arguments):
         put(self, *arguments)
-        most.append(len(self._ready))
+        most.append(len(self._finished))
 
-    monkeypatch.setattr(PromptJob, "_put", counted)
+    monkeypatch.setattr(PromptJob, "_finish_line", counted)
     _, _, found = run(lm, tmp_path, long + PROMPTS * 3)
     assert len(found) == 61 and len(found[0]) == 200
     assert 4 <= max(most) < 25  # those that were running go on

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpt2np import InvalidArgumentError
-from gpt2np.prompts.lines import PromptLine, check_prompts, read_lines
+from gpt2np.prompts.prompt_file import PromptLine, count_lines, read_lines
 
 
 def lines(tmp_path, content, name="x.jsonl"):
@@ -38,7 +38,7 @@ def test_json_on_each_line(tmp_path):
 def test_from_a_line_on(tmp_path):
     lines(tmp_path, "a\nb\nc\n", "x.txt")
     assert list(read_lines(tmp_path / "x.txt", after=2)) == [PromptLine(3, "c")]
-    assert check_prompts(tmp_path / "x.txt") == 3
+    assert count_lines(tmp_path / "x.txt") == 3
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def test_from_a_line_on(tmp_path):
     [
         (b"abc", "not JSON"),
         (b'{"prompt": "a"', "not JSON"),
-        (b"7", 'neither a text nor an object with a "prompt"'),
+        (b"7", 'expected a string or an object with a "prompt"'),
         (b'{"text": "a"}', 'an object with a "prompt"'),
-        (b'{"prompt": 7}', "the prompt is 7, no text and no ids"),
-        (b'{"prompt": "a", "temprature": 1}', "there is no option 'temprature'"),
+        (b'{"prompt": 7}', "the prompt is 7; expected a string or a list"),
+        (b'{"prompt": "a", "temprature": 1}', "unknown option 'temprature'"),
         (b'{"prompt": "a", "prompt": "b"}', "duplicate key 'prompt'"),
         (b'"\xff"', "not UTF-8 text: byte 0xff"),
         (rb'"\ud800"', r"'\ud800' is half of a surrogate pair"),
@@ -67,13 +67,13 @@ def test_broken_lines(tmp_path, line, told):
 @pytest.mark.parametrize("name", ["x", "x.csv", "x.json"])
 def test_names_that_do_not_tell_the_format(tmp_path, name):
     (tmp_path / name).write_text("a")
-    with pytest.raises(InvalidArgumentError, match=r"it must be \.txt or \.jsonl"):
-        check_prompts(tmp_path / name)
+    with pytest.raises(InvalidArgumentError, match=r"must end in \.txt or \.jsonl"):
+        count_lines(tmp_path / name)
 
 
 def test_no_file(tmp_path):
     with pytest.raises(InvalidArgumentError, match="there is no file"):
-        check_prompts(tmp_path / "x.txt")
+        count_lines(tmp_path / "x.txt")
 
 
 def test_json_is_read_as_python_does(tmp_path):

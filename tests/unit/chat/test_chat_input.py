@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpt2np.chat.entry import Entry, read_entry
+from gpt2np.chat.commands import ChatInput, read_input
 
 
 def entries(*lines):
@@ -14,7 +14,7 @@ def entries(*lines):
         return waiting.pop(0) if waiting else None
 
     found = []
-    while (entry := read_entry(read_line)) is not None:
+    while (entry := read_input(read_line)) is not None:
         found.append(entry)
     return found, asked
 
@@ -39,7 +39,7 @@ def entries(*lines):
 )
 def test_texts(lines, text):
     found, asked = entries(*lines)
-    assert found[0] == Entry(text)
+    assert found[0] == ChatInput(text)
     assert asked[0] is False and all(
         asked[1 : len(lines) - (lines[-1:] == [""] and len(lines) > 3)]
     )
@@ -48,10 +48,10 @@ def test_texts(lines, text):
 def test_one_after_another():
     found, asked = entries("a", "/set top_k 4\\", "b\\", "c", '"""', '"""', "d")
     assert found == [
-        Entry("a"),
-        Entry("/set top_k 4\\", is_command=True),
-        Entry("b\nc"),
-        Entry(""),
-        Entry("d"),
+        ChatInput("a"),
+        ChatInput("/set top_k 4\\", is_command=True),
+        ChatInput("b\nc"),
+        ChatInput(""),
+        ChatInput("d"),
     ]
     assert asked == [False, False, False, True, False, True, False, False]

@@ -1,0 +1,153 @@
+"""Output of every command: standard streams, messages on stderr, generated text, Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False  # importing typing takes longer than importing this module
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import FrameType
+    from typing import TextIO
+
+    from gpt2np.generation.streaming import TextStream
+
+
+def prepare_streams() -> None:
+    """Set stdout and stderr to UTF-8 on every platform, and replace closed streams.
+
+    A closed stdin or stderr becomes the null device. A closed stdout becomes a stream on which
+    every write fails, because the result would be lost.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            flags = os.O_WRONLY if name == "stderr" else os.O_RDONLY
+            stream = open(os.open(os.devnull, flags), mode, encoding="utf-8")  # noqa: SIM115, PTH123
+            setattr(sys, name, stream)
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="replace")
+
+
+def discard_stdout() -> None:
+    """Redirect stdout to the null device, so that Python's flush at exit cannot fail again."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_stderr(text: str) -> None:
+    """Print a message to stderr; a closed or full stderr is ignored."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def print_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning in one line; replaces `warnings.showwarning`."""
+    print_stderr(f"warning: {message}")
+
+
+@contextlib.contextmanager
+def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
+    """Turn an OSError into a GPT2NPError that names `path`.
+
+    With `check_filename`, an OSError about a file outside `path` and its companions is raised
+    unchanged, and so is a BrokenPipeError of stderr.
+    """
+    from gpt2np.errors import GPT2NPError
+
+    try:
+        yield
+    except OSError as error:
+        name = "" if error.filename is None else os.fsdecode(error.filename)
+        is_foreign = isinstance(error, BrokenPipeError) or (name and not name.startswith(str(path)))
+        if check_filename and is_foreign:
+            raise
+        raise GPT2NPError(f"can't write {path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
+    """Show a progress bar of `total` named steps; yields a function that starts the next step."""
+    from tqdm import tqdm
+
+    layout = f"{{desc:<{width}}}{{bar:20}} {{n_fmt}} of {{total_fmt}}, {{elapsed}}"
+    with tqdm(total=total, leave=False, disable=None, bar_format=layout) as bar:
+
+        def start_step(name: str) -> None:
+            bar.set_description(name, refresh=False)
+            bar.n += 1
+            bar.refresh()
+
+        yield start_step
+
+
+def report_interrupted(folder: Path) -> int:
+    """Print, after Ctrl-C, that unfinished work is kept in `folder`; returns the exit code."""
+    if folder.exists():
+        print_stderr(f"interrupted; run the same command again to resume from {folder}")
+    return 130
+
+
+class InterruptHandler:
+    """A SIGINT handler that raises KeyboardInterrupt, but never inside `deferred`."""
+
+    def __init__(self) -> None:
+        self._deferring = self._pending = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._deferring and not self._pending:
+            self._pending = True
+        else:  # a second Ctrl-C interrupts even a deferred write, as the reader may hang
+            signal.default_int_handler(number, frame)
+
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Delay a KeyboardInterrupt to the end of the block."""
+        self._deferring = True
+        try:
+            yield
+        finally:
+            pending, self._deferring, self._pending = self._pending, False, False
+        if pending:
+            raise KeyboardInterrupt
+
+
+interrupt_handler = InterruptHandler()
+
+
+def write_stream(stream: TextStream) -> None:
+    """Generate a text and write it to stdout step by step.
+
+    `interrupt_handler` must be the SIGINT handler, so that Ctrl-C never cuts a write in half.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C. The stream is cancelled, and its text so far is written.
+        InvalidArgumentError: the constraints exclude every token. The text so far is written.
+    """
+    try:
+        while stream.running:
+            stream.step()
+            _write_new_text(stream)
+    except KeyboardInterrupt:
+        stream.sequence.end("cancelled")
+        _write_new_text(stream)
+        raise
+    if stream.sequence.error:
+        raise stream.sequence.error
+
+
+def _write_new_text(stream: TextStream) -> None:
+    with interrupt_handler.deferred():
+        sys.stdout.write(stream.new_text())
+        sys.stdout.flush()

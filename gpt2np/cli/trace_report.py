@@ -1,0 +1,128 @@
+"""Text report of `gpt2np trace`, fitted to the width of a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpt2np.interp.compare import Difference, worst_per_layer
+from gpt2np.interp.summary import ArraySummary, AttentionWeight, Overview, token_bytes
+from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_token, token_rows
+
+# Widths in terminal columns.
+_LABEL = 9  # "block 47"
+_TOKEN = 8  # a token in a table
+_CELL = _TOKEN + 6  # a token and its probability, " 100% "
+_POSITION = 12  # a token and its position, "token@17"
+_HEAD_CELL = 3 + _POSITION + 7  # "12→" before the position, " 100%  " after it
+_BAR = 40
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def as_text(overview: Overview, table: Mapping[int, bytes], width: int, style: Style) -> str:
+    """Format the tokens, the logit lens, the last token's attention, and the next token."""
+    tokens = token_bytes(overview.ids, table)
+    parts = (
+        [token_rows(tokens, overview.ids, width, style)],
+        _lens_lines(overview, table, width, style),
+        _attention_lines(overview, tokens, width, style),
+        _next_token_lines(overview, table, style),
+    )
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def lens_columns(width: int) -> int:
+    """Return how many tokens of the logit lens fit into `width` columns."""
+    return max(1, (width - _LABEL) // _CELL)
+
+
+def _lens_lines(
+    overview: Overview, table: Mapping[int, bytes], width: int, style: Style
+) -> Iterator[str]:
+    """Yield a line per residual, with a column per token; predictions of the last row stand out."""
+    lens, total = overview.lens, len(overview.ids)
+    n_columns = min(len(lens.positions), lens_columns(width))
+    suffix = "" if n_columns == total else f" (the last {n_columns} of {total} tokens)"
+    yield style.bold(f"logit lens: next token predicted after each block{suffix}")
+    heads = [_fit(token, _CELL) for token in token_bytes(overview.ids[-n_columns:], table)]
+    yield style.dim("after".ljust(_LABEL) + "".join(heads).rstrip())
+    ids, probabilities = lens.ids[:, -n_columns:, 0], lens.probabilities[:, -n_columns:, 0]
+    for point, row, p in zip(lens.points, ids, probabilities, strict=True):
+        cells = []
+        for index, token in enumerate(token_bytes(row.tolist(), table)):
+            cell = f"{_fit(token, _TOKEN)}{p[index]:5.0%}"
+            cells.append(style.bold(cell) if row[index] == ids[-1, index] else cell)
+        yield style.dim(_layer_label(point).ljust(_LABEL)) + " ".join(cells)
+
+
+def _attention_lines(
+    overview: Overview, tokens: Sequence[bytes], width: int, style: Style
+) -> Iterator[str]:
+    """Yield a line per block with the largest attention weights of the last token."""
+    yield style.bold("attention of the last token (head→token@position)")
+    n_cells = max(1, (width - _LABEL) // _HEAD_CELL)
+    for looks in overview.looks:
+        cells = "".join(_attention_cell(look, tokens) for look in looks[:n_cells])
+        yield style.dim(f"block {looks[0].layer}".ljust(_LABEL)) + cells.rstrip()
+
+
+def _attention_cell(head: AttentionWeight, tokens: Sequence[bytes]) -> str:
+    position = f"@{head.position}"
+    token = _fit(tokens[head.position], _POSITION - len(position)).rstrip() + position
+    return f"{head.head:>2}→{_pad(token, _POSITION)}{head.weight:5.0%}  "
+
+
+def _next_token_lines(
+    overview: Overview, table: Mapping[int, bytes], style: Style
+) -> Iterator[str]:
+    """Yield a bar per likely token, relative to the most likely, and the rest's probability."""
+    yield style.bold("next token")
+    ids, probabilities = overview.next_ids, overview.next_probabilities
+    for token, p in zip(token_bytes(ids, table), probabilities, strict=True):
+        whole, part = divmod(round(p / probabilities[0] * _BAR * 8), 8)
+        bar = _EIGHTHS[-1] * whole + _EIGHTHS[part].strip()
+        yield f"{_fit(token, 2 * _TOKEN)}{p:6.1%} {bar}".rstrip()
+    n_rest = overview.vocab_size - len(ids)
+    rest = max(0.0, 1 - sum(probabilities))
+    yield style.dim(f"{f'{n_rest:,} others':<{2 * _TOKEN}}{rest:6.1%}")
+
+
+def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
+    """Format shape, minimum, mean and maximum of arrays, one per line."""
+    head = f"{'point':<26}{'shape':<18}{'minimum':>12}{'mean':>12}{'maximum':>12}"
+    lines = [
+        f"{n.name:<26}{' × '.join(map(str, n.shape)):<18}"
+        f"{n.least:>12.4g}{n.mean:>12.4g}{n.largest:>12.4g}"
+        for n in numbers
+    ]
+    return "\n".join([style.bold("activations"), style.dim(head), *lines])
+
+
+def difference_table(differences: Sequence[Difference], style: Style) -> str:
+    """Format the point with the largest difference of each layer, one per line."""
+    title = "difference from transformers: the point of each layer with the largest difference"
+    head = f"{'layer':<{_LABEL}}{'point':<26}{'maximum':>10}{'mean':>10}{'largest value':>18}"
+    lines = [
+        f"{_layer_label(d.point):<{_LABEL}}{d.point:<26}"
+        f"{d.largest:>10.1e}{d.mean:>10.1e}{d.size:>18.4g}"
+        for d in worst_per_layer(differences)
+    ]
+    return "\n".join([style.bold(title), style.dim(head), *lines])
+
+
+def _layer_label(point: str) -> str:
+    """Return the layer of a hook point: blocks.3.resid → block 3."""
+    return f"block {point.split('.')[1]}" if point.startswith("blocks.") else point
+
+
+def _fit(token: bytes, columns: int) -> str:
+    """Return a token as visible text of `columns` columns, cut with … if it is too long."""
+    text = escape_token(token).replace(" ", SPACE_SYMBOL)
+    if display_width(text) >= columns:
+        while display_width(text) >= columns - 1:
+            text = text[:-1]
+        text += "…"
+    return _pad(text, columns)
+
+
+def _pad(text: str, columns: int) -> str:
+    return text + " " * (columns - display_width(text))

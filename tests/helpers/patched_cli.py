@@ -1,0 +1,129 @@
+"""Command lines with patched functions, for tests of signals that do not depend on speed.
+
+A test must send a signal after the work has started and long before it ends. Without a patch, a
+fast machine may finish before the signal, and a busy one may receive it too late.
+"""
+
+import sys
+
+_MAIN = "from gpt2np.__main__ import main\nraise SystemExit(main())\n"
+
+_REPORT_HANDLER = """
+import signal, sys
+install = signal.signal
+def installing(*args):
+    before = install(*args)
+    signal.signal = install
+    print("ready", file=sys.stderr, flush=True)
+    return before
+signal.signal = installing
+"""
+
+_SLOW_MODEL = """
+import time
+from gpt2np import GPT2
+forward = GPT2.forward
+def slow(*args, **kwargs):
+    time.sleep(0.01)
+    return forward(*args, **kwargs)
+GPT2.forward = slow
+"""
+
+_WAIT_FOR_STDIN = """
+import sys
+from gpt2np import GPT2
+forward, passes = GPT2.forward, []
+def waiting(*args, **kwargs):
+    passes.append(1)
+    if len(passes) == 6:
+        sys.stdin.read(1)
+    return forward(*args, **kwargs)
+GPT2.forward = waiting
+"""
+
+_KILL_RANKS = """
+import os, signal
+from gpt2np import GPT2
+forward, passes = GPT2.forward, []
+def killing(self, *args, **kwargs):
+    passes.append(1)
+    for process in self.worker_pids if len(passes) == 6 else ():
+        os.kill(process, signal.SIGKILL)
+    return forward(self, *args, **kwargs)
+GPT2.forward = killing
+"""
+
+_REPORT_GENERATION = """
+import signal, sys
+from gpt2np import GPT2
+from gpt2np.cli.output import interrupt_handler
+forward, reports = GPT2.forward, []
+def reporting(*args, **kwargs):
+    if not reports and signal.getsignal(signal.SIGINT) is interrupt_handler:
+        reports.append(print("begun", file=sys.stderr, flush=True))
+    return forward(*args, **kwargs)
+GPT2.forward = reporting
+"""
+
+_FREQUENT_CHECKPOINTS = """
+import time
+from gpt2np.prompts import job
+from gpt2np.data import dataset
+from gpt2np.data.append_log import AppendLog
+job._SAVE_INTERVAL_S = dataset._SAVE_INTERVAL_S = 0
+save = AppendLog.save
+def slow(*args):
+    save(*args)
+    time.sleep({seconds})
+AppendLog.save = slow
+"""
+
+_SLOW_CONVERSION = """
+import importlib, time
+convert = importlib.import_module("gpt2np.checkpoint.convert")
+read_values = convert._read_values
+def slow(*args):
+    time.sleep(0.1)
+    yield from read_values(*args)
+convert._read_values = slow
+"""
+
+
+def patched_cli(code: str) -> list[str]:
+    """Return a command that runs `code` and then `python -m gpt2np`."""
+    return [sys.executable, "-c", code + _MAIN]
+
+
+def report_handler() -> list[str]:
+    """Write "ready" to stderr after the command line has installed its SIGINT handler."""
+    return patched_cli(_REPORT_HANDLER)
+
+
+def slow_model() -> list[str]:
+    """Generate at most 100 tokens per second, like a larger model."""
+    return patched_cli(_SLOW_MODEL)
+
+
+def wait_for_stdin() -> list[str]:
+    """Wait for a byte on stdin before the sixth forward pass."""
+    return patched_cli(_WAIT_FOR_STDIN)
+
+
+def kill_ranks() -> list[str]:
+    """Kill the model's other processes before the sixth forward pass."""
+    return patched_cli(_KILL_RANKS)
+
+
+def report_generation() -> list[str]:
+    """Write "begun" to stderr when Ctrl-C would interrupt a generation."""
+    return patched_cli(_REPORT_GENERATION)
+
+
+def frequent_checkpoints(seconds: float) -> list[str]:
+    """Save a checkpoint after every step of `encode` and `generate --prompts`, then pause."""
+    return patched_cli(_FREQUENT_CHECKPOINTS.format(seconds=seconds))
+
+
+def slow_conversion() -> list[str]:
+    """Make `convert` take 0.1 seconds per tensor, as for larger tensors."""
+    return patched_cli(_SLOW_CONVERSION)
