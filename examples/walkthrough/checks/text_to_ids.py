@@ -33,7 +33,7 @@ def first_merge(
     for piece, pair in right.items():
         found = answer(tokenizer, piece)
         if found is None and piece == " created":
-            return "tokenizer.trace_merges(piece)[0].steps[0] has the tokens and which pair is chosen."
+            return "tokenizer.trace_merges(piece)[0].steps[0] has the tokens and the chosen pair."
         if found is None and pair is not None:
             return f"For {piece!r} it is {pair}, not None. `chosen` may be 0."
         if found != pair:
