@@ -45,8 +45,8 @@ def blas() -> Blas | None:
     with suppress(AttributeError, ImportError, OSError):
         library = ctypes.CDLL(import_module("numpy._core._multiarray_umath").__file__)
         for pattern in _OPENBLAS:
-            if found := _openblas(library, pattern):
-                return found
+            if openblas := _openblas(library, pattern):
+                return openblas
         return Blas(library.MKL_Get_Max_Threads, library.MKL_Set_Num_Threads, small_kernels=False)
     return None
 

@@ -68,9 +68,9 @@ class Rank:
         Raises:
             RankFailedError: another rank has ended or does not answer.
         """
-        own = self.rank * COUNTER_STRIDE
-        reached = self.barrier_counters[own] + 1
-        self.barrier_counters[own] = reached
+        counter_of_rank = self.rank * COUNTER_STRIDE
+        reached = self.barrier_counters[counter_of_rank] + 1
+        self.barrier_counters[counter_of_rank] = reached
         for counter in range(0, self.world_size * COUNTER_STRIDE, COUNTER_STRIDE):
             looks = 0
             while self.barrier_counters[counter] < reached:
@@ -95,7 +95,7 @@ class Rank:
 
 
 class TensorParallelContext(Context):
-    """A pass of which each rank computes some heads and some output columns, for all tokens.
+    """A pass in which each rank computes some heads and some output columns, for all tokens.
 
     Outputs go to buffers that all ranks see. An output lasts until the layer of the same name runs
     again.
@@ -132,7 +132,7 @@ class TensorParallelContext(Context):
 
 
 class ContextParallelContext(Context):
-    """A pass of which each rank computes some of the tokens, for all heads and columns."""
+    """A pass in which each rank computes some of the tokens, for all heads and columns."""
 
     def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
         super().__init__(config, batch)
