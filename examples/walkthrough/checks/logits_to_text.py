@@ -50,8 +50,8 @@ def ban(answer: Callable[[Array, Sequence[int]], Array]) -> str | None:
 
 def find_temperature(answer: Callable[[Array, float], float]) -> str | None:
     for logits in _logits():
-        for share in (0.3, 0.9):
-            result = answer(logits, share)
+        for probability in (0.3, 0.9):
+            result = answer(logits, probability)
             if result is None:
                 return "A higher temperature makes the top token less likely; use bisection."
             if not 0.005 < result < 200:
@@ -60,11 +60,11 @@ def find_temperature(answer: Callable[[Array, float], float]) -> str | None:
                 softmax(apply_temperature(logits, t)).max()
                 for t in (1.01 * result, result / 1.01)
             )
-            if not low <= share <= high:
+            if not low <= probability <= high:
                 reached = softmax(apply_temperature(logits, result)).max()
                 return (
                     f"At {result:.3f}, the most likely token has the probability {reached:.4f}, "
-                    f"not {share}; the temperature is off by more than 1 %."
+                    f"not {probability}; the temperature is off by more than 1 %."
                 )
     return None
 

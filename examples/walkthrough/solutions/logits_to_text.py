@@ -22,11 +22,11 @@ def ban(logits: Array, ids: Sequence[int]) -> Array:
     return result
 
 
-def find_temperature(logits: Array, share: float) -> float:
+def find_temperature(logits: Array, probability: float) -> float:
     low, high = 0.01, 100.0
     while high / low > 1.001:
         middle = math.sqrt(low * high)
-        if softmax(apply_temperature(logits, middle)).max() > share:
+        if softmax(apply_temperature(logits, middle)).max() > probability:
             low = middle
         else:
             high = middle

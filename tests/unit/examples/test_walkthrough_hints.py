@@ -54,7 +54,7 @@ MISTAKES = {  # one likely mistake per exercise
     ),
     "discarded_mass": lambda logits, p: 1 - p,
     "ban": ban_in_place,
-    "find_temperature": lambda logits, share: 1.0,
+    "find_temperature": lambda logits, probability: 1.0,
     "surprise_in_bits": lambda logits, number, options: (
         -np.log(next_probabilities(logits, options)[number])
     ),
