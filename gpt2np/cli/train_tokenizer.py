@@ -30,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FOLDER", help="folder to write to")
     _add_training_arguments(parser)
     add("--field", default="text", help="field of a .jsonl line to read (default: text)")
-    add(
-        "--skip-errors",
-        action="store_true",
-        help="skip the rest of a file that can't be read",
-    )
+    add("--skip-errors", action="store_true", help="skip the rest of a file that can't be read")
     add("--json", action="store_true", help="print the report as one JSON object")
 
 

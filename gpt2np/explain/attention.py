@@ -7,15 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt2np.explain.figures import picture, strip
-from gpt2np.explain.markup import (
-    Numbers,
-    computed_by,
-    escape,
-    formula,
-    section,
-    table,
-    token_text,
-)
+from gpt2np.explain.markup import Numbers, computed_by, escape, formula, section, table, token_text
 from gpt2np.explain.run import Run
 from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import attention
