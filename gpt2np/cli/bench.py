@@ -31,11 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="Print one JSON object")
     performance = parser.add_argument_group("Performance")
     performance.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
+    dtype = "Data type of the computation (default: float32)"
     performance.add_argument(
-        "--dtype",
-        choices=("float32", "float64"),
-        default="float32",
-        help="Data type of the computation (default: float32)",
+        "--dtype", choices=("float32", "float64"), default="float32", help=dtype
     )
 
 

@@ -101,11 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _generate(
-    lm: "LanguageModel",
-    messages: Sequence[str],
-    prompt: str,
-    options: Any,
-    args: argparse.Namespace,
+    lm: "LanguageModel", messages: list[str], prompt: str, options: Any, args: argparse.Namespace
 ) -> int:
     """Continue one prompt; returns the exit code."""
     beam_search = lm.resolve_options(**options).num_beams > 1
@@ -188,28 +184,14 @@ def _summary(completions: Sequence["Completion"], context: int, window: bool) ->
 
 def completion_as_json(completion: "Completion") -> dict[str, Any]:
     """Return the JSON object of a completion."""
-    content: dict[str, Any] = {
-        "prompt": completion.prompt,
-        "prompt_ids": completion.prompt_ids,
-        "text": completion.text,
-        "ids": completion.ids,
-        "finish_reason": completion.finish_reason,
-        "seed": completion.seed,
-        "model": completion.model,
-        "tokens_per_second": round(completion.tokens_per_second, 2),
-    }
-    if completion.logprobs is not None:
-        content["logprobs"] = _logprobs_as_json(completion.logprobs)
-    if completion.prompt_logprobs is not None:
-        content["prompt_logprobs"] = _logprobs_as_json(completion.prompt_logprobs)
+    names = ("prompt", "prompt_ids", "text", "ids", "finish_reason", "seed", "model")
+    content = {name: getattr(completion, name) for name in names}
+    content["tokens_per_second"] = round(completion.tokens_per_second, 2)
+    for name in ("logprobs", "prompt_logprobs"):
+        tokens: Sequence[TokenLogprob | None] | None = getattr(completion, name)
+        if tokens is not None:
+            content[name] = [t and {"id": t.id, "logprob": t.logprob, "top": t.top} for t in tokens]
     return content
-
-
-def _logprobs_as_json(logprobs: Sequence["TokenLogprob | None"]) -> list[dict[str, Any] | None]:
-    return [
-        None if token is None else {"id": token.id, "logprob": token.logprob, "top": token.top}
-        for token in logprobs
-    ]
 
 
 def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
@@ -286,6 +268,7 @@ def _run_job(
 
     from gpt2np.prompts.job import JobCallbacks, PromptJob
 
+    restart = "the options, prompts or model have changed; starting over"
     with tqdm(total=n_lines, desc="generating", unit="line", leave=False, disable=None) as bar:
 
         def on_resume(done: int) -> None:
@@ -300,16 +283,13 @@ def _run_job(
 
         callbacks = JobCallbacks(
             on_resume=on_resume,
-            on_restart=lambda: bar.write(
-                "the options, prompts or model have changed; starting over", file=sys.stderr
-            ),
+            on_restart=lambda: bar.write(restart, file=sys.stderr),
             on_progress=on_progress,
             on_skip=lambda problem: bar.write(f"skipped: {problem}", file=sys.stderr),
         )
+        paths = args.prompts, args.out
         with option_names_in_errors():
-            job = PromptJob(
-                lm, args.prompts, args.out, _output_line, options, callbacks, fingerprint
-            )
+            job = PromptJob(lm, *paths, _output_line, options, callbacks, fingerprint)
         return job.run()
 
 

@@ -56,50 +56,28 @@ _HELP = {
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool = True) -> None:
     """Declare the options of generation, in groups; those for `multiple` texts are optional."""
-    _add_sampling(parser.add_argument_group("Sampling").add_argument, multiple=multiple)
-    if multiple:
-        _add_beam_search(parser.add_argument_group("Beam search").add_argument)
-    _add_penalties(parser.add_argument_group("Penalties").add_argument)
-    _add_stopping(parser.add_argument_group("Stopping").add_argument)
-    _add_constraints(parser.add_argument_group("Constraints").add_argument)
-
-
-def add_prompt_lookup(add: Add) -> None:
-    """Declare --prompt-lookup."""
-    add("--prompt-lookup", action="store_true", default=None, help=_HELP["--prompt-lookup"])
-
-
-def _add_sampling(add: Add, *, multiple: bool) -> None:
+    add: Add = parser.add_argument_group("Sampling").add_argument
     add("--temperature", type=float, metavar="T", help=_HELP["--temperature"])
     add("--greedy", action="store_true", help=_HELP["--greedy"])
     add("--top-k", type=int, metavar="K", help=_HELP["--top-k"])
-    add("--top-p", type=float, metavar="P", help=_HELP["--top-p"])
-    add("--min-p", type=float, metavar="P", help=_HELP["--min-p"])
-    add("--typical-p", type=float, metavar="P", help=_HELP["--typical-p"])
+    for name in ("--top-p", "--min-p", "--typical-p"):
+        add(name, type=float, metavar="P", help=_HELP[name])
     add("--seed", type=int, metavar="SEED", help=_HELP["--seed"])
     if multiple:
-        add(
-            "--samples", dest="num_return_sequences", type=int, metavar="N", help=_HELP["--samples"]
-        )
+        samples, name = _HELP["--samples"], "num_return_sequences"
+        add("--samples", dest=name, type=int, metavar="N", help=samples)
         add("--best-of", type=int, metavar="N", help=_HELP["--best-of"])
-
-
-def _add_beam_search(add: Add) -> None:
-    add("--num-beams", type=int, metavar="N", help=_HELP["--num-beams"])
-    add("--length-penalty", type=float, metavar="X", help=_HELP["--length-penalty"])
-    add("--early-stopping", choices=("true", "false", "never"), help=_HELP["--early-stopping"])
-
-
-def _add_penalties(add: Add) -> None:
-    add("--repetition-penalty", type=float, metavar="X", help=_HELP["--repetition-penalty"])
-    add("--presence-penalty", type=float, metavar="X", help=_HELP["--presence-penalty"])
-    add("--frequency-penalty", type=float, metavar="X", help=_HELP["--frequency-penalty"])
+        add = parser.add_argument_group("Beam search").add_argument
+        add("--num-beams", type=int, metavar="N", help=_HELP["--num-beams"])
+        add("--length-penalty", type=float, metavar="X", help=_HELP["--length-penalty"])
+        add("--early-stopping", choices=("true", "false", "never"), help=_HELP["--early-stopping"])
+    add = parser.add_argument_group("Penalties").add_argument
+    for name in ("--repetition-penalty", "--presence-penalty", "--frequency-penalty"):
+        add(name, type=float, metavar="X", help=_HELP[name])
     add("--no-repeat-ngram-size", type=int, metavar="N", help=_HELP["--no-repeat-ngram-size"])
     add("--bad-word", action="append", metavar="TEXT", help=_HELP["--bad-word"])
     add("--logit-bias", action="append", metavar="ID=X", help=_HELP["--logit-bias"])
-
-
-def _add_stopping(add: Add) -> None:
+    add = parser.add_argument_group("Stopping").add_argument
     add("-n", "--max-new-tokens", type=int, metavar="N", help=_HELP["--max-new-tokens"])
     add("--min-new-tokens", type=int, metavar="N", help=_HELP["--min-new-tokens"])
     add("--ignore-eos", action="store_true", default=None, help=_HELP["--ignore-eos"])
@@ -107,11 +85,14 @@ def _add_stopping(add: Add) -> None:
     add("--stop-regex", action="append", metavar="PATTERN", help=_HELP["--stop-regex"])
     add("--stop-id", action="append", type=int, metavar="ID", help=_HELP["--stop-id"])
     add("--window", type=int, metavar="K", help=_HELP["--window"])
-
-
-def _add_constraints(add: Add) -> None:
+    add = parser.add_argument_group("Constraints").add_argument
     add("--choices", nargs="+", metavar="TEXT", help=_HELP["--choices"])
     add("--regex", metavar="PATTERN", help=_HELP["--regex"])
+
+
+def add_prompt_lookup(add: Add) -> None:
+    """Declare --prompt-lookup."""
+    add("--prompt-lookup", action="store_true", default=None, help=_HELP["--prompt-lookup"])
 
 
 _NAMES = (

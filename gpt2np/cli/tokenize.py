@@ -57,7 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Tokenize the texts and print them; return the exit code."""
-    _check(args)
+    chosen = [f"--{name}" for name in ("ids", "count", "offsets") if getattr(args, name)]
+    if chosen and (args.merges or args.json):
+        other = "--merges" if args.merges else "--json"
+        raise InvalidArgumentError(f"{chosen[0]} and {other} contradict each other; give one")
     texts = _read_texts(args)
     tokenizer, description = load_tokenizer(args.model)
     if args.special == "error":
@@ -115,13 +118,6 @@ def _as_json(
     if with_merges:
         content["pieces"] = [asdict(trace) for trace in tokenizer.trace_merges(text, **options)]
     return content
-
-
-def _check(args: argparse.Namespace) -> None:
-    chosen = [f"--{name}" for name in ("ids", "count", "offsets") if getattr(args, name)]
-    if chosen and (args.merges or args.json):
-        other = "--merges" if args.merges else "--json"
-        raise InvalidArgumentError(f"{chosen[0]} and {other} contradict each other; give one")
 
 
 def _read_texts(args: argparse.Namespace) -> list[str]:
