@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, report_interrupted, write_errors
-from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="file, folder or pattern to read")
     add("out", type=Path, metavar="OUT", help="file to write: .bin, .npy or .npz")
-    add_model_argument(parser)
+    add_vocabulary_argument(parser)
     add("--field", default="text", help="field of a .jsonl line to encode (default: text)")
     add(
         "--combine",
