@@ -71,7 +71,7 @@ class Conversation:
         return text
 
     def save(self, path: Path) -> int:
-        """Write the messages to a JSON file; returns their number.
+        """Write the messages to a JSON file; returns the number of messages.
 
         Raises:
             InvalidArgumentError: the file can't be written.
@@ -94,8 +94,8 @@ def read_conversation(path: Path) -> Conversation:
     Raises:
         InvalidArgumentError: the file can't be read, or is not a conversation.
     """
-    content = read_json_object(path, InvalidArgumentError, max_bytes=LARGE_JSON_BYTES)
-    messages = content.get("messages")
+    saved = read_json_object(path, InvalidArgumentError, max_bytes=LARGE_JSON_BYTES)
+    messages = saved.get("messages")
     if not isinstance(messages, list):
         raise InvalidArgumentError(f'{path} is not a conversation: expected a list "messages"')
     conversation = Conversation()

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure and print; returns the exit code."""
     set_threads(args.threads)
-    from gpt2np.benchmark.report import as_json, as_text
+    from gpt2np.benchmark.suite import as_json, as_text
 
     results = _measure(args)
     date = datetime.now().astimezone()

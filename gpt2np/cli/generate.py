@@ -57,11 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_generation_arguments(parser)
     _add_output_arguments(parser)
     performance = add_model_arguments(parser)
-    performance.add_argument(
-        "--draft",
-        metavar="MODEL",
-        help="Draft tokens with a smaller model of the same vocabulary; the output is the same",
-    )
+    draft = "Draft tokens with a smaller model of the same vocabulary; the output is the same"
+    performance.add_argument("--draft", metavar="MODEL", help=draft)
     add_prompt_lookup(performance.add_argument)
     parser.epilog = "Values in the model's generation_config.json replace these defaults."
 
@@ -70,12 +67,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("Output").add_argument
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     add("--json", action="store_true", help="Print one JSON object per text after generation")
-    add(
-        "--logprobs",
-        type=int,
-        metavar="K",
-        help="Add log probabilities of every token and of the K most likely tokens to the JSON",
-    )
+    logprobs = "Add log probabilities of every token and of the K most likely tokens to the JSON"
+    add("--logprobs", type=int, metavar="K", help=logprobs)
     add("--prompt-logprobs", type=int, metavar="K", help="Same for the tokens of the prompt")
     add("--out", type=Path, metavar="FILE.jsonl", help="File for the results of --prompts")
     add("--force", action="store_true", help="Overwrite the file of --out")

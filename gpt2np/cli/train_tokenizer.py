@@ -59,18 +59,10 @@ def _add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="pre-tokenizer pattern; no token crosses its matches. gpt2, cl100k, qwen2 and o200k "
         "name the patterns of these models; none lets tokens cross words (default: gpt2)",
     )
-    add(
-        "--alphabet",
-        choices=("bytes", "characters"),
-        default="bytes",
-        help="symbols that merges begin with (default: bytes)",
-    )
-    add(
-        "--limit-alphabet",
-        type=int,
-        metavar="N",
-        help="with --alphabet characters, keep only the N most frequent ones; others become <unk>",
-    )
+    alphabet = "symbols that merges begin with (default: bytes)"
+    add("--alphabet", choices=("bytes", "characters"), default="bytes", help=alphabet)
+    limit = "with --alphabet characters, keep only the N most frequent ones; others become <unk>"
+    add("--limit-alphabet", type=int, metavar="N", help=limit)
 
 
 def run(args: argparse.Namespace) -> int:
