@@ -9,20 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from gpt2np.benchmark import timing
 from gpt2np.benchmark.counts import prefill_flops, weight_bytes_per_token
 from gpt2np.benchmark.machine import Limits, Machine, describe_machine, measure_limits
 from gpt2np.benchmark.process import Memory, measure_memory, time_to_first_token
-from gpt2np.benchmark.timing import (
-    Effort,
-    Speed,
-    Timing,
-    fill_caches,
-    time_batches,
-    time_decode,
-    time_draft,
-    time_prefill,
-    warm_up,
-)
+from gpt2np.benchmark.timing import Effort, Speed, Timing
 from gpt2np.hub import VOCABULARY_FILES, ModelSource
 from gpt2np.model import GPT2, GPT2Config
 
@@ -111,17 +102,17 @@ def run_suite(
     model.processes = threads  # as the commands do
     nbytes = weight_bytes_per_token(model.config, model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit_effort)
-    warm_up(model)
+    timing.warm_up(model)
     prefill = []
     for tokens in plan.prompt_lengths:
         on_progress(f"prefill of {tokens} tokens")
-        prefill.append(time_prefill(model, tokens, plan.prefill_effort))
+        prefill.append(timing.time_prefill(model, tokens, plan.prefill_effort))
     decode = _time_decodes(model, plan, on_progress)
     on_progress("batches")
     turns = plan.rounds, plan.turn_effort
-    batches = time_batches(model, plan.batch_sizes, plan.batch_context, *turns)
+    batches = timing.time_batches(model, plan.batch_sizes, plan.batch_context, *turns)
     on_progress("several tokens in one call")
-    draft = time_draft(model, plan.draft_tokens, plan.draft_context, *turns)
+    draft = timing.time_draft(model, plan.draft_tokens, plan.draft_context, *turns)
     on_progress("start")
     has_vocabulary = not VOCABULARY_FILES.missing_in(source.folder)
     start = time_to_first_token(source.folder, dtype, plan.starts) if has_vocabulary else None
@@ -137,11 +128,11 @@ def run_suite(
 def _time_decodes(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Speed]:
     """Time the longest context first; the same cache is then truncated for the shorter ones."""
     speeds: list[Speed] = []
-    [cache] = fill_caches(model, max(plan.context_lengths), 1)
+    [cache] = timing.fill_caches(model, max(plan.context_lengths), 1)
     for context in sorted(plan.context_lengths, reverse=True):
         on_progress(f"decode at context {context}")
         cache.truncate(context)
-        speeds.insert(0, time_decode(model, cache, plan.decode_effort))
+        speeds.insert(0, timing.time_decode(model, cache, plan.decode_effort))
     return speeds
 
 
@@ -178,9 +169,9 @@ def as_json(results: Results, date: datetime) -> dict[str, Any]:
     }
 
 
-def _timing_json(timing: Timing) -> dict[str, Any]:
-    values = {name: getattr(timing, name) for name in ("fastest", "slowest")}
-    return {"seconds": timing.median, **values, "runs": len(timing.runs)}
+def _timing_json(times: Timing) -> dict[str, Any]:
+    values = {name: getattr(times, name) for name in ("fastest", "slowest")}
+    return {"seconds": times.median, **values, "runs": len(times.runs)}
 
 
 def _speed_json(speed: Speed, limit: float | None = None) -> dict[str, Any]:
@@ -271,12 +262,12 @@ def _range(runs: Sequence[float], digits: int | None = None) -> str:
 
 
 def _draft_row(speed: Speed) -> Row:
-    timing, times = speed.timing, speed.relative_time or 1
+    runs, times = speed.timing, speed.relative_time or 1
     return (
         "one call",
         f"{speed.tokens} tokens at {speed.context}",
-        f"{timing.median * 1e3:.1f} ms      ",
-        _range([1e3 * seconds for seconds in timing.runs], 1),
+        f"{runs.median * 1e3:.1f} ms      ",
+        _range([1e3 * seconds for seconds in runs.runs], 1),
         f"{times:.2f} × the time of 1 token",
     )
 

@@ -92,8 +92,9 @@ def read_chat_template(
 ) -> ChatTemplate | None:
     """Read the chat template of the model in `folder`; None if the model has none.
 
-    A Jinja `file` replaces the template of the model. As in transformers 5, chat_template.jinja takes precedence over `chat_template` in
-    tokenizer_config.json, and among several templates there, "default" is used.
+    A Jinja `file` replaces the template of the model. As in transformers 5, chat_template.jinja
+    takes precedence over `chat_template` in tokenizer_config.json, and among several templates
+    there, "default" is used.
 
     Raises:
         GPT2NPError, TokenizerError: see `ChatTemplate`; or a file is damaged.

@@ -200,7 +200,6 @@ def precision_section(run: Run, numbers: Numbers, float64: bool) -> str:
         return section("precision", "Float32 precision", summary, computed_by(GPT2.forward))
     exact = trace(in_float64(run.model), run.ids, ["embed", "blocks.*.resid", "logits"])
     logits, reference = run.arrays["logits"], exact["logits"]
-    _add_differences(numbers, logits, reference)
     same = logits.argmax(1) == reference.argmax(1)
     errors = numbers.add("precision.residual", _relative_errors(run, exact))
     summary = (
@@ -214,13 +213,18 @@ def precision_section(run: Run, numbers: Numbers, float64: bool) -> str:
     body = [
         formula("difference = |float32 − float64|      relative: ÷ the vector’s length"),
         computed_by(GPT2.forward, in_float64),
-        _difference_table(numbers),
+        _difference_table(numbers, logits, reference),
         line_chart([line], run.layer_labels, title, logarithmic=True),
     ]
     return section("precision", "Float32 precision", summary, "\n".join(body))
 
 
-def _difference_table(numbers: Numbers) -> str:
+def _difference_table(numbers: Numbers, logits: Array, reference: Array) -> str:
+    probability_errors = softmax(logits.astype(np.float64)) - softmax(reference)
+    for name, errors in (("logits", logits - reference), ("probability", probability_errors)):
+        sizes = np.abs(errors)
+        numbers.add(f"precision.{name}", np.array([sizes.max(), sizes.mean()]))
+    numbers.add("precision.range", np.array([reference.min(), reference.max()]))
     names = {"logits": "precision.logits", "probabilities": "precision.probability"}
     rows = [
         (name, numbers.show(array, 0, style="2g"), numbers.show(array, 1, style="2g"))
@@ -232,14 +236,6 @@ def _difference_table(numbers: Numbers) -> str:
         f"{table(('', 'largest', 'mean'), rows, caption)}"
         f'<p class="facts">The logits themselves go from {low} to {high}.</p>'
     )
-
-
-def _add_differences(numbers: Numbers, logits: Array, reference: Array) -> None:
-    probability_errors = softmax(logits.astype(np.float64)) - softmax(reference)
-    for name, errors in (("logits", logits - reference), ("probability", probability_errors)):
-        sizes = np.abs(errors)
-        numbers.add(f"precision.{name}", np.array([sizes.max(), sizes.mean()]))
-    numbers.add("precision.range", np.array([reference.min(), reference.max()]))
 
 
 def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:

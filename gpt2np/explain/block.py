@@ -113,10 +113,9 @@ def mlp_section(run: Run, numbers: Numbers) -> str:
         f"vector would raise most, layer norms aside; {share:.0%} of all neurons are above zero."
     )
     function = ACTIVATIONS[run.config.activation_function]
+    name = run.config.activation_function
     body = [
-        formula(
-            f"h = {run.config.activation_function}(x · W_fc + b_fc)      out = h · W_proj + b_proj"
-        ),
+        formula(f"h = {name}(x · W_fc + b_fc)      out = h · W_proj + b_proj"),
         computed_by(mlp, function, active_neurons),
         _neuron_table(run, numbers),
         strip("mlp.act.row", f"all neurons of block {focus.layer}", activation[None], "row"),
@@ -171,13 +170,10 @@ def residual_section(run: Run, numbers: Numbers) -> str:
         "counts for less at the end. In many models the first token’s vector grows far beyond the "
         "others: heads that have nothing to do look at the first token."
     )
-    rows = [
-        (
-            run.numbered_token(position),
-            *(numbers.show("residual.norm", layer, position) for layer in range(len(labels))),
-        )
-        for position in range(len(run.ids))
-    ]
+    rows = []
+    for position in range(len(run.ids)):
+        cells = (numbers.show("residual.norm", layer, position) for layer in range(len(labels)))
+        rows.append((run.numbered_token(position), *cells))
     caption = "The residual stream’s length at each token, after each block"
     body = [
         formula("length = √(Σ x²), over the channels"),

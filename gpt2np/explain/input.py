@@ -78,7 +78,10 @@ def text_section(run: Run) -> str:
         formula("next merge = the pair of neighbours with the lowest rank, the leftmost of equals"),
         computed_by(Tokenizer.trace_merges, make_pre_tokenizer, bytes_to_chars, merge_steps),
         "<h3>Pieces, bytes, tokens, ids</h3>",
-        _piece_table(run, pieces) if pieces else _empty_note(run),
+        _piece_table(run, pieces)
+        if pieces
+        else "<p>The prompt is empty. A model needs a first token to start from: "
+        f"{run.token(run.ids[0])}, id {run.ids[0]}, which marks the beginning of a text.</p>",
     ]
     if pieces:
         body += [
@@ -96,13 +99,6 @@ def _window_note(run: Run) -> str:
         f'<p class="hint">The prompt has {len(run.all_ids):,} tokens. This page shows a window '
         f"of them, {run.window.start} to {run.window.stop - 1}, which the model received as if "
         "it were the whole text.</p>"
-    )
-
-
-def _empty_note(run: Run) -> str:
-    return (
-        f"<p>The prompt is empty. A model needs a first token to start from: "
-        f"{run.token(run.ids[0])}, id {run.ids[0]}, which marks the beginning of a text.</p>"
     )
 
 
@@ -143,12 +139,8 @@ def _merge_table(piece: MergeTrace, vocabulary: Vocabulary) -> str:
         (str(number), _ranked_pairs(step, vocabulary), _next_merge(step, vocabulary))
         for number, step in enumerate(piece.steps)
     ]
-    return table(
-        ("step", "tokens, and the ranks of the pairs", "joined next"),
-        rows,
-        f"The merges of the piece {name}",
-        kind="merges",
-    )
+    head = ("step", "tokens, and the ranks of the pairs", "joined next")
+    return table(head, rows, f"The merges of the piece {name}", kind="merges")
 
 
 def _ranked_pairs(step: MergeStep, vocabulary: Vocabulary) -> str:

@@ -125,21 +125,16 @@ def _answer_sentence(run: Run, numbers: Numbers) -> str:
 
 def _lens_table(run: Run, numbers: Numbers) -> str:
     labels = run.layer_labels
-    rows = [
-        [
-            run.numbered_token(position),
-            *(_lens_cell(run, numbers, layer, position) for layer in range(len(labels))),
-        ]
-        for position in range(len(run.ids))
-    ]
+    rows = []
+    for position in range(len(run.ids)):
+        cells = (_lens_cell(run, numbers, layer, position) for layer in range(len(labels)))
+        rows.append((run.numbered_token(position), *cells))
     caption = (
         "The most likely next token at each token of the prompt (rows), after each block; start is "
         "before the first block"
     )
-    return (
-        f'<div style="--steps: {len(labels)}">'
-        f"{table(('token', *labels), rows, caption, kind='lens')}</div>"
-    )
+    markup = table(("token", *labels), rows, caption, kind="lens")
+    return f'<div style="--steps: {len(labels)}">{markup}</div>'
 
 
 def _lens_cell(run: Run, numbers: Numbers, layer: int, position: int) -> str:
@@ -257,6 +252,7 @@ def _bar_table(run: Run, numbers: Numbers, ids: Array) -> str:
 
 def _settings_table(run: Run, numbers: Numbers, logits: Array) -> str:
     """The effect of common settings, for readers in print or without the script."""
+    rows = []
     for i, (temperature, k, top_p) in enumerate(SETTINGS):
         options = GenerationOptions(temperature=temperature, top_k=k, top_p=top_p)
         whole = next_probabilities(logits, GenerationOptions(temperature=temperature, top_k=0))
@@ -264,23 +260,13 @@ def _settings_table(run: Run, numbers: Numbers, logits: Array) -> str:
         kept = sampled > 0
         masses = np.count_nonzero(kept), whole[kept].sum(), whole[~kept].sum()
         numbers.add(f"setting{i}.kept", np.array(masses))
+        cells = (numbers.show(f"setting{i}.kept", j, style=style) for j, style in enumerate("npp"))
+        setting = (f"{temperature:g}", str(k or "–"), "–" if top_p == 1 else f"{top_p:g}")
+        best = int(sampled.argmax())
+        share = numbers.show(f"setting{i}.probability", best, style="p")
+        rows.append((*setting, *cells, f"{run.token(best)} {share}"))
     head = ("temperature", "top-k", "top-p", "tokens kept", "mass kept", "discarded", "most likely")
-    rows = [_setting_row(run, numbers, i) for i in range(len(SETTINGS))]
     return table(head, rows, "What common settings keep", row_heads=False)
-
-
-def _setting_row(run: Run, numbers: Numbers, i: int) -> tuple[str, ...]:
-    temperature, k, top_p = SETTINGS[i]
-    best = int(numbers.arrays[f"setting{i}.probability"].argmax())
-    return (
-        f"{temperature:g}",
-        str(k or "–"),
-        "–" if top_p == 1 else f"{top_p:g}",
-        numbers.show(f"setting{i}.kept", 0, style="n"),
-        numbers.show(f"setting{i}.kept", 1, style="p"),
-        numbers.show(f"setting{i}.kept", 2, style="p"),
-        f"{run.token(best)} {numbers.show(f'setting{i}.probability', best, style='p')}",
-    )
 
 
 @dataclass(frozen=True)
@@ -382,19 +368,13 @@ def _alternatives_table(run: Run, numbers: Numbers, steps: int) -> str:
 
 
 def _cost_table(numbers: Numbers, steps: list[Step]) -> str:
-    rows = [
-        (
-            str(i + 1),
-            str(step.context),
-            numbers.show("step.bytes", i, style="n"),
-            numbers.show("step.flops", i, style="n"),
-            numbers.show("step.flops_without", i, style="n"),
-            f"{1000 * step.seconds:.2f}",
-            f"{1000 * step.seconds_without:.2f}",
-            numbers.show("step.difference", i, style="2g"),
-        )
-        for i, step in enumerate(steps)
-    ]
+    rows = []
+    for i, step in enumerate(steps):
+        names = ("step.bytes", "step.flops", "step.flops_without")
+        counts = (numbers.show(name, i, style="n") for name in names)
+        times = (f"{1000 * seconds:.2f}" for seconds in (step.seconds, step.seconds_without))
+        difference = numbers.show("step.difference", i, style="2g")
+        rows.append((str(i + 1), str(step.context), *counts, *times, difference))
     head = (
         *("step", "tokens seen", "cache, bytes", "operations with it", "without"),
         *("ms with it", "without", "largest difference of a logit"),
