@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import IO
 
 from gpt2np.data.files import atomic_write_text
-from gpt2np.data.locks import acquire_lock, remove_lock
 from gpt2np.errors import GPT2NPError
 
 _JOURNAL = "journal"
@@ -113,7 +113,7 @@ class AppendLog:
             raise GPT2NPError(
                 f"{self.folder}, where unfinished work is kept, is not a folder; move it elsewhere"
             )
-        self._lock = acquire_lock(self.folder / _LOCK)
+        self._lock = _acquire_lock(self.folder / _LOCK)
         if self._lock is None:
             raise GPT2NPError(
                 f"another process is writing to {self.folder}; wait for it to end, or choose "
@@ -161,7 +161,7 @@ class AppendLog:
             for path in self.folder.iterdir():
                 if path.name != _LOCK:
                     path.unlink()
-            remove_lock(self.folder / _LOCK, self._lock)
+            _remove_lock(self.folder / _LOCK, self._lock)
             self._lock = None
 
     def __enter__(self) -> AppendLog:
@@ -208,3 +208,65 @@ def _parse_journal_line(line: str) -> ResumePoint | None:
         return ResumePoint(**content, lengths=lengths, rollback_lengths=rollback_lengths)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None  # after a power failure the disk may hold anything
+
+
+def _acquire_lock(path: Path) -> IO[bytes] | None:
+    """Create and lock the file `path`, and its folder; closing the file releases the lock.
+
+    The lock also ends with the process, even if the process is killed. Returns None if another process holds the lock. On a file system without locks, every process
+    gets the file.
+
+    Raises:
+        OSError: the file can't be created.
+    """
+    while True:
+        path.parent.mkdir(exist_ok=True)
+        try:
+            file = path.open("ab")
+        except FileNotFoundError:  # another process has removed the folder since mkdir
+            continue
+        if not _try_lock(file):
+            file.close()
+            return None
+        if _is_at(path, file):
+            return file
+        file.close()  # another process removed the file before the lock was acquired
+
+
+def _remove_lock(path: Path, file: IO[bytes]) -> None:
+    """Remove and release a lock file, and remove its folder if that is empty."""
+    if sys.platform == "win32":
+        file.close()  # Windows can't remove an open file
+    try:
+        path.unlink()
+        path.parent.rmdir()
+    except OSError:
+        pass  # another process has started to use the folder
+    finally:
+        file.close()
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            # Worker processes, which may outlive a killed parent, don't inherit a lockf lock;
+            # they would inherit one of flock.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def _is_at(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -11,8 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpt2np.tokenizer.merge_trace import MergeStep, MergeTrace
-from gpt2np.tokenizer.offsets import TokenSpan
+from gpt2np.tokenizer.trace import MergeStep, MergeTrace, TokenSpan
 from gpt2np.tokenizer.vocabulary import SPACE_PLACEHOLDER, Vocabulary, chars_to_bytes
 
 SPACE_SYMBOL = "␣"

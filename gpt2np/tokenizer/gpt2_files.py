@@ -15,11 +15,11 @@ from gpt2np.data.files import (
     read_json_object,
 )
 from gpt2np.errors import TokenizerError
-from gpt2np.tokenizer.added_tokens import AddedToken
 from gpt2np.tokenizer.vocabulary import (
     BYTE_TO_CHAR,
     CHAR_TO_BYTE,
     END_OF_TEXT,
+    AddedToken,
     Vocabulary,
     check_bytes,
     check_ids,

@@ -1,21 +1,31 @@
 """Normalization: lone surrogates, added tokens, Unicode form NFC, and the prefix space.
 
-Added tokens are taken out of a text first. The rest is normalized, with an alignment of each
-character to its origin in the text on request.
+Added tokens are matched as a whole and taken out of a text first, by the rules of Hugging Face's
+`tokenizers` (added_vocabulary.rs). The rest is normalized, with an alignment of each character to
+its origin in the text on request.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.tokenizer.added_tokens import AddedToken, split_added
-from gpt2np.tokenizer.vocabulary import Vocabulary
+from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary
 
 Spans = list[tuple[int, int]]
 """Origin of each character of a normalized text: (start, end) in the original."""
+
+AddedSpan = tuple[int, int, int | None]
+"""(start, end, id of the added token, or None for the text in between), in characters."""
+
+# White space of Unicode. str.strip would count U+001C to U+001F, too.
+_WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
 
 
 @dataclass(frozen=True)
@@ -167,3 +177,47 @@ def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
         if combining_class == 0:
             base = len(composed) - 1
     return composed
+
+
+def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan]:
+    """Split `text` at its added tokens; the longest token wins where several begin."""
+    done = 0
+    if tokens:
+        by_content = {token.content: token for token in tokens}
+        for match in any_literal(frozenset(by_content)).finditer(text):
+            token, (start, end) = by_content[match[0]], match.span()
+            if token.single_word and _is_within_word(text, start, end):
+                continue
+            if token.lstrip:
+                while start > done and text[start - 1] in _WHITESPACE:
+                    start -= 1
+                start = max(start, done)
+            while token.rstrip and end < len(text) and text[end] in _WHITESPACE:
+                end += 1
+            if done < start:
+                yield done, start, None
+            if start < end:
+                yield start, end, token.id
+                done = end
+    if done < len(text):
+        yield done, len(text), None
+
+
+def find_first(text: str, contents: Collection[str]) -> str | None:
+    """Return the first of `contents` that occurs in `text`, the longest if several begin there."""
+    match = any_literal(frozenset(contents)).search(text) if contents else None
+    return match[0] if match else None
+
+
+def _is_within_word(text: str, start: int, end: int) -> bool:
+    import regex
+
+    is_word = regex.compile(r"\w").match
+    return bool((start and is_word(text[start - 1])) or (end < len(text) and is_word(text[end])))
+
+
+@lru_cache(maxsize=64)
+def any_literal(literals: frozenset[str]) -> re.Pattern[str]:
+    """Return a pattern that matches any of `literals`, the longest first; of none, nothing."""
+    longest_first = sorted(literals, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import TokenizerError
-from gpt2np.tokenizer.added_tokens import AddedToken
-from gpt2np.tokenizer.vocabulary import END_OF_TEXT, check_ids
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT, AddedToken, check_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

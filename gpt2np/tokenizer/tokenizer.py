@@ -9,10 +9,14 @@ from itertools import chain
 from pathlib import Path
 
 from gpt2np.errors import InvalidArgumentError, TokenizerError
-from gpt2np.tokenizer.added_tokens import find_first
 from gpt2np.tokenizer.bpe import BoundedCache, merge_pairs
 from gpt2np.tokenizer.formats import read_vocabulary, write_vocabulary
-from gpt2np.tokenizer.normalizer import NormalizedPart, extract_and_normalize, handle_surrogates
+from gpt2np.tokenizer.normalizer import (
+    NormalizedPart,
+    extract_and_normalize,
+    find_first,
+    handle_surrogates,
+)
 from gpt2np.tokenizer.pre_tokenizer import (
     ASCII_PUNCTUATION,
     WHITESPACE_SPLITTING_PATTERNS,
@@ -32,8 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gpt2np.tokenizer.merge_trace import MergeTrace
-    from gpt2np.tokenizer.offsets import TokenSpan
+    from gpt2np.tokenizer.trace import MergeTrace, TokenSpan
 
     Special = Literal["all"] | Collection[str]
 
@@ -129,7 +132,7 @@ class Tokenizer:
         Raises:
             TokenizerError: the file is missing or damaged.
         """
-        from gpt2np.tokenizer.tiktoken_file import read_tiktoken
+        from gpt2np.tokenizer.formats import read_tiktoken
 
         return cls(read_tiktoken(Path(file), pattern, special_tokens))
 
@@ -250,7 +253,7 @@ class Tokenizer:
         Raises:
             InvalidArgumentError: as `encode`.
         """
-        from gpt2np.tokenizer.offsets import char_byte_offsets, part_offsets
+        from gpt2np.tokenizer.trace import char_byte_offsets, part_offsets
 
         text = handle_surrogates(text, errors)
         text_offsets = char_byte_offsets(text)
@@ -278,7 +281,7 @@ class Tokenizer:
         Raises:
             InvalidArgumentError: as `encode`.
         """
-        from gpt2np.tokenizer.merge_trace import MergeTrace, merge_steps
+        from gpt2np.tokenizer.trace import MergeTrace, merge_steps
 
         traces = []
         for part in self._parts(text, allowed_special, disallowed_special, errors):

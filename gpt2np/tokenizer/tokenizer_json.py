@@ -16,13 +16,13 @@ from pathlib import Path
 
 from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
 from gpt2np.errors import TokenizerError
-from gpt2np.tokenizer.added_tokens import AddedToken
 from gpt2np.tokenizer.gpt2_files import are_gpt2_merges
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE, SpecialTokens
 from gpt2np.tokenizer.vocabulary import (
     CHAR_TO_BYTE,
     SPACE_PLACEHOLDER,
+    AddedToken,
     Vocabulary,
     check_bytes,
     check_ids,

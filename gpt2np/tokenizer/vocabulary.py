@@ -15,7 +15,6 @@ from pathlib import Path
 
 from gpt2np.data import END_OF_TEXT as END_OF_TEXT
 from gpt2np.errors import InvalidArgumentError, TokenizerError
-from gpt2np.tokenizer.added_tokens import AddedToken
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 
 SPACE_PLACEHOLDER = "\uffff"
@@ -49,6 +48,29 @@ def chars_to_bytes(characters: str) -> bytes:
         UnicodeEncodeError: a character is not in the alphabet.
     """
     return characters.translate(_TO_LATIN_1).encode("latin-1")
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that is matched as a whole.
+
+    Attributes:
+        content: text of the token.
+        id: id of the token.
+        special: whether it is a control token; text becomes one only where that is allowed.
+        single_word: whether a match within a word is ignored.
+        lstrip: whether a match includes the white space on its left.
+        rstrip: whether a match includes the white space on its right.
+        normalized: whether it is matched in normalized text instead of the original.
+    """
+
+    content: str
+    id: int
+    special: bool = True
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpt2np.data.corpus import TextPart
-from gpt2np.tokenizer.training.pieces import token_counter
-from gpt2np.tokenizer.training.train import TrainedVocabulary
+from gpt2np.tokenizer.training.train import TrainedVocabulary, token_counter
 from gpt2np.tokenizer.vocabulary import chars_to_bytes
 
 _BAR_WIDTH = 40

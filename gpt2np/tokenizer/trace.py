@@ -1,11 +1,13 @@
-"""Offsets: the characters and bytes of a text that each token comes from."""
+"""Where tokens come from: their characters and bytes in the text, and the merges that make them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise, repeat
 from typing import NamedTuple
 
+from gpt2np.tokenizer.bpe import Ranks
 from gpt2np.tokenizer.normalizer import NormalizedPart
 
 
@@ -62,3 +64,48 @@ def part_offsets(
         if text[slice(*part.spans[last])] == part.text[last]:
             byte_end -= offsets[last + 1] - at
         yield TokenSpan(token_id, start, end, byte_start, byte_end)
+
+
+@dataclass(frozen=True)
+class MergeStep:
+    """The tokens of a piece before a merge.
+
+    Attributes:
+        tokens: the tokens, spelled in the vocabulary's characters.
+        ranks: rank of each pair of neighbours; None for a pair that no merge joins.
+        chosen: index of the pair to merge next, the leftmost of lowest rank; None at the end.
+    """
+
+    tokens: tuple[str, ...]
+    ranks: tuple[int | None, ...]
+    chosen: int | None
+
+
+@dataclass(frozen=True)
+class MergeTrace:
+    """How a piece of text becomes ids.
+
+    Attributes:
+        text: the piece.
+        steps: from single bytes to the final tokens. Empty for an added token, and for a piece that
+            is taken whole because it is a token.
+        ids: the ids.
+    """
+
+    text: str
+    steps: tuple[MergeStep, ...]
+    ids: tuple[int, ...]
+
+
+def merge_steps(tokens: list[str], ranks: Ranks) -> tuple[MergeStep, ...]:
+    """Return the steps of `merge_pairs(tokens, ranks)`; the last one has the result."""
+    steps = []
+    while True:
+        pair_ranks = [ranks.get(f"{left} {right}") for left, right in pairwise(tokens)]
+        known = [rank for rank in pair_ranks if rank is not None]
+        chosen = pair_ranks.index(min(known)) if known else None
+        steps.append(MergeStep(tuple(tokens), tuple(pair_ranks), chosen))
+        if chosen is None:
+            return tuple(steps)
+        merged = tokens[chosen] + tokens[chosen + 1]
+        tokens = [*tokens[:chosen], merged, *tokens[chosen + 2 :]]
