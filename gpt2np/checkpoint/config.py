@@ -78,9 +78,8 @@ class GPT2Config:
             content: the parsed JSON object.
             source: name of the file, for error messages.
 
-        Raises:
-            CheckpointError: another architecture, a value of the wrong type, or an unsupported
-                option that changes the result.
+        Raises CheckpointError for another architecture, a value of the wrong type, or an unsupported
+        option that changes the result.
         """
         content = _resolve_aliases(content, source)
         _check_supported(content, source)
@@ -114,8 +113,7 @@ class GPT2Config:
 def parse_eos_token_ids(value: object, source: str) -> tuple[int, ...]:
     """Return the ids in an `eos_token_id`: one id, a list of ids, or null.
 
-    Raises:
-        CheckpointError: `value` is anything else.
+    Raises CheckpointError if `value` is anything else.
     """
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token_id) is int for token_id in ids):

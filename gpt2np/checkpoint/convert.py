@@ -65,23 +65,14 @@ class ConversionOptions:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Summary of a conversion.
+    """Summary of a conversion."""
 
-    Attributes:
-        files: names of the weight files, without the index.
-        nbytes: total size of the tensors in bytes.
-        dtype: stored dtype: "float16", …
-        tied: whether the unembedding equals the embedding.
-        largest_change: largest |written - read| of any weight, due to rounding.
-        not_finite: names of the weights with NaN or infinite values.
-    """
-
-    files: list[str]
-    nbytes: int
-    dtype: str
-    tied: bool
-    largest_change: float
-    not_finite: list[str]
+    files: list[str]  # names of the weight files, without the index
+    nbytes: int  # total size of the tensors in bytes
+    dtype: str  # stored dtype: "float16", …
+    tied: bool  # whether the unembedding equals the embedding
+    largest_change: float  # largest |written - read| of any weight, due to rounding
+    not_finite: list[str]  # names of the weights with NaN or infinite values
 
 
 def convert(

@@ -128,8 +128,8 @@ class Checkpoint:
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read a folder's config and the headers of its weight files.
 
-    Raises:
-        CheckpointError: a file is missing or damaged, or the config requires something unsupported.
+    Raises CheckpointError if a file is missing or damaged, or the config requires something
+    unsupported.
     """
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}; to load a model by name, call gpt2np.load")
@@ -157,10 +157,8 @@ def _read_headers(folder: Path) -> dict[str, TensorInfo]:
     """Return stored name → tensor for the folder's weight file, or for its shards.
 
     As in `transformers`, the single file wins where both exist, and shards missing from the index
-    are ignored.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or index and shards contradict each other.
+    are ignored. Raises CheckpointError if a file is missing or damaged, or index and shards
+    contradict each other.
     """
     if (folder / WEIGHTS_FILE).exists():
         return read_header(folder / WEIGHTS_FILE)
@@ -198,10 +196,8 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
     """Return GPT-2's name → weight, matrices `[in, out]`, in the order of the forward pass.
 
     Weights stored in `dtype` are views of the memory-mapped file; others are converted.
-    `lm_head.weight` is included only if it is stored and differs from `wte.weight`.
-
-    Raises:
-        CheckpointError: the tensors do not match the config, or cannot be read.
+    `lm_head.weight` is included only if it is stored and differs from `wte.weight`. Raises
+    CheckpointError if the tensors do not match the config, or cannot be read.
     """
     checkpoint.validate()
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.expected_shapes}

@@ -59,8 +59,7 @@ def is_bias(name: str) -> bool:
 def strip_prefixes(stored_names: Iterable[str]) -> dict[str, str]:
     """Return GPT-2's name → stored name for all tensors except causal masks.
 
-    Raises:
-        CheckpointError: two stored names differ only in their prefix.
+    Raises CheckpointError if two stored names differ only in their prefix.
     """
     names: dict[str, str] = {}
     for stored_name in stored_names:

@@ -106,8 +106,7 @@ class AppendLog:
     def resume(self, digests: Sequence[str]) -> ResumePoint:
         """Truncate the files to the last resume point that matches `digests`, or to nothing.
 
-        Raises:
-            GPT2NPError: another process uses the folder, or the path is not a folder.
+        Raises GPT2NPError if another process uses the folder, or the path is not a folder.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise GPT2NPError(
@@ -213,11 +212,9 @@ def _parse_journal_line(line: str) -> ResumePoint | None:
 def _acquire_lock(path: Path) -> IO[bytes] | None:
     """Create and lock the file `path`, and its folder; closing the file releases the lock.
 
-    The lock also ends with the process, even if the process is killed. Returns None if another process holds the lock. On a file system without locks, every process
-    gets the file.
-
-    Raises:
-        OSError: the file can't be created.
+    The lock also ends with the process, even if the process is killed. Returns None if another
+    process holds the lock. On a file system without locks, every process gets the file. Raises
+    OSError if the file can't be created.
     """
     while True:
         path.parent.mkdir(exist_ok=True)

@@ -69,19 +69,12 @@ class Part(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Consecutive parts of a file, encoded together.
+    """Consecutive parts of a file, encoded together."""
 
-    Attributes:
-        file: index of the file.
-        parts: the parts.
-        ends_file: whether this is the last batch of the file.
-        error: why the file is to be skipped, or None.
-    """
-
-    file: int
-    parts: list[Part]
-    ends_file: bool
-    error: UnreadableFileError | None = None
+    file: int  # index of the file
+    parts: list[Part]  # the parts
+    ends_file: bool  # whether this is the last batch of the file
+    error: UnreadableFileError | None = None  # why the file is to be skipped, or None
 
     @property
     def nbytes(self) -> int:
@@ -112,8 +105,7 @@ def read_batches(
         skip_errors: for a file that can't be read, yield a batch with an `error` and go on.
         start: (file, batch) to begin with, both counted from 0.
 
-    Raises:
-        UnreadableFileError: a file can't be read.
+    Raises UnreadableFileError if a file can't be read.
     """
     options = CorpusOptions(field=field, split_long_documents=encoder.splits_before_whitespace)
     first_file, first_batch = start

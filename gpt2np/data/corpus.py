@@ -51,15 +51,10 @@ class CorpusOptions:
 
 
 class TextPart(NamedTuple):
-    """A document, or a part of a long document.
+    """A document, or a part of a long document."""
 
-    Attributes:
-        text: the text.
-        ends_document: whether this is the last part of its document.
-    """
-
-    text: str
-    ends_document: bool
+    text: str  # the text
+    ends_document: bool  # whether this is the last part of its document
 
 
 class UnreadableFileError(InvalidArgumentError):
@@ -70,10 +65,8 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
     """Return the files that `paths` name: files, folders (recursive) and glob patterns.
 
     The files are sorted and free of duplicates. In folders, hidden files and files of arrays (.bin,
-    .npy, .safetensors) are skipped.
-
-    Raises:
-        InvalidArgumentError: a path or pattern matches nothing, or a folder has no files.
+    .npy, .safetensors) are skipped. Raises InvalidArgumentError if a path or pattern matches
+    nothing, or a folder has no files.
     """
     files: dict[Path, Path] = {}
     for path in paths:

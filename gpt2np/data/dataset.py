@@ -42,19 +42,12 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal arrays make equal fil
 
 @dataclass(frozen=True)
 class DatasetOptions:
-    """How to turn a corpus into a dataset.
+    """How to turn a corpus into a dataset."""
 
-    Attributes:
-        field: field of a .jsonl line that holds the document.
-        combine: in an .npz, join documents until an array has this many characters.
-        skip_errors: skip files that can't be read instead of raising an error.
-        processes: number of worker processes.
-    """
-
-    field: str = "text"
-    combine: int = 50_000
-    skip_errors: bool = False
-    processes: int = 1
+    field: str = "text"  # field of a .jsonl line that holds the document
+    combine: int = 50_000  # in an .npz, join documents until an array has this many characters
+    skip_errors: bool = False  # skip files that can't be read instead of raising an error
+    processes: int = 1  # number of worker processes
 
     def __post_init__(self) -> None:
         for name in ("combine", "processes"):
@@ -66,19 +59,12 @@ class DatasetOptions:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A finished dataset.
+    """A finished dataset."""
 
-    Attributes:
-        path: the file.
-        documents: number of documents.
-        ids: number of token ids.
-        dtype: name of the type of the ids.
-    """
-
-    path: Path
-    documents: int
-    ids: int
-    dtype: str
+    path: Path  # the file
+    documents: int  # number of documents
+    ids: int  # number of token ids
+    dtype: str  # name of the type of the ids
 
 
 def check_output(out: Path) -> None:
@@ -96,8 +82,7 @@ def check_output(out: Path) -> None:
 def find_inputs(paths: Iterable[str | Path], out: Path) -> list[Path]:
     """Return the files that `paths` name (see `find_files`), except `out` and its partial folder.
 
-    Raises:
-        InvalidArgumentError: there are none.
+    Raises InvalidArgumentError if there are none.
     """
     outputs = {out.resolve(), partial_folder(out).resolve()}
     files = [

@@ -74,8 +74,7 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def atomic_write_text(path: Path, text: str) -> None:
     """Write `text` in UTF-8 to a temporary file in the same folder, then rename the file.
 
-    Raises:
-        OSError: the folder is not writable; an existing file is unchanged.
+    Raises OSError if the folder is not writable; an existing file is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

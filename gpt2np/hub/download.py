@@ -133,21 +133,13 @@ def _download_weights(repository: str, folder: Path, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Blob:
-    """The content of a file, stored in the cache under its ETag.
+    """The content of a file, stored in the cache under its ETag."""
 
-    Attributes:
-        url: address on the Hub.
-        label: file and repository, for messages.
-        name: name of the file.
-        path: path in the cache.
-        size: size in bytes.
-    """
-
-    url: str
-    label: str
-    name: str
-    path: Path
-    size: int
+    url: str  # address on the Hub
+    label: str  # file and repository, for messages
+    name: str  # name of the file
+    path: Path  # path in the cache
+    size: int  # size in bytes
 
     def download(self) -> None:
         """Download the content unless it is cached; only one process at a time does."""

@@ -161,8 +161,7 @@ def _find_default(files: FileSet) -> ModelSource:
 def _list_files_in_time(model: HubId) -> frozenset[str]:
     """List the files of `model` on the Hub within DEFAULT_MODEL_TIMEOUT_S.
 
-    Raises:
-        ModelNotFoundError: the Hub fails to answer in time.
+    Raises ModelNotFoundError if the Hub fails to answer in time.
     """
     from huggingface_hub import constants
 

@@ -29,15 +29,10 @@ _LICENCE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTIL
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Groups of files of which one complete group is enough; the first group is preferred.
+    """Groups of files of which one complete group is enough; the first group is preferred."""
 
-    Attributes:
-        label: name in error messages if every group is incomplete.
-        groups: the groups of file names.
-    """
-
-    label: str
-    groups: tuple[tuple[str, ...], ...]
+    label: str  # name in error messages if every group is incomplete
+    groups: tuple[tuple[str, ...], ...]  # the groups of file names
 
     def select(self, exists: Callable[[str], bool]) -> tuple[str, ...]:
         """Return the first group whose files all exist, or ()."""
@@ -85,8 +80,7 @@ class FileSet:
     def missing_in(self, folder: Path) -> list[str]:
         """List what is missing in `folder`, including shards.
 
-        Raises:
-            CheckpointError: the index of the shards is damaged.
+        Raises CheckpointError if the index of the shards is damaged.
         """
         missing = self.missing(lambda name: (folder / name).is_file())
         if WEIGHTS.label in missing:
@@ -143,8 +137,7 @@ COMPANIONS = (
 def list_weight_files(folder: Path) -> list[str]:
     """List the names of the weight files: a single file, or an index and its shards.
 
-    Raises:
-        CheckpointError: the index is damaged.
+    Raises CheckpointError if the index is damaged.
     """
     group = WEIGHTS.select(lambda name: (folder / name).is_file())
     if group != (INDEX_FILE,):
@@ -160,8 +153,7 @@ def shard_name(number: int, total: int) -> str:
 def read_index(path: Path) -> dict[str, str]:
     """Read an index: return tensor name → name of its shard, a file in the index's folder.
 
-    Raises:
-        CheckpointError: the index is damaged, or names a file in another folder.
+    Raises CheckpointError if the index is damaged, or names a file in another folder.
     """
     content = read_json_object(path, CheckpointError, max_bytes=SMALL_JSON_BYTES)
     weight_map = content.get("weight_map")

@@ -46,8 +46,7 @@ TIKTOKEN_PATTERNS = {
 def read_vocabulary(path: Path) -> Vocabulary:
     """Read the vocabulary in a folder, or in a file: `tokenizer.json` or `….tiktoken`.
 
-    Raises:
-        TokenizerError: there is no vocabulary, or it is damaged.
+    Raises TokenizerError if there is no vocabulary, or it is damaged.
     """
     try:
         is_folder, exists = path.is_dir(), path.exists()
@@ -144,10 +143,8 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
 
     The files are `tokenizer.json`, `tokenizer_config.json` and, if they can hold the vocabulary,
     GPT-2's `vocab.json` and `merges.txt`. Existing files of these names are replaced or removed, as
-    are older files that list special tokens.
-
-    Raises:
-        OSError: the folder can't be created or written to.
+    are older files that list special tokens. Raises OSError if the folder can't be created or
+    written to.
     """
     import json
 

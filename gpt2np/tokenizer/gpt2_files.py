@@ -42,8 +42,7 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     No text becomes a token that is neither a byte nor made by a merge, unless the token is added:
     the files of special tokens in the same folder tell, see `gpt2np.tokenizer.special_tokens`.
 
-    Raises:
-        TokenizerError: a file can't be read or parsed, or the files don't match.
+    Raises TokenizerError if a file can't be read or parsed, or the files don't match.
     """
     for file in (vocab_file, merges_file):
         check_is_file(file, TokenizerError)

@@ -46,8 +46,7 @@ class NormalizedPart:
 def handle_surrogates(text: str, errors: str) -> str:
     """Replace, reject or pass the lone surrogates of `text`; for `errors` see `Tokenizer`.
 
-    Raises:
-        InvalidArgumentError: `errors` rejects a lone surrogate, or is unknown.
+    Raises InvalidArgumentError if `errors` rejects a lone surrogate, or is unknown.
     """
     if errors not in ("replace", "strict", "surrogateescape"):
         raise InvalidArgumentError(

@@ -115,8 +115,7 @@ def make_pre_tokenizer(patterns: tuple[str, ...]) -> PreTokenizer:
 
         make_pre_tokenizer((GPT2_PATTERN,))("It's  so") → ["It", "'s", " ", " so"]
 
-    Raises:
-        InvalidArgumentError: a pattern is not a regular expression.
+    Raises InvalidArgumentError if a pattern is not a regular expression.
     """
     if HF_GPT2_PATTERN in patterns:
         patterns = tuple(GPT2_PATTERN if p == HF_GPT2_PATTERN else p for p in patterns)

@@ -83,8 +83,7 @@ class SpecialTokens:
             json_tokens: added tokens of tokenizer.json.
             json_file: path of tokenizer.json.
 
-        Raises:
-            TokenizerError: transformers would give a token another id than the files do.
+        Raises TokenizerError if transformers would give a token another id than the files do.
         """
         json_tokens = tuple(json_tokens)
         sources = {token.id: json_file for token in json_tokens}
@@ -164,8 +163,7 @@ class SpecialTokens:
 def read_for_gpt2_files(folder: Path) -> SpecialTokens:
     """Read the special tokens files that accompany `vocab.json` and `merges.txt`.
 
-    Raises:
-        TokenizerError: a file is damaged, or requires a feature that gpt2np doesn't have.
+    Raises TokenizerError if a file is damaged, or requires a feature that gpt2np doesn't have.
     """
     config = _read(folder / CONFIG_FILE)
     name = _tokenizer_class(config, folder)
@@ -186,8 +184,7 @@ def read_for_gpt2_files(folder: Path) -> SpecialTokens:
 def read_for_tokenizer_json(folder: Path) -> SpecialTokens:
     """Read the special tokens files that accompany `tokenizer.json`.
 
-    Raises:
-        TokenizerError: a file is damaged, or requires a feature that gpt2np doesn't have.
+    Raises TokenizerError if a file is damaged, or requires a feature that gpt2np doesn't have.
     """
     config = _read(folder / CONFIG_FILE)
     name = _tokenizer_class(config, folder)

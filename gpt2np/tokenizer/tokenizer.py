@@ -103,11 +103,8 @@ class Tokenizer:
         `.tiktoken` file is possible, too.
 
         A model's name is not a path: `gpt2np.hub.find_vocabulary("gpt2").folder` finds or downloads
-        the vocabulary of a model, as `gpt2np.load` does.
-
-        Raises:
-            TokenizerError: files are missing, damaged, inconsistent, or require a feature that
-                gpt2np doesn't have.
+        the vocabulary of a model, as `gpt2np.load` does. Raises TokenizerError if files are
+        missing, damaged, inconsistent, or require a feature that gpt2np doesn't have.
         """
         if path == "":
             raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
@@ -129,8 +126,7 @@ class Tokenizer:
                 or else GPT-2's.
             special_tokens: text of a special token → its id.
 
-        Raises:
-            TokenizerError: the file is missing or damaged.
+        Raises TokenizerError if the file is missing or damaged.
         """
         from gpt2np.tokenizer.formats import read_tiktoken
 
@@ -191,9 +187,8 @@ class Tokenizer:
     ) -> list[int]:
         """Encode `text` to ids. The class documentation explains the keyword arguments.
 
-        Raises:
-            InvalidArgumentError: `text` has a disallowed special token, a lone surrogate that
-                `errors` rejects, or a character that has no token.
+        Raises InvalidArgumentError if `text` has a disallowed special token, a lone surrogate that
+        `errors` rejects, or a character that has no token.
         """
         ids: list[int] = []
         for part in self._parts(text, allowed_special, disallowed_special, errors):

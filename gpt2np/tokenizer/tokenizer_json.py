@@ -48,8 +48,7 @@ def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Voc
         special: content of the special tokens files next to it; None to read the file as
             `tokenizers` does, which ignores these files.
 
-    Raises:
-        TokenizerError: the file is damaged, or requires a feature that gpt2np doesn't have.
+    Raises TokenizerError if the file is damaged, or requires a feature that gpt2np doesn't have.
     """
     content = read_json_object(path, TokenizerError, max_bytes=LARGE_JSON_BYTES)
     if not isinstance(content.get("model"), dict):

@@ -44,8 +44,7 @@ def bytes_to_chars(data: bytes) -> str:
 def chars_to_bytes(characters: str) -> bytes:
     """Return the bytes that `characters` of the byte alphabet spell: "Ġhi" → b" hi".
 
-    Raises:
-        UnicodeEncodeError: a character is not in the alphabet.
+    Raises UnicodeEncodeError if a character is not in the alphabet.
     """
     return characters.translate(_TO_LATIN_1).encode("latin-1")
 
@@ -154,8 +153,7 @@ class Vocabulary:
     def id_and_nbytes(self, token: str) -> tuple[int, int]:
         """Return the id of a spelled token, or of `unk_token`, and its length in bytes of text.
 
-        Raises:
-            InvalidArgumentError: a character has no token, and there is no `unk_token`.
+        Raises InvalidArgumentError if a character has no token, and there is no `unk_token`.
         """
         if self.byte_level:
             return self.ids[token], len(token)

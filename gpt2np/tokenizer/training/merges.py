@@ -36,17 +36,11 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class MergeLimits:
-    """When to stop merging, and which tokens not to make.
+    """When to stop merging, and which tokens not to make."""
 
-    Attributes:
-        vocab_size: number of tokens, initial ones included.
-        min_frequency: minimum number of occurrences of a pair.
-        max_token_length: tokens of more than two symbols stay shorter than this.
-    """
-
-    vocab_size: int
-    min_frequency: int
-    max_token_length: int
+    vocab_size: int  # number of tokens, initial ones included
+    min_frequency: int  # minimum number of occurrences of a pair
+    max_token_length: int  # tokens of more than two symbols stay shorter than this
 
 
 class PieceArray:

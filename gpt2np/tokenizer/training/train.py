@@ -196,10 +196,8 @@ def train(
         [('l', 'o'), ('lo', 'w'), ('Ġ', 'low')]
 
     Tokens, ids and merges equal those of `tokenizers`' BpeTrainer with the same options, for
-    documents split at the special tokens.
-
-    Raises:
-        InvalidArgumentError: a document has a lone surrogate, or there is too much text.
+    documents split at the special tokens. Raises InvalidArgumentError if a document has a lone
+    surrogate, or there is too much text.
     """
     counts = count_pieces(split_at_separators(options.special_tokens, documents), options.pattern)
     codes = encode_symbols(counts, options.alphabet)
@@ -327,8 +325,7 @@ def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> C
 def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
     """Return the pre-tokenizer of `pattern`; None: a text is one piece.
 
-    Raises:
-        InvalidArgumentError: `pattern` is not a regular expression.
+    Raises InvalidArgumentError if `pattern` is not a regular expression.
     """
     return make_pre_tokenizer(() if pattern is None else (pattern,))
 
@@ -362,8 +359,8 @@ def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreToke
 def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
     """Return (N,) the bytes or code points of `pieces`, with the separator's code around each.
 
-    Raises:
-        InvalidArgumentError: a piece has a lone surrogate, or the pieces are too long in total.
+    Raises InvalidArgumentError if a piece has a lone surrogate, or the pieces are too long in
+    total.
     """
     try:
         codes = _encode_bytes(pieces) if alphabet == "bytes" else _encode_code_points(pieces)
