@@ -74,9 +74,7 @@ class GPT2Config:
     def from_mapping(cls, content: Mapping[str, Any], source: str = "config") -> GPT2Config:
         """Build a config from the content of a config.json; unknown keys are ignored.
 
-        Args:
-            content: the parsed JSON object.
-            source: name of the file, for error messages.
+        `source` names the file in error messages.
 
         Raises CheckpointError for another architecture, a value of the wrong type, or an unsupported
         option that changes the result.

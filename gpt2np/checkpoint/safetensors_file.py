@@ -131,19 +131,12 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
 
 
 def read_ahead(array: NDArray[Any]) -> None:
-    """Load a mapped array into memory at once, three times as fast as page by page.
-
-    Does nothing on systems without MADV_POPULATE_READ.
-    """
+    """Load a mapped array at once, three times as fast as page by page, if the system can."""
     _advise(array, _MADV_POPULATE_READ)
 
 
 def release(array: NDArray[Any]) -> None:
-    """Free the memory of a mapped array; the next access reads the file again.
-
-    Does nothing for writable arrays, which may have been changed, and on systems without
-    MADV_DONTNEED.
-    """
+    """Free the memory of a mapped read-only array; the next access reads the file again."""
     if hasattr(mmap, "MADV_DONTNEED") and not array.flags.writeable:
         _advise(array, mmap.MADV_DONTNEED)
 
@@ -209,16 +202,11 @@ def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
 
 
 def write_safetensors(
-    path: Path,
-    dtype: str,
-    tensors: Mapping[str, tuple[tuple[int, ...], Iterable[NDArray[Any]]]],
+    path: Path, dtype: str, tensors: Mapping[str, tuple[tuple[int, ...], Iterable[NDArray[Any]]]]
 ) -> None:
-    """Write tensors to a file, one chunk at a time.
+    """Write tensors, name → (shape, values in 1-D chunks), to a file, one chunk at a time.
 
-    Args:
-        path: file to write.
-        dtype: safetensors' name of the dtype, one of `NUMPY_DTYPES`.
-        tensors: name → (shape, values in 1-D chunks).
+    `dtype` is safetensors' name, one of `NUMPY_DTYPES`.
 
     Raises:
         CheckpointError: a value is too large for `dtype`.
@@ -251,14 +239,11 @@ def _encode(name: str, chunk: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the upper halves of float32 values, rounded to nearest, ties to even, like torch.
-
-    Raises FloatingPointError for a finite value that would become infinite.
-    """
+    """Return the upper halves of float32 values, rounded to nearest, ties to even, like torch."""
     bits = x.view(np.uint32)
     halves: NDArray[np.uint16] = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
     halves[np.isnan(x)] = 0x7FC0
     infinite = (halves & 0x7FFF) == 0x7F80
     if np.isfinite(x[infinite]).any():
-        raise FloatingPointError
+        raise FloatingPointError  # as NumPy does when a finite value becomes infinite
     return halves

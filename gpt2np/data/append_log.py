@@ -27,24 +27,15 @@ _LOCK = "lock"
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """How much of the input has been read, and how long the output was then.
+    """How much of the input has been read, and how long the output was then."""
 
-    Attributes:
-        files: number of input files read to the end.
-        batches: number of batches read from the next input file.
-        done: total progress, in the caller's unit (bytes or lines).
-        lengths: length of each output file, in bytes.
-        rollback_lengths: `lengths` at the start of the current input file, to undo the file if it
-            turns out to be damaged.
-        digest: digest of the task and the input files read so far: see `input_digests`.
-    """
-
-    files: int = 0
-    batches: int = 0
-    done: int = 0
-    lengths: tuple[int, ...] = ()
+    files: int = 0  # input files read to the end
+    batches: int = 0  # batches read from the next input file
+    done: int = 0  # total progress, in the caller's unit (bytes or lines)
+    lengths: tuple[int, ...] = ()  # of each output file, in bytes
+    # at the start of the current input file, to undo it if it turns out damaged
     rollback_lengths: tuple[int, ...] = ()
-    digest: str = ""
+    digest: str = ""  # of the task and the input files read so far: see `input_digests`
 
     @property
     def files_started(self) -> int:
@@ -53,16 +44,12 @@ class ResumePoint:
 
 
 def input_digests(task: str, files: Iterable[Path]) -> list[str]:
-    """Digests of `task` and the first 0, 1, 2, … of `files`.
-
-    A digest covers each file's path, size and modification time.
-    """
-    return [*accumulate(map(_file_stamp, files), _digest, initial=_digest(task))]
-
-
-def _file_stamp(file: Path) -> str:
-    status = file.stat()
-    return json.dumps([os.fspath(file.absolute()), status.st_size, status.st_mtime_ns])
+    """Digests of `task` and the first 0, 1, 2, … of `files`: their paths, sizes and times."""
+    stamps = []
+    for file in files:
+        status = file.stat()
+        stamps.append(json.dumps([os.fspath(file.absolute()), status.st_size, status.st_mtime_ns]))
+    return [*accumulate(stamps, _digest, initial=_digest(task))]
 
 
 def _digest(*texts: str) -> str:
@@ -121,7 +108,13 @@ class AppendLog:
         self._files = [path.open("ab") for path in self.paths]
         start = ResumePoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names), digests[0])
         points = self._read_journal()
-        valid = [point for point in points if self._is_valid(point, digests)]
+        sizes = [path.stat().st_size for path in self.paths]
+        valid = [
+            point
+            for point in points
+            if point.digest in digests[point.files_started : point.files_started + 1]
+            and not _any_longer(point.lengths, sizes)
+        ]
         self.restarted = bool(points) and not valid
         last = valid[-1] if valid else start
         self.truncate(last.lengths)
@@ -183,12 +176,6 @@ class AppendLog:
         text = self._journal_path.read_text(encoding="utf-8", errors="replace")
         lines = text.split("\n")[:-1]  # a last line without its newline is incomplete
         return [point for point in map(_parse_journal_line, lines) if point]
-
-    def _is_valid(self, point: ResumePoint, digests: Sequence[str]) -> bool:
-        sizes = [path.stat().st_size for path in self.paths]
-        started = point.files_started
-        known = started < len(digests) and point.digest == digests[started]
-        return known and not _any_longer(point.lengths, sizes)
 
 
 def _any_longer(lengths: Sequence[int], limits: Sequence[int]) -> bool:

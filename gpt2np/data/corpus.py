@@ -79,8 +79,13 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
 
 def _expand(path: str) -> list[Path]:
     if Path(path).is_dir():
-        below = (file for file in Path(path).rglob("*") if _may_be_text(file))
-        files = [file for file in below if not _is_hidden(file.relative_to(path))]
+        files = [
+            file
+            for file in Path(path).rglob("*")
+            if file.is_file()
+            and file.suffix not in (".bin", ".npy", ".safetensors")
+            and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        ]
         if not files:
             raise InvalidArgumentError(f"the folder {path} has no files to read")
         return files
@@ -95,14 +100,6 @@ def _expand(path: str) -> list[Path]:
     if not files:
         raise InvalidArgumentError(f"no file matches the pattern {path}")
     return files
-
-
-def _may_be_text(path: Path) -> bool:
-    return path.is_file() and path.suffix not in (".bin", ".npy", ".safetensors")
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def read_parts(
@@ -149,7 +146,9 @@ def read_documents(
 
 def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
     try:
-        with _open(file) as stream:
+        with cast(
+            "IO[bytes]", gzip.open(file) if file.suffix == ".gz" else file.open("rb")
+        ) as stream:
             if file.name.removesuffix(".gz").endswith(".jsonl"):
                 for text in _jsonl_texts(stream, file, options.field):
                     yield from _join(_split_at_separators([text], options), options, "")
@@ -159,10 +158,6 @@ def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UnreadableFileError(f"can't read {file}: {reason}") from error
-
-
-def _open(file: Path) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(file)) if file.suffix == ".gz" else file.open("rb")
 
 
 def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:

@@ -108,13 +108,11 @@ def encode_dataset(
 ) -> Dataset:
     """Encode `files`, in order, to the dataset `out`; an existing file is replaced.
 
+    The files are text or .jsonl, also as .gz, or .npz, whose arrays are kept as they are.
+    `<|endoftext|>`, which `tokenizer` must have, separates the documents of a text; other special
+    tokens are plain text. The suffix of `out` is one of SUFFIXES.
+
     Args:
-        files: text or .jsonl files, also as .gz, and .npz files, whose arrays are kept as they
-            are. `<|endoftext|>` separates the documents of a text; other special tokens are plain
-            text.
-        out: output file, with one of SUFFIXES.
-        tokenizer: a `Tokenizer` that has `<|endoftext|>`.
-        options: see `DatasetOptions`.
         on_resume: called once with the input bytes already done, if an interrupted run is resumed.
         on_restart: called if an interrupted run had other files or options and is discarded.
         on_progress: called with the input bytes done so far, after every batch.
@@ -146,11 +144,7 @@ def encode_dataset(
 
 
 class _Writer:
-    """Appends encoded batches to the log, and saves resume points.
-
-    Attributes:
-        position: how much of the input has been written.
-    """
+    """Appends encoded batches to the log, and saves resume points."""
 
     def __init__(
         self,
@@ -163,7 +157,7 @@ class _Writer:
         self._digests = input_digests(task, files)
         self._file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative bytes
         self._saved_at = time.monotonic()
-        self.position = log.resume(self._digests)
+        self.position = log.resume(self._digests)  # how much of the input has been written
 
     def write(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
         """Append a batch; if it has an error, remove its file from the output instead."""
@@ -193,12 +187,9 @@ def _encode_batches(
     on_progress: Callable[[int], object],
 ) -> None:
     """Encode and write the batches after the writer's position."""
+    start = (writer.position.files, writer.position.batches)
     batches = read_batches(
-        files,
-        tokenizer,
-        field=options.field,
-        skip_errors=options.skip_errors,
-        start=(writer.position.files, writer.position.batches),
+        files, tokenizer, field=options.field, skip_errors=options.skip_errors, start=start
     )
     try:
         for batch, encoded in map_in_order(BatchEncoder(tokenizer), batches, options.processes):
@@ -221,10 +212,19 @@ def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Da
     if out.suffix == ".bin":
         finished = ids
     elif out.suffix == ".npy":
-        _write_npy(finished, ids, dtype, n_ids)
+        header = {"descr": dtype.str, "fortran_order": False, "shape": (n_ids,)}
+        with finished.open("wb") as file, ids.open("rb") as content:
+            np.lib.format.write_array_header_1_0(file, header)
+            shutil.copyfileobj(content, file, 1 << 20)
     else:
-        bounds = array_bounds(_read_records(parts), combine)
-        _write_npz(finished, np.memmap(ids, dtype, "r"), bounds)
+        arrays = np.memmap(ids, dtype, "r")
+        with zipfile.ZipFile(finished, "w") as archive:
+            bounds = array_bounds(_read_records(parts), combine)
+            for number, (start, end) in enumerate(bounds):
+                entry = zipfile.ZipInfo(f"arr_{number}.npy", _ZIP_EPOCH)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                with archive.open(entry, "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(arrays[start:end]))
     finished.replace(out)
     return Dataset(out, documents, n_ids, dtype.name)
 
@@ -235,31 +235,12 @@ def _read_records(parts: Path) -> Iterator[NDArray[np.void]]:
             yield records
 
 
-def _write_npy(path: Path, ids: Path, dtype: np.dtype[Any], count: int) -> None:
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (count,)}
-    with path.open("wb") as file, ids.open("rb") as content:
-        np.lib.format.write_array_header_1_0(file, header)
-        shutil.copyfileobj(content, file, 1 << 20)
-
-
-def _write_npz(path: Path, ids: NDArray[Any], bounds: Iterator[tuple[int, int]]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for number, (start, end) in enumerate(bounds):
-            entry = zipfile.ZipInfo(f"arr_{number}.npy", _ZIP_EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(entry, "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asarray(ids[start:end]))
-
-
 def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
     """Yield (start, end) in the token ids of each array of an .npz.
 
     Documents are joined until they have `combine` characters, those of the `<|endoftext|>` between
     them included, as in encode.py of GPT-2's training code. No array begins or ends with one.
-
-    Args:
-        batches: arrays of PART_DTYPE.
-        combine: number of characters.
+    `batches` are arrays of PART_DTYPE.
     """
     start = end = characters = 0
     for n_ids, n_characters, ends_document, is_array in (

@@ -30,10 +30,7 @@ _LOCK_NOTICE_S = 1.0  # wait for another process before the user is told
 
 
 def list_files(model: HubId, timeout: float | None = None) -> frozenset[str]:
-    """List the names of all files of `model`, with one request.
-
-    Raises the exceptions of huggingface_hub.
-    """
+    """List the names of all files of `model`; raise huggingface_hub's exceptions."""
     from huggingface_hub import HfApi, constants
 
     seconds = timeout or constants.HF_HUB_ETAG_TIMEOUT
@@ -45,12 +42,8 @@ def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None
     """Download `files` of `model` into the cache, and return the snapshot's folder.
 
     Cached files are kept, and partial weights are resumed. Other processes may download the same
-    files. On a terminal, large files show a progress bar on stderr.
-
-    Args:
-        model: id on the Hub.
-        files: the files to download.
-        listing: names of all files of the model; None sends a request for them.
+    files. On a terminal, large files show a progress bar on stderr. `listing` has the names of all
+    files of the model; without it, a request is sent.
 
     Raises:
         ModelNotFoundError: the model does not exist, or the download fails.
@@ -137,9 +130,9 @@ class _Blob:
 
     url: str  # address on the Hub
     label: str  # file and repository, for messages
-    name: str  # name of the file
-    path: Path  # path in the cache
-    size: int  # size in bytes
+    name: str
+    path: Path  # in the cache
+    size: int  # in bytes
 
     def download(self) -> None:
         """Download the content unless it is cached; only one process at a time does."""
@@ -167,7 +160,9 @@ class _Blob:
             if file.tell() > self.size:
                 file.seek(0)
                 file.truncate()
-            self._check_disk_space(partial.parent, self.size - file.tell())
+            usage, needed = shutil.disk_usage(partial.parent), self.size - file.tell()
+            if usage.total and usage.free < needed:
+                raise failures.no_disk_space(self.label, needed, usage.free)
             try:
                 self._get(file)
             except Exception as error:
@@ -196,11 +191,6 @@ class _Blob:
             while chunk := content.read(_HASH_CHUNK):
                 digest.update(chunk)
         return digest.hexdigest() == self.path.name
-
-    def _check_disk_space(self, folder: Path, needed: int) -> None:
-        usage = shutil.disk_usage(folder)
-        if usage.total and usage.free < needed:
-            raise failures.no_disk_space(self.label, needed, usage.free)
 
 
 @contextlib.contextmanager

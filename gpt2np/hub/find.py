@@ -25,19 +25,12 @@ VOCABULARY_SUFFIXES = (".json", ".tiktoken")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Location of a model, or of its vocabulary.
+    """Location of a model, or of its vocabulary."""
 
-    Attributes:
-        name: name of the model, for messages.
-        folder: the folder with its files; `find_vocabulary` may return a single file.
-        fallback_reason: why the bundled model replaces the default model; None if it does not.
-        hub_id: id on the Hub; None if the model does not come from the Hub.
-    """
-
-    name: str
-    folder: Path
-    fallback_reason: str | None = None
-    hub_id: HubId | None = None
+    name: str  # for messages
+    folder: Path  # with its files; `find_vocabulary` may return a single file
+    fallback_reason: str | None = None  # why the bundled model replaces the default model
+    hub_id: HubId | None = None  # None if the model does not come from the Hub
 
 
 def find_model(model: str | Path | None = None) -> ModelSource:

@@ -32,7 +32,7 @@ class Alternatives:
     """Groups of files of which one complete group is enough; the first group is preferred."""
 
     label: str  # name in error messages if every group is incomplete
-    groups: tuple[tuple[str, ...], ...]  # the groups of file names
+    groups: tuple[tuple[str, ...], ...]  # of file names
 
     def select(self, exists: Callable[[str], bool]) -> tuple[str, ...]:
         """Return the first group whose files all exist, or ()."""
@@ -49,13 +49,7 @@ VOCABULARY_EXTRAS = ("added_tokens.json", "tokenizer_config.json", "special_toke
 
 @dataclass(frozen=True)
 class FileSet:
-    """The files of a model or vocabulary.
-
-    Attributes:
-        required: names of files that must exist.
-        alternatives: groups of files of which one must exist.
-        optional: names of files that are used if they exist.
-    """
+    """The files of a model or vocabulary: those that must exist, and those used if they exist."""
 
     required: tuple[str, ...] = ()
     alternatives: tuple[Alternatives, ...] = (VOCABULARY,)
@@ -114,12 +108,7 @@ class FileSet:
 MODEL_FILES = FileSet(
     required=("config.json",),
     alternatives=(WEIGHTS, VOCABULARY),
-    optional=(
-        "generation_config.json",
-        *VOCABULARY_EXTRAS,
-        CHAT_TEMPLATE,
-        CARD_FILE,  # has the licence
-    ),
+    optional=("generation_config.json", *VOCABULARY_EXTRAS, CHAT_TEMPLATE, CARD_FILE),
 )
 VOCABULARY_FILES = FileSet(optional=("config.json", *VOCABULARY_EXTRAS))  # config: the model type
 

@@ -30,17 +30,11 @@ _WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + ""
 
 @dataclass(frozen=True)
 class NormalizedPart:
-    """Part of a text: an added token, or normalized text.
+    """Part of a text: an added token, or normalized text."""
 
-    Attributes:
-        text: the text to pre-tokenize, or the text that matched an added token.
-        added_id: id of the added token; None for text.
-        spans: (start, end) of each character's origin in the whole text; empty unless requested.
-    """
-
-    text: str
-    added_id: int | None
-    spans: Spans
+    text: str  # to pre-tokenize, or what matched an added token
+    added_id: int | None  # of the added token; None for text
+    spans: Spans  # origin of each character in the whole text; empty unless requested
 
 
 def handle_surrogates(text: str, errors: str) -> str:
@@ -69,11 +63,7 @@ def extract_and_normalize(
 ) -> Iterator[NormalizedPart]:
     """Split `text` at added tokens and normalize the rest, as `tokenizers` does.
 
-    Args:
-        text: the text, without lone surrogates.
-        vocabulary: the added tokens, and which normalization to apply.
-        allowed_special: special tokens to match; others are plain text.
-        with_spans: whether to compute the spans.
+    The text has no lone surrogates. Special tokens not in `allowed_special` are plain text.
     """
     tokens = [
         token
@@ -81,7 +71,13 @@ def extract_and_normalize(
         if not token.special or token.content in allowed_special
     ]
     in_original = [token for token in tokens if not token.normalized]
-    in_normalized = [_normalize_token(token, vocabulary) for token in tokens if token.normalized]
+    in_normalized = [
+        replace(token, content=unicodedata.normalize("NFC", token.content))
+        if vocabulary.nfc
+        else token
+        for token in tokens
+        if token.normalized
+    ]
     for start, end, added_id in split_added(text, in_original):
         if added_id is not None:
             spans = _identity_spans(start, end) if with_spans else []
@@ -106,12 +102,6 @@ def _normalize(
         if added_id is None and vocabulary.add_prefix_space and not part.startswith(" "):
             part, part_spans = " " + part, part_spans[:1] + part_spans
         yield NormalizedPart(part, added_id, part_spans)
-
-
-def _normalize_token(token: AddedToken, vocabulary: Vocabulary) -> AddedToken:
-    if not vocabulary.nfc:
-        return token
-    return replace(token, content=unicodedata.normalize("NFC", token.content))
 
 
 def _identity_spans(start: int, end: int) -> Spans:
@@ -145,18 +135,16 @@ def _decompose(text: str) -> _Changes:
     """Decompose `text` to NFD; marks in canonical order keep their change."""
     changes: _Changes = []
     for character in text:
-        for n, part in enumerate(unicodedata.normalize("NFD", character)):
-            changes.append((part, int(n > 0)))
+        parts = unicodedata.normalize("NFD", character)
+        changes += [(part, int(n > 0)) for n, part in enumerate(parts)]
     start = 0
     for end in range(len(changes) + 1):
         if end == len(changes) or not unicodedata.combining(changes[end][0]):
-            changes[start:end] = sorted(changes[start:end], key=_combining_class)
+            changes[start:end] = sorted(
+                changes[start:end], key=lambda change: unicodedata.combining(change[0])
+            )
             start = end + 1
     return changes
-
-
-def _combining_class(change: tuple[str, int]) -> int:
-    return unicodedata.combining(change[0])
 
 
 def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:

@@ -78,10 +78,7 @@ class SpecialTokens:
     ) -> tuple[AddedToken, ...]:
         """Return the added tokens, with the ids that transformers gives them, by id.
 
-        Args:
-            vocab: token → id, before any token is added.
-            json_tokens: added tokens of tokenizer.json.
-            json_file: path of tokenizer.json.
+        `vocab` has no added token; `json_tokens` are the added tokens of `json_file`.
 
         Raises TokenizerError if transformers would give a token another id than the files do.
         """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 from gpt2np.tokenizer.bpe import BoundedCache, merge_pairs
-from gpt2np.tokenizer.formats import read_vocabulary, write_vocabulary
+from gpt2np.tokenizer.formats import read_tiktoken, read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.normalizer import (
     NormalizedPart,
     extract_and_normalize,
@@ -120,16 +120,9 @@ class Tokenizer:
     ) -> Tokenizer:
         """Read a `.tiktoken` file, which has neither a pattern nor special tokens.
 
-        Args:
-            file: the file.
-            pattern: pre-tokenizer pattern; None for that of OpenAI's or Qwen's file of this name,
-                or else GPT-2's.
-            special_tokens: text of a special token → its id.
-
-        Raises TokenizerError if the file is missing or damaged.
+        Without `pattern`, it is that of OpenAI's or Qwen's file of this name, or else GPT-2's.
+        `special_tokens` has their ids. Raises TokenizerError if the file is missing or damaged.
         """
-        from gpt2np.tokenizer.formats import read_tiktoken
-
         return cls(read_tiktoken(Path(file), pattern, special_tokens))
 
     def save(self, folder: str | Path) -> None:
@@ -243,10 +236,7 @@ class Tokenizer:
         A token that has only some bytes of a character spans the whole character, but only its own
         bytes. With normalization, the spans are those of `tokenizers`, and the bytes those of the
         spanned characters. `errors` applies first: with "replace", a surrogate pair counts as one
-        character.
-
-        Raises:
-            InvalidArgumentError: as `encode`.
+        character. Raises InvalidArgumentError as `encode` does.
         """
         from gpt2np.tokenizer.trace import char_byte_offsets, part_offsets
 
@@ -271,11 +261,7 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[MergeTrace]:
-        """Encode `text` and record every merge of every piece; the ids join to those of `encode`.
-
-        Raises:
-            InvalidArgumentError: as `encode`.
-        """
+        """Encode `text` and record every merge of every piece; the ids join to those of `encode`."""
         from gpt2np.tokenizer.trace import MergeTrace, merge_steps
 
         traces = []
@@ -293,12 +279,7 @@ class Tokenizer:
     def decode(
         self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False
     ) -> str:
-        """Decode `ids` to text.
-
-        Args:
-            ids: the ids.
-            errors: treatment of bytes that are not UTF-8, see `bytes.decode`.
-            skip_special_tokens: whether to leave out special tokens.
+        """Decode `ids` to text; for `errors`, bytes that are not UTF-8, see `bytes.decode`.
 
         Raises:
             InvalidArgumentError: an id is not in the vocabulary.
@@ -333,7 +314,6 @@ class Tokenizer:
         allowed: Special,
         disallowed: Special,
         errors: str,
-        *,
         with_spans: bool = False,
     ) -> Iterator[NormalizedPart]:
         allowed = self._resolve_special(allowed)
@@ -416,8 +396,7 @@ class StreamingDecoder:
     def push(self, token_id: int) -> str:
         """Return the text that `token_id` completes, possibly none.
 
-        An id without a token has no text: some models have more embeddings than tokens, and may
-        generate such an id.
+        Some models have more embeddings than tokens; an id without a token has no text.
         """
         return self._decoder.decode(self._tokens.get(token_id, b""))
 

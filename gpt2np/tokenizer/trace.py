@@ -12,18 +12,12 @@ from gpt2np.tokenizer.normalizer import NormalizedPart
 
 
 class TokenSpan(NamedTuple):
-    """Position of a token in a text.
-
-    Attributes:
-        id: id of the token.
-        start, end: text[start:end] are the characters of which the token has at least one byte.
-        byte_start, byte_end: the bytes of the token in the UTF-8 form of the text.
-    """
+    """Position of a token in a text."""
 
     id: int
-    start: int
+    start: int  # text[start:end] are the characters of which the token has at least one byte
     end: int
-    byte_start: int
+    byte_start: int  # the bytes of the token in the UTF-8 form of the text
     byte_end: int
 
 
@@ -41,13 +35,9 @@ def part_offsets(
     text: str,
     text_offsets: Sequence[int],
 ) -> Iterator[TokenSpan]:
-    """Yield the spans of the tokens of `part`.
+    """Yield the spans of the tokens, (id, number of bytes), of one part of `text`.
 
-    Args:
-        part: part of `text`, with spans.
-        tokens: (id, number of bytes) of each token of the part.
-        text: the whole text.
-        text_offsets: `char_byte_offsets(text)`.
+    `text_offsets` is `char_byte_offsets(text)`.
     """
     offsets = char_byte_offsets(part.text)
     lengths = (end - start for start, end in pairwise(offsets))
@@ -68,31 +58,20 @@ def part_offsets(
 
 @dataclass(frozen=True)
 class MergeStep:
-    """The tokens of a piece before a merge.
+    """The tokens of a piece before a merge."""
 
-    Attributes:
-        tokens: the tokens, spelled in the vocabulary's characters.
-        ranks: rank of each pair of neighbours; None for a pair that no merge joins.
-        chosen: index of the pair to merge next, the leftmost of lowest rank; None at the end.
-    """
-
-    tokens: tuple[str, ...]
-    ranks: tuple[int | None, ...]
+    tokens: tuple[str, ...]  # spelled in the vocabulary's characters
+    ranks: tuple[int | None, ...]  # of each pair of neighbours; None if no merge joins it
+    # index of the pair to merge next, the leftmost of lowest rank; None at the end
     chosen: int | None
 
 
 @dataclass(frozen=True)
 class MergeTrace:
-    """How a piece of text becomes ids.
+    """How a piece of text becomes ids."""
 
-    Attributes:
-        text: the piece.
-        steps: from single bytes to the final tokens. Empty for an added token, and for a piece that
-            is taken whole because it is a token.
-        ids: the ids.
-    """
-
-    text: str
+    text: str  # the piece
+    # from bytes to final tokens; empty for a piece that is taken whole
     steps: tuple[MergeStep, ...]
     ids: tuple[int, ...]
 

@@ -51,25 +51,15 @@ def chars_to_bytes(characters: str) -> bytes:
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is matched as a whole.
-
-    Attributes:
-        content: text of the token.
-        id: id of the token.
-        special: whether it is a control token; text becomes one only where that is allowed.
-        single_word: whether a match within a word is ignored.
-        lstrip: whether a match includes the white space on its left.
-        rstrip: whether a match includes the white space on its right.
-        normalized: whether it is matched in normalized text instead of the original.
-    """
+    """A token that is matched as a whole."""
 
     content: str
     id: int
-    special: bool = True
-    single_word: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-    normalized: bool = False
+    special: bool = True  # a control token, which text becomes only where that is allowed
+    single_word: bool = False  # ignore matches within a word
+    lstrip: bool = False  # a match includes the white space on its left
+    rstrip: bool = False  # a match includes the white space on its right
+    normalized: bool = False  # match in normalized text instead of the original
 
 
 @dataclass(frozen=True)

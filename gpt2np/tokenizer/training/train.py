@@ -255,10 +255,17 @@ def _without_garbage_collection() -> Iterator[None]:
 def _make_alphabet(
     codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
 ) -> dict[int, str]:
-    """Return code → character, by the code points of the characters."""
+    """Return code → character, by code point; of characters, only the most frequent if limited."""
     if options.alphabet == "bytes":
         return {byte: char for char, byte in sorted(CHAR_TO_BYTE.items())}
-    kept = frequent_characters(codes, weights, options.limit_alphabet)
+    counts = np.zeros(N_CODE_POINTS)
+    for start in range(0, len(codes), _BINCOUNT_SIZE):
+        part = slice(start, start + _BINCOUNT_SIZE)
+        counts += np.bincount(codes[part], weights[part], N_CODE_POINTS)
+    counts[[SEPARATOR_CODES["characters"], ord(SPACE_PLACEHOLDER)]] = 0  # neither is a character
+    distinct = np.flatnonzero(counts)
+    by_frequency = np.argsort(-counts[distinct], kind="stable")
+    kept = np.sort(distinct[by_frequency[: options.limit_alphabet]])
     return {code: chr(code) for code in kept.tolist()}
 
 
@@ -363,12 +370,19 @@ def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
     total.
     """
     try:
-        codes = _encode_bytes(pieces) if alphabet == "bytes" else _encode_code_points(pieces)
+        encoded = [piece.encode() for piece in pieces]  # raises for a surrogate
     except UnicodeEncodeError as error:
         code = ord(error.object[error.start])
         raise InvalidArgumentError(
             f"a document has the lone surrogate U+{code:04X}, which is not Unicode text"
         ) from error
+    separator = SEPARATOR_CODES[alphabet]
+    codes: Codes
+    if alphabet == "bytes":
+        codes = np.frombuffer(bytes([separator]).join([b"", *encoded, b""]), np.uint8)
+    else:
+        joined = chr(separator).join(["", *pieces, ""])
+        codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), "<u4")
     if len(codes) >= MAX_POSITIONS:
         raise InvalidArgumentError(
             f"the distinct pieces have {len(codes)} {alphabet}, the limit is {MAX_POSITIONS}; use "
@@ -377,35 +391,8 @@ def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
     return codes
 
 
-def _encode_bytes(pieces: Iterable[str]) -> Codes:
-    separator = bytes([SEPARATOR_CODES["bytes"]])
-    joined = separator.join([b"", *(piece.encode() for piece in pieces), b""])
-    return np.frombuffer(joined, np.uint8)
-
-
-def _encode_code_points(pieces: Iterable[str]) -> Codes:
-    for piece in pieces:
-        piece.encode()  # raises for a surrogate, which could be the separator
-    joined = chr(SEPARATOR_CODES["characters"]).join(["", *pieces, ""])
-    return np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), "<u4")
-
-
 def position_weights(ends: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (N,) the count of the piece at each position; `ends` are the separators' positions."""
     if len(counts) and counts.min() == counts.max():
         return np.broadcast_to(counts[0], ends[-1] + 1)  # takes no memory
     return np.repeat(np.append(counts, 0), np.diff(ends, append=ends[-1] + 1))
-
-
-def frequent_characters(
-    codes: Codes, weights: NDArray[np.int64], limit: int | None
-) -> NDArray[np.intp]:
-    """Return the code points in `codes`, ascending; at most the `limit` most frequent ones."""
-    counts = np.zeros(N_CODE_POINTS)
-    for start in range(0, len(codes), _BINCOUNT_SIZE):
-        part = slice(start, start + _BINCOUNT_SIZE)
-        counts += np.bincount(codes[part], weights[part], N_CODE_POINTS)
-    counts[[SEPARATOR_CODES["characters"], ord(SPACE_PLACEHOLDER)]] = 0  # neither is a character
-    distinct = np.flatnonzero(counts)
-    by_frequency = np.argsort(-counts[distinct], kind="stable")
-    return np.sort(distinct[by_frequency[:limit]])
