@@ -76,8 +76,8 @@ class GPT2Config:
 
         `source` names the file in error messages.
 
-        Raises CheckpointError for another architecture, a value of the wrong type, or an unsupported
-        option that changes the result.
+        Raises CheckpointError for another architecture, a value of the wrong type, or an option
+        that changes the result and is not supported.
         """
         content = _resolve_aliases(content, source)
         _check_supported(content, source)

@@ -1,6 +1,6 @@
 """Find a vocabulary's files and select their reader; write a vocabulary in all formats.
 
-OpenAI's `.tiktoken` files are read here: each line has the bytes of a token in base64, and its rank.
+OpenAI's `.tiktoken` files are read here. A line has the bytes of a token in base64, and its rank.
 The ranks are the ids. There are no merges: any two neighbours that join to a token may be merged,
 the lowest id first, and a piece that is a token needs no merging (tiktoken/src/lib.rs). The pattern
 and the special tokens are not in the file; tiktoken has them in its code.

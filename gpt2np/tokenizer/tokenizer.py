@@ -261,7 +261,7 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[MergeTrace]:
-        """Encode `text` and record every merge of every piece; the ids join to those of `encode`."""
+        """Encode `text` and record every merge of every piece; the ids are those of `encode`."""
         from gpt2np.tokenizer.trace import MergeTrace, merge_steps
 
         traces = []
