@@ -44,12 +44,7 @@ Answer = TypeVar("Answer")
 _BATCH_SIZE = 8  # texts generated at the same time
 _MAX_NEW_TOKENS = 256  # the harness's default
 _TOP_K = 50  # transformers' default
-_MAX_NEW_TOKENS_ALIASES = (
-    "max_gen_toks",
-    "max_new_tokens",
-    "max_tokens",
-    "max_completion_tokens",
-)
+_MAX_NEW_TOKENS_ALIASES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
 @register_model("gpt2np")

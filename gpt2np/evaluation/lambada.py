@@ -21,13 +21,7 @@ import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.loglikelihood import continuation_window, encode, require_bos_token_id
-from gpt2np.evaluation.result import (
-    ProgressCallback,
-    Result,
-    exp,
-    format_share,
-    ignore_progress,
-)
+from gpt2np.evaluation.result import ProgressCallback, Result, exp, format_share, ignore_progress
 from gpt2np.generation.scoring import Window, score_windows
 from gpt2np.language_model import LanguageModel
 

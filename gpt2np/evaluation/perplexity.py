@@ -16,13 +16,7 @@ import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.loglikelihood import require_bos_token_id
-from gpt2np.evaluation.result import (
-    PER_UNIT,
-    PerUnitResult,
-    ProgressCallback,
-    exp,
-    ignore_progress,
-)
+from gpt2np.evaluation.result import PER_UNIT, PerUnitResult, ProgressCallback, exp, ignore_progress
 from gpt2np.generation.scoring import (
     Span,
     check_window,

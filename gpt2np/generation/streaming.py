@@ -65,10 +65,7 @@ class StreamingDetokenizer:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        options: GenerationOptions,
-        eos_token_ids: Collection[int] = (),
+        self, tokenizer: Tokenizer, options: GenerationOptions, eos_token_ids: Collection[int] = ()
     ) -> None:
         """`eos_token_ids` and the stop ids of `options` add no text."""
         self._decoder = tokenizer.streaming_decoder()

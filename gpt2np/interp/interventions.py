@@ -32,12 +32,7 @@ from numpy.typing import ArrayLike
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp.trace import Trace
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.model.hooks import (
-    candidate_hook_points,
-    get_hook_point,
-    matches,
-    select_hook_points,
-)
+from gpt2np.model.hooks import candidate_hook_points, get_hook_point, matches, select_hook_points
 from gpt2np.runtime.hooks import Hook, resolve_hook
 
 Indices = int | Sequence[int] | None
@@ -149,11 +144,7 @@ def replace(
 
 
 def scale(
-    points: str | Sequence[str],
-    factor: float,
-    *,
-    positions: Indices = None,
-    heads: Indices = None,
+    points: str | Sequence[str], factor: float, *, positions: Indices = None, heads: Indices = None
 ) -> Intervention:
     """Multiply the selected part by `factor`."""
     return Intervention(_as_tuple(points), lambda name, part: part * factor, positions, heads)
