@@ -49,11 +49,7 @@ _MAX_NEW_TOKENS_ALIASES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_
 
 @register_model("gpt2np")
 class HarnessModel(LM):
-    """A model behind the harness's interface, with the answers of the harness's `hf` model.
-
-    Attributes:
-        lm: the model that answers.
-    """
+    """A model behind the harness's interface, with the answers of the harness's `hf` model."""
 
     def __init__(
         self,
