@@ -171,15 +171,9 @@ def perplexity(
         for text in documents
     ]
     n_tokens = sum(len(ids) - len(prefix) for ids in encoded)
-    counted = sum(strided_count(len(ids), context, stride) for ids in encoded)
     if not n_tokens:
         raise InvalidArgumentError("there is no text; give a file that is not empty")
-    if not counted:
-        raise InvalidArgumentError(
-            "no token has a token before it; give a longer text, or put an end-of-text token "
-            "before it (--from-end-of-text)"
-        )
-    log_probability, guide_mean = _score(lm, encoded, context, stride, on_progress)
+    counted, log_probability, guide_mean = _score(lm, encoded, context, stride, on_progress)
     return Perplexity(
         documents=len(documents),
         tokens=n_tokens,
@@ -200,14 +194,19 @@ def _score(
     context: int,
     stride: int,
     on_progress: ProgressCallback,
-) -> tuple[float, float]:
-    """Return the log probability of all scored tokens, and `Perplexity.guide_mean`."""
+) -> tuple[int, float, float]:
+    """Return `counted`, `log_probability` and `guide_mean` of `Perplexity`."""
+    total = sum(strided_count(len(ids), context, stride) for ids in texts)
+    if not total:
+        raise InvalidArgumentError(
+            "no token has a token before it; give a longer text, or put an end-of-text token "
+            "before it (--from-end-of-text)"
+        )
 
     def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazily: a small stride gives many
         return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))
 
     windows = (window for ids, span in all_spans() for window in windows_of(ids, [span]))
-    total = sum(strided_count(len(ids), context, stride) for ids in texts)
     done, log_probability, guide_mean, weights = 0, 0.0, 0.0, 0
     scores = score_windows(lm.model, windows)
     for (_, span), scored in zip(all_spans(), scores, strict=True):
@@ -216,7 +215,7 @@ def _score(
         weight = count if span.start == 0 or stride == context else count - 1
         guide_mean, weights = guide_mean - nats / count * weight, weights + weight
         on_progress(done, total, {"perplexity": exp(-log_probability / done)})
-    return log_probability, guide_mean / weights if weights else math.nan
+    return total, log_probability, guide_mean / weights if weights else math.nan
 
 
 @dataclass(frozen=True)

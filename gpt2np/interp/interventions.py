@@ -208,12 +208,8 @@ def patch_from(
 ) -> Intervention:
     """Activation patching: replace the selected part by the activations of another prompt.
 
-    Args:
-        source: the trace of the other prompt.
-        points: hook points to patch (default: all in the source).
-        positions: positions in the patched prompt.
-        heads: heads to patch.
-        source_positions: positions in the source, as many (default: `positions`).
+    By default all hook points of the source are patched. `source_positions` are the positions in
+    the source, as many as `positions` (default: the same).
 
     Raises:
         InvalidArgumentError: the source lacks a hook point.
