@@ -1,11 +1,12 @@
-"""lm-evaluation-harness with transformers, with gpt2np, and `gpt2np eval`: the same numbers?
+"""Compare the results of lm-evaluation-harness and of `gpt2np eval`.
 
     pip install "lm-eval[hf]>=0.4.10"
     python benchmarks/compare_harness.py weights ../shared/data --limit 300
 
-One checkpoint, and the harness's own tasks: lambada_openai, wikitext, hellaswag, arc_easy and piqa.
-Their data are local files: LAMBADA's test set, pages of WikiText-2's, and, as there is no copy of
-the others here, questions in their layouts made of LAMBADA's passages. Greedy texts, too.
+One checkpoint runs the harness's tasks lambada_openai, wikitext, hellaswag, arc_easy and piqa in
+three ways: transformers in the harness, gpt2np in the harness, and `gpt2np eval`. All data are
+local files: LAMBADA's test set and pages of WikiText-2's test set. Questions for the other tasks
+are made from LAMBADA's passages. Greedy texts are compared, too.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from typing import Any
 
 from gpt2np.evaluation.perplexity import split_pages
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the tasks name data sets on the Hub
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the tasks refer to data sets on the Hub
 
 Numbers = dict[str, float]
 Record = dict[str, Any]
 
-TASKS = {  # the harness's file, our command, and the names of the numbers in both
+TASKS = {  # the harness's file, our subcommand, and metric names of the harness → ours
     "lambada": ("lambada/lambada_openai.yaml", "lambada", {"acc": "accuracy"}),
     "wikitext": ("wikitext/wikitext.yaml", "wikitext", {}),
     "hellaswag": ("hellaswag/hellaswag.yaml", "choices", {}),
@@ -39,7 +40,7 @@ TASKS = {  # the harness's file, our command, and the names of the numbers in bo
 
 
 def records_of(data: Path, first: int, limit: int, pages: int) -> dict[str, list[Record]]:
-    """What each task is to read: `limit` passages or questions from number `first` on."""
+    """Return the records of each task: `limit` passages or questions from index `first` on."""
     lines = (data / "eval" / "lambada_test.jsonl").read_text(encoding="utf-8").splitlines()
     passages = [json.loads(line) for line in islice(lines, first, first + limit)]
     wiki = split_pages((data / "eval" / "wiki.test.raw").read_bytes().decode())
@@ -52,21 +53,24 @@ def records_of(data: Path, first: int, limit: int, pages: int) -> dict[str, list
 
 
 def questions_of(texts: Sequence[str]) -> dict[str, list[Record]]:
-    """Questions in three layouts: how does a passage go on, not as one of its neighbours does?"""
+    """Make multiple-choice questions in three layouts.
+
+    The right answer is the rest of a passage; wrong answers come from neighbouring passages.
+    """
     parts = []
     for text in texts:
         words = text.split()
         half = len(words) // 2
-        parts.append([" ".join(some) for some in (words[:half], words[half:-5], words[-5:])])
-    made: dict[str, list[Record]] = {"hellaswag": [], "arc": [], "piqa": []}
+        parts.append([" ".join(part) for part in (words[:half], words[half:-5], words[-5:])])
+    questions: dict[str, list[Record]] = {"hellaswag": [], "arc": [], "piqa": []}
     for i, (start, middle, end) in enumerate(parts):
-        others = [parts[(i + step) % len(parts)] for step in range(1, 4)]
+        neighbours = [parts[(i + step) % len(parts)] for step in range(1, 4)]
         answer = i % 4
-        ends = [other[2] for other in others]
+        ends = [neighbour[2] for neighbour in neighbours]
         ends.insert(answer, end)
-        rests = [other[1] for other in others]
+        rests = [neighbour[1] for neighbour in neighbours]
         rests.insert(answer, middle)
-        made["hellaswag"].append(
+        questions["hellaswag"].append(
             {
                 "activity_label": "Reading",
                 "ctx_a": start,
@@ -77,23 +81,26 @@ def questions_of(texts: Sequence[str]) -> dict[str, list[Record]]:
         )
         letters = list("ABCD")
         options = {"text": ends, "label": letters}
-        made["arc"].append({"question": middle, "choices": options, "answerKey": letters[answer]})
-        pair = [end, others[0][2]] if i % 2 == 0 else [others[0][2], end]
-        made["piqa"].append({"goal": middle, "sol1": pair[0], "sol2": pair[1], "label": i % 2})
-    return made
+        questions["arc"].append(
+            {"question": middle, "choices": options, "answerKey": letters[answer]}
+        )
+        wrong = neighbours[0][2]
+        pair = [end, wrong] if i % 2 == 0 else [wrong, end]
+        questions["piqa"].append({"goal": middle, "sol1": pair[0], "sol2": pair[1], "label": i % 2})
+    return questions
 
 
 def write_tasks(folder: Path, records: dict[str, list[Record]]) -> list[str]:
-    """Data files, and the harness's own tasks made to read them; returns the tasks' names."""
+    """Write data files, and harness tasks that read them; return the names of the tasks."""
     import lm_eval
 
-    own = Path(lm_eval.__file__).parent / "tasks"
+    harness_tasks = Path(lm_eval.__file__).parent / "tasks"
     names = []
     for name, lines in records.items():
         file = folder / f"{name}.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         task: Record = {
-            "include": str(own / TASKS[name][0]),
+            "include": str(harness_tasks / TASKS[name][0]),
             "task": f"local_{name}",
             "tag": [],
             "dataset_path": "json",
@@ -109,12 +116,12 @@ def write_tasks(folder: Path, records: dict[str, list[Record]]) -> list[str]:
 
 
 def by_harness(model: Any, folder: Path, names: Sequence[str]) -> dict[str, Numbers]:
-    """The numbers of each task, by the harness."""
+    """Evaluate the tasks with the harness."""
     import lm_eval
     from lm_eval.tasks import TaskManager
 
     manager = TaskManager(include_path=str(folder))
-    found = lm_eval.simple_evaluate(
+    evaluation = lm_eval.simple_evaluate(
         model=model, tasks=list(names), task_manager=manager, bootstrap_iters=0
     )
     return {
@@ -123,24 +130,24 @@ def by_harness(model: Any, folder: Path, names: Sequence[str]) -> dict[str, Numb
             for name, value in numbers.items()
             if name.endswith(",none") and isinstance(value, float)
         }
-        for task, numbers in found["results"].items()
+        for task, numbers in evaluation["results"].items()
     }
 
 
 def by_commands(model: str, folder: Path, names: Sequence[str]) -> dict[str, Numbers]:
-    """The numbers of each task, by `gpt2np eval`, with the harness's names."""
-    found = {}
+    """Evaluate the tasks with `gpt2np eval`; name the metrics as the harness does."""
+    results = {}
     for name in (task.removeprefix("local_") for task in names):
         _, command, renamed = TASKS[name]
         arguments = [command, str(folder / f"{name}.jsonl"), "--model", model, "--json"]
         run = [sys.executable, "-m", "gpt2np", "eval", *arguments]
         content = json.loads(subprocess.run(run, check=True, capture_output=True).stdout)
-        found[name] = content | {theirs: content[ours] for theirs, ours in renamed.items()}
-    return found
+        results[name] = content | {theirs: content[ours] for theirs, ours in renamed.items()}
+    return results
 
 
 def greedy_texts(model: Any, prompts: Sequence[str], tokens: int) -> list[str]:
-    """What the model writes after each prompt, up to a line's end."""
+    """Continue each prompt greedily, up to an empty line or a quotation mark."""
     from lm_eval.api.instance import Instance
 
     options = {"until": ["\n\n", "“"], "max_gen_toks": tokens, "do_sample": False}
@@ -153,7 +160,7 @@ def greedy_texts(model: Any, prompts: Sequence[str], tokens: int) -> list[str]:
 
 
 def compare(model: str, records: dict[str, list[Record]]) -> Iterator[tuple[str, list[float]]]:
-    """Each number by transformers in the harness, by gpt2np in the harness, by `gpt2np eval`."""
+    """Yield the name of each metric, and its values in the three ways."""
     from lm_eval.models.huggingface import HFLM
 
     from gpt2np.evaluation.harness import HarnessModel
@@ -180,29 +187,30 @@ def compare(model: str, records: dict[str, list[Record]]) -> Iterator[tuple[str,
 
 def _timed(way: str, run: Callable[..., dict[str, Numbers]], *arguments: Any) -> dict[str, Numbers]:
     start = time.perf_counter()
-    found = run(*arguments)
+    results = run(*arguments)
     print(f"{way}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    return found
+    return results
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("model", help="a folder that both can read")
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--first", type=int, default=0, help="number of the first passage and page")
-    parser.add_argument("--limit", type=int, default=100, help="passages and questions")
-    parser.add_argument("--pages", type=int, default=2, help="of WikiText")
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    add = parser.add_argument
+    add("model", help="model folder, readable for transformers and gpt2np")
+    add("data", type=Path, help="folder of the test data, with eval/ inside")
+    add("--first", type=int, default=0, help="index of the first passage and page (default: 0)")
+    add("--limit", type=int, default=100, help="passages and questions (default: 100)")
+    add("--pages", type=int, default=2, help="pages of WikiText (default: 2)")
+    add("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), help="tasks (default: all)")
     args = parser.parse_args()
     records = records_of(args.data, args.first, args.limit, args.pages)
     counts = {name: len(records[name]) for name in args.tasks}
-    print(f"{args.model}, from number {args.first} on: {counts}\n")
-    print("| | transformers in the harness | gpt2np in the harness | `gpt2np eval` | apart |")
+    print(f"{args.model}, from index {args.first} on: {counts}\n")
+    print("| | transformers in the harness | gpt2np in the harness | `gpt2np eval` | difference |")
     print("|---|---|---|---|---|")
     for name, values in compare(args.model, {name: records[name] for name in args.tasks}):
-        apart = max(abs(value / values[0] - 1) if values[0] else value for value in values)
-        shown = " | ".join(f"{value:.6g}" for value in values)
-        print(f"| {name} | {shown} | {apart:.1e} |", flush=True)
+        difference = max(abs(value / values[0] - 1) if values[0] else value for value in values)
+        cells = " | ".join(f"{value:.6g}" for value in values)
+        print(f"| {name} | {cells} | {difference:.1e} |", flush=True)
     return 0
 
 

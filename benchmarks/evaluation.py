@@ -1,10 +1,10 @@
-"""A pass over WikiText-2's test set: gpt2np beside transformers, in float32.
+"""Compare the perplexity, speed and memory of gpt2np and transformers on WikiText-2, in float32.
 
     python benchmarks/evaluation.py FOLDER ../shared/data/eval/wiki.test.hf-joined.txt
 
-FOLDER holds a checkpoint and its vocabulary. Windows of the model's context follow on each other.
-Each engine has a process of its own; they take turns, a part of the tokens each time, so that what
-else the machine does meets both. transformers runs the loop of Hugging Face's guide.
+FOLDER has a checkpoint and its vocabulary. Consecutive windows have the length of the context. Each
+engine has its own process. The engines take turns after a few windows, so that other load on the
+machine affects both. transformers runs the loop of Hugging Face's guide.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 Pass = Callable[[Ids], tuple[float, int]]
-"""Ids → the sum of their log probabilities, and how many count."""
+"""Ids → the sum of the log probabilities, and the number of scored tokens."""
 
 WARM_UP = 128  # tokens, not timed
 
 
 def gpt2np_pass(folder: str) -> tuple[Pass, int]:
-    """With `gpt2np.generation.scoring`; and the model's context."""
+    """Return a scoring function with `gpt2np.generation.scoring`, and the context length."""
     from gpt2np.generation.scoring import score_text
     from gpt2np.model import GPT2
 
@@ -46,7 +46,7 @@ def gpt2np_pass(folder: str) -> tuple[Pass, int]:
 
 
 def transformers_pass(folder: str) -> tuple[Pass, int]:
-    """With its own loss; and the model's context."""
+    """Return a scoring function with the loss of transformers, and the context length."""
     import torch
     from transformers import GPT2LMHeadModel
 
@@ -73,7 +73,7 @@ ENGINES = {"gpt2np": gpt2np_pass, "transformers": transformers_pass}
 
 
 def work(engine: str, folder: str, file: str) -> None:
-    """A worker: [first, stop] of the ids in `file`, a line each, in; time and result out."""
+    """Answer each line [first, stop] with the time and the result of scoring those ids."""
     from gpt2np.benchmark.process import peak_memory
 
     score, context = ENGINES[engine](folder)
@@ -107,11 +107,12 @@ class Worker:
         self.seconds, self.total, self.count, self.peak = 0.0, 0.0, 0, 0
 
     def answer(self) -> Any:
+        """Return the next answer."""
         assert self.process.stdout
         return json.loads(self.process.stdout.readline())
 
     def ask(self, first: int, stop: int) -> None:
-        """Have some of the ids scored, and add up what comes of it."""
+        """Score a range of ids, and add the result to the totals."""
         assert self.process.stdin
         print(json.dumps([first, stop]), file=self.process.stdin, flush=True)
         seconds, total, count, self.peak = self.answer()
@@ -123,12 +124,14 @@ class Worker:
 
 
 def main() -> int:
+    """Run the comparison, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("folder", help="a checkpoint with its vocabulary")
-    parser.add_argument("file", type=Path, help="the text")
-    parser.add_argument("--tokens", type=int, default=20_000)
-    parser.add_argument("--windows", type=int, default=4, help="in a row by the same engine")
-    parser.add_argument("--threads", type=int, default=2)
+    add = parser.add_argument
+    add("folder", help="checkpoint with its vocabulary")
+    add("file", type=Path, help="text to score, in UTF-8")
+    add("--tokens", type=int, default=20_000, help="tokens to score (default: %(default)s)")
+    add("--windows", type=int, default=4, help="windows per turn (default: %(default)s)")
+    add("--threads", type=int, default=2, help="threads of each engine (default: %(default)s)")
     args = parser.parse_args()
     from gpt2np import Tokenizer
 
@@ -150,8 +153,8 @@ def main() -> int:
     for name, worker in workers.items():
         worker.process.kill()
         perplexity = math.exp(-worker.total / worker.count)
-        shown = (f"{len(ids) / worker.seconds:.0f}", f"{worker.seconds:.1f}")
-        print(f"| {name} | {' | '.join(shown)} | {worker.peak / 1e6:.0f} | {perplexity:.7g} |")
+        cells = (f"{len(ids) / worker.seconds:.0f}", f"{worker.seconds:.1f}")
+        print(f"| {name} | {' | '.join(cells)} | {worker.peak / 1e6:.0f} | {perplexity:.7g} |")
     return 0
 
 

@@ -11,6 +11,7 @@ import argparse
 import ast
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import quantiles
 from types import ModuleType
 from typing import Any
@@ -77,7 +78,7 @@ def ratios(models: Sequence[GPT2], tokens: int, rounds: int) -> list[float]:
     results = []
     for number in range(rounds + 2):
         order = models if number % 2 else models[::-1]
-        seconds = {id(model): seconds_of(lambda m=model: _pass(m, ids)) for model in order}  # type: ignore[misc]
+        seconds = {id(model): seconds_of(partial(_pass, model, ids)) for model in order}
         results.append(seconds[id(models[0])] / seconds[id(models[1])])
     return results[2:]  # the first passes pack weights and start threads
 
@@ -88,19 +89,20 @@ def _pass(model: GPT2, ids: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--shape", choices=SHAPES, default="tiny")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--shape", choices=SHAPES, default="tiny", help="size of GPT-2")
+    parser.add_argument("--rounds", type=int, default=20, help="pairs of passes")
     args = parser.parse_args()
     model, other, same = three_models(SHAPES[args.shape])
-    print(f"{args.shape}, {args.rounds} pairs of passes: median (middle half)")
+    print(f"{args.shape}, {args.rounds} pairs of passes: median (interquartile range)")
     for tokens in (1, 16, 100):
         cost, noise = (ratios((model, m), tokens, args.rounds) for m in (other, same))
         print(
-            f"{tokens:>3} tokens: ÷ without hook points {_middle(cost)}, ÷ itself {_middle(noise)}"
+            f"{tokens:>3} tokens: ÷ without hook points {_quartiles(cost)}, "
+            f"÷ itself {_quartiles(noise)}"
         )
 
 
-def _middle(values: Sequence[float]) -> str:
+def _quartiles(values: Sequence[float]) -> str:
     low, middle, high = quantiles(values, n=4)
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 

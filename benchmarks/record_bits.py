@@ -17,6 +17,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 
 from gpt2np import GPT2, GPT2Config, LanguageModel
 from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.generation import Options
 from gpt2np.model import last_token_indices
 from gpt2np.model import model as model_module
 
@@ -46,7 +48,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "XL's width": {"n_embd": 1600, "n_head": 25, "n_layer": 1},
     "untied, prime": {"n_embd": 797, "n_head": 1, "n_layer": 2, "n_inner": 1009, "untied": True},
 }  # fmt: skip
-SMALL = {"n_embd": 768, "n_head": 12, "n_layer": 12, "vocab_size": 50257}
 
 
 def random_model(vocab_size: int = 1031, untied: bool = False, **shape: Any) -> GPT2:
@@ -136,10 +137,13 @@ def mixed(model: GPT2) -> Iterator[Array]:
     yield model.forward([[1], [2]], [cache, copy])
 
 
-def completions(lm: LanguageModel) -> Iterator[Array]:
-    """Ids by every kind of decoding."""
+def completions(ranks: int = 1) -> Iterator[Array]:
+    """Ids that the bundled model generates, by every kind of decoding."""
+    lm = LanguageModel.load(BUNDLED)
+    if ranks > 1:
+        with_processes(lm.model, ranks)
     story = "Once upon a time there was a little dog. The little dog"
-    for options in (
+    decodings: list[Options] = [
         {"temperature": 0.0},
         {"seed": 3},
         {"seed": 4, "temperature": 1.0, "top_k": 0, "top_p": 0.9},
@@ -147,8 +151,10 @@ def completions(lm: LanguageModel) -> Iterator[Array]:
         {"seed": 6, "repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
         {"num_beams": 4},
         {"regex": "[a-z ]+\\.", "seed": 7},
-    ):
-        done = lm.generate(story, max_new_tokens=60, **options)
+    ]
+    for options in decodings:
+        options["max_new_tokens"] = 60
+        done = lm.generate(story, **options)
         yield np.array(done.ids)
     many = lm.generate_batch([story[:n] for n in range(10, 40, 2)], max_new_tokens=30, seed=1)
     for completion in many:
@@ -159,47 +165,48 @@ def completions(lm: LanguageModel) -> Iterator[Array]:
 def with_processes(model: GPT2, processes: int) -> GPT2:
     """The same model on so many ranks, also beyond the number of CPUs."""
     model.forward([[1]])  # a first short pass never uses ranks
-    model_module.max_processes = lambda: processes  # type: ignore[attr-defined]
+    setattr(model_module, "max_processes", lambda: processes)  # noqa: B010
     model.processes = processes
     assert model.processes == processes
     return model
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Iterator[Array]]]]:
-    """The name of each case, and the function that computes its arrays."""
+    """Yield the name of each case, and the function that computes its arrays."""
     for name, shape in SHAPES.items():
-        yield f"{name}: mixed", lambda shape=shape: mixed(random_model(**shape))
-        yield f"{name}: hooked", lambda shape=shape: hooked(random_model(**shape))
+        yield f"{name}: mixed", partial(_on_random_model, mixed, shape)
+        yield f"{name}: hooked", partial(_on_random_model, hooked, shape)
     for name in ("odd heads", "wide heads", "erf GELU", "untied, prime"):
         for ranks in (2, 3):
-            yield (
-                f"{name}: {ranks} ranks",
-                lambda shape=SHAPES[name], ranks=ranks: mixed(
-                    with_processes(random_model(**shape), ranks)
-                ),
-            )
-    bundled = lambda: LanguageModel.load(BUNDLED)  # noqa: E731
-    yield "bundled: mixed", lambda: mixed(bundled().model)
-    yield "bundled: hooked", lambda: hooked(bundled().model)
-    yield "bundled: prompts", lambda: prompts(bundled().model, [5, 100, 128])
-    yield "bundled: completions", lambda: completions(bundled())
-    yield "bundled: completions, 2 ranks", lambda: completions(_ranked(bundled(), 2))
-    small = random_model(**SMALL)
-    yield "124M: the first passes", lambda: prompts(small, [3, 5])
-    yield "124M: prompts", lambda: prompts(small, [1, 2, 7, 64, 300, 1000])
-    yield "124M: random parts", lambda: random_parts(small, 700, 9)
+            yield f"{name}: {ranks} ranks", partial(_on_random_model, mixed, SHAPES[name], ranks)
+    yield "bundled: mixed", lambda: mixed(LanguageModel.load(BUNDLED).model)
+    yield "bundled: hooked", lambda: hooked(LanguageModel.load(BUNDLED).model)
+    yield "bundled: prompts", lambda: prompts(LanguageModel.load(BUNDLED).model, [5, 100, 128])
+    yield "bundled: completions", completions
+    yield "bundled: completions, 2 ranks", partial(completions, 2)
+    small = random_model(50257, n_embd=768, n_head=12, n_layer=12)
+    yield "124M: the first passes", partial(prompts, small, [3, 5])
+    yield "124M: prompts", partial(prompts, small, [1, 2, 7, 64, 300, 1000])
+    yield "124M: random parts", partial(random_parts, small, 700, 9)
     for size in (2, 3, 4, 8, 13, 16, 20):
-        yield f"124M: batch of {size}", lambda size=size: batch(small, size)
-    yield "124M: drafts", lambda: drafts(small, 9)
-    yield "124M: hooked", lambda: hooked(small)
+        yield f"124M: batch of {size}", partial(batch, small, size)
+    yield "124M: drafts", partial(drafts, small, 9)
+    yield "124M: hooked", partial(hooked, small)
     for ranks in (2, 3):
-        yield f"124M: {ranks} ranks", lambda ranks=ranks: mixed(with_processes(small, ranks))
-    yield "124M: batch of 16, 3 ranks", lambda: batch(small, 16)
+        yield f"124M: {ranks} ranks", partial(_on_ranks, mixed, small, ranks)
+    yield "124M: batch of 16, 3 ranks", partial(batch, small, 16)
 
 
-def _ranked(lm: LanguageModel, processes: int) -> LanguageModel:
-    with_processes(lm.model, processes)
-    return lm
+def _on_random_model(
+    compute: Callable[[GPT2], Iterator[Array]], shape: dict[str, Any], ranks: int = 1
+) -> Iterator[Array]:
+    return _on_ranks(compute, random_model(**shape), ranks)
+
+
+def _on_ranks(
+    compute: Callable[[GPT2], Iterator[Array]], model: GPT2, ranks: int
+) -> Iterator[Array]:
+    return compute(with_processes(model, ranks) if ranks > 1 else model)
 
 
 def digest(arrays: Iterator[Array]) -> str:

@@ -1,10 +1,10 @@
-"""Tokens per second with and without speculation, in one process, in turns.
+"""Measure tokens per second with and without speculation, in turns in one process.
 
     python benchmarks/speculation.py [MODEL] [--draft MODEL] [--tokens 100] [--rounds 3]
 
-Four kinds of text: code and a list, which repeat themselves; a story; and text in which nothing
-repeats, drawn at a high temperature, where no guess is right and only the cost shows. Without
---draft the draft is the model's own first block or two ("early exit"), which shares its weights.
+There are four kinds of text: code and a list, which repeat themselves; a story; and text without
+repetition, drawn at a high temperature. There, no draft token is accepted, and only the cost shows.
+Without --draft, the draft model is an early exit: the first blocks of the model, at least one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTINGS: dict[str, Options] = {
 
 
 def early_exit(lm: LanguageModel) -> LanguageModel:
-    """The model's first sixth, at least one block, and its head."""
+    """Return a draft model: the first sixth of the blocks, at least one, and the unembedding."""
     layers = max(1, lm.model.config.n_layer // 6)
     shape = {
         name: getattr(lm.model.config, name)
@@ -47,13 +47,16 @@ def early_exit(lm: LanguageModel) -> LanguageModel:
 
 
 def main() -> None:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", nargs="?", default="bundled")
-    parser.add_argument("--draft")
-    parser.add_argument("--tokens", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=TEXTS, nargs="+", default=list(TEXTS))
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add = parser.add_argument
+    add("model", nargs="?", default="bundled", help="name or folder (default: bundled)")
+    add("--draft", help="name or folder of the draft model (default: early exit)")
+    add("--tokens", type=int, default=100, help="new tokens per text (default: 100)")
+    add("--rounds", type=int, default=3, help="number of rounds (default: 3)")
+    add(
+        "--only", choices=TEXTS, nargs="+", default=list(TEXTS), help="kinds of text (default: all)"
+    )
     args = parser.parse_args()
     lm = LanguageModel.load(args.model)
     lm.use_draft(LanguageModel.load(args.draft) if args.draft else early_exit(lm))
@@ -63,7 +66,7 @@ def main() -> None:
         speeds: dict[str, list[float]] = {"plain": [], "lookup": [], "draft": []}
         texts = set()
         ways = list(speeds)
-        for turn in range(-1, args.rounds):  # the first one warms up and doesn't count
+        for turn in range(-1, args.rounds):  # turn -1 is a warm-up
             for way in ways[turn % 3 :] + ways[: turn % 3]:
                 lm.draft = draft if way == "draft" else None
                 options: Options = {"seed": 1, "max_new_tokens": args.tokens, "ignore_eos": True}
@@ -74,7 +77,7 @@ def main() -> None:
                 if turn >= 0:
                     speeds[way].append(completion.tokens_per_second)
         assert len(texts) == 1, "speculation changed the text"
-        plain, looked_up, drafted = (statistics.median(found) for found in speeds.values())
+        plain, looked_up, drafted = (statistics.median(values) for values in speeds.values())
         ratios = f"{looked_up / plain:>10.2f}{drafted / plain:>9.2f}"
         print(f"{kind:12}{plain:>9.1f}{looked_up:>9.1f}{drafted:>9.1f}{ratios}", flush=True)
 

@@ -1,9 +1,11 @@
-"""The tokenizer's speed beside tiktoken's and tokenizers': python benchmarks/tokenizer.py
+"""Compare the speed of the tokenizers of gpt2np, tiktoken and tokenizers.
 
-Every measurement runs in a process of its own, the engines in turn, with GPT-2's vocabulary and one
-thread; medians. Cold: the first text of a fresh process, its vocabulary already loaded. Warm: after
-20 MB of other text of the same kind. The texts are stories, and a process measures one text once.
-Needs the folder that GPT2NP_TEST_DATA names, tiktoken and tokenizers.
+    pip install tiktoken tokenizers
+    python benchmarks/tokenizer.py
+
+Every measurement has its own process, which encodes one text once, with GPT-2's vocabulary and one
+thread. The engines take turns; the tables have medians. Cold: the first text after loading the
+vocabulary. Warm: after 20 MB of other stories. GPT2NP_TEST_DATA names the folder of the test data.
 """
 
 import argparse
@@ -18,20 +20,24 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DATA = Path(os.environ.get("GPT2NP_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
+DATA = Path(
+    os.environ.get("GPT2NP_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")
+)
 FILES = (DATA / "gpt2-tokenizer" / "vocab.json", DATA / "gpt2-tokenizer" / "merges.txt")
 PROMPT = "GPT2 was created by OpenAI"
 START = f"from gpt2np import Tokenizer; Tokenizer.load({str(FILES[0].parent)!r}).encode"
 Encode = Callable[[str], list[int]]
 
 
-def ours() -> Encode:
+def gpt2np() -> Encode:
+    """Load GPT-2's vocabulary with gpt2np."""
     from gpt2np import Tokenizer
 
     return Tokenizer.load(FILES[0].parent).encode
 
 
 def tiktoken() -> Encode:
+    """Load GPT-2's vocabulary with tiktoken."""
     import tiktoken
     from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 
@@ -45,6 +51,7 @@ def tiktoken() -> Encode:
 
 
 def tokenizers() -> Encode:
+    """Load GPT-2's vocabulary with tokenizers."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     from tokenizers import ByteLevelBPETokenizer
 
@@ -53,42 +60,44 @@ def tokenizers() -> Encode:
 
 
 ENGINES: dict[str, Callable[[], Encode]] = {
-    "gpt2np": ours,
+    "gpt2np": gpt2np,
     "tiktoken": tiktoken,
     "tokenizers": tokenizers,
 }
 
 
 def stories(start: float, megabytes: float) -> str:
-    """That many million characters of the stories in random order, from `start` million on."""
+    """Return a range of the shuffled stories; both numbers in millions of characters."""
     parts = (DATA / "stories" / "train.txt").read_text(encoding="utf-8").split("<|endoftext|>")
-    random.Random(0).shuffle(parts)  # in the file those of one book stand together
+    random.Random(0).shuffle(parts)  # the file is ordered by book
     text = "".join(parts)
     return text[int(start * 1e6) : int((start + megabytes) * 1e6)]
 
 
 def hard_inputs() -> dict[str, str]:
+    """Return inputs that are slow for some tokenizers."""
     rng = random.Random(0)
     base64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
     emoji = ["😀", "👍🏽", "👩‍👩‍👧", "🇩🇪", "❤️", "🤖", "🏳️‍🌈", "①"]
     rows = [
         {"id": n, "name": f"user{n % 97}", "on": n % 3 == 0, "x": n * 0.37} for n in range(20_000)
     ]
+    letters = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=200_000))
+    random_base64 = "".join(rng.choices(base64, k=1_000_000))
+    mixed_emoji = "".join(rng.choices(emoji, k=90_000))
     return {
         "1 MB of one letter": "a" * 1_000_000,
-        "200 kB of random letters": "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=200_000)),
+        "200 kB of random letters": letters,
         "1 MB of spaces": " " * 1_000_000,
         '1 MB of "^"': "^" * 1_000_000,
-        "1 MB of base64": "".join(rng.choices(base64, k=1_000_000)),
+        "1 MB of base64": random_base64,
         "1 MB of one JSON line": json.dumps(rows, separators=(",", ":"))[:1_000_000],
-        "1 MB of mixed emoji": "".join(rng.choices(emoji, k=90_000))
-        .encode()[:1_000_000]
-        .decode("utf-8", "ignore"),
+        "1 MB of mixed emoji": mixed_emoji.encode()[:1_000_000].decode("utf-8", "ignore"),
     }
 
 
 def measure(engine: str, task: str) -> dict[str, float | str]:
-    """In a process of its own: seconds for a task, its characters, and the peak memory in MiB."""
+    """Measure seconds, characters and peak memory (MiB) of a task, in a new process."""
     encode = ENGINES[engine]()
     if task in (hard := hard_inputs()):
         text = hard[task]
@@ -107,7 +116,10 @@ def measure(engine: str, task: str) -> dict[str, float | str]:
     return {"seconds": seconds, "characters": len(text), "peak": peak}
 
 
-def in_turn(engines: list[str], task: str, rounds: int) -> dict[str, list[dict[str, float]]]:
+def measure_in_turns(
+    engines: list[str], task: str, rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """Measure a task with each engine in turn, several times."""
     results: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
     for _ in range(rounds):
         for engine in engines:
@@ -117,11 +129,12 @@ def in_turn(engines: list[str], task: str, rounds: int) -> dict[str, list[dict[s
     return results
 
 
-def speed_table(rounds: int) -> None:
-    print(f"MB/s (peak MiB), median of {rounds} in turn; ratio to tiktoken, to tokenizers")
-    for task, slow in (("cold 0 3", True), ("cold 4 20", False), ("warm 30.5 3", True)):
-        engines = list(ENGINES) if slow else list(ENGINES)[:2]
-        results = in_turn(engines, task, rounds)
+def print_speeds(rounds: int) -> None:
+    """Print MB/s on stories."""
+    print(f"MB/s (peak MiB), median of {rounds} rounds; ratio to tiktoken, to tokenizers")
+    for task, is_short in (("cold 0 3", True), ("cold 4 20", False), ("warm 30.5 3", True)):
+        engines = list(ENGINES) if is_short else list(ENGINES)[:2]
+        results = measure_in_turns(engines, task, rounds)
         speed, cells = {}, []
         for engine in engines:
             seconds = statistics.median(result["seconds"] for result in results[engine])
@@ -133,20 +146,21 @@ def speed_table(rounds: int) -> None:
         print(f"  {kind} {megabytes:>2} MB: {', '.join(cells)}; {', '.join(ratios)}")
 
 
-def hard_table(rounds: int) -> None:
-    print(f"hard inputs, seconds, median of {rounds} in turn")
+def print_hard_inputs(rounds: int) -> None:
+    """Print seconds on hard inputs."""
+    print(f"hard inputs, seconds, median of {rounds} rounds")
     print(f"  {'':26}" + "".join(f"{engine:>12}" for engine in ENGINES))
     for task in hard_inputs():
         row = f"  {task:26}"
-        for results in in_turn(list(ENGINES), task, rounds).values():
+        for results in measure_in_turns(list(ENGINES), task, rounds).values():
             failed = any("error" in result for result in results)
-            known = [result["seconds"] for result in results if "error" not in result]
-            row += f"{'refuses' if failed else f'{statistics.median(known):.3f}':>12}"
+            seconds = [result["seconds"] for result in results if "error" not in result]
+            row += f"{'refuses' if failed else f'{statistics.median(seconds):.3f}':>12}"
         print(row, flush=True)
 
 
-def start_table(rounds: int) -> None:
-    """What loading GPT-2's vocabulary and encoding a prompt adds to starting Python."""
+def print_start(rounds: int) -> None:
+    """Print the time that loading GPT-2's vocabulary and encoding a prompt add to a start."""
     seconds: dict[str, list[float]] = {"pass": [], f"{START}({PROMPT!r})": []}
     for _ in range(rounds):
         for code, times in seconds.items():
@@ -155,22 +169,22 @@ def start_table(rounds: int) -> None:
             times.append(time.perf_counter() - before)
     bare, full = (statistics.median(times) * 1000 for times in seconds.values())
     print(
-        f"start: Python {bare:.0f} ms; with GPT-2's vocabulary loaded and the first prompt encoded "
-        f"{full:.0f} ms, so {full - bare:.0f} ms more (median of {rounds})"
+        f"start: Python {bare:.0f} ms; with GPT-2's vocabulary and a first prompt {full:.0f} ms: "
+        f"{full - bare:.0f} ms more (median of {rounds} rounds)"
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds on stories (default: 5)")
     parser.add_argument("--measure", nargs=2, metavar=("ENGINE", "TASK"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
         print(json.dumps(measure(*args.measure)))
         return
-    start_table(20)
-    speed_table(args.rounds)
-    hard_table(3)
+    print_start(20)
+    print_speeds(args.rounds)
+    print_hard_inputs(3)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""Training a vocabulary: gpt2np beside `tokenizers`, one thread each.
+"""Compare training a vocabulary with gpt2np and with tokenizers, on one thread.
 
     python benchmarks/train_tokenizer.py ../shared/data [ROUNDS]
 
-Every measurement is a process of its own, the two take turns, and the median of the rounds counts.
-The time runs from the documents, which are in memory for both, to the finished vocabulary; the
-peak of memory is that of the whole process with its documents. At the end, the command itself on
-the whole file, which it never holds in memory, and tokens across words with characters as alphabet.
+Every measurement has its own process. The trainers take turns; the table has medians. The time runs
+from documents in memory to the finished vocabulary. Peak memory is that of the whole process,
+documents included. Finally, the command `gpt2np train-tokenizer` reads the whole file as a stream,
+also with merges across words and an alphabet of characters.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -29,6 +30,7 @@ ONE_THREAD = {
 
 
 def read_documents(data: Path, corpus: str) -> list[str]:
+    """Read the documents of a corpus."""
     if corpus.startswith("192"):
         files = sorted((data / "text" / "udhr").glob("*.txt"))
         return [file.read_text(encoding="utf-8") for file in files]
@@ -37,6 +39,7 @@ def read_documents(data: Path, corpus: str) -> list[str]:
 
 
 def train_with_gpt2np(documents: list[str], size: int) -> tuple[float, Any]:
+    """Return seconds, and the tokens and merges."""
     from gpt2np.tokenizer.training.train import TrainingOptions, train
 
     start = time.perf_counter()
@@ -45,6 +48,7 @@ def train_with_gpt2np(documents: list[str], size: int) -> tuple[float, Any]:
 
 
 def train_with_tokenizers(documents: list[str], size: int) -> tuple[float, Any]:
+    """Return seconds, and the tokens and merges."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     start = time.perf_counter()
@@ -66,12 +70,12 @@ TRAINERS = {"gpt2np": train_with_gpt2np, "tokenizers": train_with_tokenizers}
 
 
 def peak_memory(resources: Any) -> float:
-    """MiB."""
+    """Return the peak memory in MiB."""
     return float(resources.ru_maxrss) / (1 << 20 if sys.platform == "darwin" else 1 << 10)
 
 
 def measure(data: Path, corpus: str, size: int, trainer: str) -> None:
-    """One measurement, in this process; the result goes to stdout."""
+    """Measure once, in this process; write the result to stdout."""
     import resource
 
     seconds, vocabulary = TRAINERS[trainer](read_documents(data, corpus), size)
@@ -79,7 +83,10 @@ def measure(data: Path, corpus: str, size: int, trainer: str) -> None:
     print(json.dumps([seconds, memory, vocabulary]))
 
 
-def measured(data: Path, corpus: str, size: int, trainer: str) -> tuple[float, float, Any]:
+def measure_in_process(
+    data: Path, corpus: str, size: int, trainer: str
+) -> tuple[float, float, Any]:
+    """Return seconds, MiB and the vocabulary of a measurement in a new process."""
     command = [sys.executable, __file__, str(data), corpus, str(size), trainer]
     environment = os.environ | ONE_THREAD
     output = subprocess.run(command, check=True, capture_output=True, env=environment).stdout
@@ -88,15 +95,14 @@ def measured(data: Path, corpus: str, size: int, trainer: str) -> tuple[float, f
 
 
 def compare(data: Path, corpus: str, size: int, rounds: int) -> None:
-    results = {trainer: [measured(data, corpus, size, trainer)] for trainer in TRAINERS}
+    """Print one row of the table."""
+    results = {trainer: [measure_in_process(data, corpus, size, trainer)] for trainer in TRAINERS}
     for _ in range(rounds - 1):
-        for trainer, known in results.items():
-            known.append(measured(data, corpus, size, trainer))
-    ours, theirs = (
-        statistics.median(seconds for seconds, *_ in known) for known in results.values()
-    )
+        for trainer, runs in results.items():
+            runs.append(measure_in_process(data, corpus, size, trainer))
+    ours, theirs = (statistics.median(seconds for seconds, *_ in runs) for runs in results.values())
     memory = max(memory for _, memory, _ in results["gpt2np"])
-    same = len({json.dumps(known[0][2]) for known in results.values()}) == 1
+    same = len({json.dumps(runs[0][2]) for runs in results.values()}) == 1
     print(
         f"{corpus:22} {size:6} {ours:8.2f} {theirs:10.2f} {ours / theirs:7.2f} "
         f"{'yes' if same else 'NO':>9} {memory:7.0f}",
@@ -104,8 +110,8 @@ def compare(data: Path, corpus: str, size: int, rounds: int) -> None:
     )
 
 
-def run_command(data: Path, what: str, *options: str) -> None:
-    """The command line on the whole file: time and memory of the process, reading included."""
+def run_command(data: Path, title: str, *options: str) -> None:
+    """Print time and memory of the command on the whole file."""
     with tempfile.TemporaryDirectory() as folder:
         files = [str(data / "stories" / "train.txt"), "--out", folder]
         command = [sys.executable, "-m", "gpt2np", "train-tokenizer", *files, *options, "--json"]
@@ -116,19 +122,20 @@ def run_command(data: Path, what: str, *options: str) -> None:
         _, _, resources = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
     print(
-        f"{what:40} {seconds:6.1f} s {peak_memory(resources):6.0f} MiB, "
+        f"{title:40} {seconds:6.1f} s {peak_memory(resources):6.0f} MiB, "
         f"{report['reduction_percent']:.1f} % fewer tokens",
         flush=True,
     )
 
 
 def main(data: Path, rounds: int) -> None:
+    """Print the table, and the times of the command."""
     print(f"{'seconds, median of ' + str(rounds):22} {'tokens':>6} {'gpt2np':>8} {'tokenizers':>10}"
           f" {'ratio':>7} {'identical':>9} {'MiB':>7}")  # fmt: skip
     for corpus in CORPORA:
         for size in SIZES:
             compare(data, corpus, size, rounds)
-    print("\nThe command, all 37 MB, report included")
+    print("\nThe command on all 37 MB")
     run_command(data, "bytes, 8192 tokens", "--vocab-size", "8192")
     run_command(data, "bytes, 32000 tokens", "--vocab-size", "32000")
     across = ["--pattern", "none", "--alphabet", "characters", "--max-token-length", "41"]
@@ -139,4 +146,8 @@ if __name__ == "__main__":
     if len(sys.argv) == 5:
         measure(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4])
     else:
-        main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) == 3 else 3)
+        parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+        parser.add_argument("data", type=Path, help="folder of the test data")
+        parser.add_argument("rounds", type=int, nargs="?", default=3, help="default: 3")
+        args = parser.parse_args()
+        main(args.data, args.rounds)

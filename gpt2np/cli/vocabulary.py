@@ -19,7 +19,7 @@ def add_model_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
-    """Load the tokenizer of `model`; return also a line that tells which one was chosen, and why."""
+    """Load the tokenizer of `model`; return it with a line that says which one, and why."""
     from gpt2np.hub import find_vocabulary
     from gpt2np.tokenizer import Tokenizer
 

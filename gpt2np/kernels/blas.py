@@ -43,16 +43,12 @@ class Blas:
 def blas() -> Blas | None:
     """Return NumPy's BLAS if it exports the functions of OpenBLAS or MKL, else None."""
     with suppress(AttributeError, ImportError, OSError):
-        library = ctypes.CDLL(_numpy_module())
+        library = ctypes.CDLL(import_module("numpy._core._multiarray_umath").__file__)
         for pattern in _OPENBLAS:
             if found := _openblas(library, pattern):
                 return found
         return Blas(library.MKL_Get_Max_Threads, library.MKL_Set_Num_Threads, small_kernels=False)
     return None
-
-
-def _numpy_module() -> str:
-    return str(import_module("numpy._core._multiarray_umath").__file__)
 
 
 def _openblas(library: ctypes.CDLL, pattern: str) -> Blas | None:

@@ -61,7 +61,8 @@ def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
     (groups, n_panels, k, m), n = panels.shape, x.shape[0]
     partials = np.empty((groups, n, n_panels, m), x.dtype)
     matmul(split_k(x, groups, k)[:, None], panels, out=partials.swapaxes(1, 2))
-    total = sum_partials(partials).reshape(n, n_panels * m)
+    total = partials[0] if groups == 1 else sum_partials(partials)
+    total = total.reshape(n, n_panels * m)
     if bias is not None:
         total += bias
     return total

@@ -148,17 +148,15 @@ class GPT2:
         check_caches(caches, new, self.config, self.dtype)
         n_tokens = sum(map(len, new))
         indices = check_logits_indices(logits_indices, n_tokens)
-        if self._group and hook is None and self._needs_group(n_tokens, len(indices)):
+        # A short first pass is over before the weights are packed.
+        is_worthwhile = self.weights.was_used or n_tokens > SMALL_BATCH
+        if self._group and hook is None and len(indices) <= SMALL_BATCH and is_worthwhile:
             reserve(caches, list(map(len, new)), self._group.allocate)
             logits = self._group.run(new, caches, indices)
             if logits is not None:
                 return logits
         with rollback_on_error(caches):
             return self._runner.run(new, caches, indices, hook)
-
-    def _needs_group(self, n_tokens: int, n_logits: int) -> bool:
-        """Tell whether all ranks compute a pass: not a short first pass, nor for many logits."""
-        return n_logits <= SMALL_BATCH and (self.weights.was_used or n_tokens > SMALL_BATCH)
 
     def unembed(self, x: Array) -> Array:
         """Return the logits (n, V) of final layer norm outputs x (n, C)."""

@@ -36,15 +36,15 @@ def softmax(x: Array) -> Array:
     return y
 
 
-def causal_softmax(scores: Array, hidden: BoolArray) -> Array:
+def causal_softmax(scores: Array, mask: BoolArray) -> Array:
     """Turn scores (h, n, T) into the attention pattern, in place.
 
-    `hidden` (n, m) masks the last m keys: True where a key follows the query. All queries see the
-    earlier keys. Hidden keys get exactly 0. A row's bits do not depend on the other rows.
+    `mask` (n, m) is about the last m keys: True where a key follows the query. All queries see the
+    earlier keys. Masked keys get exactly 0. A row's bits do not depend on the other rows.
     """
-    if hidden.size:
-        masked = scores[..., scores.shape[-1] - hidden.shape[-1] :]
-        np.copyto(masked, -math.inf, where=hidden)
+    if mask.size:
+        last_keys = scores[..., scores.shape[-1] - mask.shape[-1] :]
+        np.copyto(last_keys, -math.inf, where=mask)
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
     np.exp(scores, out=scores)
     # Sums by `matmul`, unlike np.sum, have the same bits for any number of rows.

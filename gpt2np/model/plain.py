@@ -98,7 +98,7 @@ class PlainQueries:
     """All queries of the text: which tokens they are, and which keys each must not see."""
 
     tokens: slice
-    hidden: BoolArray
+    mask: BoolArray
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class PlainKV:
         scores: Array = query @ self.keys.swapaxes(-1, -2)
         return scores
 
-    def mix(self, pattern: Array) -> Array:
+    def weighted_values(self, pattern: Array) -> Array:
         """Return pattern @ values: (h, n, T) → (h, n, D)."""
         z: Array = pattern @ self.values
         return z
@@ -177,7 +177,6 @@ class PlainContext:
             x[...] = self._hook(f"blocks.{self.layer}.{name}" if in_block else name, x.copy())
         return x
 
-    def hook_qkv(self, q: Array, k: Array, v: Array) -> None:
+    def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         """Call the hook for queries, keys and values (H, N, D)."""
-        for name, x in (("attn.q", q), ("attn.k", k), ("attn.v", v)):
-            self.hook(name, x)
+        return self.hook("attn.q", q), self.hook("attn.k", k), self.hook("attn.v", v)

@@ -61,8 +61,9 @@ class Context:
         """Return x, after the caller's hook has seen and edited it. Without a hook: x itself."""
         return x
 
-    def hook_qkv(self, q: Array, k: Array, v: Array) -> None:
-        """Let the caller's hook see and edit queries, keys and values (h, N, D), in place."""
+    def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
+        """Return queries, keys and values (h, N, D), after the caller's hook has edited them."""
+        return q, k, v
 
     def linear(
         self, x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None

@@ -47,23 +47,24 @@ class HookedContext(Context):
         """
         if name.startswith(_PER_BLOCK) and name != "ln_f":
             name = f"blocks.{self.layer}.{name}"
-        if name.endswith("attn.z"):
-            x = x[..., : self._head_size]
-        result = self._hook(name, x.copy())
-        if result is None or np.shape(result) != x.shape:
+        # Heads are padded; the hook must not see the padding.
+        visible = x[..., : self._head_size] if name.endswith((".q", ".k", ".v", ".z")) else x
+        result = self._hook(name, visible.copy())
+        if result is None or np.shape(result) != visible.shape:
             returned = "None" if result is None else f"an array of shape {np.shape(result)}"
             raise InvalidArgumentError(
                 f"the hook returned {returned} at {name}; it must return an array of shape "
-                f"{x.shape}"
+                f"{visible.shape}"
             )
-        x[...] = result
+        visible[...] = result
         return x
 
-    def hook_qkv(self, q: Array, k: Array, v: Array) -> None:
+    def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         """Call the hook with the queries, keys and values (H, n, D) of each sequence in turn."""
         for tokens in self._batch.sequences:
             for name, array in (("attn.q", q), ("attn.k", k), ("attn.v", v)):
-                self.hook(name, array[:, tokens, : self._head_size])
+                self.hook(name, array[:, tokens])
+        return q, k, v
 
     def for_each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:
         """Call the function in the order of the items."""

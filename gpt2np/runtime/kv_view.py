@@ -40,7 +40,7 @@ class KVView:
         self._visible = flat[:, :: block.copies, : block.n_keys]
         return self._visible
 
-    def mix(self, pattern: Array) -> Array:
+    def weighted_values(self, pattern: Array) -> Array:
         """Return pattern @ values: (h, n, T) → (h, n, D).
 
         `pattern` is the array that `scores` returned, or takes its place. Each tile is mixed by

@@ -175,7 +175,8 @@ class ProcessGroup:
             for number in range(1, self.world_size):
                 rank = make_rank(rank=number, has_failed=lambda: os.getppid() != parent)
                 fork_worker(self._workers, partial(_serve, self._runner, rank, self._memory))
-        self._rank = make_rank(rank=0, has_failed=partial(_any_has_ended, self._workers))
+        workers = self._workers  # not self, which a rank must not keep alive
+        self._rank = make_rank(rank=0, has_failed=lambda: any(w.has_ended() for w in workers))
 
     def forget_workers(self) -> None:
         """Drop the workers in a fork made by the program, where they are no children."""
@@ -183,10 +184,6 @@ class ProcessGroup:
         for worker in self._workers:
             worker.socket.close()
         self._workers.clear()
-
-
-def _any_has_ended(workers: Sequence[Worker]) -> bool:
-    return any(worker.has_ended() for worker in workers)
 
 
 def _end(workers: list[Worker], settings: ExitStack, owner_pid: int) -> None:

@@ -46,7 +46,7 @@ class QueryBlock:
         copies: how often each query is computed: twice if a sequence has a single query, because
             the small-matrix kernel needs two rows.
         spans: the keys, in the order of the queries.
-        hidden: (n, m), the causal mask of the last m of T keys: True where a key follows the query.
+        mask: (n, m), the causal mask of the last m of T keys: True where a key follows the query.
             All queries see the earlier keys.
         n_keys: T, the number of keys of the longest sequence.
     """
@@ -54,7 +54,7 @@ class QueryBlock:
     tokens: slice
     copies: int
     spans: tuple[KVSpan, ...]
-    hidden: BoolArray
+    mask: BoolArray
     n_keys: int
 
 
@@ -118,9 +118,9 @@ def _query_block(chunks: Sequence[_Chunk], adjacent: Sequence[bool]) -> QueryBlo
     visible: IntArray = np.concatenate(  # how many keys each query sees
         [np.arange(chunk.n_keys - chunk.n, chunk.n_keys) + 1 for chunk in chunks]
     )
-    hidden = np.arange(visible.min(), n_keys) >= visible[:, None]
+    mask = np.arange(visible.min(), n_keys) >= visible[:, None]
     kv_spans = tuple(_kv_span(span, tokens.start, copies) for span in spans)
-    return QueryBlock(tokens, copies, kv_spans, hidden, n_keys)
+    return QueryBlock(tokens, copies, kv_spans, mask, n_keys)
 
 
 def _extends(span: Sequence[_Chunk], chunk: _Chunk, adjacent: Sequence[bool]) -> bool:

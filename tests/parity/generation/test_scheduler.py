@@ -323,9 +323,9 @@ class TestSharedPrompt:
     def test_caches_are_independent(self, model):
         first, second = self.samples(model, 2)
         decode_step(model, [first, second])
-        before = [array.copy() for array in second.cache.held(0, slice(None), second.length)]
+        before = [array.copy() for array in second.cache.read(0, slice(None), second.length)]
         decode_step(model, [first])
-        after = second.cache.held(0, slice(None), second.length)
+        after = second.cache.read(0, slice(None), second.length)
         for expected, result in zip(before, after, strict=True):
             np.testing.assert_array_equal(result, expected)
 

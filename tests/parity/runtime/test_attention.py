@@ -52,10 +52,10 @@ def attend(q, k, v, lengths, cached, whole=False):
     patterns = []
     for block in query_blocks(lengths, cached, adjacent=adjacent, whole_sequences=whole):
         kv = view(caches, block)
-        pattern = causal_softmax(kv.scores(q[:, block.tokens]), block.hidden)
+        pattern = causal_softmax(kv.scores(q[:, block.tokens]), block.mask)
         assert not kv._scores.reshape(HEADS, kv._scores.shape[1], -1)[..., block.n_keys :].any()
         patterns.append(pattern.copy())
-        z[:, block.tokens] = kv.mix(pattern)
+        z[:, block.tokens] = kv.weighted_values(pattern)
     return z, patterns
 
 
@@ -128,7 +128,7 @@ def test_tokens_before_a_truncation_are_not_seen():
         append([short], [keys[:, :3]], [keys[:, :3]])
         [block] = query_blocks([1, 1], [2, 89], adjacent=[False, True])
         kv = view([short, long], block)
-        results.append(kv.mix(causal_softmax(kv.scores(query), block.hidden)))
+        results.append(kv.weighted_values(causal_softmax(kv.scores(query), block.mask)))
     assert [span.count for span in block.spans] == [2] and np.isfinite(results).all()
     np.testing.assert_array_equal(*results)
 
@@ -151,4 +151,6 @@ def test_a_pattern_can_be_replaced():
     kv = view([cache], block)
     kv.scores(query)
     last_key_only = np.arange(5) == 4 + np.zeros((HEADS, 1, 1))
-    np.testing.assert_allclose(kv.mix(last_key_only.astype(float)), keys[:, 4:], atol=1e-12)
+    np.testing.assert_allclose(
+        kv.weighted_values(last_key_only.astype(float)), keys[:, 4:], atol=1e-12
+    )

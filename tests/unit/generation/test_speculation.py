@@ -272,7 +272,7 @@ class TestDraftModel:
         lm.draft = None
 
     def test_a_guess_beyond_a_constraint_is_no_guess(self, lm, early_exit):
-        """A wrong draft token may lead to a state that allows nothing; only the draft ends there."""
+        """A wrong draft token may lead to a state that allows nothing; then only the draft ends."""
 
         class Fragile:
             complete = False
