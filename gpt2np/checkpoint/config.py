@@ -109,10 +109,7 @@ class GPT2Config:
 
 
 def parse_eos_token_ids(value: object, source: str) -> tuple[int, ...]:
-    """Return the ids in an `eos_token_id`: one id, a list of ids, or null.
-
-    Raises CheckpointError if `value` is anything else.
-    """
+    """Return the ids in an `eos_token_id`: an id, a list of ids, or null; else CheckpointError."""
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token_id) is int for token_id in ids):
         raise CheckpointError(

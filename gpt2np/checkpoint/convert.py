@@ -36,21 +36,11 @@ _ROUNDING_ERRORS = {
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """Options for writing a checkpoint.
+    """Options for writing a checkpoint; raises InvalidArgumentError for invalid ones."""
 
-    Attributes:
-        dtype: "float32", "float16", "bfloat16" or "float64"; None keeps the embedding's dtype.
-        max_shard_size: maximum size of a file's tensors in bytes; a single larger tensor gets a
-            file to itself. None writes one file.
-        keep_head: store the unembedding even if it equals the embedding, for tools that need it.
-
-    Raises:
-        InvalidArgumentError: an unknown dtype, or a size below 1.
-    """
-
-    dtype: str | None = None
-    max_shard_size: int | None = None
-    keep_head: bool = False
+    dtype: str | None = None  # a key of DTYPES; None keeps the embedding's dtype
+    max_shard_size: int | None = None  # in bytes, unless one tensor is larger; None: one file
+    keep_head: bool = False  # store the unembedding even if it equals the embedding
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -147,10 +137,7 @@ def _write(
 
 
 def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return the files that match, without links that lead out of the folder.
-
-    Links into the blobs of a Hugging Face cache are allowed, because the cache stores files so.
-    """
+    """Return the files that match, without links out of the folder, except to a cache's blobs."""
     resolved = folder.resolve()
     allowed_parents = (resolved, resolved.parent.parent / "blobs")
     files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}

@@ -67,16 +67,11 @@ class AppendLog:
 
     Use the log in a `with` statement. The folder stays after an interruption if its journal has a
     resume point. Call `remove` when the work is done.
-
-    Attributes:
-        folder: the folder.
-        names: names of the files.
-        restarted: whether `resume` found resume points, none of them valid any more.
     """
 
     folder: Path
-    names: Sequence[str]
-    restarted: bool = field(default=False, init=False)
+    names: Sequence[str]  # of the files
+    restarted: bool = field(default=False, init=False)  # resume points exist, but none is valid
     _files: list[IO[bytes]] = field(default_factory=list, init=False)
     _lock: IO[bytes] | None = field(default=None, init=False)
 

@@ -30,17 +30,13 @@ _up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
 class CorpusOptions:
     """How to find documents in files.
 
-    Attributes:
-        separators: texts that end a document; they belong to no document. Of several that match,
-            the longest counts.
-        field: field of a .jsonl line that holds the document.
-        split_long_documents: yield documents of more than about a million characters in parts. A
-            cut is before a space or newline that follows a visible character: GPT-2's pattern
-            always begins a piece there.
+    With `split_long_documents`, documents of more than about a million characters come in parts. A
+    cut is before a space or newline that follows a visible character: GPT-2's pattern always begins
+    a piece there.
     """
 
-    separators: tuple[str, ...] = (END_OF_TEXT,)
-    field: str = "text"
+    separators: tuple[str, ...] = (END_OF_TEXT,)  # end a document, and belong to none
+    field: str = "text"  # of a .jsonl line, holds the document
     split_long_documents: bool = False
 
     @cached_property

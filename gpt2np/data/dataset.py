@@ -106,22 +106,16 @@ def encode_dataset(
     on_progress: Callable[[int], object] = lambda done: None,
     on_skip: Callable[[UnreadableFileError], object] = lambda error: None,
 ) -> Dataset:
-    """Encode `files`, in order, to the dataset `out`; an existing file is replaced.
+    """Encode `files`, in order, to the dataset `out`, with one of SUFFIXES; replace an old file.
 
-    The files are text or .jsonl, also as .gz, or .npz, whose arrays are kept as they are.
-    `<|endoftext|>`, which `tokenizer` must have, separates the documents of a text; other special
-    tokens are plain text. The suffix of `out` is one of SUFFIXES.
+    The files are text or .jsonl, also as .gz, or .npz, whose arrays are kept as they are. Only the
+    special token `<|endoftext|>`, which separates documents, is no plain text.
 
-    Args:
-        on_resume: called once with the input bytes already done, if an interrupted run is resumed.
-        on_restart: called if an interrupted run had other files or options and is discarded.
-        on_progress: called with the input bytes done so far, after every batch.
-        on_skip: called with the error of every skipped file.
+    `on_resume` gets the input bytes already done, if an interrupted run is resumed; `on_restart` is
+    called if that run had other files or options. `on_progress` gets the bytes done so far.
 
-    Raises:
-        InvalidArgumentError: a file can't be read, the files have no text, or `check_output` fails.
-            `out` is unchanged.
-        OSError: the output can't be written.
+    Raises InvalidArgumentError, with `out` unchanged, if a file can't be read, the files have no
+    text, or `check_output` fails; OSError if the output can't be written.
     """
     options = options or DatasetOptions()
     check_output(out)

@@ -102,12 +102,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _download_weights(repository: str, folder: Path, name: str) -> None:
-    """Download the weight file `name` of `repository` into the snapshot `folder`.
-
-    Raises:
-        ModelNotFoundError: the disk has no space, or the file arrives damaged.
-        Interrupted: the connection breaks.
-    """
+    """Download the weight file `name` of `repository` into the snapshot `folder`."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     if (folder / name).is_file():

@@ -39,15 +39,10 @@ def find_model(model: str | Path | None = None) -> ModelSource:
     A named model is found or raises an error. Existing folders come before ids on the Hub, and the
     cache comes before the network: a cached model costs no request.
 
-    Args:
-        model: one of
-
-            - "bundled";
-            - a folder, or the `model.safetensors` in it;
-            - an id on the Hub, such as "openai-community/gpt2-medium" or "gpt2@main" (a branch, tag
-              or commit);
-            - None: the environment variable GPT2NP_MODEL if set, else GPT-2 small. If GPT-2 small
-              is neither cached nor available, the bundled model, with `fallback_reason` set.
+    `model` is "bundled"; a folder, or the `model.safetensors` in it; or an id on the Hub, such as
+    "openai-community/gpt2-medium" or "gpt2@main" (a branch, tag or commit). None means the
+    environment variable GPT2NP_MODEL if set, else GPT-2 small. If GPT-2 small is neither cached nor
+    available, the result is the bundled model, with `fallback_reason` set.
 
     Raises:
         InvalidArgumentError: `model` is neither a string nor a path.
@@ -60,9 +55,7 @@ def find_model(model: str | Path | None = None) -> ModelSource:
 def find_vocabulary(model: str | Path | None = None) -> ModelSource:
     """Find the vocabulary of a model like `find_model`, without its weights.
 
-    Args:
-        model: as for `find_model`, or the path of a file, such as a `tokenizer.json` or a
-            `.tiktoken` file.
+    `model` may also be the path of a file, such as a `tokenizer.json` or a `.tiktoken` file.
 
     Raises:
         InvalidArgumentError: `model` is neither a string nor a path.
@@ -152,10 +145,7 @@ def _find_default(files: FileSet) -> ModelSource:
 
 
 def _list_files_in_time(model: HubId) -> frozenset[str]:
-    """List the files of `model` on the Hub within DEFAULT_MODEL_TIMEOUT_S.
-
-    Raises ModelNotFoundError if the Hub fails to answer in time.
-    """
+    """List the files of `model`; raise ModelNotFoundError after DEFAULT_MODEL_TIMEOUT_S."""
     from huggingface_hub import constants
 
     from gpt2np.hub.download import list_files

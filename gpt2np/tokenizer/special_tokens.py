@@ -51,24 +51,17 @@ _TokenMap = dict[str, AddedToken | None]  # key such as "eos_token" → token, o
 class SpecialTokens:
     """Content of a folder's special tokens files.
 
-    Attributes:
-        declared: tokens with an id, in order of the ids.
-        source: the file that declares them.
-        overrides_tokenizer_json: whether the added tokens of tokenizer.json are ignored.
-        token_map: key such as "eos_token" → token without an id; None: no token for the key.
-        extra: further tokens, without an id.
-        is_gpt2: whether transformers uses its GPT2Tokenizer. This class recreates every added
-            token, and has `<|endoftext|>` under the bos, eos and unk keys that no file mentions.
-        add_prefix_space: setting of the GPT2Tokenizer.
+    `is_gpt2` tells whether transformers uses its GPT2Tokenizer. This class recreates every added
+    token, and has `<|endoftext|>` under the bos, eos and unk keys that no file mentions.
     """
 
-    declared: tuple[AddedToken, ...] = ()
-    source: Path = Path()
-    overrides_tokenizer_json: bool = False
-    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)
-    extra: tuple[AddedToken, ...] = ()
+    declared: tuple[AddedToken, ...] = ()  # with an id, in order of the ids
+    source: Path = Path()  # the file that declares them
+    overrides_tokenizer_json: bool = False  # the added tokens of tokenizer.json are ignored
+    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)  # without ids
+    extra: tuple[AddedToken, ...] = ()  # without an id
     is_gpt2: bool = False
-    add_prefix_space: bool = False
+    add_prefix_space: bool = False  # setting of the GPT2Tokenizer
 
     def resolve_added_tokens(
         self,

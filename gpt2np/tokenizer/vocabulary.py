@@ -105,8 +105,7 @@ class Vocabulary:
     def text_vocab_size(self) -> int:
         """Number of ids, without special tokens: the highest id of plain text plus one.
 
-        Fine-tunes often add a special token, such as one for padding, for which their model has no
-        embedding.
+        Fine-tunes often add a special token for which their model has no embedding.
         """
         plain = (token.id for token in self.added_tokens if not token.special)
         return max([*self.ids.values(), *plain], default=-1) + 1

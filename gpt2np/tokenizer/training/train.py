@@ -71,22 +71,17 @@ class TrainingOptions:
     """Options of a training, with the meaning that they have in `tokenizers`' BpeTrainer.
 
     Attributes:
-        vocab_size: number of tokens, special tokens and alphabet included. The result is smaller
-            if no pair is left to merge, and larger if the alphabet alone is.
+        vocab_size: number of tokens, special tokens and alphabet included; smaller if no pair is
+            left to merge, larger if the alphabet alone is.
         min_frequency: minimum number of occurrences of a pair to merge; 0 and 1 are the same.
-        max_token_length: merged tokens of three or more symbols (bytes or characters) stay
-            *shorter* than this; pairs of the alphabet are always allowed.
+        max_token_length: merged tokens of three or more symbols stay *shorter* than this.
         special_tokens: tokens that get the first ids. Text is split where one occurs.
-        pattern: pre-tokenizer pattern; no token crosses the pieces that it matches (see
-            `gpt2np.tokenizer.pre_tokenizer`). None: a document is one piece.
-        alphabet: "bytes": all 256 bytes, spelled in the byte alphabet; "characters": the characters
-            of the text.
-        limit_alphabet: number of characters to keep, the most frequent ones (of equally frequent
-            ones the smaller code point, where `tokenizers` leaves the choice to chance). Other
-            characters vanish, and their neighbours become adjacent.
+        pattern: pre-tokenizer pattern; no token crosses its pieces. None: a document is one piece.
+        alphabet: "bytes", all 256 of them, or "characters", those of the text.
+        limit_alphabet: number of characters to keep, the most frequent ones; of equally frequent
+            ones, the smaller code points. Others vanish, and their neighbours become adjacent.
 
-    Raises:
-        InvalidArgumentError: an option is out of range, or two options contradict each other.
+    Raises InvalidArgumentError if an option is out of range, or two options contradict each other.
     """
 
     vocab_size: int = 30_000
@@ -141,23 +136,14 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainedVocabulary:
-    """Result of a training.
-
-    Attributes:
-        options: options of the training.
-        tokens: tokens by id, spelled in the byte alphabet ("Ġthe" for " the") if that is used.
-        merges: merges by rank.
-        piece_counts: piece → number of occurrences.
-        piece_tokens: piece → number of tokens; a character outside the alphabet counts as one.
-        unknown: number of characters of the corpus outside the alphabet.
-    """
+    """Result of a training."""
 
     options: TrainingOptions
-    tokens: list[str]
-    merges: list[tuple[str, str]]
-    piece_counts: dict[str, int]
-    piece_tokens: dict[str, int]
-    unknown: int = 0
+    tokens: list[str]  # by id, spelled in the byte alphabet ("Ġthe" for " the") if that is used
+    merges: list[tuple[str, str]]  # by rank
+    piece_counts: dict[str, int]  # piece → number of occurrences
+    piece_tokens: dict[str, int]  # piece → tokens; a character outside the alphabet counts as one
+    unknown: int = 0  # number of characters of the corpus outside the alphabet
 
     @property
     def special_ids(self) -> dict[str, int]:
@@ -228,10 +214,7 @@ def train(
 
 
 def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
-    """Correct the token counts of pieces with characters outside the alphabet.
-
-    Training merges across such a character; a tokenizer doesn't.
-    """
+    """Correct the counts of pieces where training merged across a character without a token."""
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
         trained.piece_tokens[piece] = len(merge_pairs(list(_spell(piece)), ranks))
@@ -239,10 +222,7 @@ def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable the cyclic garbage collector.
-
-    It would take a fifth of the time: the queue has very many small objects, none in a cycle.
-    """
+    """Disable the garbage collector, which takes a fifth of the time and would find nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -330,10 +310,7 @@ def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> C
 
 
 def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
-    """Return the pre-tokenizer of `pattern`; None: a text is one piece.
-
-    Raises InvalidArgumentError if `pattern` is not a regular expression.
-    """
+    """Return the pre-tokenizer of `pattern`; None: a text is one piece."""
     return make_pre_tokenizer(() if pattern is None else (pattern,))
 
 
