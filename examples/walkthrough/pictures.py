@@ -1,4 +1,4 @@
-"""The pictures that more than one line of matplotlib draws."""
+"""Plots that the notebooks share."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,25 +6,28 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from gpt2np.tokenizer.merge_trace import MergeStep
+from gpt2np.kernels.array import Array
+from gpt2np.tokenizer.trace import MergeStep
 
 SKY, ORANGE = "#56B4E9", "#E69F00"
 
 
 def merge_rows(axes: Axes, steps: Sequence[MergeStep]) -> None:
-    """A row of boxes for each step: its tokens, and in orange the two that are merged next."""
+    """Draw each step as a row of tokens; the next pair to merge is orange."""
     for row, step in enumerate(steps):
         start = 0
-        for place, token in enumerate(step.tokens):
-            chosen = step.chosen is not None and place in (step.chosen, step.chosen + 1)
+        for index, token in enumerate(step.tokens):
+            is_chosen = step.chosen is not None and index in (
+                step.chosen,
+                step.chosen + 1,
+            )
             axes.barh(
                 row,
                 len(token) - 0.1,
                 left=start,
                 height=0.7,
-                color=ORANGE if chosen else SKY,
+                color=ORANGE if is_chosen else SKY,
             )
             axes.text(
                 start + len(token) / 2 - 0.05, row, token, ha="center", va="center"
@@ -44,19 +47,19 @@ def merge_rows(axes: Axes, steps: Sequence[MergeStep]) -> None:
 def heat_map(
     figure: Figure,
     axes: Axes,
-    array: NDArray[Any],
-    bar: str | None = None,
+    array: Array,
+    colorbar_label: str | None = None,
     **options: Any,
 ) -> None:
-    """A matrix as colours, its first row above, with a bar that tells what they mean."""
+    """Draw a matrix as colours, first row at the top, with an optional colour bar."""
     image = axes.imshow(array, interpolation="nearest", **options)
     axes.spines[:].set_visible(False)
-    if bar is not None:
-        figure.colorbar(image, ax=axes, label=bar)
+    if colorbar_label is not None:
+        figure.colorbar(image, ax=axes, label=colorbar_label)
 
 
 def label_tokens(axes: Axes, tokens: Sequence[str], both: bool = True) -> None:
-    """Tokens as the ticks of the x axis and, if asked, the y axis, without their spaces."""
+    """Label the ticks of the x axis, and of the y axis if `both`, with tokens without spaces."""
     names = [token.strip() or "⏎" for token in tokens]
     axes.set_xticks(np.arange(len(names)), names, rotation=90)
     if both:

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it does the main job in an empty environment, offline."""
+"""The wheel: its contents, and the main job in an empty environment, offline."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """The Python of an empty virtual environment with nothing but the wheel and what it needs."""
+    """The Python of a virtual environment with only the wheel and its requirements."""
     folder = tmp_path_factory.mktemp("venv")
     venv.create(folder, with_pip=True)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
@@ -38,7 +38,7 @@ def installed(wheel, tmp_path_factory):
 
 
 def offline(python, *arguments, stdin=None, folder: Path):
-    """Run without any network: in a network namespace of its own where the system has them."""
+    """Run gpt2np without a network: in a new network namespace, if the system has them."""
     environment = {
         k: v for k, v in os.environ.items() if not k.startswith(("HF_", "PYTHON", "GPT2NP"))
     }
@@ -73,7 +73,9 @@ def test_contents(wheel):
         "gpt2np/weights/README.md",
     ):
         assert needed in names
-    assert not [name for name in names if name.startswith(("tests", "examples"))]
+    assert not [
+        name for name in names if name.startswith(("tests", "examples", "benchmarks", "docs"))
+    ]
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert wheel.stat().st_size < 20_000_000
 

@@ -1,4 +1,4 @@
-"""The README says what is so: its commands are CI's, its outputs are real."""
+"""The README is true: CI runs its commands, its outputs are real, its links exist."""
 
 import re
 import shlex
@@ -12,6 +12,7 @@ README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language):
+    """Return the code blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
@@ -26,7 +27,7 @@ def test_the_opening_examples_output_is_real():
     command, _, shown = blocks("console")[0].partition("\n")
     arguments = ["-m", *shlex.split(command.removeprefix("$ "))]
     result = subprocess.run([sys.executable, *arguments], capture_output=True, cwd=CHECKOUT)
-    assert result.stdout.decode().split() == shown.split()  # the README's lines are folded
+    assert result.stdout.decode().split() == shown.split()  # the README folds long lines
 
 
 def test_the_library_example_runs(capsys):
@@ -50,6 +51,29 @@ def test_the_tokenizers_example_runs(capsys):
     assert lines[-1].startswith("('l', 'ittle')") and len(lines) == 12
 
 
-def test_every_linked_file_exists():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (CHECKOUT / target).exists(), target
+PAGES = ["README.md", "benchmarks/NOTES.md", "docs/architecture.md", "docs/glossary.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_linked_file_exists(page):
+    path = CHECKOUT / page
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
+
+
+def test_the_architecture_names_every_package_and_every_module_of_the_core():
+    text = (CHECKOUT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    package = CHECKOUT / "gpt2np"
+    for folder in package.iterdir():
+        if (folder / "__init__.py").exists():
+            assert f"  {folder.name}/" in text, folder.name
+    for name in ("model", "runtime", "kernels", "checkpoint"):
+        section = text.partition(f"### {name}/")[2].partition("\n#")[0]
+        modules = {path.name for path in (package / name).glob("*.py")} - {"__init__.py"}
+        assert set(re.findall(r"^\| `(\w+\.py)` \|", section, re.MULTILINE)) == modules
+
+
+def test_the_glossary_is_sorted():
+    text = (CHECKOUT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = re.findall(r"^\| `?([^|`]+?)`? \|", text, re.MULTILINE)[1:]
+    assert len(terms) > 100 and terms == sorted(terms, key=str.lower)

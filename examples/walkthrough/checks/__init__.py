@@ -1,7 +1,8 @@
-"""Whether the exercises of the walkthrough are solved.
+"""Check the exercises of the walkthrough.
 
-An exercise is a function to be written. Its checker, a function of the same name in the module of
-its notebook, tries the answer on examples and returns a hint, or None if the answer is right.
+In an exercise the reader writes a function. Its checker has the same name, in the module named
+after the notebook. The checker calls the answer with examples and returns a hint, or None if all
+results are correct.
 """
 
 from collections.abc import Callable
@@ -40,14 +41,14 @@ CHECKERS: dict[str, Callable[[Answer], str | None]] = {
 
 
 def check(answer: Answer) -> None:
-    """Print whether an exercise is solved and, if not, a hint."""
+    """Print "solved." or a hint."""
     hint = hint_for(answer)
     print(f"{answer.__name__}: " + ("solved." if hint is None else f"not yet. {hint}"))
 
 
 def hint_for(answer: Answer) -> str | None:
-    """What is wrong with an answer, in one line; None if it is right."""
+    """Return a hint of one line, or None if the answer is correct."""
     try:
         return CHECKERS[answer.__name__](answer)
-    except Exception as error:  # whatever a reader's function may raise
+    except Exception as error:  # a reader's function can raise anything
         return f"It raised {type(error).__name__}: {error}".splitlines()[0]

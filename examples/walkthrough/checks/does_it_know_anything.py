@@ -18,45 +18,47 @@ Loss = Callable[[Hook | None], float]
 def bits_per_character(answer: Callable[[LanguageModel, str], float]) -> str | None:
     lm = bundled()
     for text in (story(2)[:300], "A fox.", "Café"):
-        found = answer(lm, text)
-        if found is None:
-            return "Add up -log_probabilities, divide by ln 2 and by the number of characters."
-        if np.isnan(found):
-            return "Without from_end_of_text=True the first token has no probability."
-        right = perplexity(lm, [text], from_end_of_text=True).bits_per_character
-        if abs(found - right) > 1e-4:
+        result = answer(lm, text)
+        if result is None:
+            return "Sum -log_probabilities; divide by ln 2 and by the number of characters."
+        if np.isnan(result):
+            return "The first token has no probability without from_end_of_text=True."
+        expected = perplexity(lm, [text], from_end_of_text=True).bits_per_character
+        if abs(result - expected) > 1e-4:
             mistakes = {
-                -right: " The logarithms are negative; bits are not.",
-                right * math.log(2): " Bits, not nats?",
-                right * len(text) / len(text.encode()): " Characters, not bytes?",
+                -expected: " Change the sign: log probabilities are negative.",
+                expected * math.log(2): " Bits, not nats?",
+                expected * len(text) / len(text.encode()): " Characters, not bytes?",
             }
-            return f"For {text[:8]!r}… it is {right:.3f}, not {found:.3f}.{_asks(mistakes, found)}"
-    return None
-
-
-def _asks(mistakes: dict[float, str], found: float) -> str:
-    """What to ask of an answer that a mistake leads to."""
-    return next((ask for end, ask in mistakes.items() if abs(found - end) < 1e-4), "")
-
-
-def most_surprising(answer: Callable[[LanguageModel, str], int]) -> str | None:
-    for number in (0, 4):
-        text = story(number)[:400]
-        found = answer(bundled(), text)
-        if found is None:
-            return "It is the token with the lowest log probability."
-        score = bundled().score(text, from_end_of_text=True)
-        right = int(score.log_probabilities.argmin())
-        if found != right:
-            nan = " Without from_end_of_text=True the first entry is NaN, and argmin takes it."
+            hint = _likely_mistake(mistakes, result)
             return (
-                f"For one text it is token {right}, not {found}.{'' if found else nan}"
+                f"For {text[:8]!r}…, expected {expected:.3f}, got {result:.3f}.{hint}"
             )
     return None
 
 
-def likelier(answer: Callable[[LanguageModel, str, str, str], str]) -> str | None:
-    for prompt, right, wrong in (
+def _likely_mistake(mistakes: dict[float, str], result: float) -> str:
+    """Return the hint for the mistake that gives this result."""
+    hints = (hint for value, hint in mistakes.items() if abs(result - value) < 1e-4)
+    return next(hints, "")
+
+
+def most_surprising_token(answer: Callable[[LanguageModel, str], int]) -> str | None:
+    for number in (0, 4):
+        text = story(number)[:400]
+        result = answer(bundled(), text)
+        if result is None:
+            return "Find the token with the lowest log probability."
+        score = bundled().score(text, from_end_of_text=True)
+        expected = int(score.log_probabilities.argmin())
+        if result != expected:
+            nan = " Use from_end_of_text=True; otherwise the first entry is NaN."
+            return f"For one text, expected token {expected}, got {result}.{'' if result else nan}"
+    return None
+
+
+def more_likely(answer: Callable[[LanguageModel, str, str, str], str]) -> str | None:
+    for prompt, expected, less_likely in (
         ("Once upon a", " time", " day"),
         ("The queen lost", " her shoe", " his shoe"),
         ("The king", " was", " unfortunately"),
@@ -64,18 +66,18 @@ def likelier(answer: Callable[[LanguageModel, str, str, str], str]) -> str | Non
         ("The king", " said", " was very glad"),
         ("The fox", " said", " and the wolf"),
     ):
-        for one, other in ((right, wrong), (wrong, right)):
-            found = answer(bundled(), prompt, one, other)
-            if found is None:
+        for first, second in ((expected, less_likely), (less_likely, expected)):
+            result = answer(bundled(), prompt, first, second)
+            if result is None:
                 return (
-                    "Compare the sums of the log probabilities of the endings' tokens."
+                    "Compare the sum of the log probabilities of each ending's tokens."
                 )
-            if found != right:
-                return f"After {prompt!r} it is {right!r}, not {found!r}, by the sum of all tokens."
+            if result != expected:
+                return f"After {prompt!r}: {expected!r}, not {result!r}; sum over all tokens."
     return None
 
 
-def costliest_head(answer: Callable[[Loss, int, int], int]) -> str | None:
+def most_important_head(answer: Callable[[Loss, int, int], int]) -> str | None:
     ids, model = story_ids(120), bundled().model
 
     def loss(hook: Hook | None = None) -> float:
@@ -83,10 +85,10 @@ def costliest_head(answer: Callable[[Loss, int, int], int]) -> str | None:
         return -float(np.log(rows[np.arange(len(ids) - 1), ids[1:]]).mean())
 
     for layer in (0, 5):
-        found = answer(loss, layer, 4)
-        if found is None:
-            return "Call loss(zero_head(layer, head)) for each head; take the head of the highest."
+        result = answer(loss, layer, 4)
+        if result is None:
+            return "Return the head with the largest loss(zero_head(layer, head))."
         costs = [loss(zero_head(layer, head)) for head in range(4)]
-        if found != int(np.argmax(costs)) or not math.isfinite(costs[found]):
-            return f"In block {layer} it is head {int(np.argmax(costs))}, not {found}."
+        if result != int(np.argmax(costs)) or not math.isfinite(costs[result]):
+            return f"In block {layer}, expected head {int(np.argmax(costs))}, got {result}."
     return None

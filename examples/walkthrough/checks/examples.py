@@ -1,4 +1,4 @@
-"""What the checkers try answers on."""
+"""Example inputs for the checkers."""
 
 from functools import cache
 from pathlib import Path
@@ -11,15 +11,15 @@ STORIES = sorted(TEXTS.glob("the_*.txt"))
 
 @cache
 def bundled() -> gpt2np.LanguageModel:
-    """The bundled model, loaded once."""
+    """Return the bundled model, loaded once."""
     return gpt2np.load("bundled")
 
 
 def story(number: int = 0) -> str:
-    """One of the stories in texts/."""
+    """Return the text of a story in texts/."""
     return STORIES[number].read_text(encoding="utf-8")
 
 
 def story_ids(length: int, number: int = 0) -> list[int]:
-    """The first ids of a story."""
+    """Return the first `length` ids of a story."""
     return bundled().tokenizer.encode(story(number))[:length]

@@ -18,56 +18,63 @@ def _tiny() -> TrainedVocabulary:
     return train(["low lower lowest"], TrainingOptions(vocab_size=260))
 
 
-def tokens_after(answer: Callable[[TrainedVocabulary, int, str], int]) -> str | None:
-    if (found := answer(_trained(), 0, "hello")) is None:
-        return "Return a number; for 0 merges it is the number of bytes."
-    if found != 5:
-        return f"After 0 merges 'hello' is 5 tokens, not {found}."
+def count_tokens(answer: Callable[[TrainedVocabulary, int, str], int]) -> str | None:
+    if (result := answer(_trained(), 0, "hello")) is None:
+        return "Return the number of tokens; with 0 merges it is the number of bytes."
+    if result != 5:
+        return f"With 0 merges, 'hello' has 5 tokens, not {result}."
     if answer(_trained(), 0, "é") != 2:
-        return "After 0 merges a token is a byte, and 'é' has two."
+        return "With 0 merges, every byte is a token, and 'é' has two bytes."
     tokenizer = Tokenizer(_trained().vocabulary)
     if answer(_trained(), 143, story(2)) != tokenizer.count(story(2)):
-        return f"After all 143 merges the third story is {tokenizer.count(story(2))} tokens."
-    found, right = answer(_trained(), 20, "the little fox"), 10
+        return f"With all 143 merges, story 2 has {tokenizer.count(story(2))} tokens."
+    result, expected = answer(_trained(), 20, "the little fox"), 10
     return (
         None
-        if found == right
-        else f"After 20 merges 'the little fox' is {right}, not {found}."
+        if result == expected
+        else f"With 20 merges, 'the little fox' has {expected} tokens, not {result}."
     )
 
 
-def merges_needed(
+def min_merges(
     answer: Callable[[TrainedVocabulary, str, float], int | None],
 ) -> str | None:
-    for goal, right in {1.0: 0, 1.5: 38, 1.9: 131}.items():
-        found = answer(_trained(), story(2), goal)
-        if found is None:
-            return "Try 0, 1, 2, … merges until the text is short enough."
-        if found != right:
-            return f"For {goal} characters per token in the third story it is {right}, not {found}."
-    for text, goal, right in (("low lower lowest", 2.0, 3), ("éé low lower", 1.0, 1)):
-        if (found := answer(_tiny(), text, goal)) != right:
+    for goal, expected in {1.0: 0, 1.5: 38, 1.9: 131}.items():
+        result = answer(_trained(), story(2), goal)
+        if result is None:
+            return "Try 0, 1, 2, … merges until the text has few enough tokens."
+        if result != expected:
             return (
-                f"Of the merges learned from 'low lower lowest', {text!r} needs {right} "
-                f"for {goal} characters per token, not {found}."
+                f"For {goal} characters per token in story 2: {expected}, not {result}."
+            )
+    for text, goal, expected in (
+        ("low lower lowest", 2.0, 3),
+        ("éé low lower", 1.0, 1),
+    ):
+        if (result := answer(_tiny(), text, goal)) != expected:
+            return (
+                f"Of the merges learned from 'low lower lowest', {text!r} needs {expected} "
+                f"for {goal} characters per token, not {result}."
             )
     if answer(_trained(), story(2), 100.0) is not None:
-        return "For a goal that can't be reached return None."
+        return "Return None if all merges are not enough."
     return None
 
 
-def stepping_stones(answer: Callable[[TrainedVocabulary, str], set[str]]) -> str | None:
-    if (found := answer(_trained(), story(0))) is None:
-        return "Encode the text; which of the tokens from number 257 on are not among its ids?"
+def intermediate_tokens(
+    answer: Callable[[TrainedVocabulary, str], set[str]],
+) -> str | None:
+    if (result := answer(_trained(), story(0))) is None:
+        return "Encode the text, and find the tokens from id 257 on that are not among its ids."
     used = set(Tokenizer(_trained().vocabulary).encode(story(0)))
-    right = {
+    expected = {
         token for number, token in enumerate(_trained().tokens) if number not in used
     }
-    right -= set(_trained().tokens[:257])
-    if extra := set(found) - right:
-        return f"{sorted(extra)[0]!r} is not one: a merge must make it, and the text not use it."
+    expected -= set(_trained().tokens[:257])
+    if extra := set(result) - expected:
+        return f"{sorted(extra)[0]!r} is wrong: return only unused tokens of merges."
     return (
-        f"{sorted(right - set(found))[0]!r} is one, too."
-        if right - set(found)
+        f"{sorted(expected - set(result))[0]!r} is missing."
+        if expected - set(result)
         else None
     )

@@ -2,24 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt2np import GPT2, trace
 from gpt2np.interp import zero_head
+from gpt2np.kernels.array import Array
 
-Array = NDArray[Any]
 
-
-def score_of(q: Array, k: Array, i: int, j: int) -> float:
+def attention_score(q: Array, k: Array, i: int, j: int) -> float:
     return -math.inf if j > i else float(q[i] @ k[j] / math.sqrt(q.shape[1]))
 
 
-def looks_back(pattern: Array) -> Array:
-    places = np.arange(pattern.shape[1])
-    distance: Array = (pattern * (places[:, None] - places)).sum(-1).mean(-1)
+def mean_distance(pattern: Array) -> Array:
+    positions = np.arange(pattern.shape[1])
+    distance: Array = (pattern * (positions[:, None] - positions)).sum(-1).mean(-1)
     return distance
 
 
@@ -32,5 +29,5 @@ def previous_token_head(model: GPT2, ids: Sequence[int]) -> tuple[int, int]:
     return int(layer), int(head)
 
 
-def without_head(model: GPT2, ids: Sequence[int], layer: int, head: int) -> Array:
+def ablate_head(model: GPT2, ids: Sequence[int], layer: int, head: int) -> Array:
     return model.forward([ids], hook=zero_head(layer, head))

@@ -14,18 +14,20 @@ def bits_per_character(lm: LanguageModel, text: str) -> float:
     return -lm.score(text, from_end_of_text=True).total / math.log(2) / len(text)
 
 
-def most_surprising(lm: LanguageModel, text: str) -> int:
+def most_surprising_token(lm: LanguageModel, text: str) -> int:
     return int(lm.score(text, from_end_of_text=True).log_probabilities.argmin())
 
 
-def likelier(lm: LanguageModel, prompt: str, one: str, other: str) -> str:
+def more_likely(lm: LanguageModel, prompt: str, first: str, second: str) -> str:
     def log_probability(ending: str) -> float:
         ids = lm.tokenizer.encode(ending)
         score = lm.score([*lm.tokenizer.encode(prompt), *ids])
         return float(score.log_probabilities[-len(ids) :].sum())
 
-    return max(one, other, key=log_probability)
+    return max(first, second, key=log_probability)
 
 
-def costliest_head(loss: Callable[[Hook | None], float], layer: int, heads: int) -> int:
+def most_important_head(
+    loss: Callable[[Hook | None], float], layer: int, heads: int
+) -> int:
     return int(np.argmax([loss(zero_head(layer, head)) for head in range(heads)]))

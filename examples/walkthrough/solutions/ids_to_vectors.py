@@ -1,27 +1,24 @@
 """Solutions of the exercises in 3_ids_to_vectors.ipynb."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt2np import GPT2, Tokenizer
+from gpt2np.kernels.array import Array
 
-Array = NDArray[Any]
 
-
-def nearest(table: Array, number: int, count: int) -> list[int]:
+def nearest_neighbours(table: Array, number: int, count: int) -> list[int]:
     directions = table / np.linalg.norm(table, axis=1, keepdims=True)
     order = np.argsort(-(directions @ directions[number]))
     return [int(row) for row in order if row != number][:count]
 
 
-def inputs_from(model: GPT2, ids: Sequence[int], start: int) -> Array:
-    places = range(start, start + len(ids))
+def embed(model: GPT2, ids: Sequence[int], start: int) -> Array:
+    positions = range(start, start + len(ids))
     return (
         model.weights["wte.weight"][list(ids)]
-        + model.weights["wpe.weight"][list(places)]
+        + model.weights["wpe.weight"][list(positions)]
     )
 
 

@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt2np import GenerationOptions
 from gpt2np.generation import apply_temperature, next_probabilities, top_p_filter
+from gpt2np.kernels.array import Array
 from gpt2np.model.ops import softmax
-
-Array = NDArray[Any]
 
 
 def discarded_mass(logits: Array, p: float) -> float:
@@ -20,22 +17,22 @@ def discarded_mass(logits: Array, p: float) -> float:
 
 
 def ban(logits: Array, ids: Sequence[int]) -> Array:
-    changed = logits.copy()
-    changed[list(ids)] = -math.inf
-    return changed
+    result = logits.copy()
+    result[list(ids)] = -math.inf
+    return result
 
 
-def temperature_for(logits: Array, share: float) -> float:
+def find_temperature(logits: Array, probability: float) -> float:
     low, high = 0.01, 100.0
     while high / low > 1.001:
         middle = math.sqrt(low * high)
-        if softmax(apply_temperature(logits, middle)).max() > share:
+        if softmax(apply_temperature(logits, middle)).max() > probability:
             low = middle
         else:
             high = middle
     return low
 
 
-def bits(logits: Array, number: int, options: GenerationOptions) -> float:
+def surprise_in_bits(logits: Array, number: int, options: GenerationOptions) -> float:
     probability = next_probabilities(logits, options)[number]
     return -math.log2(probability) if probability > 0 else math.inf

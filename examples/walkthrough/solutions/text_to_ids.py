@@ -14,12 +14,12 @@ def first_merge(tokenizer: Tokenizer, piece: str) -> tuple[str, str] | None:
     return step.tokens[step.chosen], step.tokens[step.chosen + 1]
 
 
-def joins(tokenizer: Tokenizer, left: str, right: str) -> bool:
+def is_concatenation(tokenizer: Tokenizer, left: str, right: str) -> bool:
     return tokenizer.encode(left + right) == tokenizer.encode(left) + tokenizer.encode(
         right
     )
 
 
-def prompt_for(tokenizer: Tokenizer, text: str) -> list[int]:
+def safe_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
     assert tokenizer.eos_token_id is not None
     return [tokenizer.eos_token_id, *tokenizer.encode(text, disallowed_special=())]

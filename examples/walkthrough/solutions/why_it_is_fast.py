@@ -14,11 +14,11 @@ def tokens_per_second(config: GPT2Config, bandwidth: float, itemsize: int) -> fl
     return bandwidth / weight_bytes_per_token(config, itemsize)
 
 
-def greedy(model: GPT2, ids: Sequence[int], count: int) -> list[int]:
-    cache, found = model.new_cache(), list[int]()
+def generate_greedily(model: GPT2, ids: Sequence[int], count: int) -> list[int]:
+    cache, generated = model.new_cache(), list[int]()
     new = list(ids)
-    while len(found) < count:
+    while len(generated) < count:
         logits = model.forward([new], [cache], logits_indices=[len(new) - 1])
         new = [int(logits[0].argmax())]
-        found += new
-    return found
+        generated += new
+    return generated

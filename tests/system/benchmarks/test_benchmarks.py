@@ -1,7 +1,8 @@
-"""The benchmark programs run; their figures are nobody's business here."""
+"""The benchmark programs run; no test asserts a time."""
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -36,6 +37,34 @@ def test_compare_measures_reports_and_says_what_it_skips(tmp_path):
     assert "OPENBLAS_CORETYPE=Haswell" in left_out.split(", ")
     if "llama.cpp" in results["skipped"]:
         assert "- llama.cpp is skipped: " in done.stdout
+
+
+def test_compare_runs_another_checkout_in_turns_with_this_one(tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(CHECKOUT / "gpt2np", old / "gpt2np", ignore=shutil.ignore_patterns("*.pyc"))
+    model = old / "gpt2np" / "model" / "model.py"
+    text = model.read_text(encoding="utf-8")
+    model.write_text(text.replace("logits_indices: ArrayLike", "rows: ArrayLike").replace(
+        "check_logits_indices(logits_indices,", "check_logits_indices(rows,"
+    ), encoding="utf-8")  # fmt: skip
+    found = tmp_path / "results.json"
+    command = [sys.executable, str(COMPARE), "--shape", "tiny", "--rounds", "1", "--only", "rows"]
+    command += ["--engines", "gpt2np", "--old", str(old), "--work", str(tmp_path / "work")]
+    done = subprocess.run(
+        [*command, "--json", str(found)], capture_output=True, encoding="utf-8", cwd=CHECKOUT
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads(found.read_text(encoding="utf-8"))
+    assert list(results["values"]) == ["gpt2np", "gpt2np (old)"] and not results["skipped"]
+    assert all(values["8 rows"] for values in results["values"].values())
+    assert "| gpt2np ÷ | gpt2np (old) |" in done.stdout
+
+
+def test_compare_refuses_what_is_no_checkout(tmp_path):
+    command = [sys.executable, str(COMPARE), "--old", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
+    assert done.returncode == 2
+    assert "is no checkout: it has no folder gpt2np" in done.stderr
 
 
 def test_compare_refuses_what_it_does_not_know():

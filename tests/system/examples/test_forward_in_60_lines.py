@@ -1,4 +1,4 @@
-"""examples/forward_in_60_lines.py is a forward pass, in 60 lines, and equal to the package's."""
+"""examples/forward_in_60_lines.py computes the package's logits and greedy text."""
 
 import importlib.util
 import os
@@ -48,7 +48,9 @@ def test_ids_and_logits_are_those_of_the_package(example, lm):
 
 def test_its_greedy_text_is_that_of_the_package(lm):
     command = [sys.executable, str(FILE), PROMPT, "24"]
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # quicker, so small are the products
+    environment = os.environ | {
+        "OPENBLAS_NUM_THREADS": "1"
+    }  # threads slow down such small products
     result = subprocess.run(command, capture_output=True, env=environment, check=True)
     expected = PROMPT + lm.generate(PROMPT, temperature=0, max_new_tokens=24).text
     assert result.stdout.decode().replace("\r\n", "\n") == expected + "\n"

@@ -1,4 +1,4 @@
-"""The walkthrough: its notebooks run and say what they said, and its exercises can be solved."""
+"""The walkthrough's notebooks reproduce their outputs; their exercises have solutions."""
 
 import base64
 import inspect
@@ -15,9 +15,9 @@ from nbclient import NotebookClient
 
 WALKTHROUGH = CHECKOUT / "examples" / "walkthrough"
 PATHS = sorted(WALKTHROUGH.glob("*.ipynb"))
-LONGEST = 300  # seconds: it is 15 at most where nothing else runs, and printed at the end
-NOT_COMPARED = "not-compared"  # the tag of cells that measure time
-REFRESH = "the command in examples/walkthrough/README.md writes the outputs anew"
+TIMEOUT = 300  # seconds; at most 15 on an idle machine
+NOT_COMPARED = "not-compared"  # tag of cells that measure time
+REFRESH = "run the command in examples/walkthrough/README.md to update the outputs"
 
 
 def cells(path, kind):
@@ -25,7 +25,7 @@ def cells(path, kind):
 
 
 def printed(cell):
-    """The text that a cell has printed or returned."""
+    """Return the text that a cell printed or returned."""
     return "".join(
         output.text if output.output_type == "stream" else output.data["text/plain"]
         for output in cell.outputs
@@ -38,7 +38,7 @@ def pictures(cell):
 
 
 def exercises(path):
-    """Name of each exercise → the source of its cell."""
+    """Return the source of each exercise's cell, by the name of the exercise."""
     sources = [cell.source for cell in cells(path, "code")]
     return {name: s for s in sources for name in re.findall(r"^check\((\w+)\)$", s, re.MULTILINE)}
 
@@ -46,27 +46,27 @@ def exercises(path):
 ALL_EXERCISES = {name: source for path in PATHS for name, source in exercises(path).items()}
 
 
-def run_afresh(path):
-    """The notebook with new outputs, and the seconds that it took."""
+def execute(path):
+    """Execute a notebook; return it with new outputs, and the seconds taken."""
     fresh = nbformat.read(path, 4)
     start = time.perf_counter()
-    where = {"metadata": {"path": str(WALKTHROUGH)}}
-    NotebookClient(fresh, timeout=LONGEST, resources=where).execute()
+    resources = {"metadata": {"path": str(WALKTHROUGH)}}
+    NotebookClient(fresh, timeout=TIMEOUT, resources=resources).execute()
     return fresh, time.perf_counter() - start
 
 
 @pytest.fixture(scope="module")
 def runs():
-    """Path of each notebook → its run, which may not have ended; two are under way at a time."""
+    """Return a future of each notebook's execution, by path; two run at a time."""
     with ThreadPoolExecutor(2) as pool:
-        yield {path: pool.submit(run_afresh, path) for path in PATHS}
+        yield {path: pool.submit(execute, path) for path in PATHS}
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_fresh_run_says_the_same(path, runs, show):
     fresh, seconds = runs[path].result()
     show("walkthrough", f"{path.stem}: {seconds:.1f} s")
-    assert seconds < LONGEST
+    assert seconds < TIMEOUT
     new_cells = [cell for cell in fresh.cells if cell.cell_type == "code"]
     for stored, new in zip(cells(path, "code"), new_cells, strict=True):
         assert len(pictures(stored)) == len(pictures(new))
