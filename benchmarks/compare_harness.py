@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gpt2np.evaluation.wikitext import split_pages
+from gpt2np.evaluation.perplexity import split_pages
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the tasks refer to data sets on the Hub
 

@@ -50,9 +50,6 @@ class LanguageModel:
         >>> lm.generate("Once upon a time", max_new_tokens=50, seed=1).text
 
     Attributes:
-        name: the model's name.
-        model: token ids → logits.
-        tokenizer: text ↔ token ids.
         defaults: options for calls that do not set them.
         eos_token_ids: ids that end a text.
         bos_token_id: the id that an empty prompt stands for, an end-of-text id with an embedding;
@@ -172,10 +169,7 @@ class LanguageModel:
         so that `generate` can reproduce it. At most sixteen texts run at a time, fewer of large
         models. Beam search takes one prompt at a time.
 
-        Args:
-            prompts: texts or ids.
-            per_prompt_options: further options of each prompt, as in [{"seed": 5}, {}].
-            options: options of all prompts, those of `generate`.
+        `per_prompt_options` are further options of each prompt, as in [{"seed": 5}, {}].
 
         Raises:
             BatchError: every token of a text is ruled out. The error has all completions.
@@ -232,12 +226,9 @@ class LanguageModel:
     ) -> TextScore:
         """Compute the log probability of each token of a text, given the tokens before it.
 
-        Args:
-            text: a text, read as in `generate`, or ids.
-            context, stride: length and distance of the windows of a text longer than the context;
-                see `gpt2np.generation.scoring.score_text`.
-            from_end_of_text: start after an end-of-text id, so that the first token has a log
-                probability, too; otherwise it has NaN.
+        `context` and `stride` are the length and distance of the windows of a text longer than the
+        context; see `gpt2np.generation.scoring.score_text`. The first token has a log probability
+        only with `from_end_of_text`, which puts an end-of-text id before it; otherwise NaN.
 
         Raises:
             InvalidArgumentError: an id, context or stride is out of its range, or there is no
@@ -358,9 +349,10 @@ class LanguageModel:
         """Return a prompt's text and ids."""
         if isinstance(prompt, str):
             text, ids = prompt, self.tokenizer.encode(prompt, disallowed_special=())
-        elif isinstance(prompt, bytes) or not _are_ids(prompt):
-            raise InvalidArgumentError("a prompt must be a text or a list of ids")
         else:
+            is_list = isinstance(prompt, (Sequence, np.ndarray)) and not isinstance(prompt, bytes)
+            if not is_list or not all(isinstance(token_id, Integral) for token_id in prompt):
+                raise InvalidArgumentError("a prompt must be a text or a list of ids")
             ids = [int(token_id) for token_id in prompt]
             detokenizer = StreamingDetokenizer(self.tokenizer, GenerationOptions())
             for token_id in ids:
@@ -384,8 +376,3 @@ class LanguageModel:
 
 def _completions(results: list[Completion | list[TextStream]]) -> list[Completion]:
     return [result if isinstance(result, Completion) else pick_best(result) for result in results]
-
-
-def _are_ids(prompt: Sequence[int]) -> bool:
-    is_list = isinstance(prompt, (Sequence, np.ndarray))
-    return is_list and all(isinstance(token_id, Integral) for token_id in prompt)

@@ -19,7 +19,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.evaluation.result import ProgressCallback, Result
+    from gpt2np.evaluation import ProgressCallback, Result
     from gpt2np.language_model import LanguageModel
 
     Measure = Callable[[LanguageModel, ProgressCallback], Result]
@@ -209,7 +209,7 @@ def _lambada(args: argparse.Namespace) -> "Measure":
 
 def _wikitext(args: argparse.Namespace) -> "Measure":
     from gpt2np.evaluation.documents import read_records, read_text, text_field
-    from gpt2np.evaluation.wikitext import split_pages, wikitext
+    from gpt2np.evaluation.perplexity import split_pages, wikitext
 
     if args.file.suffix == ".jsonl":
         records = islice(read_records(args.file, args.errors), args.limit)

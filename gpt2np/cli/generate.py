@@ -39,7 +39,7 @@ from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
-    from gpt2np.generation.logprobs import TokenLogprob
+    from gpt2np.generation.sampling import TokenLogprob
     from gpt2np.language_model import Completion, LanguageModel, TextStream
     from gpt2np.prompts.job import Outcome
 

@@ -138,7 +138,7 @@ def _read_texts(args: argparse.Namespace) -> list[str]:
 
 
 def _check_special_tokens(texts: list[str], tokenizer: "Tokenizer") -> None:
-    from gpt2np.tokenizer.added_tokens import find_first
+    from gpt2np.tokenizer.normalizer import find_first
 
     for text in texts:
         if found := find_first(text, frozenset(tokenizer.special_tokens)):

@@ -9,7 +9,7 @@ match are dropped, so that every state but DEAD can.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from threading import Lock
 
 import numpy as np
@@ -29,8 +29,9 @@ MAX_CHARACTER_STATES = 50_000
 MAX_BYTE_STATES = 20_000
 
 _MATCH = 0
-_MATCHED: Reading = (END, _MATCH)
 _UNKNOWN = -1
+MATCHED: Reading = (END, _MATCH)
+"""The reading of a state in which the text may end."""
 
 
 class TooManyStatesError(InvalidArgumentError):
@@ -38,30 +39,27 @@ class TooManyStatesError(InvalidArgumentError):
 
 
 class CharacterAutomaton:
-    """A nondeterministic automaton over characters.
-
-    Attributes:
-        nodes: the byte nodes of all sets of characters.
-        epsilon: state → states that are reached from it without a character.
-        reads: state → the set of characters that leads on and the next state; None for no set.
-        start: the first state.
-    """
+    """A nondeterministic automaton over characters."""
 
     def __init__(self, tree: Tree) -> None:
-        self.nodes = ByteNodes()
-        self.epsilon: list[tuple[int, ...]] = [()]
-        self.reads: list[Reading | None] = [None]
+        self.nodes = ByteNodes()  # of all sets of characters
+        self.epsilon: list[tuple[int, ...]] = [()]  # states that are reached without a character
+        self.reads: list[Reading | None] = [None]  # what leads on, and the next state
         self._roots: dict[Ranges, int | None] = {}
         self._readings: dict[int, frozenset[Reading]] = {}
         self.start = self._add_tree(tree, _MATCH)
-        self._live = self._live_states()
+        sources: list[list[int]] = [[] for _ in self.epsilon]
+        for state, (epsilon, read) in enumerate(zip(self.epsilon, self.reads, strict=True)):
+            for target in (*epsilon, read[1]) if read else epsilon:
+                sources[target].append(state)
+        self._live = _closure(_MATCH, sources)  # the states from which _MATCH can be reached
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return what may be read in a state, with _MATCHED if the text may end."""
+        """Return what may be read in a state, with MATCHED if the text may end."""
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
             reads = {self.reads[s] for s in closure & self._live}
-            matched = {_MATCHED} if _MATCH in closure else set()
+            matched = {MATCHED} if _MATCH in closure else set()
             self._readings[state] = frozenset({read for read in reads if read} | matched)
         return self._readings[state]
 
@@ -104,14 +102,6 @@ class CharacterAutomaton:
         self.epsilon.append(tuple(epsilon))
         self.reads.append(read)
         return len(self.epsilon) - 1
-
-    def _live_states(self) -> set[int]:
-        """Return the states from which _MATCH can be reached."""
-        sources: list[list[int]] = [[] for _ in self.epsilon]
-        for state, (epsilon, read) in enumerate(zip(self.epsilon, self.reads, strict=True)):
-            for target in (*epsilon, read[1]) if read else epsilon:
-                sources[target].append(state)
-        return _closure(_MATCH, sources)
 
 
 def _closure(start: int, targets: Sequence[Iterable[int]]) -> set[int]:
@@ -158,14 +148,6 @@ class ByteAutomaton:
         with self._lock:
             return self._state(readings)
 
-    def matches(self, state: int) -> bool:
-        """Whether the bytes so far are a matching text."""
-        return _MATCHED in self._readings[state]
-
-    def is_complete(self, state: int) -> bool:
-        """Whether the bytes so far are a matching text, and no byte can follow."""
-        return self._readings[state] == {_MATCHED}
-
     def after(self, state: int, data: bytes) -> int:
         """Return the state after some bytes."""
         for byte in data:
@@ -193,11 +175,10 @@ class ByteAutomaton:
         edges = [(a, b, to, then) for node, then in readings for a, b, to in nodes.edges[node]]
         borders = sorted({0, 256, *(edge[0] for edge in edges), *(edge[1] + 1 for edge in edges)})
         for low, high in pairwise(borders):
-            reached = (self._read(to, then) for a, b, to, then in edges if a <= low <= b)
-            self._targets[state, low:high] = self._state(frozenset(chain.from_iterable(reached)))
-
-    def _read(self, node: int, then: int) -> Iterable[Reading]:
-        return self._characters.readings(then) if node == END else ((node, then),)
+            reached: set[Reading] = set()
+            for _, _, to, then in (edge for edge in edges if edge[0] <= low <= edge[1]):
+                reached |= self._characters.readings(then) if to == END else {(to, then)}
+            self._targets[state, low:high] = self._state(frozenset(reached))
 
     def _state(self, readings: frozenset[Reading]) -> int:
         if readings in self._states:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.constraints.automaton import DEAD, ByteAutomaton, Reading, TooManyStatesError
+from gpt2np.constraints.automaton import DEAD, MATCHED, ByteAutomaton, Reading, TooManyStatesError
 from gpt2np.constraints.syntax import literals, parse
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.kernels.array import BoolArray, IntArray
@@ -20,23 +20,6 @@ _T = TypeVar("_T")
 _CACHED_MASKS = 64  # per constraint; V bytes each
 _UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # all bytes that occur in UTF-8
 _ROOT = 0
-
-
-class Constraint(Protocol):
-    """Which ids may come next. Immutable, so that sequences and drafts can share it."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the text matches and can't be extended."""
-
-    def allowed(self) -> BoolArray:
-        """Return a read-only mask (V,) of the ids that may come next.
-
-        End-of-text ids are allowed where the text may end.
-        """
-
-    def advance(self, token_id: int) -> Constraint:
-        """Return the constraint after one more id; end-of-text ids change nothing."""
 
 
 def text_constraint(
@@ -52,13 +35,8 @@ def text_constraint(
 
     Automata and masks are cached for later calls with the same object `tokens`.
 
-    Args:
-        tokens: id → bytes.
-        vocab_size: the model's number of token ids, V.
-        eos_token_ids: ids that end a text.
-        special_ids: ids that are not text, and never allowed.
-        choices: the allowed texts.
-        regex: a regular expression for the whole text.
+    `tokens` gives the bytes of each id, and `vocab_size` the model's number of ids, V. The
+    `special_ids` are not text, and never allowed.
 
     Raises:
         InvalidArgumentError: the pattern is not supported, no text matches it, or the vocabulary
@@ -69,8 +47,8 @@ def text_constraint(
 
 
 @dataclass(frozen=True, eq=False)
-class TextConstraint:
-    """The constraint after some ids.
+class Constraint:
+    """Which ids may come next. Immutable, so that sequences and drafts can share it.
 
     The state is a set of readings rather than a number, so that it outlives the automaton.
     """
@@ -81,22 +59,24 @@ class TextConstraint:
     @property
     def complete(self) -> bool:
         """Whether the text matches and can't be extended."""
-        return self.masks.is_complete(self.state)
+        return self.state == {MATCHED}
 
     def allowed(self) -> BoolArray:
         """Return a read-only mask (V,) of the ids that may come next.
+
+        End-of-text ids are allowed where the text may end.
 
         Raises:
             InvalidArgumentError: the mask needs more states than an automaton may have.
         """
         return self.masks.mask(self.state)
 
-    def advance(self, token_id: int) -> TextConstraint:
+    def advance(self, token_id: int) -> Constraint:
         """Return the constraint after one more id; end-of-text ids change nothing."""
         if token_id in self.masks.eos_token_ids:
             return self
         data = self.masks.tokens.get(token_id, b"")
-        return TextConstraint(self.masks, self.masks.after(self.state, data))
+        return Constraint(self.masks, self.masks.after(self.state, data))
 
 
 class _TokenMasks:
@@ -119,9 +99,6 @@ class _TokenMasks:
         self._automaton = automaton
         self._trie = trie
 
-    def is_complete(self, readings: frozenset[Reading]) -> bool:
-        return self._query(readings, lambda automaton, state: automaton.is_complete(state))
-
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
         """Return the state after the bytes of a token; DEAD for no bytes."""
         if not data:
@@ -131,13 +108,8 @@ class _TokenMasks:
         )
 
     def _mask(self, readings: frozenset[Reading]) -> BoolArray:
-        mask, matches = self._query(
-            readings,
-            lambda automaton, state: (
-                self._trie.allowed(automaton, state),
-                automaton.matches(state),
-            ),
-        )
+        mask = self._query(readings, self._trie.allowed)
+        matches = MATCHED in readings
         mask[[end for end in self.eos_token_ids if end < len(mask)]] = matches
         mask.setflags(write=False)
         return mask
@@ -184,7 +156,7 @@ def _start(choices: tuple[str, ...], pattern: str | None, vocabulary: _Vocabular
         raise InvalidArgumentError(f"no text matches the pattern {short_repr(pattern)}")
     trie, eos_token_ids = _trie(vocabulary), vocabulary.eos_token_ids
     masks = _TokenMasks(automaton, trie, vocabulary.text_tokens, eos_token_ids)
-    return TextConstraint(masks, automaton.readings(automaton.start))
+    return Constraint(masks, automaton.readings(automaton.start))
 
 
 @lru_cache(maxsize=4)

@@ -1,14 +1,61 @@
 """Evaluate a model on perplexity, LAMBADA, WikiText and multiple choice, by published definitions.
 
-perplexity       texts, as in Hugging Face's guide "Perplexity of fixed-length models"
+perplexity       of texts, as in Hugging Face's guide "Perplexity of fixed-length models"; of
+                 WikiText per word and byte of the original, as in lm-evaluation-harness
 lambada          the last word: lm-evaluation-harness's lambada_openai, and the GPT-2 paper's
-wikitext         lm-evaluation-harness's wikitext: perplexity per word and byte of the original
 multiple_choice  lm-evaluation-harness's acc and acc_norm
 loglikelihood    the requests that lm-evaluation-harness sends to a model
 documents        the files that evaluations read
-result           base class of the results: JSON and tables
 harness          a gpt2np model for lm-evaluation-harness itself (a separate installation)
 
-Each of the first four is a function of a `LanguageModel` and texts, and returns a dataclass.
+Each of the first three has functions of a `LanguageModel` and texts, which return a `Result`.
 `gpt2np.generation.scoring` computes the log probabilities.
 """
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+ProgressCallback = Callable[[int, int, Mapping[str, float]], object]
+"""Called as `on_progress(done, total, metrics)`; `metrics` are the values so far, by name."""
+
+
+def ignore_progress(done: int, total: int, metrics: Mapping[str, float]) -> None:
+    """Do nothing: the default `ProgressCallback`."""
+
+
+def exp(nats: float) -> float:
+    """Return e to the power of `nats`; infinity on overflow, as for one very long word."""
+    return math.exp(nats) if nats < 709 else math.inf
+
+
+class Result(ABC):
+    """Result of an evaluation."""
+
+    JSON_FIELDS: ClassVar[tuple[str, ...]]  # names of the attributes that `to_json` returns
+
+    @abstractmethod
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the (name, value) rows of the table."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return name → value; None for a value that is undefined or infinite."""
+        values = {name: getattr(self, name) for name in self.JSON_FIELDS}
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+        }
+
+    def to_text(self) -> str:
+        """Format a table of two columns."""
+        rows = self.rows()
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def format_share(part: int, whole: int) -> str:
+    """Format a share with its counts: "0.2500 (1 of 4)"."""
+    return f"{part / whole:.4f} ({part:,} of {whole:,})"

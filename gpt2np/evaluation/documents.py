@@ -18,10 +18,7 @@ Errors = Literal["strict", "replace"]
 def read_text(file: Path, errors: Errors = "strict") -> str:
     """Read a file's text unchanged, except for a byte-order mark, which is dropped.
 
-    Args:
-        file: path of the file.
-        errors: what to do with bytes that are not UTF-8: "strict" raises an exception, "replace"
-            reads them as U+FFFD.
+    Bytes that are not UTF-8 raise an error ("strict"), or are read as U+FFFD ("replace").
 
     Raises:
         InvalidArgumentError: the file cannot be read, or is not UTF-8 and `errors` is "strict".

@@ -44,21 +44,12 @@ Answer = TypeVar("Answer")
 _BATCH_SIZE = 8  # texts generated at the same time
 _MAX_NEW_TOKENS = 256  # the harness's default
 _TOP_K = 50  # transformers' default
-_MAX_NEW_TOKENS_ALIASES = (
-    "max_gen_toks",
-    "max_new_tokens",
-    "max_tokens",
-    "max_completion_tokens",
-)
+_MAX_NEW_TOKENS_ALIASES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 
 
 @register_model("gpt2np")
 class HarnessModel(LM):
-    """A model behind the harness's interface, with the answers of the harness's `hf` model.
-
-    Attributes:
-        lm: the model that answers.
-    """
+    """A model behind the harness's interface, with the answers of the harness's `hf` model."""
 
     def __init__(
         self,

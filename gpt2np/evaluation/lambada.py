@@ -20,14 +20,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.evaluation import ProgressCallback, Result, exp, format_share, ignore_progress
 from gpt2np.evaluation.loglikelihood import continuation_window, encode, require_bos_token_id
-from gpt2np.evaluation.result import (
-    ProgressCallback,
-    Result,
-    exp,
-    format_share,
-    ignore_progress,
-)
 from gpt2np.generation.scoring import Window, score_windows
 from gpt2np.language_model import LanguageModel
 
@@ -61,13 +55,9 @@ STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 class Lambada(Result):
     """Accuracy and perplexity of last words.
 
-    Attributes:
-        definition: "harness" or "gpt2-paper"; see the module's docstring.
-        passages: number of passages.
-        correct: number of correct predictions.
-        correct_filtered: number of correct predictions with the stop-word filter; None for
-            "harness".
-        log_probability: sum of the targets' log probabilities, in nats.
+    `definition` is described in the module's docstring. `correct_filtered` counts the correct
+    predictions with the stop-word filter; it is None for "harness". `log_probability` is the sum of
+    the targets' log probabilities, in nats.
     """
 
     definition: Definition
@@ -100,7 +90,6 @@ class Lambada(Result):
         return exp(-self.log_probability / self.passages)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the table."""
         rows = [("accuracy", format_share(self.correct, self.passages))]
         if self.correct_filtered is not None:
             share = format_share(self.correct_filtered, self.passages)
@@ -119,12 +108,7 @@ def lambada(
 ) -> Lambada:
     """Compute accuracy and perplexity of the last words of passages.
 
-    Args:
-        lm: the model.
-        passages: texts that end with the word to predict.
-        definition: "harness" or "gpt2-paper"; see the module's docstring.
-        stop_words: lower-case words for the filter of "gpt2-paper".
-        on_progress: called with the number of scored passages, and accuracy and perplexity so far.
+    `stop_words` are lower-case words for the filter of "gpt2-paper". Progress counts passages.
 
     Raises:
         InvalidArgumentError: there are no passages, or a passage is empty.

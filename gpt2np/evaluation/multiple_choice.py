@@ -15,36 +15,27 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.evaluation import ProgressCallback, Result, format_share, ignore_progress
 from gpt2np.evaluation.documents import has_lone_surrogate
 from gpt2np.evaluation.loglikelihood import continuation_loglikelihoods
-from gpt2np.evaluation.result import ProgressCallback, Result, format_share, ignore_progress
 from gpt2np.language_model import LanguageModel
 
 
 @dataclass(frozen=True)
 class Question:
-    """A multiple-choice question.
+    """A multiple-choice question."""
 
-    Attributes:
-        context: the text before an answer; a space joins the two.
-        choices: the answers.
-        answer: index of the correct answer, from 0.
-    """
-
-    context: str
+    context: str  # a space joins context and answer
     choices: tuple[str, ...]
-    answer: int
+    answer: int  # index of the correct choice, from 0
 
 
 @dataclass(frozen=True)
 class MultipleChoice(Result):
     """Accuracies of multiple choice, with the harness's names.
 
-    Attributes:
-        questions: number of questions.
-        correct: number of correct answers by the sum of log probabilities.
-        correct_by_characters: number of correct answers by the sum per character.
-        correct_by_bytes: number of correct answers by the sum per byte.
+    The fields count the questions, and the correct answers by the sum of log probabilities, by the
+    sum per character and by the sum per byte.
     """
 
     questions: int
@@ -54,11 +45,7 @@ class MultipleChoice(Result):
 
     definition: ClassVar[str] = "harness"
     JSON_FIELDS: ClassVar[tuple[str, ...]] = (
-        "definition",
-        "questions",
-        "acc",
-        "acc_norm",
-        "acc_bytes",
+        *("definition", "questions", "acc", "acc_norm", "acc_bytes"),
     )
 
     @property
@@ -77,7 +64,6 @@ class MultipleChoice(Result):
         return self.correct_by_bytes / self.questions
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the table."""
         return [
             ("acc", format_share(self.correct, self.questions)),
             ("acc_norm", format_share(self.correct_by_characters, self.questions)),
@@ -91,11 +77,6 @@ def multiple_choice(
     on_progress: ProgressCallback = ignore_progress,
 ) -> MultipleChoice:
     """Compute the accuracies of a model on multiple-choice questions.
-
-    Args:
-        lm: the model.
-        questions: at least one question.
-        on_progress: called with the number of answered questions, and acc and acc_norm so far.
 
     Raises:
         InvalidArgumentError: there are no questions, or a choice has no tokens.
@@ -111,24 +92,17 @@ def multiple_choice(
         characters = [len(choice) for choice in question.choices]
         sizes = [len(choice.encode()) for choice in question.choices]
         for i, lengths in enumerate([[1] * len(sums), characters, sizes]):
-            correct[i] += _best_choice(sums, lengths) == question.answer
+            values = [s / n if n else float("-inf") for s, n in zip(sums, lengths, strict=True)]
+            correct[i] += values.index(max(values)) == question.answer
         metrics = {"acc": correct[0] / done, "acc_norm": correct[1] / done}
         on_progress(done, len(questions), metrics)
     return MultipleChoice(len(questions), *correct)
 
 
-def _best_choice(sums: Sequence[float], lengths: Sequence[int]) -> int:
-    """Return the index of the first choice with the highest sum per length, never an empty one."""
-    scores = [s / n if n else float("-inf") for s, n in zip(sums, lengths, strict=True)]
-    return scores.index(max(scores))
-
-
 def read_question(record: dict[str, Any], location: str) -> Question:
     """Convert a record in any of the module's layouts to a question.
 
-    Args:
-        record: a JSON object.
-        location: file and line of the record, for error messages.
+    `location` is the file and line for error messages.
 
     Raises:
         InvalidArgumentError: the layout is unknown, or a field is missing or invalid.

@@ -1,13 +1,20 @@
-"""Perplexity of texts, as in Hugging Face's guide "Perplexity of fixed-length models".
+"""Perplexity of documents and of WikiText pages.
 
-A model reads a document in windows of `context` tokens, each `stride` tokens after the previous
-window. A token is scored in the first window that contains it, unless it is the first token of that
-window, where nothing precedes it. Documents are independent of each other.
+`perplexity` follows Hugging Face's guide "Perplexity of fixed-length models". A model reads a
+document in windows of `context` tokens, each `stride` tokens after the previous window. A token is
+scored in the first window that contains it, unless it is the first token of that window, where
+nothing precedes it. Documents are independent of each other.
+
+`wikitext` follows lm-evaluation-harness. A WikiText file is tokenized: punctuation is surrounded by
+spaces, and a hyphen within a word is " @-@ ". The model reads the detokenized text, but words and
+bytes are counted in the file's text. So models with different tokenizers can be compared.
 """
 
 from __future__ import annotations
 
 import math
+import re
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,14 +22,8 @@ from typing import ClassVar
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation.loglikelihood import require_bos_token_id
-from gpt2np.evaluation.result import (
-    PER_UNIT,
-    PerUnitResult,
-    ProgressCallback,
-    exp,
-    ignore_progress,
-)
+from gpt2np.evaluation import ProgressCallback, Result, exp, ignore_progress
+from gpt2np.evaluation.loglikelihood import require_bos_token_id, rolling_loglikelihoods
 from gpt2np.generation.scoring import (
     Span,
     check_window,
@@ -34,6 +35,44 @@ from gpt2np.generation.scoring import (
 from gpt2np.kernels.array import IntArray
 from gpt2np.language_model import LanguageModel
 
+PER_UNIT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
+_BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ('"', '"'), ("'", "'"))
+
+
+class PerUnitResult(Result):
+    """A result whose perplexity is also given per word and per byte of the text."""
+
+    words: int
+    bytes: int
+
+    @property
+    @abstractmethod
+    def total_nats(self) -> float:
+        """Negative log probability of the whole text, including tokens that are not scored."""
+
+    @property
+    def word_perplexity(self) -> float:
+        """exp of the nats per word."""
+        return exp(self.nats_per(self.words))
+
+    @property
+    def byte_perplexity(self) -> float:
+        """exp of the nats per byte."""
+        return exp(self.nats_per(self.bytes))
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Negative log probability of a byte, to base 2."""
+        return self.nats_per(self.bytes) / math.log(2)
+
+    def nats_per(self, count: int) -> float:
+        """Return the negative log probability per unit, of which the text has `count`."""
+        return self.total_nats / count if count else math.inf
+
+    def per_unit_rows(self) -> list[tuple[str, str]]:
+        """Return the table's rows for words and bytes."""
+        return [(name.replace("_", " "), f"{getattr(self, name):.4f}") for name in PER_UNIT]
+
 
 @dataclass(frozen=True)
 class Perplexity(PerUnitResult):
@@ -43,13 +82,11 @@ class Perplexity(PerUnitResult):
     count with the mean of the scored tokens.
 
     Attributes:
-        documents: number of documents.
         tokens: number of tokens, without end-of-text tokens put before documents.
         words: number of runs of non-white-space characters.
         characters: number of Unicode characters.
         bytes: number of bytes in UTF-8.
-        context: window size in tokens.
-        stride: distance of the windows in tokens.
+        context, stride: size and distance of the windows in tokens.
         counted: number of scored tokens.
         log_probability: sum of their log probabilities, in nats.
         guide_mean: mean negative log probability with the guide's weights; see `in_guide`.
@@ -74,14 +111,9 @@ class Perplexity(PerUnitResult):
     )
 
     @property
-    def mean(self) -> float:
-        """Mean negative log probability of a token, in nats."""
-        return -self.log_probability / self.counted
-
-    @property
     def perplexity(self) -> float:
         """Perplexity per token: exp of the mean over all scored tokens."""
-        return exp(self.mean)
+        return exp(-self.log_probability / self.counted)
 
     @property
     def in_guide(self) -> float:
@@ -100,11 +132,9 @@ class Perplexity(PerUnitResult):
 
     @property
     def total_nats(self) -> float:
-        """Negative log probability of the whole text, including tokens that are not scored."""
-        return self.mean * self.tokens
+        return -self.log_probability / self.counted * self.tokens
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the table."""
         return [
             ("perplexity", f"{self.perplexity:.4f} per token"),
             ("by the guide's program", f"{self.in_guide:.4f}"),
@@ -127,15 +157,9 @@ def perplexity(
 ) -> Perplexity:
     """Compute the perplexity of documents; special tokens in them are read as plain text.
 
-    Args:
-        lm: the model.
-        documents: texts.
-        context: window size in tokens; default: the model's context.
-        stride: distance of the windows; default: half of `context`. `context` itself gives windows
-            without overlap.
-        from_end_of_text: put an end-of-text token before each document, so that its first token is
-            scored.
-        on_progress: called with the number of scored tokens and the perplexity so far.
+    `context` and `stride` are the size and distance of the windows in tokens; by default the
+    model's context and half of it. `from_end_of_text` puts an end-of-text token before each
+    document, so that its first token is scored. Progress counts scored tokens.
 
     Raises:
         InvalidArgumentError: an invalid context or stride, or no token can be scored.
@@ -147,15 +171,9 @@ def perplexity(
         for text in documents
     ]
     n_tokens = sum(len(ids) - len(prefix) for ids in encoded)
-    counted = sum(strided_count(len(ids), context, stride) for ids in encoded)
     if not n_tokens:
         raise InvalidArgumentError("there is no text; give a file that is not empty")
-    if not counted:
-        raise InvalidArgumentError(
-            "no token has a token before it; give a longer text, or put an end-of-text token "
-            "before it (--from-end-of-text)"
-        )
-    log_probability, guide_mean = _score(lm, encoded, context, stride, on_progress)
+    counted, log_probability, guide_mean = _score(lm, encoded, context, stride, on_progress)
     return Perplexity(
         documents=len(documents),
         tokens=n_tokens,
@@ -176,23 +194,111 @@ def _score(
     context: int,
     stride: int,
     on_progress: ProgressCallback,
-) -> tuple[float, float]:
-    """Return the log probability of all scored tokens, and `Perplexity.guide_mean`."""
-    windows = (
-        window for ids, span in _spans(texts, context, stride) for window in windows_of(ids, [span])
-    )
+) -> tuple[int, float, float]:
+    """Return `counted`, `log_probability` and `guide_mean` of `Perplexity`."""
     total = sum(strided_count(len(ids), context, stride) for ids in texts)
+    if not total:
+        raise InvalidArgumentError(
+            "no token has a token before it; give a longer text, or put an end-of-text token "
+            "before it (--from-end-of-text)"
+        )
+
+    def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazily: a small stride gives many
+        return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))
+
+    windows = (window for ids, span in all_spans() for window in windows_of(ids, [span]))
     done, log_probability, guide_mean, weights = 0, 0.0, 0.0, 0
     scores = score_windows(lm.model, windows)
-    for (_, span), scored in zip(_spans(texts, context, stride), scores, strict=True):
+    for (_, span), scored in zip(all_spans(), scores, strict=True):
         count, nats = span.stop - span.first, float(scored.log_probabilities.sum())
         done, log_probability = done + count, log_probability + nats
         weight = count if span.start == 0 or stride == context else count - 1
         guide_mean, weights = guide_mean - nats / count * weight, weights + weight
         on_progress(done, total, {"perplexity": exp(-log_probability / done)})
-    return log_probability, guide_mean / weights if weights else math.nan
+    return total, log_probability, guide_mean / weights if weights else math.nan
 
 
-def _spans(texts: Sequence[IntArray], context: int, stride: int) -> Iterator[tuple[IntArray, Span]]:
-    """Yield the windows of all texts lazily; a small stride gives many."""
-    return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))
+@dataclass(frozen=True)
+class WikiText(PerUnitResult):
+    """Perplexity of WikiText pages.
+
+    `words` counts parts between white space, including an empty part at each end, as the harness
+    does; `bytes` counts those of the original pages. `log_probability` is that of the detokenized
+    pages, each after an end-of-text token, in nats.
+    """
+
+    pages: int
+    words: int
+    bytes: int
+    log_probability: float
+
+    definition: ClassVar[str] = "harness"
+    JSON_FIELDS: ClassVar[tuple[str, ...]] = (
+        *("definition", "pages", "words", "bytes", "log_probability"),
+        *PER_UNIT,
+    )
+
+    @property
+    def total_nats(self) -> float:
+        return -self.log_probability
+
+    def rows(self) -> list[tuple[str, str]]:
+        return [*self.per_unit_rows(), ("pages", f"{self.pages:,} ({self.words:,} words)")]
+
+
+def wikitext(
+    lm: LanguageModel, pages: Sequence[str], on_progress: ProgressCallback = ignore_progress
+) -> WikiText:
+    """Compute the perplexity of tokenized pages, as split by `split_pages`.
+
+    Raises:
+        InvalidArgumentError: there are no pages, or the model has no end-of-text token.
+    """
+    if not any(page.strip() for page in pages):
+        raise InvalidArgumentError("there is no text; give a WikiText file that is not empty")
+    result = WikiText(0, 0, 0, 0.0)
+    scores = rolling_loglikelihoods(lm, [detokenize(page) for page in pages])
+    for page, score in zip(pages, scores, strict=True):
+        result = WikiText(
+            result.pages + 1,
+            result.words + len(re.split(r"\s+", page)),
+            result.bytes + len(page.encode()),
+            result.log_probability + score,
+        )
+        on_progress(result.pages, len(pages), {"word perplexity": result.word_perplexity})
+    return result
+
+
+def split_pages(text: str) -> list[str]:
+    """Split the text of a WikiText file before every title, a line such as " = Robert Boulter = ".
+
+    Follows the data set that the harness loads (EleutherAI/wikitext_document_level), in which blank
+    text before the first title is no page.
+    """
+    pages: list[list[str]] = [[]]
+    for line in text.split("\n"):
+        # A title has a single = at each end; titles of sections have several.
+        bare = line.replace("= = =", "===").replace("= =", "==").strip()
+        if bare.startswith("= ") and bare.endswith(" ="):
+            pages.append([])
+        pages[-1].append(line)
+    joined = ["\n".join(lines) for lines in pages]
+    return [page for page in joined[:-1] if page.strip()] + joined[-1:]
+
+
+def detokenize(page: str) -> str:
+    """Detokenize a page exactly like the harness's wikitext_detokenizer, with its oddities."""
+    page = page.replace("s '", "s'")
+    page = re.sub("/' [0-9]/", "/'[0-9]/", page)
+    for mark in "-,.":
+        page = page.replace(f" @{mark}@ ", mark)
+    for mark in ":;.!?,":
+        page = page.replace(f" {mark} ", f"{mark} ")
+    for left, right in _BRACKETS:
+        inner = rf"\{left}\s*([^\{right}]*?)\s*\{right}"
+        page = re.sub(inner, rf"{left}\1{right}", page)
+    for level in (4, 3, 2):
+        page = page.replace(" ".join("=" * level), "=" * level)
+    for old, new in ((" ° ", "°"), (" \n", "\n"), ("\n ", "\n"), (" N ", " 1 "), (" 's", "'s")):
+        page = page.replace(old, new)
+    return page

@@ -19,8 +19,8 @@ from gpt2np.explain.markup import (
 from gpt2np.explain.run import Run
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.tokenizer.display import escape_spelling
-from gpt2np.tokenizer.merge_trace import MergeStep, MergeTrace, merge_steps
 from gpt2np.tokenizer.pre_tokenizer import make_pre_tokenizer
+from gpt2np.tokenizer.trace import MergeStep, MergeTrace, merge_steps
 from gpt2np.tokenizer.vocabulary import Vocabulary, bytes_to_chars
 
 

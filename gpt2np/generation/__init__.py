@@ -1,11 +1,11 @@
 """Generation: logits → token ids → text.
 
-options, validation, config_file    what a caller or a model's generation_config.json asks for
-logits_processors, sampling         logits → the next id
-sequence, scheduler                 sequences that run in batches, one forward pass per step
-streaming, stopping                 ids → text as it grows, up to a stop
-beam_search, speculation            other ways to search, and to save forward passes
-logprobs, scoring                   log probabilities of generated and of given texts
+options, config_file           what a caller or a model's generation_config.json asks for
+logits_processors, sampling    logits → the next id and its log probability
+sequence, scheduler            sequences that run in batches, one forward pass per step
+streaming, stopping            ids → text as it grows, up to a stop
+beam_search, speculation       other ways to search, and to save forward passes
+scoring                        log probabilities of given texts
 """
 
 from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config

@@ -15,8 +15,8 @@ import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import compute_logits, process_logits
-from gpt2np.generation.logprobs import TokenLogprob, log_softmax, text_logprobs
 from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
 from gpt2np.generation.sequence import FinishReason, start_sequence
 from gpt2np.generation.streaming import Completion, StreamingDetokenizer
 from gpt2np.kernels.array import Array
@@ -29,16 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A continuation that has ended.
+    """A continuation that has ended."""
 
-    Attributes:
-        ids: the generated ids, including the id that ended it.
-        score: the sum of its log probabilities, divided by its length to the length penalty.
-        finish_reason: "eos", "stop" (a stop id, or a complete constraint) or "length".
-    """
-
-    ids: list[int]
-    score: float
+    ids: list[int]  # with the id that ended it
+    score: float  # the sum of its log probabilities, divided by its length to the length penalty
     finish_reason: FinishReason
 
 
@@ -147,7 +141,12 @@ def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[
     running = running[: options.num_beams]
     if running:
         search.update_hopeless(running[0][1].total_logprob, len(running[0][1].ids))
-    return _separate_caches(running)
+    used: set[int] = set()
+    for index, beam in running:  # one of the beams that extend the same beam keeps its KV cache
+        if index in used:
+            beam.cache = beam.cache.copy()
+        used.add(index)
+    return [beam for _, beam in running]
 
 
 def _candidates(
@@ -186,16 +185,6 @@ def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
         beam.constraint,
     )
     return logprobs + beam.total_logprob
-
-
-def _separate_caches(beams: Sequence[tuple[int, _Beam]]) -> list[_Beam]:
-    """Copy the KV cache for all but the first of the beams that extend the same beam, by index."""
-    used: set[int] = set()
-    for index, beam in beams:
-        if index in used:
-            beam.cache = beam.cache.copy()
-        used.add(index)
-    return [beam for _, beam in beams]
 
 
 def beam_completion(

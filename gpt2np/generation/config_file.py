@@ -38,17 +38,11 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The content of a `generation_config.json`.
-
-    Attributes:
-        options: the options in the file, and gpt2np's defaults for the others.
-        eos_token_ids: the end-of-text ids, if the file names any.
-        ignored: keys that gpt2np does not support.
-    """
+    """The content of a `generation_config.json`; options that it lacks have gpt2np's defaults."""
 
     options: GenerationOptions = field(default_factory=GenerationOptions)
     eos_token_ids: frozenset[int] = frozenset()
-    ignored: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()  # keys that gpt2np does not support
 
 
 def read_generation_config(folder: Path) -> GenerationConfig:
@@ -67,7 +61,10 @@ def read_generation_config(folder: Path) -> GenerationConfig:
         if content.get(name) is not None and content[name] not in harmless
     ]
     eos_token_ids = frozenset(parse_eos_token_ids(content.get("eos_token_id"), str(path)))
-    options = _read_options(content)
+    names = {option.name for option in fields(GenerationOptions)} - _PER_CALL
+    options = {name: content[name] for name in names if content.get(name) is not None}
+    if content.get("do_sample") is False:
+        options["temperature"] = 0.0
     if banned := _bad_words_ids(content, str(path), eos_token_ids):
         options["bad_words_ids"] = banned
     if options.get("num_beams", 1) != 1:
@@ -81,14 +78,6 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     except InvalidArgumentError as error:
         raise CheckpointError(f"{path}: {error}") from error
     return GenerationConfig(defaults, eos_token_ids, tuple(ignored))
-
-
-def _read_options(content: Mapping[str, Any]) -> dict[str, Any]:
-    names = {option.name for option in fields(GenerationOptions)} - _PER_CALL
-    options = {name: content[name] for name in names if content.get(name) is not None}
-    if content.get("do_sample") is False:
-        options["temperature"] = 0.0
-    return options
 
 
 def _bad_words_ids(

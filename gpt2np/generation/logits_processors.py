@@ -139,7 +139,11 @@ def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
 
 def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]]) -> Array:
     """Rule out the last id of every word if `ids` ends with the word's other ids."""
-    return ban(logits, [word[-1] for word in words if _ends_with(ids, word[:-1])])
+    banned = []
+    for *start, last in words:
+        if list(ids[len(ids) - len(start) :]) == start:
+            banned.append(last)
+    return ban(logits, banned)
 
 
 def ban(logits: Array, ids: Collection[int]) -> Array:
@@ -147,10 +151,6 @@ def ban(logits: Array, ids: Collection[int]) -> Array:
     banned = logits.copy()
     banned[[token_id for token_id in ids if token_id < len(logits)]] = -math.inf
     return banned
-
-
-def _ends_with(ids: Sequence[int], suffix: Sequence[int]) -> bool:
-    return len(suffix) <= len(ids) and list(ids[len(ids) - len(suffix) :]) == list(suffix)
 
 
 def apply_temperature(logits: Array, temperature: float) -> Array:

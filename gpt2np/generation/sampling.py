@@ -1,9 +1,14 @@
-"""Sampling: logits of one sequence → the next token id."""
+"""Sampling: logits of one sequence → the next token id, and log probabilities of tokens.
+
+Log probabilities are the model's own, before penalties and filters.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -11,6 +16,7 @@ import numpy as np
 
 from gpt2np.generation.logits_processors import (
     apply_temperature,
+    compute_logits,
     min_p_filter,
     top_k_filter,
     top_p_filter,
@@ -18,7 +24,10 @@ from gpt2np.generation.logits_processors import (
 )
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.kernels.array import Array
+from gpt2np.model import GPT2, KVCache
 from gpt2np.model.ops import softmax
+
+_CHUNK = 64  # tokens whose logits are in memory at a time
 
 
 def new_seed() -> int:
@@ -27,10 +36,9 @@ def new_seed() -> int:
 
 
 class SupportsRandom(Protocol):
-    """Source of uniform random numbers: numpy's Generator, or a RandomGenerator."""
+    """Source of uniform random numbers, 0 ≤ x < 1: numpy's Generator, or a RandomGenerator."""
 
-    def random(self) -> float:
-        """Return the next number, from 0 to below 1."""
+    def random(self) -> float: ...
 
 
 class RandomGenerator:
@@ -62,14 +70,14 @@ class RandomGenerator:
         return _Lookahead(self, skip)
 
 
+@dataclass
 class _Lookahead:
-    def __init__(self, generator: RandomGenerator, index: int) -> None:
-        self._generator = generator
-        self._index = index
+    generator: RandomGenerator
+    index: int
 
     def random(self) -> float:
-        self._index += 1
-        return self._generator.peek(self._index - 1)
+        self.index += 1
+        return self.generator.peek(self.index - 1)
 
 
 def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
@@ -99,3 +107,55 @@ def next_id(logits: Array, options: GenerationOptions, rng: SupportsRandom) -> i
         return int(logits.argmax())
     cumulative = next_probabilities(logits, options).cumsum()
     return int(cumulative.searchsorted(rng.random() * cumulative[-1], side="right"))
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """The natural log probability of one token, given the tokens before it.
+
+    `top` holds the most likely tokens at its position with theirs, the most likely first.
+    """
+
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return log probabilities: logits (…, V) → (…, V), float64."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(-1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return shifted
+
+
+def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
+    """Return the log probability of an id in logits (V,), with the `top` most likely ids.
+
+    Among equal logits the lower id comes first.
+    """
+    logprobs = log_softmax(logits)
+    most_likely: list[tuple[int, float]] = []
+    if top:
+        top = min(top, len(logits))
+        candidates = np.flatnonzero(logits >= np.partition(logits, -top)[-top])
+        order = candidates[np.argsort(-logits[candidates], kind="stable")][:top]
+        most_likely = [(int(i), float(logprobs[i])) for i in order]
+    return TokenLogprob(int(token_id), float(logprobs[token_id]), tuple(most_likely))
+
+
+def text_logprobs(model: GPT2, ids: Sequence[int], top: int, cache: KVCache) -> list[TokenLogprob]:
+    """Return the log probability of each of ids[1:], with the `top` most likely ids.
+
+    Afterwards the empty `cache` holds the keys and values of ids[:-1].
+
+    Raises:
+        CheckpointError: the logits are infinite or NaN.
+    """
+    logprobs = []
+    for start in range(0, len(ids) - 1, _CHUNK):
+        stop = min(start + _CHUNK, len(ids) - 1)
+        logits = compute_logits(model, [ids[start:stop]], [cache])
+        targets = ids[start + 1 : stop + 1]
+        logprobs += [token_logprob(row, i, top) for row, i in zip(logits, targets, strict=True)]
+    return logprobs

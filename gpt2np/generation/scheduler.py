@@ -7,7 +7,7 @@ import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
-from gpt2np.generation.sequence import RunningSequence, SharedPrefix
+from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
 from gpt2np.runtime.kv_cache import cache_nbytes
@@ -36,15 +36,11 @@ class Scheduler:
         cache_bytes: int = 1 << 30,
         free_caches: bool = True,
     ) -> None:
-        """Set the limits of a batch.
+        """Set the limits of a batch: `max_running` sequences with KV caches of `cache_bytes`.
 
-        Args:
-            model: the model that every sequence was started with.
-            max_running: maximum number of sequences in a batch.
-            cache_bytes: maximum size of their KV caches, drafts and shared prefixes included. A
-                single sequence may exceed it. The caches of finished sequences are reused, so up to
-                three times as much may stay allocated.
-            free_caches: whether sequences lose their KV cache when they end.
+        The limit of bytes includes drafts and shared prefixes; a single sequence may exceed it. The
+        caches of finished sequences are reused, so up to three times as much may stay allocated.
+        With `free_caches`, sequences lose their KV cache when they end.
         """
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
@@ -107,13 +103,15 @@ class Scheduler:
         """Move waiting sequences to the batch as long as both limits hold."""
         prefixes = {s.shared_prefix for s in (*self.running, *self.waiting) if s.shared_prefix}
         prefixes = {prefix for prefix in prefixes if prefix.is_computed}
-        reserved = sum(map(self._nbytes, self.running)) + sum(map(self._prefix_nbytes, prefixes))
+        reserved = sum(map(self._nbytes, self.running))
+        reserved += sum(_max_nbytes(self._model, prefix.length) for prefix in prefixes)
         while self.waiting:
             candidate = self.waiting[0]
             reserved += self._nbytes(candidate)
-            if candidate.shared_prefix and candidate.shared_prefix not in prefixes:
-                prefixes.add(candidate.shared_prefix)
-                reserved += self._prefix_nbytes(candidate.shared_prefix)
+            prefix = candidate.shared_prefix
+            if prefix and prefix not in prefixes:
+                prefixes.add(prefix)
+                reserved += _max_nbytes(self._model, prefix.length)
             fits = len(self.running) < self._max_running and reserved <= self._cache_bytes
             if self.running and not fits:
                 return
@@ -133,9 +131,6 @@ class Scheduler:
         length = len(sequence.prompt) + sequence.options.max_new_tokens
         draft = sequence.speculation.draft if sequence.speculation else None
         return _max_nbytes(self._model, length) + (_max_nbytes(draft.model, length) if draft else 0)
-
-    def _prefix_nbytes(self, prefix: SharedPrefix) -> int:
-        return _max_nbytes(self._model, prefix.length)
 
 
 def _max_nbytes(model: GPT2, length: int) -> int:

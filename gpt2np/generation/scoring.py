@@ -38,11 +38,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """Ids that are scored together.
+    """Ids (n,) that are scored together, from index `first`, at least 1, on.
 
-    Attributes:
-        ids: (n,), at most one more than the model's context, as nothing follows the last one.
-        first: index of the first id to score, at least 1.
+    There may be one id more than the model's context, as nothing follows the last one.
     """
 
     ids: IntArray
@@ -51,28 +49,20 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowScore:
-    """The scores of a window's ids from `first` on.
+    """The scores of a window's ids from `first` on, every array (n - first,)."""
 
-    Attributes:
-        log_probabilities: (n - first,), natural logarithms, float64.
-        best: (n - first,), the most likely id at each position; among equals the lowest.
-        best_allowed: (n - first,), the most likely id that was not excluded.
-    """
-
-    log_probabilities: NDArray[np.float64]
-    best: IntArray
-    best_allowed: IntArray
+    log_probabilities: NDArray[np.float64]  # natural logarithms
+    best: IntArray  # the most likely id at each position; among equals the lowest
+    best_allowed: IntArray  # the most likely id that was not excluded
 
 
 @dataclass(frozen=True)
 class TextScore:
     """A text's ids and their log probabilities, given the ids before them.
 
-    Attributes:
-        ids: (T,).
-        log_probabilities: (T,), natural logarithms, float64; NaN for an id that nothing precedes in
-            its window.
-        best: (T,), the most likely id at each position; -1 where there is no log probability.
+    Every array is (T,). The log probabilities are natural logarithms, NaN for an id that nothing
+    precedes in its window. `best` is the most likely id at each position, -1 where there is no log
+    probability.
     """
 
     ids: IntArray
@@ -129,13 +119,8 @@ def score_text(
 ) -> TextScore:
     """Compute the log probability of each id, given the ids before it, in strided windows.
 
-    Args:
-        model: the model.
-        ids: (T,).
-        context: tokens per window; by default the model's n_positions.
-        stride: distance of the windows; by default half of the context, so that every token but the
-            first ones has at least that many before it.
-        prefix: an id to put before the text, so that the first id has a log probability, too.
+    `context` and `stride` are the size and distance of the windows in tokens; see `check_window`.
+    `prefix` is an id to put before the text, so that the first id has a log probability, too.
 
     Raises:
         InvalidArgumentError: an id, context or stride is out of its range.
@@ -156,6 +141,8 @@ def score_text(
 
 def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[int, int]:
     """Return context and stride, by default the model's context and half of it.
+
+    Half of it gives every token but the first ones at least that many before it.
 
     Raises:
         InvalidArgumentError: a value is out of its range.
@@ -179,12 +166,9 @@ def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[
 def score_windows(
     model: GPT2, windows: Iterable[Window], excluded: Sequence[int] = ()
 ) -> Iterator[WindowScore]:
-    """Return the scores of windows, in order. Short windows share a forward pass.
+    """Yield the scores of windows, in order. Short windows share a forward pass.
 
-    Args:
-        model: the model.
-        windows: an iterable that is read as needed.
-        excluded: ids that `WindowScore.best_allowed` skips.
+    The iterable is read as needed. `WindowScore.best_allowed` skips the ids in `excluded`.
 
     Raises:
         CheckpointError: the logits are infinite or NaN.

@@ -9,9 +9,14 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.generation.logits_processors import compute_logits, process_logits
-from gpt2np.generation.logprobs import TokenLogprob, text_logprobs, token_logprob
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.generation.sampling import RandomGenerator, next_id
+from gpt2np.generation.sampling import (
+    RandomGenerator,
+    TokenLogprob,
+    next_id,
+    text_logprobs,
+    token_logprob,
+)
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.arguments import check_sequences
@@ -44,11 +49,9 @@ class RunningSequence:
         n_positions: the model's context.
         vocab_size: the model's number of token ids.
         cache: keys and values of the ids that the model has computed.
-        rng: the sequence's own random numbers.
-        constraint: state of the constraint on the text; None for no constraint.
+        constraint: state of the constraint on the text, if any.
         shared_prefix: prefix that several sequences compute once; None after the first step.
-        speculation: how draft tokens are proposed; None for no drafts.
-        listener: receives every new id.
+        speculation: how draft tokens are proposed, if any.
         ids: the generated ids, including the one that ended the sequence.
         logprobs: log probabilities of `ids`, if requested.
         prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.
@@ -56,7 +59,6 @@ class RunningSequence:
         finish_reason: None while the sequence runs; "eos" after one of `eos_token_ids`; "length" at
             `max_new_tokens` or when the context is full; "stop" after a stop id, at the listener's
             request or when the constraint is complete; "cancelled" by the caller or after an error.
-        error: why the sequence can't continue, if it can't.
     """
 
     prompt: Sequence[int]

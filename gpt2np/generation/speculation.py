@@ -36,26 +36,19 @@ _SHORT_CONTEXT = 8  # ids that a draft model computes while its drafts do not pa
 class SpeculatedSequence(Protocol):
     """The part of a RunningSequence that draft tokens depend on."""
 
-    @property
-    def prompt(self) -> Sequence[int]: ...
-    @property
-    def ids(self) -> list[int]: ...
+    prompt: Sequence[int]
+    ids: list[int]
+    vocab_size: int
+    options: GenerationOptions
+    eos_token_ids: Collection[int]
+    constraint: Constraint | None
+    rng: RandomGenerator
+    speculation: Speculation | None
+
     @property
     def length(self) -> int: ...
     @property
     def tokens_left(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def options(self) -> GenerationOptions: ...
-    @property
-    def eos_token_ids(self) -> Collection[int]: ...
-    @property
-    def constraint(self) -> Constraint | None: ...
-    @property
-    def rng(self) -> RandomGenerator: ...
-    @property
-    def speculation(self) -> Speculation | None: ...
 
 
 class Speculation:
@@ -127,7 +120,8 @@ def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
         if speculation.draft is None:
             draft += speculation.lookup.propose(sequence.prompt, sequence.ids, length)
             continue
-        length = min(length, speculation.draft.max_draft)
+        # The other half of the draft model's context precedes the draft.
+        length = min(length, speculation.draft.model.config.n_positions // 2)
         if length > 0:
             speculation.draft.prepare(sequence.length, length, full_context=speculation.pays_off)
             unfinished.append(_Drafting(sequence, speculation.draft, length, draft))
@@ -155,15 +149,11 @@ class PromptLookup:
         for n in _NGRAM_SIZES:
             start = self._index.get(tuple(self._ids[-n:]))
             if start is not None and length > 0:
-                return self._continue_from(start, length)
+                draft = self._ids[start : start + length]
+                while len(draft) < length:  # beyond the end of the text, copy the draft itself
+                    draft.append(draft[len(draft) - (len(self._ids) - start)])
+                return draft
         return []
-
-    def _continue_from(self, start: int, length: int) -> list[int]:
-        """Copy the ids from `start` on; beyond the end of the text, copy the draft itself."""
-        draft = self._ids[start : start + length]
-        while len(draft) < length:
-            draft.append(draft[len(draft) - (len(self._ids) - start)])
-        return draft
 
 
 class DraftModel:
@@ -172,13 +162,8 @@ class DraftModel:
     def __init__(self, model: GPT2) -> None:
         self.model = model
         self.cache = model.new_cache()
-        self._start = 0  # index of the first id in the context, counted from the prompt's first
+        self.start = 0  # index of the first id in the context, counted from the prompt's first
         self._has_full_context = False
-
-    @property
-    def max_draft(self) -> int:
-        """Maximum draft length: half of the context, so that the other half precedes the draft."""
-        return self.model.config.n_positions // 2
 
     def prepare(self, length: int, draft_length: int, full_context: bool) -> None:
         """Drop wrong draft tokens, and make room for `draft_length` tokens after `length` ids.
@@ -187,24 +172,20 @@ class DraftModel:
         off.
         """
         n_positions = self.model.config.n_positions
-        self.cache.truncate(min(self.cache.length, max(0, length - 1 - self._start)))
-        n_pending = length - self._start - self.cache.length
+        self.cache.truncate(min(self.cache.length, max(0, length - 1 - self.start)))
+        n_pending = length - self.start - self.cache.length
         if full_context and not self._has_full_context:
             self._restart(length - (n_positions - draft_length))
             self._has_full_context = True
         elif not full_context and n_pending > _SHORT_CONTEXT:
             self._restart(length - min(_SHORT_CONTEXT, n_positions - draft_length))
             self._has_full_context = False
-        if length - self._start + draft_length > n_positions:
+        if length - self.start + draft_length > n_positions:
             self._restart(length - n_positions // 2)
 
     def _restart(self, start: int) -> None:
-        self._start = max(0, start)
+        self.start = max(0, start)
         self.cache.truncate(0)
-
-    def pending_ids(self, sequence: SpeculatedSequence, draft: list[int]) -> list[int]:
-        """Return the ids that the draft model has not computed."""
-        return [*sequence.prompt, *sequence.ids, *draft][self._start + self.cache.length :]
 
 
 @dataclass
@@ -217,7 +198,9 @@ class _Drafting:
     draft: list[int]
 
     def pending_ids(self) -> list[int]:
-        return self.source.pending_ids(self.sequence, self.draft)
+        """Return the ids that the draft model has not computed."""
+        ids = [*self.sequence.prompt, *self.sequence.ids, *self.draft]
+        return ids[self.source.start + self.source.cache.length :]
 
 
 def _extend_drafts(unfinished: Sequence[_Drafting]) -> list[_Drafting]:
@@ -254,7 +237,10 @@ def _draft_id(sequence: SpeculatedSequence, draft: Sequence[int], logits: Array)
     The random number is the one that the sequence will use at this position, so that similar
     distributions give the same id.
     """
-    logits = _resize(logits, sequence.vocab_size)
+    # Biases may name any id of the model, which may have more or fewer than the draft model.
+    logits = logits[: sequence.vocab_size]
+    if n_missing := sequence.vocab_size - len(logits):
+        logits = np.concatenate([logits, np.full(n_missing, -np.inf, logits.dtype)])
     if not np.isfinite(logits.max()):
         return None
     constraint = sequence.constraint
@@ -272,11 +258,3 @@ def _draft_id(sequence: SpeculatedSequence, draft: Sequence[int], logits: Array)
     except InvalidArgumentError:
         return None
     return next_id(logits, sequence.options, sequence.rng.lookahead(len(draft)))
-
-
-def _resize(logits: Array, vocab_size: int) -> Array:
-    """Cut or pad a draft model's logits to the model's (V,): biases may name any of its ids."""
-    if len(logits) >= vocab_size:
-        return logits[:vocab_size]
-    missing = np.full(vocab_size - len(logits), -np.inf, logits.dtype)
-    return np.concatenate([logits, missing])

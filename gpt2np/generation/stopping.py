@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any
 
 import regex
@@ -10,6 +9,7 @@ import regex
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 _NEXT = ("x", " ", "\n")  # every anchor holds before one of these and fails before another
+_BRACKETS = r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<mark>\((?:\?!)?|\))"
 _MAX_LOOKAHEADS = 20
 _TIMEOUT_S = 2.0  # of one search: microseconds, except for patterns that take exponential time
 
@@ -56,9 +56,9 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class StopPatterns:
-    """Passes a text on until a pattern matches; holds back a possible start of a match.
+    """The counterpart of `StopStrings` for regular expressions of the `regex` package.
 
-    The counterpart of `StopStrings` for regular expressions of the `regex` package. A pattern is
+    A possible start of a match is held back. A pattern is
     searched in the whole text, so that `^` and look-behind keep their meaning. If the next
     character may undo a match, as with `cat\\b` after "cat" or with `$`, the match counts once that
     character has come, or at the end. A negative look-ahead, as in `foo(?!bar)`, is decided once
@@ -88,7 +88,12 @@ class StopPatterns:
         final = [match for match in matches if self._is_final(match)]
         if final:
             return self._stop_at(final)
-        starts = [match.start() for match in [*matches, *self._possible_matches()]]
+        # Possible matches need more characters, or an anchor after the last character.
+        possible = [self._search(pattern, self._text, partial=True) for pattern in self._patterns]
+        for character in _NEXT:
+            text = self._text + character
+            possible += [self._search(pattern, text) for pattern in self._patterns]
+        starts = [match.start() for match in [*matches, *possible] if match]
         return self._pass_until(min([*starts, len(self._text)]))
 
     def finish(self) -> str:
@@ -100,14 +105,6 @@ class StopPatterns:
         if matches := self._matches():
             return self._stop_at(matches)
         return self._pass_until(len(self._text))
-
-    def _possible_matches(self) -> list[regex.Match[str]]:
-        """Find matches that need more characters, or an anchor after the last character."""
-        matches = [self._search(pattern, self._text, partial=True) for pattern in self._patterns]
-        for character in _NEXT:
-            text = self._text + character
-            matches += [self._search(pattern, text) for pattern in self._patterns]
-        return [match for match in matches if match]
 
     def _matches(self) -> list[regex.Match[str]]:
         matches = [self._search(pattern, self._text) for pattern in self._patterns]
@@ -175,18 +172,13 @@ def _negative_lookaheads(pattern: str) -> list[tuple[int, int]]:
     """Return the offsets of the brackets of each negative look-ahead: opening, closing."""
     lookaheads: list[tuple[int, int]] = []
     opened: list[tuple[int, str]] = []
-    for bracket in _bracket_pattern().finditer(pattern):
+    for bracket in regex.finditer(_BRACKETS, pattern):
         if bracket["mark"] == ")" and opened:
             start, mark = opened.pop()
             lookaheads += [(start, bracket.start())] if mark == "(?!" else []
         elif bracket["mark"]:
             opened.append((bracket.start(), bracket["mark"]))
     return lookaheads
-
-
-@lru_cache
-def _bracket_pattern() -> regex.Pattern[str]:
-    return regex.compile(r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<mark>\((?:\?!)?|\))")
 
 
 def compile_stop_regex(pattern: str) -> regex.Pattern[str]:

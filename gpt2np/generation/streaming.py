@@ -6,8 +6,8 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from gpt2np.generation.logprobs import TokenLogprob
 from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import FinishReason, RunningSequence, start_sequence
 from gpt2np.generation.stopping import StopPatterns, StopStrings
@@ -25,15 +25,13 @@ class Completion:
         text: the continuation, without the prompt and without the stop text.
         ids: all generated ids, including an end-of-text id and the ids of a stop text.
         finish_reason: "eos" (end-of-text id), "stop" (stop text, stop regex, stop id, or a complete
-            constraint), "length" (max_new_tokens, or a full context), "cancelled"; None for a
-            generation that still runs.
+            constraint), "length" (max_new_tokens, or a full context), "cancelled"; None while the
+            generation runs.
         seed: the seed that reproduces this continuation.
         model: the model's name.
-        seconds: time from the start of the generation, including the prompt and, in a batch, the
-            time in the queue.
+        seconds: time since the start, including the prompt and, in a batch, the queue.
         logprobs: the log probability of each of `ids`, if requested.
-        prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
-            first id, and for ids before the window.
+        prompt_logprobs: the same for `prompt_ids`; None for the first id and those before a window.
         alternatives: the prompt's other continuations.
     """
 
@@ -65,10 +63,7 @@ class StreamingDetokenizer:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        options: GenerationOptions,
-        eos_token_ids: Collection[int] = (),
+        self, tokenizer: Tokenizer, options: GenerationOptions, eos_token_ids: Collection[int] = ()
     ) -> None:
         """`eos_token_ids` and the stop ids of `options` add no text."""
         self._decoder = tokenizer.streaming_decoder()
@@ -151,6 +146,8 @@ class TextStream(Iterator[str]):
     def completion(self) -> Completion:
         """The completion so far."""
         sequence, options = self.sequence, self.sequence.options
+        known = sequence.prompt_logprobs
+        unknown = [None] * (len(sequence.prompt) - len(known))
         return Completion(
             prompt=self._prompt,
             prompt_ids=list(sequence.prompt),
@@ -161,7 +158,7 @@ class TextStream(Iterator[str]):
             model=self._name,
             seconds=self._detokenizer.seconds,
             logprobs=None if options.logprobs is None else list(sequence.logprobs),
-            prompt_logprobs=None if options.prompt_logprobs is None else self._prompt_logprobs(),
+            prompt_logprobs=None if options.prompt_logprobs is None else [*unknown, *known],
         )
 
     def step(self) -> None:
@@ -189,10 +186,6 @@ class TextStream(Iterator[str]):
         """End the generation; return the text added since the last `new_text`."""
         self.sequence.end("cancelled")
         return self.new_text()
-
-    def _prompt_logprobs(self) -> list[TokenLogprob | None]:
-        known = self.sequence.prompt_logprobs
-        return [*[None] * (len(self.sequence.prompt) - len(known)), *known]
 
 
 def run_streams(streams: Sequence[TextStream]) -> None:

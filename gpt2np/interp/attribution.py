@@ -30,7 +30,6 @@ class Attribution:
 
     Attributes:
         position: the token whose next-token logits are attributed, from 0.
-        tokens: (K), ids of the attributed tokens.
         components: P names: wte, wpe, blocks.i.attn.head.h, blocks.i.attn.c_proj.bias,
             blocks.i.mlp, blocks.i.mlp.c_proj.bias, ln_f.bias; after `by_block`, fewer.
         values: (P, K), the contribution of each component.
@@ -53,7 +52,9 @@ class Attribution:
         """Group the components: embed, blocks.i.attn and blocks.i.mlp (with bias), ln_f.bias."""
         groups: dict[str, list[int]] = {}
         for index, component in enumerate(self.components):
-            groups.setdefault(_group(component), []).append(index)
+            block = ".".join(component.split(".")[:3])  # blocks.i.attn
+            group = "embed" if component in ("wte", "wpe") else block
+            groups.setdefault(group, []).append(index)
         values = np.stack([self.values[indices].sum(0) for indices in groups.values()])
         return Attribution(self.position, self.tokens, tuple(groups), values, self.logits)
 
@@ -65,11 +66,8 @@ def attribution(
 
     The attribution of a logit difference is the difference of the two tokens' columns.
 
-    Args:
-        model: the traced model.
-        trace: with embed, blocks.*.attn.z, blocks.*.mlp.out, the last block's resid, and logits.
-        tokens: K token ids.
-        position: index of the token, from the end if negative.
+    The trace needs embed, blocks.*.attn.z, blocks.*.mlp.out, the last block's resid, and logits. A
+    negative position counts from the end.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point; invalid tokens or position.
@@ -122,11 +120,3 @@ def _apply_ln_f(model: GPT2, vectors: Array, residual: Array) -> Array:
     centred = vectors - vectors.mean(-1, keepdims=True)
     result: Array = centred / deviation * model.weights["ln_f.weight"]
     return result
-
-
-def _group(component: str) -> str:
-    if component in ("wte", "wpe"):
-        return "embed"
-    if component.startswith("blocks."):
-        return ".".join(component.split(".")[:3])
-    return component

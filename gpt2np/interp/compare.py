@@ -18,19 +18,12 @@ from gpt2np.model import GPT2
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference between two arrays.
-
-    Attributes:
-        point: name of the hook point.
-        largest: the largest absolute difference.
-        mean: the mean absolute difference.
-        size: the largest absolute value, as a scale for the differences.
-    """
+    """The largest and the mean absolute difference between two arrays at a hook point."""
 
     point: str
     largest: float
     mean: float
-    size: float
+    size: float  # the largest absolute value, as a scale for the differences
 
 
 def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[Difference]:

@@ -32,12 +32,7 @@ from numpy.typing import ArrayLike
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp.trace import Trace
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.model.hooks import (
-    candidate_hook_points,
-    get_hook_point,
-    matches,
-    select_hook_points,
-)
+from gpt2np.model.hooks import candidate_hook_points, get_hook_point, matches, select_hook_points
 from gpt2np.runtime.hooks import Hook, resolve_hook
 
 Indices = int | Sequence[int] | None
@@ -149,11 +144,7 @@ def replace(
 
 
 def scale(
-    points: str | Sequence[str],
-    factor: float,
-    *,
-    positions: Indices = None,
-    heads: Indices = None,
+    points: str | Sequence[str], factor: float, *, positions: Indices = None, heads: Indices = None
 ) -> Intervention:
     """Multiply the selected part by `factor`."""
     return Intervention(_as_tuple(points), lambda name, part: part * factor, positions, heads)
@@ -217,12 +208,8 @@ def patch_from(
 ) -> Intervention:
     """Activation patching: replace the selected part by the activations of another prompt.
 
-    Args:
-        source: the trace of the other prompt.
-        points: hook points to patch (default: all in the source).
-        positions: positions in the patched prompt.
-        heads: heads to patch.
-        source_positions: positions in the source, as many (default: `positions`).
+    By default all hook points of the source are patched. `source_positions` are the positions in
+    the source, as many as `positions` (default: the same).
 
     Raises:
         InvalidArgumentError: the source lacks a hook point.

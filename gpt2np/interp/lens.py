@@ -35,19 +35,12 @@ def logit_lens(model: GPT2, residual: Array) -> Array:
 
 @dataclass(frozen=True)
 class LensTable:
-    """The most likely next tokens at every residual and position.
+    """The most likely next tokens at every residual and position."""
 
-    Attributes:
-        points: (K) names of the residuals, from the first layer to the last.
-        positions: (P) token positions.
-        ids: (K, P, n), the most likely first.
-        probabilities: (K, P, n), over the whole vocabulary.
-    """
-
-    points: tuple[str, ...]
-    positions: IntArray
-    ids: IntArray
-    probabilities: Array
+    points: tuple[str, ...]  # (K) names of the residuals, from the first layer to the last
+    positions: IntArray  # (P)
+    ids: IntArray  # (K, P, n), the most likely first
+    probabilities: Array  # (K, P, n), over the whole vocabulary
 
 
 def lens_table(
@@ -59,15 +52,10 @@ def lens_table(
     last: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> LensTable:
-    """Apply the logit lens to every residual of a trace.
+    """Apply the logit lens to the residuals `points` of a trace, with n tokens per prediction.
 
-    Args:
-        model: the traced model.
-        trace: a trace with these hook points.
-        n: tokens per prediction.
-        points: the residuals.
-        last: number of final positions to include (default: all).
-        progress: called with the number of predictions just made, of K·P in all.
+    `last` limits the positions to the final ones. `progress` is called with the number of
+    predictions just made, of K·P in all.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.

@@ -89,12 +89,8 @@ def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int
         raise InvalidArgumentError("induction needs at least two ids, which are then repeated")
     repeated = trace(model, [*ids, *ids], PATTERNS)
     # The token at n + j first occurred at j; its successor there is n - 1 tokens back.
-    return np.stack([_mean_weight_at(pattern, len(ids) - 1) for pattern in repeated.values()])
-
-
-def _mean_weight_at(pattern: Array, distance: int) -> Array:
-    """Mean weight (H) on the token `distance` back, over the queries of the second copy."""
-    return np.asarray(np.diagonal(pattern, -distance, 1, 2)[:, 1:].mean(-1))
+    weights = [np.diagonal(pattern, 1 - len(ids), 1, 2) for pattern in repeated.values()]
+    return np.stack([layer[:, 1:].mean(-1) for layer in weights])  # over the second copy's queries
 
 
 @dataclass(frozen=True)
@@ -120,24 +116,14 @@ class ArraySummary:
 
 @dataclass(frozen=True)
 class Overview:
-    """A pass at a glance: logit lens, attention, next token.
-
-    Attributes:
-        ids: the prompt, T ids.
-        lens: the n most likely next tokens at every residual.
-        looks: per layer, the n largest attention weights of the last token.
-        attention: summary of every head.
-        next_ids: the n most likely next tokens.
-        next_probabilities: their probabilities over the whole vocabulary.
-        vocab_size: the size of the vocabulary.
-    """
+    """A pass over T ids at a glance: logit lens, attention, the n most likely next tokens."""
 
     ids: list[int]
     lens: LensTable
-    looks: list[list[AttentionWeight]]
+    looks: list[list[AttentionWeight]]  # per layer, the n largest weights of the last token
     attention: AttentionSummary
     next_ids: list[int]
-    next_probabilities: list[float]
+    next_probabilities: list[float]  # over the whole vocabulary
     vocab_size: int
 
 

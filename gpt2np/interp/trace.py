@@ -27,15 +27,11 @@ class Trace(Mapping[str, Array]):
     Aliases work too: `trace["blocks.3.attn.pattern"]` and `trace["blocks.3.attn.hook_pattern"]` are
     the same array. Iteration yields gpt2np's names in the order of the pass.
 
-    Attributes:
-        ids: (T,), the sequence.
-        config: the model's config.
-        arrays: the selected hook points, see `gpt2np.model.hooks.HOOK_POINTS`.
     """
 
-    ids: IntArray
+    ids: IntArray  # (T,)
     config: GPT2Config
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, Array]  # see `gpt2np.model.hooks.HOOK_POINTS`
 
     def __getitem__(self, name: str) -> Array:
         """Return the array of a hook point. KeyError if the trace lacks the name."""
@@ -112,11 +108,9 @@ def trace(
     The pass stops at the last selected hook point. To know the size of the trace beforehand, call
     `hook_points_nbytes(model.config, tokens, points, model.dtype)`.
 
-    Args:
-        model: a GPT2, or a LanguageModel, which also accepts a text.
-        prompt: token ids, or a text.
-        points: names of hook points, TransformerLens's names included; `*` stands for any part.
-        interventions: hooks that edit the arrays, applied in order; the trace holds the result.
+    Only a LanguageModel accepts a text. The names of hook points may be TransformerLens's; `*`
+    stands for any part. Interventions are hooks that edit the arrays, applied in order; the trace
+    holds the result.
 
     Raises:
         InvalidArgumentError: an unknown hook point, also in an intervention; invalid ids; a text

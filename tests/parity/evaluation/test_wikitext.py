@@ -10,7 +10,7 @@ from helpers.references import load_reference, reference_logits, to_float64
 from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.loglikelihood import rolling_loglikelihoods, rolling_spans
-from gpt2np.evaluation.wikitext import detokenize, split_pages, wikitext
+from gpt2np.evaluation.perplexity import detokenize, split_pages, wikitext
 
 
 @pytest.fixture(scope="module")

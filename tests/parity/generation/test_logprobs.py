@@ -8,7 +8,7 @@ import torch
 from helpers.references import load_reference, reference_logits, to_float64
 
 from gpt2np import GPT2, LanguageModel
-from gpt2np.generation.logprobs import log_softmax, text_logprobs, token_logprob
+from gpt2np.generation.sampling import log_softmax, text_logprobs, token_logprob
 
 
 @pytest.fixture(scope="module")

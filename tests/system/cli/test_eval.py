@@ -14,8 +14,7 @@ import pytest
 from gpt2np import LanguageModel
 from gpt2np.evaluation.lambada import lambada
 from gpt2np.evaluation.multiple_choice import Question, multiple_choice
-from gpt2np.evaluation.perplexity import perplexity
-from gpt2np.evaluation.wikitext import split_pages, wikitext
+from gpt2np.evaluation.perplexity import perplexity, split_pages, wikitext
 
 COMMAND = [sys.executable, "-m", "gpt2np", "eval"]
 STORY = "The fox went home. Then he lay down and slept, as a fox does, until the sun was up."

@@ -5,7 +5,7 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt2np.constraints.automaton import ByteAutomaton
+from gpt2np.constraints.automaton import MATCHED, ByteAutomaton
 from gpt2np.constraints.syntax import MAX_DEPTH, parse
 from gpt2np.errors import InvalidArgumentError
 
@@ -60,7 +60,8 @@ TEXTS = [*"ab]^-.{}()|*+?$\\1\b\n\té漢", "", "aa", "ab", "aab", "aaa", "aaaa",
 def test_understood_as_by_regex(pattern):
     automaton = ByteAutomaton.of(parse(pattern))
     for text in TEXTS:
-        matches = automaton.matches(automaton.after(automaton.start, text.encode()))
+        end = automaton.after(automaton.start, text.encode())
+        matches = MATCHED in automaton.readings(end)
         assert matches == (regex.fullmatch(pattern, text) is not None), text
 
 
