@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpt2np.kernels.array import Array
-from gpt2np.tokenizer.merge_trace import MergeStep
+from gpt2np.tokenizer.trace import MergeStep
 
 SKY, ORANGE = "#56B4E9", "#E69F00"
 

@@ -74,13 +74,10 @@ class GPT2Config:
     def from_mapping(cls, content: Mapping[str, Any], source: str = "config") -> GPT2Config:
         """Build a config from the content of a config.json; unknown keys are ignored.
 
-        Args:
-            content: the parsed JSON object.
-            source: name of the file, for error messages.
+        `source` names the file in error messages.
 
-        Raises:
-            CheckpointError: another architecture, a value of the wrong type, or an unsupported
-                option that changes the result.
+        Raises CheckpointError for another architecture, a value of the wrong type, or an option
+        that changes the result and is not supported.
         """
         content = _resolve_aliases(content, source)
         _check_supported(content, source)
@@ -112,11 +109,7 @@ class GPT2Config:
 
 
 def parse_eos_token_ids(value: object, source: str) -> tuple[int, ...]:
-    """Return the ids in an `eos_token_id`: one id, a list of ids, or null.
-
-    Raises:
-        CheckpointError: `value` is anything else.
-    """
+    """Return the ids in an `eos_token_id`: an id, a list of ids, or null; else CheckpointError."""
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token_id) is int for token_id in ids):
         raise CheckpointError(

@@ -36,21 +36,11 @@ _ROUNDING_ERRORS = {
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """Options for writing a checkpoint.
+    """Options for writing a checkpoint; raises InvalidArgumentError for invalid ones."""
 
-    Attributes:
-        dtype: "float32", "float16", "bfloat16" or "float64"; None keeps the embedding's dtype.
-        max_shard_size: maximum size of a file's tensors in bytes; a single larger tensor gets a
-            file to itself. None writes one file.
-        keep_head: store the unembedding even if it equals the embedding, for tools that need it.
-
-    Raises:
-        InvalidArgumentError: an unknown dtype, or a size below 1.
-    """
-
-    dtype: str | None = None
-    max_shard_size: int | None = None
-    keep_head: bool = False
+    dtype: str | None = None  # a key of DTYPES; None keeps the embedding's dtype
+    max_shard_size: int | None = None  # in bytes, unless one tensor is larger; None: one file
+    keep_head: bool = False  # store the unembedding even if it equals the embedding
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -65,23 +55,14 @@ class ConversionOptions:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Summary of a conversion.
+    """Summary of a conversion."""
 
-    Attributes:
-        files: names of the weight files, without the index.
-        nbytes: total size of the tensors in bytes.
-        dtype: stored dtype: "float16", …
-        tied: whether the unembedding equals the embedding.
-        largest_change: largest |written - read| of any weight, due to rounding.
-        not_finite: names of the weights with NaN or infinite values.
-    """
-
-    files: list[str]
-    nbytes: int
-    dtype: str
-    tied: bool
-    largest_change: float
-    not_finite: list[str]
+    files: list[str]  # names of the weight files, without the index
+    nbytes: int  # total size of the tensors in bytes
+    dtype: str  # stored dtype: "float16", …
+    tied: bool  # whether the unembedding equals the embedding
+    largest_change: float  # largest |written - read| of any weight, due to rounding
+    not_finite: list[str]  # names of the weights with NaN or infinite values
 
 
 def convert(
@@ -92,18 +73,12 @@ def convert(
     companions: Iterable[str] = (),
     on_progress: ProgressCallback = lambda _: None,
 ) -> ConversionReport:
-    """Write `checkpoint` to the new folder `target` in the format of `transformers`.
+    """Write `checkpoint` to the new or empty folder `target` in the format of `transformers`.
 
     The folder appears only once it is complete and verified: every weight is read back and must
     equal the source, rounded to the dtype. Memory holds one chunk of a matrix at a time, or two
-    copies of a matrix that must be transposed.
-
-    Args:
-        checkpoint: source of the weights.
-        target: a folder that does not exist yet, or is empty.
-        options: dtype, shards and unembedding of the result.
-        companions: names and patterns of further files to copy, such as the vocabulary.
-        on_progress: called with the number of values written or verified since the last call.
+    copies of a matrix that must be transposed. `companions` names further files to copy, such as
+    the vocabulary. `on_progress` gets the number of values written or verified since its last call.
 
     Raises:
         CheckpointError: the weights do not match their config, cannot be read, or are too large
@@ -113,7 +88,8 @@ def convert(
     """
     checkpoint.validate()
     resolved = target.resolve()
-    if target.is_symlink() or (resolved.exists() and not _is_empty_folder(resolved)):
+    is_empty_folder = resolved.is_dir() and not any(resolved.iterdir())
+    if target.is_symlink() or (resolved.exists() and not is_empty_folder):
         raise InvalidArgumentError(f"{target} already exists; name a new or an empty folder")
     temporary = resolved.with_name(f".{resolved.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
@@ -132,8 +108,9 @@ def convert(
 def _write(
     checkpoint: Checkpoint, folder: Path, options: ConversionOptions, on_progress: ProgressCallback
 ) -> ConversionReport:
-    """Write weights, index and config, then verify them."""
-    dtype = options.dtype or _dtype_name(checkpoint.tensors[WTE].dtype)
+    dtype = options.dtype or next(
+        name for name, stored in DTYPES.items() if stored == checkpoint.tensors[WTE].dtype
+    )
     tied = checkpoint.is_tied()
     shapes = weight_shapes(checkpoint.config)
     if options.keep_head or not tied:
@@ -147,22 +124,20 @@ def _write(
             for name in names
         }
         write_safetensors(folder / file, DTYPES[dtype], tensors)
+    nbytes = sum(sizes.values())
     if len(shards) > 1:
-        _write_index(shards, sum(sizes.values()), folder)
+        weight_map = {
+            _prefixed_name(name): file for file, names in shards.items() for name in names
+        }
+        index = {"metadata": {"total_size": nbytes}, "weight_map": weight_map}
+        _write_json(folder / INDEX_FILE, index)
     _write_config(checkpoint, folder, dtype, tied)
     change, not_finite = _verify(checkpoint, read_checkpoint(folder), shapes, on_progress)
-    return ConversionReport(list(shards), sum(sizes.values()), dtype, tied, change, not_finite)
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())
+    return ConversionReport(list(shards), nbytes, dtype, tied, change, not_finite)
 
 
 def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return the files that match, without links that lead out of the folder.
-
-    Links into the blobs of a Hugging Face cache are allowed, because the cache stores files so.
-    """
+    """Return the files that match, without links out of the folder, except to a cache's blobs."""
     resolved = folder.resolve()
     allowed_parents = (resolved, resolved.parent.parent / "blobs")
     files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
@@ -184,11 +159,6 @@ def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]
     return {shard_name(number, len(shards)): names for number, names in enumerate(shards, 1)}
 
 
-def _write_index(shards: dict[str, list[str]], nbytes: int, folder: Path) -> None:
-    weight_map = {_prefixed_name(name): file for file, names in shards.items() for name in names}
-    _write_json(folder / INDEX_FILE, {"metadata": {"total_size": nbytes}, "weight_map": weight_map})
-
-
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
     """Write the source's config.json with GPT-2's names for the known keys."""
     content = read_json_object(
@@ -208,10 +178,7 @@ def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) 
 def _verify(
     source: Checkpoint, written: Checkpoint, names: Iterable[str], on_progress: ProgressCallback
 ) -> tuple[float, list[str]]:
-    """Return the largest difference of any weight, and the names of weights that are not finite.
-
-    Raises CheckpointError where the difference exceeds the rounding error of the written dtype.
-    """
+    """Return the largest difference of any weight, and the weights that are not finite."""
     written.validate()
     largest_change, not_finite = 0.0, []
     for name in names:
@@ -256,10 +223,6 @@ def _read_values(
 
 def _prefixed_name(name: str) -> str:
     return name if name == LM_HEAD else f"transformer.{name}"
-
-
-def _dtype_name(safetensors_name: str) -> str:
-    return next(name for name, stored in DTYPES.items() if stored == safetensors_name)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -31,14 +31,10 @@ _MAX_LISTED_PROBLEMS = 6  # in one error message
 class Checkpoint:
     """A model folder whose config and tensor headers have been read, but no weights.
 
-    Attributes:
-        folder: path of the folder.
-        config: content of config.json.
-        tensors: GPT-2's name → stored tensor; causal masks are left out. If only the unembedding
-            of a tied pair is stored (safetensors' save_model keeps that one), it is listed as the
-            embedding.
-        transposed: whether matrices are stored `[out, in]` (torch.nn.Linear, as in nanoGPT) instead
-            of `[in, out]`. The shape of c_attn tells, because c_attn is never square.
+    `tensors` maps GPT-2's names to the stored tensors, without causal masks. If only the
+    unembedding of a tied pair is stored, as by safetensors' save_model, it is listed as the
+    embedding. `transposed` tells whether matrices are stored `[out, in]` (torch.nn.Linear, as in
+    nanoGPT) instead of `[in, out]`: the shape of c_attn tells, because c_attn is never square.
     """
 
     folder: Path
@@ -128,8 +124,7 @@ class Checkpoint:
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read a folder's config and the headers of its weight files.
 
-    Raises:
-        CheckpointError: a file is missing or damaged, or the config requires something unsupported.
+    Raises CheckpointError if a file is missing or damaged, or the config is not supported.
     """
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}; to load a model by name, call gpt2np.load")
@@ -158,9 +153,6 @@ def _read_headers(folder: Path) -> dict[str, TensorInfo]:
 
     As in `transformers`, the single file wins where both exist, and shards missing from the index
     are ignored.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or index and shards contradict each other.
     """
     if (folder / WEIGHTS_FILE).exists():
         return read_header(folder / WEIGHTS_FILE)
@@ -198,10 +190,8 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
     """Return GPT-2's name → weight, matrices `[in, out]`, in the order of the forward pass.
 
     Weights stored in `dtype` are views of the memory-mapped file; others are converted.
-    `lm_head.weight` is included only if it is stored and differs from `wte.weight`.
-
-    Raises:
-        CheckpointError: the tensors do not match the config, or cannot be read.
+    `lm_head.weight` is included only if it is stored and differs from `wte.weight`. Raises
+    CheckpointError if the tensors do not match the config, or cannot be read.
     """
     checkpoint.validate()
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.expected_shapes}

@@ -26,14 +26,15 @@ def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
     Matrices are `[in, out]` (OpenAI's Conv1D), so that `x @ weight` applies them.
     """
     c, f = config.n_embd, config.n_inner
-    norm = {"weight": (c,), "bias": (c,)}
     block = {
-        **{f"ln_1.{name}": shape for name, shape in norm.items()},
+        "ln_1.weight": (c,),
+        "ln_1.bias": (c,),
         "attn.c_attn.weight": (c, 3 * c),
         "attn.c_attn.bias": (3 * c,),
         "attn.c_proj.weight": (c, c),
         "attn.c_proj.bias": (c,),
-        **{f"ln_2.{name}": shape for name, shape in norm.items()},
+        "ln_2.weight": (c,),
+        "ln_2.bias": (c,),
         "mlp.c_fc.weight": (c, f),
         "mlp.c_fc.bias": (f,),
         "mlp.c_proj.weight": (f, c),
@@ -47,7 +48,8 @@ def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
             for layer in range(config.n_layer)
             for name, shape in block.items()
         },
-        **{f"ln_f.{name}": shape for name, shape in norm.items()},
+        "ln_f.weight": (c,),
+        "ln_f.bias": (c,),
     }
 
 
@@ -59,8 +61,7 @@ def is_bias(name: str) -> bool:
 def strip_prefixes(stored_names: Iterable[str]) -> dict[str, str]:
     """Return GPT-2's name → stored name for all tensors except causal masks.
 
-    Raises:
-        CheckpointError: two stored names differ only in their prefix.
+    Raises CheckpointError if two stored names differ only in their prefix.
     """
     names: dict[str, str] = {}
     for stored_name in stored_names:

@@ -40,21 +40,13 @@ _MADV_POPULATE_READ = 22  # missing from Python's mmap module
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor's entry in the header of a safetensors file.
+    """A tensor's entry in the header of a safetensors file."""
 
-    Attributes:
-        path: path of the file.
-        dtype: safetensors' name of the dtype: "F32", "F16", "BF16", "I64", …
-        shape: shape of the stored tensor.
-        offset: position of the first byte in the file.
-        nbytes: size in bytes.
-    """
-
-    path: Path
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
+    path: Path  # path of the file
+    dtype: str  # safetensors' name of the dtype: "F32", "F16", "BF16", "I64", …
+    shape: tuple[int, ...]  # shape of the stored tensor
+    offset: int  # position of the first byte in the file
+    nbytes: int  # size in bytes
 
     @property
     def size(self) -> int:
@@ -65,8 +57,7 @@ class TensorInfo:
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Return name → tensor for a file, of which only the header is read.
 
-    Raises:
-        CheckpointError: the file is missing, truncated, or not in the safetensors format.
+    Raises CheckpointError if the file is missing, truncated, or not in the safetensors format.
     """
     try:
         if not path.is_file():
@@ -111,13 +102,11 @@ def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[st
     """Return the tensors as read-only arrays of `dtype`, float32 or float64.
 
     Tensors stored in `dtype` are views of the memory-mapped file; their pages take memory when they
-    are first used (see `read_ahead` and `release`). Other tensors are converted chunk by chunk,
-    so that memory never holds more than the result. Unaligned tensors are also copied, because
-    NumPy would copy them for every product; early safetensors versions wrote such files, among them
-    openai-community/gpt2.
-
-    Raises:
-        CheckpointError: a file is truncated, or a value is too large for `dtype`.
+    are first used (see `read_ahead` and `release`). Other tensors are converted chunk by chunk, so
+    that memory never holds more than the result. Unaligned tensors are also copied, because NumPy
+    would copy them for every product; early safetensors versions wrote such files, among them
+    openai-community/gpt2. Raises CheckpointError if a file is truncated, or a value is too large
+    for `dtype`.
     """
     paths = {tensor.path for tensor in tensors.values() if _can_view(tensor, dtype)}
     mapped = {path: _map_file(path) for path in paths}
@@ -142,19 +131,12 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
 
 
 def read_ahead(array: NDArray[Any]) -> None:
-    """Load a mapped array into memory at once, three times as fast as page by page.
-
-    Does nothing on systems without MADV_POPULATE_READ.
-    """
+    """Load a mapped array at once, three times as fast as page by page, if the system can."""
     _advise(array, _MADV_POPULATE_READ)
 
 
 def release(array: NDArray[Any]) -> None:
-    """Free the memory of a mapped array; the next access reads the file again.
-
-    Does nothing for writable arrays, which may have been changed, and on systems without
-    MADV_DONTNEED.
-    """
+    """Free the memory of a mapped read-only array; the next access reads the file again."""
     if hasattr(mmap, "MADV_DONTNEED") and not array.flags.writeable:
         _advise(array, mmap.MADV_DONTNEED)
 
@@ -200,10 +182,8 @@ def _convert(name: str, tensor: TensorInfo, dtype: DTypeLike) -> NDArray[Any]:
 def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
     """Yield a tensor's values in the file's order, in 1-D chunks of the stored dtype.
 
-    bfloat16, which NumPy lacks, is widened to float32 without loss.
-
-    Raises:
-        CheckpointError: the file cannot be read, or is truncated.
+    bfloat16, which NumPy lacks, is widened to float32 without loss. Raises CheckpointError if the
+    file cannot be read, or is truncated.
     """
     try:
         with tensor.path.open("rb") as file:
@@ -222,16 +202,11 @@ def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
 
 
 def write_safetensors(
-    path: Path,
-    dtype: str,
-    tensors: Mapping[str, tuple[tuple[int, ...], Iterable[NDArray[Any]]]],
+    path: Path, dtype: str, tensors: Mapping[str, tuple[tuple[int, ...], Iterable[NDArray[Any]]]]
 ) -> None:
-    """Write tensors to a file, one chunk at a time.
+    """Write tensors, name → (shape, values in 1-D chunks), to a file, one chunk at a time.
 
-    Args:
-        path: file to write.
-        dtype: safetensors' name of the dtype, one of `NUMPY_DTYPES`.
-        tensors: name → (shape, values in 1-D chunks).
+    `dtype` is safetensors' name, one of `NUMPY_DTYPES`.
 
     Raises:
         CheckpointError: a value is too large for `dtype`.
@@ -264,14 +239,11 @@ def _encode(name: str, chunk: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the upper halves of float32 values, rounded to nearest, ties to even, like torch.
-
-    Raises FloatingPointError for a finite value that would become infinite.
-    """
+    """Return the upper halves of float32 values, rounded to nearest, ties to even, like torch."""
     bits = x.view(np.uint32)
     halves: NDArray[np.uint16] = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
     halves[np.isnan(x)] = 0x7FC0
     infinite = (halves & 0x7FFF) == 0x7F80
     if np.isfinite(x[infinite]).any():
-        raise FloatingPointError
+        raise FloatingPointError  # as NumPy does when a finite value becomes infinite
     return halves

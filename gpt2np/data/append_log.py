@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import IO
 
 from gpt2np.data.files import atomic_write_text
-from gpt2np.data.locks import acquire_lock, remove_lock
 from gpt2np.errors import GPT2NPError
 
 _JOURNAL = "journal"
@@ -27,24 +27,15 @@ _LOCK = "lock"
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """How much of the input has been read, and how long the output was then.
+    """How much of the input has been read, and how long the output was then."""
 
-    Attributes:
-        files: number of input files read to the end.
-        batches: number of batches read from the next input file.
-        done: total progress, in the caller's unit (bytes or lines).
-        lengths: length of each output file, in bytes.
-        rollback_lengths: `lengths` at the start of the current input file, to undo the file if it
-            turns out to be damaged.
-        digest: digest of the task and the input files read so far: see `input_digests`.
-    """
-
-    files: int = 0
-    batches: int = 0
-    done: int = 0
-    lengths: tuple[int, ...] = ()
+    files: int = 0  # input files read to the end
+    batches: int = 0  # batches read from the next input file
+    done: int = 0  # total progress, in the caller's unit (bytes or lines)
+    lengths: tuple[int, ...] = ()  # of each output file, in bytes
+    # at the start of the current input file, to undo it if it turns out damaged
     rollback_lengths: tuple[int, ...] = ()
-    digest: str = ""
+    digest: str = ""  # of the task and the input files read so far: see `input_digests`
 
     @property
     def files_started(self) -> int:
@@ -53,16 +44,12 @@ class ResumePoint:
 
 
 def input_digests(task: str, files: Iterable[Path]) -> list[str]:
-    """Digests of `task` and the first 0, 1, 2, … of `files`.
-
-    A digest covers each file's path, size and modification time.
-    """
-    return [*accumulate(map(_file_stamp, files), _digest, initial=_digest(task))]
-
-
-def _file_stamp(file: Path) -> str:
-    status = file.stat()
-    return json.dumps([os.fspath(file.absolute()), status.st_size, status.st_mtime_ns])
+    """Digests of `task` and the first 0, 1, 2, … of `files`: their paths, sizes and times."""
+    stamps = []
+    for file in files:
+        status = file.stat()
+        stamps.append(json.dumps([os.fspath(file.absolute()), status.st_size, status.st_mtime_ns]))
+    return [*accumulate(stamps, _digest, initial=_digest(task))]
 
 
 def _digest(*texts: str) -> str:
@@ -80,16 +67,11 @@ class AppendLog:
 
     Use the log in a `with` statement. The folder stays after an interruption if its journal has a
     resume point. Call `remove` when the work is done.
-
-    Attributes:
-        folder: the folder.
-        names: names of the files.
-        restarted: whether `resume` found resume points, none of them valid any more.
     """
 
     folder: Path
-    names: Sequence[str]
-    restarted: bool = field(default=False, init=False)
+    names: Sequence[str]  # of the files
+    restarted: bool = field(default=False, init=False)  # resume points exist, but none is valid
     _files: list[IO[bytes]] = field(default_factory=list, init=False)
     _lock: IO[bytes] | None = field(default=None, init=False)
 
@@ -106,14 +88,13 @@ class AppendLog:
     def resume(self, digests: Sequence[str]) -> ResumePoint:
         """Truncate the files to the last resume point that matches `digests`, or to nothing.
 
-        Raises:
-            GPT2NPError: another process uses the folder, or the path is not a folder.
+        Raises GPT2NPError if another process uses the folder, or the path is not a folder.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise GPT2NPError(
                 f"{self.folder}, where unfinished work is kept, is not a folder; move it elsewhere"
             )
-        self._lock = acquire_lock(self.folder / _LOCK)
+        self._lock = _acquire_lock(self.folder / _LOCK)
         if self._lock is None:
             raise GPT2NPError(
                 f"another process is writing to {self.folder}; wait for it to end, or choose "
@@ -122,7 +103,13 @@ class AppendLog:
         self._files = [path.open("ab") for path in self.paths]
         start = ResumePoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names), digests[0])
         points = self._read_journal()
-        valid = [point for point in points if self._is_valid(point, digests)]
+        sizes = [path.stat().st_size for path in self.paths]
+        valid = [
+            point
+            for point in points
+            if point.digest in digests[point.files_started : point.files_started + 1]
+            and not _any_longer(point.lengths, sizes)
+        ]
         self.restarted = bool(points) and not valid
         last = valid[-1] if valid else start
         self.truncate(last.lengths)
@@ -161,7 +148,7 @@ class AppendLog:
             for path in self.folder.iterdir():
                 if path.name != _LOCK:
                     path.unlink()
-            remove_lock(self.folder / _LOCK, self._lock)
+            _remove_lock(self.folder / _LOCK, self._lock)
             self._lock = None
 
     def __enter__(self) -> AppendLog:
@@ -185,12 +172,6 @@ class AppendLog:
         lines = text.split("\n")[:-1]  # a last line without its newline is incomplete
         return [point for point in map(_parse_journal_line, lines) if point]
 
-    def _is_valid(self, point: ResumePoint, digests: Sequence[str]) -> bool:
-        sizes = [path.stat().st_size for path in self.paths]
-        started = point.files_started
-        known = started < len(digests) and point.digest == digests[started]
-        return known and not _any_longer(point.lengths, sizes)
-
 
 def _any_longer(lengths: Sequence[int], limits: Sequence[int]) -> bool:
     return any(length > limit for length, limit in zip(lengths, limits, strict=True))
@@ -208,3 +189,63 @@ def _parse_journal_line(line: str) -> ResumePoint | None:
         return ResumePoint(**content, lengths=lengths, rollback_lengths=rollback_lengths)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None  # after a power failure the disk may hold anything
+
+
+def _acquire_lock(path: Path) -> IO[bytes] | None:
+    """Create and lock the file `path`, and its folder; closing the file releases the lock.
+
+    The lock also ends with the process, even if the process is killed. Returns None if another
+    process holds the lock. On a file system without locks, every process gets the file. Raises
+    OSError if the file can't be created.
+    """
+    while True:
+        path.parent.mkdir(exist_ok=True)
+        try:
+            file = path.open("ab")
+        except FileNotFoundError:  # another process has removed the folder since mkdir
+            continue
+        if not _try_lock(file):
+            file.close()
+            return None
+        if _is_at(path, file):
+            return file
+        file.close()  # another process removed the file before the lock was acquired
+
+
+def _remove_lock(path: Path, file: IO[bytes]) -> None:
+    """Remove and release a lock file, and remove its folder if that is empty."""
+    if sys.platform == "win32":
+        file.close()  # Windows can't remove an open file
+    try:
+        path.unlink()
+        path.parent.rmdir()
+    except OSError:
+        pass  # another process has started to use the folder
+    finally:
+        file.close()
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            # Worker processes, which may outlive a killed parent, don't inherit a lockf lock;
+            # they would inherit one of flock.
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def _is_at(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False

@@ -29,15 +29,7 @@ _NPZ_ERRORS = (  # what zipfile and NumPy raise for a file that is damaged or no
 
 
 class Encoder(Protocol):
-    """What encoding a corpus needs of a tokenizer.
-
-    Attributes:
-        vocab_size: number of ids.
-        eos_token_id: id of <|endoftext|>, or None.
-        splits_before_whitespace: whether a text may be cut before white space that follows a
-            visible character, and encoded part by part.
-        fingerprint: a hash that changes with the vocabulary.
-    """
+    """What encoding a corpus needs of a `gpt2np.Tokenizer`."""
 
     vocab_size: int
 
@@ -52,47 +44,32 @@ class Encoder(Protocol):
 
     def encode_to_numpy(
         self, text: str, *, disallowed_special: Collection[str] = ...
-    ) -> NDArray[np.uint16 | np.uint32]:
-        """Encode `text` to ids (N,); special tokens are plain text if none is disallowed."""
+    ) -> NDArray[np.uint16 | np.uint32]: ...
 
 
 class Part(NamedTuple):
-    """A document, or a part of a long document.
+    """A document, or a part of a long document."""
 
-    Attributes:
-        content: the text, or the token ids of an array in an .npz file.
-        ends_document: whether this is the last part of its document.
-    """
-
-    content: str | NDArray[np.integer[Any]]
-    ends_document: bool
+    content: str | NDArray[np.integer[Any]]  # or the token ids of an array in an .npz file
+    ends_document: bool  # whether this is the last part of its document
 
 
 class Batch(NamedTuple):
-    """Consecutive parts of a file, encoded together.
+    """Consecutive parts of a file, encoded together."""
 
-    Attributes:
-        file: index of the file.
-        parts: the parts.
-        ends_file: whether this is the last batch of the file.
-        error: why the file is to be skipped, or None.
-    """
-
-    file: int
-    parts: list[Part]
-    ends_file: bool
-    error: UnreadableFileError | None = None
+    file: int  # index of the file
+    parts: list[Part]  # the parts
+    ends_file: bool  # whether this is the last batch of the file
+    error: UnreadableFileError | None = None  # why the file is to be skipped, or None
 
     @property
     def nbytes(self) -> int:
         """Size of the texts in UTF-8 and of the arrays, in bytes."""
-        return sum(_nbytes(part.content) for part in self.parts)
-
-
-def _nbytes(content: str | NDArray[np.integer[Any]]) -> int:
-    if not isinstance(content, str):
-        return content.nbytes
-    return len(content) if content.isascii() else len(content.encode())
+        contents = (part.content for part in self.parts)
+        return sum(
+            len(content.encode()) if isinstance(content, str) else content.nbytes
+            for content in contents
+        )
 
 
 def read_batches(
@@ -103,23 +80,22 @@ def read_batches(
     skip_errors: bool = False,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Batch]:
-    """Yield the batches of `files`, the same in every run.
+    """Yield the batches of `files`, the same in every run, from `start` (file, batch) on.
 
-    Args:
-        files: text or .jsonl files, also as .gz, or .npz files whose arrays are documents of ids.
-        encoder: limits the ids of .npz files, and says whether long texts may be split.
-        field: field of a .jsonl line that holds the document.
-        skip_errors: for a file that can't be read, yield a batch with an `error` and go on.
-        start: (file, batch) to begin with, both counted from 0.
+    The files are text or .jsonl, also as .gz, or .npz files whose arrays are documents of ids.
+    With `skip_errors`, a file that can't be read yields a batch with an `error`.
 
-    Raises:
-        UnreadableFileError: a file can't be read.
+    Raises UnreadableFileError if a file can't be read.
     """
     options = CorpusOptions(field=field, split_long_documents=encoder.splits_before_whitespace)
     first_file, first_batch = start
     for index in range(first_file, len(files)):
         try:
-            batches = _batch_parts(index, _read_file(files[index], options, encoder.vocab_size))
+            if files[index].suffix == ".npz":
+                parts = _read_npz(files[index], encoder.vocab_size)
+            else:
+                parts = (Part(*part) for part in read_parts([files[index]], options))
+            batches = _batch_parts(index, parts)
             yield from islice(batches, first_batch if index == first_file else 0, None)
         except UnreadableFileError as error:
             if not skip_errors:
@@ -137,12 +113,6 @@ def _batch_parts(file: int, parts: Iterable[Part]) -> Iterator[Batch]:
             yield Batch(file, pending, False)
             pending, size = [], 0
     yield Batch(file, pending, True)
-
-
-def _read_file(file: Path, options: CorpusOptions, vocab_size: int) -> Iterator[Part]:
-    if file.suffix == ".npz":
-        return _read_npz(file, vocab_size)
-    return (Part(part.text, part.ends_document) for part in read_parts([file], options))
 
 
 def _read_npz(file: Path, vocab_size: int) -> Iterator[Part]:
@@ -186,15 +156,13 @@ class BatchEncoder:
         ids, records = bytearray(), []
         end = np.array([self.encoder.eos_token_id], self.dtype).tobytes()
         for content, ends_document in batch.parts:
-            is_array = not isinstance(content, str)
-            encoded = self._encode(content)
+            if isinstance(content, str):
+                encoded = self.encoder.encode_to_numpy(content, disallowed_special=())
+                n_characters, is_array = len(content), False
+            else:
+                encoded = content.astype(self.dtype)
+                n_characters, is_array = 0, True
             ids += encoded.tobytes()
             ids += end * ends_document
-            n_characters = 0 if is_array else len(content)
             records.append((len(encoded) + ends_document, n_characters, ends_document, is_array))
         return bytes(ids), np.array(records, PART_DTYPE).tobytes()
-
-    def _encode(self, content: str | NDArray[np.integer[Any]]) -> NDArray[np.uint16 | np.uint32]:
-        if isinstance(content, str):
-            return self.encoder.encode_to_numpy(content, disallowed_special=())
-        return content.astype(self.dtype)

@@ -30,17 +30,13 @@ _up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
 class CorpusOptions:
     """How to find documents in files.
 
-    Attributes:
-        separators: texts that end a document; they belong to no document. Of several that match,
-            the longest counts.
-        field: field of a .jsonl line that holds the document.
-        split_long_documents: yield documents of more than about a million characters in parts. A
-            cut is before a space or newline that follows a visible character: GPT-2's pattern
-            always begins a piece there.
+    With `split_long_documents`, documents of more than about a million characters come in parts. A
+    cut is before a space or newline that follows a visible character: GPT-2's pattern always begins
+    a piece there.
     """
 
-    separators: tuple[str, ...] = (END_OF_TEXT,)
-    field: str = "text"
+    separators: tuple[str, ...] = (END_OF_TEXT,)  # end a document, and belong to none
+    field: str = "text"  # of a .jsonl line, holds the document
     split_long_documents: bool = False
 
     @cached_property
@@ -51,15 +47,10 @@ class CorpusOptions:
 
 
 class TextPart(NamedTuple):
-    """A document, or a part of a long document.
+    """A document, or a part of a long document."""
 
-    Attributes:
-        text: the text.
-        ends_document: whether this is the last part of its document.
-    """
-
-    text: str
-    ends_document: bool
+    text: str  # the text
+    ends_document: bool  # whether this is the last part of its document
 
 
 class UnreadableFileError(InvalidArgumentError):
@@ -70,10 +61,8 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
     """Return the files that `paths` name: files, folders (recursive) and glob patterns.
 
     The files are sorted and free of duplicates. In folders, hidden files and files of arrays (.bin,
-    .npy, .safetensors) are skipped.
-
-    Raises:
-        InvalidArgumentError: a path or pattern matches nothing, or a folder has no files.
+    .npy, .safetensors) are skipped. Raises InvalidArgumentError if a path or pattern matches
+    nothing, or a folder has no files.
     """
     files: dict[Path, Path] = {}
     for path in paths:
@@ -86,8 +75,13 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
 
 def _expand(path: str) -> list[Path]:
     if Path(path).is_dir():
-        below = (file for file in Path(path).rglob("*") if _may_be_text(file))
-        files = [file for file in below if not _is_hidden(file.relative_to(path))]
+        files = [
+            file
+            for file in Path(path).rglob("*")
+            if file.is_file()
+            and file.suffix not in (".bin", ".npy", ".safetensors")
+            and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        ]
         if not files:
             raise InvalidArgumentError(f"the folder {path} has no files to read")
         return files
@@ -102,14 +96,6 @@ def _expand(path: str) -> list[Path]:
     if not files:
         raise InvalidArgumentError(f"no file matches the pattern {path}")
     return files
-
-
-def _may_be_text(path: Path) -> bool:
-    return path.is_file() and path.suffix not in (".bin", ".npy", ".safetensors")
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def read_parts(
@@ -156,7 +142,9 @@ def read_documents(
 
 def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
     try:
-        with _open(file) as stream:
+        with cast(
+            "IO[bytes]", gzip.open(file) if file.suffix == ".gz" else file.open("rb")
+        ) as stream:
             if file.name.removesuffix(".gz").endswith(".jsonl"):
                 for text in _jsonl_texts(stream, file, options.field):
                     yield from _join(_split_at_separators([text], options), options, "")
@@ -166,10 +154,6 @@ def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UnreadableFileError(f"can't read {file}: {reason}") from error
-
-
-def _open(file: Path) -> IO[bytes]:
-    return cast("IO[bytes]", gzip.open(file)) if file.suffix == ".gz" else file.open("rb")
 
 
 def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:

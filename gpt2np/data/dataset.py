@@ -42,19 +42,12 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal arrays make equal fil
 
 @dataclass(frozen=True)
 class DatasetOptions:
-    """How to turn a corpus into a dataset.
+    """How to turn a corpus into a dataset."""
 
-    Attributes:
-        field: field of a .jsonl line that holds the document.
-        combine: in an .npz, join documents until an array has this many characters.
-        skip_errors: skip files that can't be read instead of raising an error.
-        processes: number of worker processes.
-    """
-
-    field: str = "text"
-    combine: int = 50_000
-    skip_errors: bool = False
-    processes: int = 1
+    field: str = "text"  # field of a .jsonl line that holds the document
+    combine: int = 50_000  # in an .npz, join documents until an array has this many characters
+    skip_errors: bool = False  # skip files that can't be read instead of raising an error
+    processes: int = 1  # number of worker processes
 
     def __post_init__(self) -> None:
         for name in ("combine", "processes"):
@@ -66,19 +59,12 @@ class DatasetOptions:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A finished dataset.
+    """A finished dataset."""
 
-    Attributes:
-        path: the file.
-        documents: number of documents.
-        ids: number of token ids.
-        dtype: name of the type of the ids.
-    """
-
-    path: Path
-    documents: int
-    ids: int
-    dtype: str
+    path: Path  # the file
+    documents: int  # number of documents
+    ids: int  # number of token ids
+    dtype: str  # name of the type of the ids
 
 
 def check_output(out: Path) -> None:
@@ -96,8 +82,7 @@ def check_output(out: Path) -> None:
 def find_inputs(paths: Iterable[str | Path], out: Path) -> list[Path]:
     """Return the files that `paths` name (see `find_files`), except `out` and its partial folder.
 
-    Raises:
-        InvalidArgumentError: there are none.
+    Raises InvalidArgumentError if there are none.
     """
     outputs = {out.resolve(), partial_folder(out).resolve()}
     files = [
@@ -121,24 +106,16 @@ def encode_dataset(
     on_progress: Callable[[int], object] = lambda done: None,
     on_skip: Callable[[UnreadableFileError], object] = lambda error: None,
 ) -> Dataset:
-    """Encode `files`, in order, to the dataset `out`; an existing file is replaced.
+    """Encode `files`, in order, to the dataset `out`, with one of SUFFIXES; replace an old file.
 
-    Args:
-        files: text or .jsonl files, also as .gz, and .npz files, whose arrays are kept as they
-            are. `<|endoftext|>` separates the documents of a text; other special tokens are plain
-            text.
-        out: output file, with one of SUFFIXES.
-        tokenizer: a `Tokenizer` that has `<|endoftext|>`.
-        options: see `DatasetOptions`.
-        on_resume: called once with the input bytes already done, if an interrupted run is resumed.
-        on_restart: called if an interrupted run had other files or options and is discarded.
-        on_progress: called with the input bytes done so far, after every batch.
-        on_skip: called with the error of every skipped file.
+    The files are text or .jsonl, also as .gz, or .npz, whose arrays are kept as they are. Only the
+    special token `<|endoftext|>`, which separates documents, is no plain text.
 
-    Raises:
-        InvalidArgumentError: a file can't be read, the files have no text, or `check_output` fails.
-            `out` is unchanged.
-        OSError: the output can't be written.
+    `on_resume` gets the input bytes already done, if an interrupted run is resumed; `on_restart` is
+    called if that run had other files or options. `on_progress` gets the bytes done so far.
+
+    Raises InvalidArgumentError, with `out` unchanged, if a file can't be read, the files have no
+    text, or `check_output` fails; OSError if the output can't be written.
     """
     options = options or DatasetOptions()
     check_output(out)
@@ -161,11 +138,7 @@ def encode_dataset(
 
 
 class _Writer:
-    """Appends encoded batches to the log, and saves resume points.
-
-    Attributes:
-        position: how much of the input has been written.
-    """
+    """Appends encoded batches to the log, and saves resume points."""
 
     def __init__(
         self,
@@ -178,7 +151,7 @@ class _Writer:
         self._digests = input_digests(task, files)
         self._file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative bytes
         self._saved_at = time.monotonic()
-        self.position = log.resume(self._digests)
+        self.position = log.resume(self._digests)  # how much of the input has been written
 
     def write(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
         """Append a batch; if it has an error, remove its file from the output instead."""
@@ -208,12 +181,9 @@ def _encode_batches(
     on_progress: Callable[[int], object],
 ) -> None:
     """Encode and write the batches after the writer's position."""
+    start = (writer.position.files, writer.position.batches)
     batches = read_batches(
-        files,
-        tokenizer,
-        field=options.field,
-        skip_errors=options.skip_errors,
-        start=(writer.position.files, writer.position.batches),
+        files, tokenizer, field=options.field, skip_errors=options.skip_errors, start=start
     )
     try:
         for batch, encoded in map_in_order(BatchEncoder(tokenizer), batches, options.processes):
@@ -236,10 +206,19 @@ def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Da
     if out.suffix == ".bin":
         finished = ids
     elif out.suffix == ".npy":
-        _write_npy(finished, ids, dtype, n_ids)
+        header = {"descr": dtype.str, "fortran_order": False, "shape": (n_ids,)}
+        with finished.open("wb") as file, ids.open("rb") as content:
+            np.lib.format.write_array_header_1_0(file, header)
+            shutil.copyfileobj(content, file, 1 << 20)
     else:
-        bounds = array_bounds(_read_records(parts), combine)
-        _write_npz(finished, np.memmap(ids, dtype, "r"), bounds)
+        arrays = np.memmap(ids, dtype, "r")
+        with zipfile.ZipFile(finished, "w") as archive:
+            bounds = array_bounds(_read_records(parts), combine)
+            for number, (start, end) in enumerate(bounds):
+                entry = zipfile.ZipInfo(f"arr_{number}.npy", _ZIP_EPOCH)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                with archive.open(entry, "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asarray(arrays[start:end]))
     finished.replace(out)
     return Dataset(out, documents, n_ids, dtype.name)
 
@@ -250,31 +229,12 @@ def _read_records(parts: Path) -> Iterator[NDArray[np.void]]:
             yield records
 
 
-def _write_npy(path: Path, ids: Path, dtype: np.dtype[Any], count: int) -> None:
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (count,)}
-    with path.open("wb") as file, ids.open("rb") as content:
-        np.lib.format.write_array_header_1_0(file, header)
-        shutil.copyfileobj(content, file, 1 << 20)
-
-
-def _write_npz(path: Path, ids: NDArray[Any], bounds: Iterator[tuple[int, int]]) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        for number, (start, end) in enumerate(bounds):
-            entry = zipfile.ZipInfo(f"arr_{number}.npy", _ZIP_EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(entry, "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asarray(ids[start:end]))
-
-
 def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
     """Yield (start, end) in the token ids of each array of an .npz.
 
     Documents are joined until they have `combine` characters, those of the `<|endoftext|>` between
     them included, as in encode.py of GPT-2's training code. No array begins or ends with one.
-
-    Args:
-        batches: arrays of PART_DTYPE.
-        combine: number of characters.
+    `batches` are arrays of PART_DTYPE.
     """
     start = end = characters = 0
     for n_ids, n_characters, ends_document, is_array in (

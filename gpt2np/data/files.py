@@ -21,10 +21,7 @@ LARGE_JSON_BYTES = 32 << 20
 
 
 def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
-    """Raise `error` for a folder, pipe or device, from which a read may never end.
-
-    A missing path passes: opening the path reports the reason.
-    """
+    """Raise `error` for a folder, pipe or device, from which a read may never end."""
     if path.exists() and not path.is_file():
         raise error(f"{path} is not a file")
 
@@ -32,13 +29,7 @@ def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
 def read_json_object(
     path: Path, error: type[GPT2NPError], *, max_bytes: int | None = None
 ) -> dict[str, Any]:
-    """Read the JSON object in a UTF-8 file.
-
-    Args:
-        path: the file.
-        error: the class of the exception to raise, with the reason, if the read fails.
-        max_bytes: size limit; a larger file is not read at all. None: no limit.
-    """
+    """Read the JSON object in a UTF-8 file of at most `max_bytes`; raise `error` if that fails."""
     import json  # only here: many callers of this module read no JSON
 
     try:
@@ -62,20 +53,18 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Readers disagree about duplicates: `json` takes the last one, others the first.
     """
     content = dict(pairs)
-    if len(content) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"duplicate key {key!r}")
-            seen.add(key)
+    seen: set[str] = set()
+    for key, _ in pairs if len(content) < len(pairs) else ():
+        if key in seen:
+            raise ValueError(f"duplicate key {key!r}")
+        seen.add(key)
     return content
 
 
 def atomic_write_text(path: Path, text: str) -> None:
     """Write `text` in UTF-8 to a temporary file in the same folder, then rename the file.
 
-    Raises:
-        OSError: the folder is not writable; an existing file is unchanged.
+    Raises OSError if the folder is not writable; an existing file is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

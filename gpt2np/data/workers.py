@@ -24,10 +24,8 @@ def map_in_order(
     """Yield each item with `function(item)`, in order, computed in `processes` processes.
 
     Unlike `Executor.map`, this reads only a few items ahead. `function` is sent to each process
-    once, so it may carry data that takes long to prepare.
-
-    Raises:
-        concurrent.futures.BrokenExecutor: a process was killed.
+    once, so it may carry data that takes long to prepare. Raises concurrent.futures.BrokenExecutor
+    if a process was killed.
     """
     if processes == 1:
         yield from ((item, function(item)) for item in items)

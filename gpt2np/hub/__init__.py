@@ -1,11 +1,5 @@
 """Find a model by name or path: return the folder with its files.
 
-find         search order: an existing folder, the bundled model, the cache, the Hub
-repository   ids (`owner/name@revision`, short names of OpenAI's models) and cached snapshots
-model_files  the files of a model or vocabulary, shards of weights, the licence in README.md
-download     Hub → cache; weights resume where the last attempt ended
-failures     error messages for everything that can go wrong on the way
-
 The cache's folder, endpoint, tokens, proxies and offline mode are configured by huggingface_hub's
 variables (HF_HOME, HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY, HF_HUB_OFFLINE, …). huggingface_hub reads
 them when it is imported, and is imported only when needed.

@@ -30,10 +30,7 @@ _LOCK_NOTICE_S = 1.0  # wait for another process before the user is told
 
 
 def list_files(model: HubId, timeout: float | None = None) -> frozenset[str]:
-    """List the names of all files of `model`, with one request.
-
-    Raises the exceptions of huggingface_hub.
-    """
+    """List the names of all files of `model`; raise huggingface_hub's exceptions."""
     from huggingface_hub import HfApi, constants
 
     seconds = timeout or constants.HF_HUB_ETAG_TIMEOUT
@@ -45,12 +42,8 @@ def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None
     """Download `files` of `model` into the cache, and return the snapshot's folder.
 
     Cached files are kept, and partial weights are resumed. Other processes may download the same
-    files. On a terminal, large files show a progress bar on stderr.
-
-    Args:
-        model: id on the Hub.
-        files: the files to download.
-        listing: names of all files of the model; None sends a request for them.
+    files. On a terminal, large files show a progress bar on stderr. `listing` has the names of all
+    files of the model; without it, a request is sent.
 
     Raises:
         ModelNotFoundError: the model does not exist, or the download fails.
@@ -109,12 +102,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _download_weights(repository: str, folder: Path, name: str) -> None:
-    """Download the weight file `name` of `repository` into the snapshot `folder`.
-
-    Raises:
-        ModelNotFoundError: the disk has no space, or the file arrives damaged.
-        Interrupted: the connection breaks.
-    """
+    """Download the weight file `name` of `repository` into the snapshot `folder`."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
 
     if (folder / name).is_file():
@@ -133,21 +121,13 @@ def _download_weights(repository: str, folder: Path, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Blob:
-    """The content of a file, stored in the cache under its ETag.
+    """The content of a file, stored in the cache under its ETag."""
 
-    Attributes:
-        url: address on the Hub.
-        label: file and repository, for messages.
-        name: name of the file.
-        path: path in the cache.
-        size: size in bytes.
-    """
-
-    url: str
-    label: str
+    url: str  # address on the Hub
+    label: str  # file and repository, for messages
     name: str
-    path: Path
-    size: int
+    path: Path  # in the cache
+    size: int  # in bytes
 
     def download(self) -> None:
         """Download the content unless it is cached; only one process at a time does."""
@@ -175,7 +155,9 @@ class _Blob:
             if file.tell() > self.size:
                 file.seek(0)
                 file.truncate()
-            self._check_disk_space(partial.parent, self.size - file.tell())
+            usage, needed = shutil.disk_usage(partial.parent), self.size - file.tell()
+            if usage.total and usage.free < needed:
+                raise failures.no_disk_space(self.label, needed, usage.free)
             try:
                 self._get(file)
             except Exception as error:
@@ -204,11 +186,6 @@ class _Blob:
             while chunk := content.read(_HASH_CHUNK):
                 digest.update(chunk)
         return digest.hexdigest() == self.path.name
-
-    def _check_disk_space(self, folder: Path, needed: int) -> None:
-        usage = shutil.disk_usage(folder)
-        if usage.total and usage.free < needed:
-            raise failures.no_disk_space(self.label, needed, usage.free)
 
 
 @contextlib.contextmanager

@@ -113,7 +113,7 @@ def _disk_problem(error: Exception) -> str | None:
 
 def _refusal(model: HubId, error: Exception) -> str | None:
     """Describe the Hub's HTTP error; None if the Hub did not answer."""
-    from huggingface_hub import errors
+    from huggingface_hub import errors, get_token
 
     http_errors = [cause for cause in _causes(error) if isinstance(cause, errors.HfHubHTTPError)]
     http_error = next((cause for cause in http_errors if cause.response is not None), None)
@@ -130,22 +130,16 @@ def _refusal(model: HubId, error: Exception) -> str | None:
             f"branch, tag or commit, see {_endpoint()}/{model.repository}/commits/main"
         )
     if isinstance(http_error, errors.RepositoryNotFoundError):
-        return _no_repository(model)
+        advice = (
+            "the current token cannot read it: set HF_TOKEN to one that can"
+            if get_token()
+            else "set HF_TOKEN to a token that can read it"
+        )
+        return (
+            f"there is no folder {model} and no model of that name on {_endpoint()}; check the "
+            f"name; if it is private, {advice}"
+        )
     return _http_status(model, http_error)
-
-
-def _no_repository(model: HubId) -> str:
-    from huggingface_hub import get_token
-
-    advice = (
-        "if it is private, the current token cannot read it: set HF_TOKEN to one that can"
-        if get_token()
-        else "if it is private, set HF_TOKEN to a token that can read it"
-    )
-    return (
-        f"there is no folder {model} and no model of that name on {_endpoint()}; check the name; "
-        f"{advice}"
-    )
 
 
 def _http_status(model: HubId, error: Exception) -> str:

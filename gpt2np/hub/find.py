@@ -25,19 +25,12 @@ VOCABULARY_SUFFIXES = (".json", ".tiktoken")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Location of a model, or of its vocabulary.
+    """Location of a model, or of its vocabulary."""
 
-    Attributes:
-        name: name of the model, for messages.
-        folder: the folder with its files; `find_vocabulary` may return a single file.
-        fallback_reason: why the bundled model replaces the default model; None if it does not.
-        hub_id: id on the Hub; None if the model does not come from the Hub.
-    """
-
-    name: str
-    folder: Path
-    fallback_reason: str | None = None
-    hub_id: HubId | None = None
+    name: str  # for messages
+    folder: Path  # with its files; `find_vocabulary` may return a single file
+    fallback_reason: str | None = None  # why the bundled model replaces the default model
+    hub_id: HubId | None = None  # None if the model does not come from the Hub
 
 
 def find_model(model: str | Path | None = None) -> ModelSource:
@@ -46,15 +39,10 @@ def find_model(model: str | Path | None = None) -> ModelSource:
     A named model is found or raises an error. Existing folders come before ids on the Hub, and the
     cache comes before the network: a cached model costs no request.
 
-    Args:
-        model: one of
-
-            - "bundled";
-            - a folder, or the `model.safetensors` in it;
-            - an id on the Hub, such as "openai-community/gpt2-medium" or "gpt2@main" (a branch, tag
-              or commit);
-            - None: the environment variable GPT2NP_MODEL if set, else GPT-2 small. If GPT-2 small
-              is neither cached nor available, the bundled model, with `fallback_reason` set.
+    `model` is "bundled"; a folder, or the `model.safetensors` in it; or an id on the Hub, such as
+    "openai-community/gpt2-medium" or "gpt2@main" (a branch, tag or commit). None means the
+    environment variable GPT2NP_MODEL if set, else GPT-2 small. If GPT-2 small is neither cached nor
+    available, the result is the bundled model, with `fallback_reason` set.
 
     Raises:
         InvalidArgumentError: `model` is neither a string nor a path.
@@ -67,9 +55,7 @@ def find_model(model: str | Path | None = None) -> ModelSource:
 def find_vocabulary(model: str | Path | None = None) -> ModelSource:
     """Find the vocabulary of a model like `find_model`, without its weights.
 
-    Args:
-        model: as for `find_model`, or the path of a file, such as a `tokenizer.json` or a
-            `.tiktoken` file.
+    `model` may also be the path of a file, such as a `tokenizer.json` or a `.tiktoken` file.
 
     Raises:
         InvalidArgumentError: `model` is neither a string nor a path.
@@ -159,11 +145,7 @@ def _find_default(files: FileSet) -> ModelSource:
 
 
 def _list_files_in_time(model: HubId) -> frozenset[str]:
-    """List the files of `model` on the Hub within DEFAULT_MODEL_TIMEOUT_S.
-
-    Raises:
-        ModelNotFoundError: the Hub fails to answer in time.
-    """
+    """List the files of `model`; raise ModelNotFoundError after DEFAULT_MODEL_TIMEOUT_S."""
     from huggingface_hub import constants
 
     from gpt2np.hub.download import list_files

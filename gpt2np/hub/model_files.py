@@ -29,15 +29,10 @@ _LICENCE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTIL
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Groups of files of which one complete group is enough; the first group is preferred.
+    """Groups of files of which one complete group is enough; the first group is preferred."""
 
-    Attributes:
-        label: name in error messages if every group is incomplete.
-        groups: the groups of file names.
-    """
-
-    label: str
-    groups: tuple[tuple[str, ...], ...]
+    label: str  # name in error messages if every group is incomplete
+    groups: tuple[tuple[str, ...], ...]  # of file names
 
     def select(self, exists: Callable[[str], bool]) -> tuple[str, ...]:
         """Return the first group whose files all exist, or ()."""
@@ -54,13 +49,7 @@ VOCABULARY_EXTRAS = ("added_tokens.json", "tokenizer_config.json", "special_toke
 
 @dataclass(frozen=True)
 class FileSet:
-    """The files of a model or vocabulary.
-
-    Attributes:
-        required: names of files that must exist.
-        alternatives: groups of files of which one must exist.
-        optional: names of files that are used if they exist.
-    """
+    """The files of a model or vocabulary: those that must exist, and those used if they exist."""
 
     required: tuple[str, ...] = ()
     alternatives: tuple[Alternatives, ...] = (VOCABULARY,)
@@ -85,8 +74,7 @@ class FileSet:
     def missing_in(self, folder: Path) -> list[str]:
         """List what is missing in `folder`, including shards.
 
-        Raises:
-            CheckpointError: the index of the shards is damaged.
+        Raises CheckpointError if the index of the shards is damaged.
         """
         missing = self.missing(lambda name: (folder / name).is_file())
         if WEIGHTS.label in missing:
@@ -120,12 +108,7 @@ class FileSet:
 MODEL_FILES = FileSet(
     required=("config.json",),
     alternatives=(WEIGHTS, VOCABULARY),
-    optional=(
-        "generation_config.json",
-        *VOCABULARY_EXTRAS,
-        CHAT_TEMPLATE,
-        CARD_FILE,  # has the licence
-    ),
+    optional=("generation_config.json", *VOCABULARY_EXTRAS, CHAT_TEMPLATE, CARD_FILE),
 )
 VOCABULARY_FILES = FileSet(optional=("config.json", *VOCABULARY_EXTRAS))  # config: the model type
 
@@ -143,8 +126,7 @@ COMPANIONS = (
 def list_weight_files(folder: Path) -> list[str]:
     """List the names of the weight files: a single file, or an index and its shards.
 
-    Raises:
-        CheckpointError: the index is damaged.
+    Raises CheckpointError if the index is damaged.
     """
     group = WEIGHTS.select(lambda name: (folder / name).is_file())
     if group != (INDEX_FILE,):
@@ -160,8 +142,7 @@ def shard_name(number: int, total: int) -> str:
 def read_index(path: Path) -> dict[str, str]:
     """Read an index: return tensor name → name of its shard, a file in the index's folder.
 
-    Raises:
-        CheckpointError: the index is damaged, or names a file in another folder.
+    Raises CheckpointError if the index is damaged, or names a file in another folder.
     """
     content = read_json_object(path, CheckpointError, max_bytes=SMALL_JSON_BYTES)
     weight_map = content.get("weight_map")

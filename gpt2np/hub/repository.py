@@ -23,15 +23,10 @@ _NOT_IN_REVISIONS = frozenset(" ~^:?*[\\")  # git's rules for names of branches 
 
 @dataclass(frozen=True)
 class HubId:
-    """Id of a model on the Hub.
+    """Id of a model on the Hub."""
 
-    Attributes:
-        repository: `owner/name`.
-        revision: a branch, tag or commit; None for the main branch.
-    """
-
-    repository: str
-    revision: str | None = None
+    repository: str  # `owner/name`
+    revision: str | None = None  # a branch, tag or commit; None for the main branch
 
     def __str__(self) -> str:
         return self.repository + (f"@{self.revision}" if self.revision else "")
@@ -46,8 +41,7 @@ class HubId:
 def parse_hub_id(name: str) -> HubId:
     """Parse `owner/name` or a short name, with an optional `@revision`.
 
-    Raises:
-        ModelNotFoundError: the name is not a valid id.
+    Raises ModelNotFoundError if the name is not a valid id.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]

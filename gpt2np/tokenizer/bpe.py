@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from _thread import allocate_lock  # threading.Lock, without importing threading
 from collections.abc import Callable, Mapping
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import pairwise
 
 Ranks = Mapping[str, int]
@@ -50,17 +50,17 @@ def _merge_by_scanning(tokens: list[str], ranks: Ranks) -> list[str]:
 def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
     """Merge in O(n log n): a linked list of tokens, and a heap of ranks with their positions.
 
-    A token is stored at the position of its first character; the positions it covers hold "". The
-    positions of a rank are merged from left to right, unless a merge creates a pair of lower rank:
-    then that pair comes first.
+    A token is stored at the position of its first character; the positions it covers hold "".
     """
     tokens = tokens[:]
     end = len(tokens)
     after = list(range(1, end + 1))
     before = list(range(-1, end - 1))
-    positions = _positions_by_rank(tokens, ranks)
-    heap = list(positions)
-    heapify(heap)
+    positions: dict[int, list[int]] = {}
+    heap: list[int] = []
+    for position, pair in enumerate(map(" ".join, pairwise(tokens))):
+        if pair in ranks:
+            _push(positions, heap, ranks[pair], position)
     while heap:
         rank = heappop(heap)
         todo = sorted(positions.pop(rank))
@@ -83,18 +83,10 @@ def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
                 if new is not None:
                     lowest = min(lowest, _push(positions, heap, new, previous))
             if lowest <= rank:
-                for position in todo[n_done:]:
+                for position in todo[n_done:]:  # the pair of lower rank comes first
                     _push(positions, heap, rank, position)
                 break
     return [token for token in tokens if token]
-
-
-def _positions_by_rank(tokens: list[str], ranks: Ranks) -> dict[int, list[int]]:
-    positions: dict[int, list[int]] = {}
-    for position, pair in enumerate(map(" ".join, pairwise(tokens))):
-        if pair in ranks:
-            positions.setdefault(ranks[pair], []).append(position)
-    return positions
 
 
 def _push(positions: dict[int, list[int]], heap: list[int], rank: int, position: int) -> int:
@@ -111,9 +103,6 @@ class BoundedCache(dict[str, tuple[int, ...]]):
 
     When the entries exceed `limit` bytes, all are dropped: simple, and frequent entries soon
     return. Threads may share a cache; at worst, two of them compute the same entry.
-
-    Attributes:
-        nbytes: estimated size of the entries.
     """
 
     def __init__(self, compute: Callable[[str], tuple[int, ...]], limit: int) -> None:
@@ -121,7 +110,7 @@ class BoundedCache(dict[str, tuple[int, ...]]):
         self._compute = compute
         self._limit = limit
         self._lock = allocate_lock()
-        self.nbytes = 0
+        self.nbytes = 0  # estimated size of the entries
 
     def __missing__(self, text: str) -> tuple[int, ...]:
         ids = self._compute(text)

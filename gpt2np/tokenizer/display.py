@@ -11,8 +11,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpt2np.tokenizer.merge_trace import MergeStep, MergeTrace
-from gpt2np.tokenizer.offsets import TokenSpan
+from gpt2np.tokenizer.trace import MergeStep, MergeTrace, TokenSpan
 from gpt2np.tokenizer.vocabulary import SPACE_PLACEHOLDER, Vocabulary, chars_to_bytes
 
 SPACE_SYMBOL = "␣"
@@ -75,13 +74,11 @@ def _with_space_symbols(data: bytes) -> str:
 
 def display_width(text: str) -> int:
     """Return the columns of a terminal that `text` takes: most characters one, Chinese ones two."""
-    return sum(map(_character_width, text))
-
-
-def _character_width(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+    return sum(
+        2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
+        if unicodedata.category(character) not in ("Mn", "Me")
+    )
 
 
 @dataclass(frozen=True)
@@ -137,13 +134,8 @@ def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Sty
     """Format a line for each token: its id, and its characters and bytes in the text."""
     head = ("id", "chars", "bytes", "token")
     lines = [
-        (
-            str(span.id),
-            f"{span.start}:{span.end}",
-            f"{span.byte_start}:{span.byte_end}",
-            _with_space_symbols(token),
-        )
-        for span, token in zip(spans, tokens, strict=True)
+        (str(id), f"{start}:{end}", f"{byte_start}:{byte_end}", _with_space_symbols(token))
+        for (id, start, end, byte_start, byte_end), token in zip(spans, tokens, strict=True)
     ]
     widths = [max(len(line[column]) for line in (head, *lines)) for column in range(3)]
 
@@ -173,7 +165,9 @@ def merge_table(trace: MergeTrace, vocabulary: Vocabulary, style: Style) -> str:
 
 def _format_step(step: MergeStep, vocabulary: Vocabulary, style: Style) -> str:
     tokens = [escape_spelling(token, vocabulary) for token in step.tokens]
-    labels = [_rank_label(rank, at == step.chosen) for at, rank in enumerate(step.ranks)]
+    labels = [f" {_NO_MERGE if rank is None else rank} " for rank in step.ranks]
+    if step.chosen is not None:
+        labels[step.chosen] = f"[{step.ranks[step.chosen]}]"
     columns = list(zip(tokens, [*labels, ""], strict=True))
     above = "".join(token + " " * len(label) for token, label in columns)
     below = "".join(
@@ -181,7 +175,3 @@ def _format_step(step: MergeStep, vocabulary: Vocabulary, style: Style) -> str:
         for token, label in columns
     )
     return f"  {above}\n  {below.rstrip()}".rstrip()
-
-
-def _rank_label(rank: int | None, chosen: bool) -> str:
-    return f"[{rank}]" if chosen else f" {_NO_MERGE if rank is None else rank} "

@@ -1,26 +1,52 @@
-"""Find a vocabulary's files and select their reader; write a vocabulary in all formats."""
+"""Find a vocabulary's files and select their reader; write a vocabulary in all formats.
+
+OpenAI's `.tiktoken` files are read here. A line has the bytes of a token in base64, and its rank.
+The ranks are the ids. There are no merges: any two neighbours that join to a token may be merged,
+the lowest id first, and a piece that is a token needs no merging (tiktoken/src/lib.rs). The pattern
+and the special tokens are not in the file; tiktoken has them in its code.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from gpt2np.data.files import atomic_write_text
+from gpt2np.data.files import atomic_write_text, check_is_file
 from gpt2np.errors import TokenizerError
 from gpt2np.tokenizer import gpt2_files
-from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
+from gpt2np.tokenizer.pre_tokenizer import (
+    CL100K_PATTERN,
+    GPT2_PATTERN,
+    O200K_PATTERN,
+    QWEN2_PATTERN,
+)
+from gpt2np.tokenizer.vocabulary import (
+    END_OF_TEXT,
+    AddedToken,
+    Vocabulary,
+    bytes_to_chars,
+    check_bytes,
+    check_ids,
+)
 
 TOKENIZER_JSON = "tokenizer.json"
 TIKTOKEN_SUFFIX = ".tiktoken"
 FOLDER_FILES = ((TOKENIZER_JSON,), *gpt2_files.FILE_NAMES)
 """Sets of files that make a vocabulary; in a folder with several sets, the first one counts."""
 
+TIKTOKEN_PATTERNS = {
+    "cl100k_base": CL100K_PATTERN,
+    "o200k_base": O200K_PATTERN,
+    "qwen": QWEN2_PATTERN,
+}
+"""Stem of a file's name → its pre-tokenizer pattern; other files have GPT-2's."""
+
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """Read the vocabulary in a folder, or in a file: `tokenizer.json` or `….tiktoken`.
 
-    Raises:
-        TokenizerError: there is no vocabulary, or it is damaged.
+    Raises TokenizerError if there is no vocabulary, or it is damaged.
     """
     try:
         is_folder, exists = path.is_dir(), path.exists()
@@ -37,7 +63,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
         if path.name in (vocab, merges):
             return gpt2_files.read_gpt2_files(path.parent / vocab, path.parent / merges)
     if path.suffix == TIKTOKEN_SUFFIX:
-        return _read_tiktoken(path)
+        return read_tiktoken(path)
     if path.suffix == ".json":
         from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
 
@@ -50,25 +76,66 @@ def _read_folder(folder: Path) -> Vocabulary:
         files = [folder / name for name in names]
         if all(file.exists() for file in files):
             if len(files) == 1:
-                return _read_tokenizer_json_folder(folder)
+                from gpt2np.tokenizer.special_tokens import read_for_tokenizer_json
+                from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
+
+                return read_tokenizer_json(files[0], read_for_tokenizer_json(folder))
             return gpt2_files.read_gpt2_files(files[0], files[1])
     if tiktoken := sorted(folder.glob(f"*{TIKTOKEN_SUFFIX}")):
-        return _read_tiktoken(tiktoken[0])
+        return read_tiktoken(tiktoken[0])
     expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
     raise TokenizerError(f"{folder} has no vocabulary: expected {expected}")
 
 
-def _read_tokenizer_json_folder(folder: Path) -> Vocabulary:
-    from gpt2np.tokenizer.special_tokens import read_for_tokenizer_json
-    from gpt2np.tokenizer.tokenizer_json import read_tokenizer_json
+def read_tiktoken(
+    path: Path, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None
+) -> Vocabulary:
+    """Read a `.tiktoken` file, with the ids of its special tokens.
 
-    return read_tokenizer_json(folder / TOKENIZER_JSON, read_for_tokenizer_json(folder))
+    Without `pattern`, the pre-tokenizer pattern is the one in TIKTOKEN_PATTERNS, or else GPT-2's.
+
+    Raises TokenizerError if the file can't be read, or a line is malformed.
+    """
+    check_is_file(path, TokenizerError)
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
+    ids: dict[str, int] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            token, rank = _parse_tiktoken_line(line, number, path)
+            if token in ids:
+                raise TokenizerError(f"{path}, line {number}: {line!r} repeats a token")
+            ids[token] = rank
+    added = [AddedToken(text, token_id) for text, token_id in (special_tokens or {}).items()]
+    check_ids(ids | {token.content: token.id for token in added}, path)
+    check_bytes(ids, path)
+    ranks = {
+        f"{token[:cut]} {token[cut:]}": rank
+        for token, rank in ids.items()
+        for cut in range(1, len(token))
+        if token[:cut] in ids and token[cut:] in ids
+    }
+    return Vocabulary(
+        ids,
+        ranks,
+        tuple(sorted(added, key=lambda token: token.id)),
+        (pattern or TIKTOKEN_PATTERNS.get(path.stem.lower(), GPT2_PATTERN),),
+        ignore_merges=True,
+    )
 
 
-def _read_tiktoken(path: Path) -> Vocabulary:
-    from gpt2np.tokenizer.tiktoken_file import read_tiktoken
+def _parse_tiktoken_line(line: bytes, number: int, path: Path) -> tuple[str, int]:
+    import base64
 
-    return read_tiktoken(path)
+    try:
+        encoded, rank = line.split()
+        return bytes_to_chars(base64.b64decode(encoded, validate=True)), int(rank)
+    except ValueError as error:
+        raise TokenizerError(
+            f"{path}, line {number}: expected a token in base64 and its rank, found {line!r}"
+        ) from error
 
 
 def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
@@ -76,10 +143,8 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
 
     The files are `tokenizer.json`, `tokenizer_config.json` and, if they can hold the vocabulary,
     GPT-2's `vocab.json` and `merges.txt`. Existing files of these names are replaced or removed, as
-    are older files that list special tokens.
-
-    Raises:
-        OSError: the folder can't be created or written to.
+    are older files that list special tokens. Raises OSError if the folder can't be created or
+    written to.
     """
     import json
 

@@ -15,11 +15,11 @@ from gpt2np.data.files import (
     read_json_object,
 )
 from gpt2np.errors import TokenizerError
-from gpt2np.tokenizer.added_tokens import AddedToken
 from gpt2np.tokenizer.vocabulary import (
     BYTE_TO_CHAR,
     CHAR_TO_BYTE,
     END_OF_TEXT,
+    AddedToken,
     Vocabulary,
     check_bytes,
     check_ids,
@@ -42,8 +42,7 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     No text becomes a token that is neither a byte nor made by a merge, unless the token is added:
     the files of special tokens in the same folder tell, see `gpt2np.tokenizer.special_tokens`.
 
-    Raises:
-        TokenizerError: a file can't be read or parsed, or the files don't match.
+    Raises TokenizerError if a file can't be read or parsed, or the files don't match.
     """
     for file in (vocab_file, merges_file):
         check_is_file(file, TokenizerError)
@@ -120,15 +119,11 @@ def can_write_gpt2_files(vocabulary: Vocabulary) -> bool:
     """Tell whether the two files can express all of `vocabulary`."""
     added = vocabulary.added_tokens
     contents = [token.content for token in added]
-    simple = all(token == AddedToken(token.content, token.id) for token in added)
-    disjoint = vocabulary.ids.keys().isdisjoint(contents)
-    n_plain = len(list(filterfalse(_looks_special, contents)))
-    default = Vocabulary({}, {}, added)
     return (
-        simple
-        and disjoint
-        and n_plain <= _MAX_PLAIN_SPECIAL_TOKENS
-        and replace(vocabulary, ids={}, ranks={}) == default
+        all(token == AddedToken(token.content, token.id) for token in added)
+        and vocabulary.ids.keys().isdisjoint(contents)
+        and len(list(filterfalse(_looks_special, contents))) <= _MAX_PLAIN_SPECIAL_TOKENS
+        and replace(vocabulary, ids={}, ranks={}) == Vocabulary({}, {}, added)
     )
 
 
@@ -160,15 +155,11 @@ def _read_merges(path: Path) -> list[str]:
     n_spaces = text.count(" ", len(lines[0]) if start else 0)
     outer_space = " \n" in text or "\n " in text or text.endswith(" ") or text.startswith(" ")
     if n_spaces != len(merges) or outer_space or False in [" " in line for line in merges]:
-        _raise_for_malformed_line(merges, start + 1, path)
+        for number, line in enumerate(merges, start + 1):
+            left, _, right = line.partition(" ")
+            if line and (not left or not right or " " in right):
+                raise TokenizerError(f"{path}, line {number}: expected two tokens, found {line!r}")
     return [line for line in merges if line] if "" in merges else merges
-
-
-def _raise_for_malformed_line(lines: list[str], first: int, path: Path) -> None:
-    for number, line in enumerate(lines, first):
-        left, _, right = line.partition(" ")
-        if line and (not left or not right or " " in right):
-            raise TokenizerError(f"{path}, line {number}: expected two tokens, found {line!r}")
 
 
 def _with_added_tokens(
@@ -176,11 +167,7 @@ def _with_added_tokens(
 ) -> Vocabulary:
     """Build the vocabulary, with the added tokens that the special tokens files of `folder` list.
 
-    Args:
-        ids: id of every token; added tokens are removed.
-        ranks: rank of every merge.
-        unmade: tokens that no merge makes.
-        folder: folder of the vocabulary.
+    Those of them that no merge makes are removed from `ids`.
     """
     from gpt2np.tokenizer.special_tokens import read_for_gpt2_files
 

@@ -1,43 +1,46 @@
 """Normalization: lone surrogates, added tokens, Unicode form NFC, and the prefix space.
 
-Added tokens are taken out of a text first. The rest is normalized, with an alignment of each
-character to its origin in the text on request.
+Added tokens are matched as a whole and taken out of a text first, by the rules of Hugging Face's
+`tokenizers` (added_vocabulary.rs). The rest is normalized, with an alignment of each character to
+its origin in the text on request.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.tokenizer.added_tokens import AddedToken, split_added
-from gpt2np.tokenizer.vocabulary import Vocabulary
+from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary
 
 Spans = list[tuple[int, int]]
 """Origin of each character of a normalized text: (start, end) in the original."""
 
+AddedSpan = tuple[int, int, int | None]
+"""(start, end, id of the added token, or None for the text in between), in characters."""
+
+# White space of Unicode. str.strip would count U+001C to U+001F, too.
+_WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+
 
 @dataclass(frozen=True)
 class NormalizedPart:
-    """Part of a text: an added token, or normalized text.
+    """Part of a text: an added token, or normalized text."""
 
-    Attributes:
-        text: the text to pre-tokenize, or the text that matched an added token.
-        added_id: id of the added token; None for text.
-        spans: (start, end) of each character's origin in the whole text; empty unless requested.
-    """
-
-    text: str
-    added_id: int | None
-    spans: Spans
+    text: str  # to pre-tokenize, or what matched an added token
+    added_id: int | None  # of the added token; None for text
+    spans: Spans  # origin of each character in the whole text; empty unless requested
 
 
 def handle_surrogates(text: str, errors: str) -> str:
     """Replace, reject or pass the lone surrogates of `text`; for `errors` see `Tokenizer`.
 
-    Raises:
-        InvalidArgumentError: `errors` rejects a lone surrogate, or is unknown.
+    Raises InvalidArgumentError if `errors` rejects a lone surrogate, or is unknown.
     """
     if errors not in ("replace", "strict", "surrogateescape"):
         raise InvalidArgumentError(
@@ -60,11 +63,7 @@ def extract_and_normalize(
 ) -> Iterator[NormalizedPart]:
     """Split `text` at added tokens and normalize the rest, as `tokenizers` does.
 
-    Args:
-        text: the text, without lone surrogates.
-        vocabulary: the added tokens, and which normalization to apply.
-        allowed_special: special tokens to match; others are plain text.
-        with_spans: whether to compute the spans.
+    The text has no lone surrogates. Special tokens not in `allowed_special` are plain text.
     """
     tokens = [
         token
@@ -72,7 +71,13 @@ def extract_and_normalize(
         if not token.special or token.content in allowed_special
     ]
     in_original = [token for token in tokens if not token.normalized]
-    in_normalized = [_normalize_token(token, vocabulary) for token in tokens if token.normalized]
+    in_normalized = [
+        replace(token, content=unicodedata.normalize("NFC", token.content))
+        if vocabulary.nfc
+        else token
+        for token in tokens
+        if token.normalized
+    ]
     for start, end, added_id in split_added(text, in_original):
         if added_id is not None:
             spans = _identity_spans(start, end) if with_spans else []
@@ -97,12 +102,6 @@ def _normalize(
         if added_id is None and vocabulary.add_prefix_space and not part.startswith(" "):
             part, part_spans = " " + part, part_spans[:1] + part_spans
         yield NormalizedPart(part, added_id, part_spans)
-
-
-def _normalize_token(token: AddedToken, vocabulary: Vocabulary) -> AddedToken:
-    if not vocabulary.nfc:
-        return token
-    return replace(token, content=unicodedata.normalize("NFC", token.content))
 
 
 def _identity_spans(start: int, end: int) -> Spans:
@@ -136,18 +135,16 @@ def _decompose(text: str) -> _Changes:
     """Decompose `text` to NFD; marks in canonical order keep their change."""
     changes: _Changes = []
     for character in text:
-        for n, part in enumerate(unicodedata.normalize("NFD", character)):
-            changes.append((part, int(n > 0)))
+        parts = unicodedata.normalize("NFD", character)
+        changes += [(part, int(n > 0)) for n, part in enumerate(parts)]
     start = 0
     for end in range(len(changes) + 1):
         if end == len(changes) or not unicodedata.combining(changes[end][0]):
-            changes[start:end] = sorted(changes[start:end], key=_combining_class)
+            changes[start:end] = sorted(
+                changes[start:end], key=lambda change: unicodedata.combining(change[0])
+            )
             start = end + 1
     return changes
-
-
-def _combining_class(change: tuple[str, int]) -> int:
-    return unicodedata.combining(change[0])
 
 
 def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
@@ -167,3 +164,47 @@ def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
         if combining_class == 0:
             base = len(composed) - 1
     return composed
+
+
+def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan]:
+    """Split `text` at its added tokens; the longest token wins where several begin."""
+    done = 0
+    if tokens:
+        by_content = {token.content: token for token in tokens}
+        for match in any_literal(frozenset(by_content)).finditer(text):
+            token, (start, end) = by_content[match[0]], match.span()
+            if token.single_word and _is_within_word(text, start, end):
+                continue
+            if token.lstrip:
+                while start > done and text[start - 1] in _WHITESPACE:
+                    start -= 1
+                start = max(start, done)
+            while token.rstrip and end < len(text) and text[end] in _WHITESPACE:
+                end += 1
+            if done < start:
+                yield done, start, None
+            if start < end:
+                yield start, end, token.id
+                done = end
+    if done < len(text):
+        yield done, len(text), None
+
+
+def find_first(text: str, contents: Collection[str]) -> str | None:
+    """Return the first of `contents` that occurs in `text`, the longest if several begin there."""
+    match = any_literal(frozenset(contents)).search(text) if contents else None
+    return match[0] if match else None
+
+
+def _is_within_word(text: str, start: int, end: int) -> bool:
+    import regex
+
+    is_word = regex.compile(r"\w").match
+    return bool((start and is_word(text[start - 1])) or (end < len(text) and is_word(text[end])))
+
+
+@lru_cache(maxsize=64)
+def any_literal(literals: frozenset[str]) -> re.Pattern[str]:
+    """Return a pattern that matches any of `literals`, the longest first; of none, nothing."""
+    longest_first = sorted(literals, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

@@ -15,7 +15,7 @@ dictionary look-up per word ("dog," as a whole).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from itertools import pairwise
 
@@ -54,11 +54,7 @@ KNOWN_PATTERNS = frozenset({*PATTERN_NAMES.values(), HF_GPT2_PATTERN})
 WHITESPACE_SPLITTING_PATTERNS = frozenset({GPT2_PATTERN})
 """Patterns that begin a piece at any white space after a visible character, as at a line end."""
 
-WORD_SPLITTING_PATTERNS = WHITESPACE_SPLITTING_PATTERNS | {
-    CL100K_PATTERN,
-    QWEN2_PATTERN,
-    O200K_PATTERN,
-}
+WORD_SPLITTING_PATTERNS = frozenset(PATTERN_NAMES.values())
 """Patterns that begin a piece at every space before a visible character."""
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -115,8 +111,7 @@ def make_pre_tokenizer(patterns: tuple[str, ...]) -> PreTokenizer:
 
         make_pre_tokenizer((GPT2_PATTERN,))("It's  so") → ["It", "'s", " ", " so"]
 
-    Raises:
-        InvalidArgumentError: a pattern is not a regular expression.
+    Raises InvalidArgumentError if a pattern is not a regular expression.
     """
     if HF_GPT2_PATTERN in patterns:
         patterns = tuple(GPT2_PATTERN if p == HF_GPT2_PATTERN else p for p in patterns)
@@ -162,14 +157,11 @@ def _split_by_regex(pattern: str) -> PreTokenizer:
             pieces: list[str] = compiled.findall(text)
             if sum(map(len, pieces)) == len(text) and "" not in pieces:
                 return pieces
-        return _split_at(text, [match.span() for match in compiled.finditer(masked)])
+        spans = [match.span() for match in compiled.finditer(masked)]
+        borders = sorted({0, len(text), *(border for span in spans for border in span)})
+        return [text[start:end] for start, end in pairwise(borders)]
 
     return split
-
-
-def _split_at(text: str, spans: Sequence[tuple[int, int]]) -> list[str]:
-    borders = sorted({0, len(text), *(border for span in spans for border in span)})
-    return [text[start:end] for start, end in pairwise(borders)]
 
 
 def _mask_newer_characters(text: str) -> str:
@@ -205,13 +197,10 @@ def iter_segments(text: str) -> Iterator[str]:
 
 
 def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
-    """Split a segment into words; return their keys (see `word_text`).
+    """Split a segment, which begins and ends where pieces do, into words; return their keys.
 
-    Returns None if the segment has characters that rule out splitting at spaces.
-
-    Args:
-        segment: part of a text that begins and ends where pieces do.
-        at_newlines: also split before a newline.
+    Returns None if the segment has characters that rule out splitting at spaces. `at_newlines`:
+    also split before a newline. For the keys see `word_text`.
     """
     if any(rare in segment for rare in (_RARE_ASCII if segment.isascii() else _RARE)):
         return None

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
 from gpt2np.errors import TokenizerError
-from gpt2np.tokenizer.added_tokens import AddedToken
-from gpt2np.tokenizer.vocabulary import END_OF_TEXT, check_ids
+from gpt2np.tokenizer.vocabulary import END_OF_TEXT, AddedToken, check_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,24 +51,17 @@ _TokenMap = dict[str, AddedToken | None]  # key such as "eos_token" → token, o
 class SpecialTokens:
     """Content of a folder's special tokens files.
 
-    Attributes:
-        declared: tokens with an id, in order of the ids.
-        source: the file that declares them.
-        overrides_tokenizer_json: whether the added tokens of tokenizer.json are ignored.
-        token_map: key such as "eos_token" → token without an id; None: no token for the key.
-        extra: further tokens, without an id.
-        is_gpt2: whether transformers uses its GPT2Tokenizer. This class recreates every added
-            token, and has `<|endoftext|>` under the bos, eos and unk keys that no file mentions.
-        add_prefix_space: setting of the GPT2Tokenizer.
+    `is_gpt2` tells whether transformers uses its GPT2Tokenizer. This class recreates every added
+    token, and has `<|endoftext|>` under the bos, eos and unk keys that no file mentions.
     """
 
-    declared: tuple[AddedToken, ...] = ()
-    source: Path = Path()
-    overrides_tokenizer_json: bool = False
-    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)
-    extra: tuple[AddedToken, ...] = ()
+    declared: tuple[AddedToken, ...] = ()  # with an id, in order of the ids
+    source: Path = Path()  # the file that declares them
+    overrides_tokenizer_json: bool = False  # the added tokens of tokenizer.json are ignored
+    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)  # without ids
+    extra: tuple[AddedToken, ...] = ()  # without an id
     is_gpt2: bool = False
-    add_prefix_space: bool = False
+    add_prefix_space: bool = False  # setting of the GPT2Tokenizer
 
     def resolve_added_tokens(
         self,
@@ -79,13 +71,9 @@ class SpecialTokens:
     ) -> tuple[AddedToken, ...]:
         """Return the added tokens, with the ids that transformers gives them, by id.
 
-        Args:
-            vocab: token → id, before any token is added.
-            json_tokens: added tokens of tokenizer.json.
-            json_file: path of tokenizer.json.
+        `vocab` has no added token; `json_tokens` are the added tokens of `json_file`.
 
-        Raises:
-            TokenizerError: transformers would give a token another id than the files do.
+        Raises TokenizerError if transformers would give a token another id than the files do.
         """
         json_tokens = tuple(json_tokens)
         sources = {token.id: json_file for token in json_tokens}
@@ -165,8 +153,7 @@ class SpecialTokens:
 def read_for_gpt2_files(folder: Path) -> SpecialTokens:
     """Read the special tokens files that accompany `vocab.json` and `merges.txt`.
 
-    Raises:
-        TokenizerError: a file is damaged, or requires a feature that gpt2np doesn't have.
+    Raises TokenizerError if a file is damaged, or requires a feature that gpt2np doesn't have.
     """
     config = _read(folder / CONFIG_FILE)
     name = _tokenizer_class(config, folder)
@@ -187,8 +174,7 @@ def read_for_gpt2_files(folder: Path) -> SpecialTokens:
 def read_for_tokenizer_json(folder: Path) -> SpecialTokens:
     """Read the special tokens files that accompany `tokenizer.json`.
 
-    Raises:
-        TokenizerError: a file is damaged, or requires a feature that gpt2np doesn't have.
+    Raises TokenizerError if a file is damaged, or requires a feature that gpt2np doesn't have.
     """
     config = _read(folder / CONFIG_FILE)
     name = _tokenizer_class(config, folder)

@@ -9,10 +9,14 @@ from itertools import chain
 from pathlib import Path
 
 from gpt2np.errors import InvalidArgumentError, TokenizerError
-from gpt2np.tokenizer.added_tokens import find_first
 from gpt2np.tokenizer.bpe import BoundedCache, merge_pairs
-from gpt2np.tokenizer.formats import read_vocabulary, write_vocabulary
-from gpt2np.tokenizer.normalizer import NormalizedPart, extract_and_normalize, handle_surrogates
+from gpt2np.tokenizer.formats import read_tiktoken, read_vocabulary, write_vocabulary
+from gpt2np.tokenizer.normalizer import (
+    NormalizedPart,
+    extract_and_normalize,
+    find_first,
+    handle_surrogates,
+)
 from gpt2np.tokenizer.pre_tokenizer import (
     ASCII_PUNCTUATION,
     WHITESPACE_SPLITTING_PATTERNS,
@@ -32,8 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gpt2np.tokenizer.merge_trace import MergeTrace
-    from gpt2np.tokenizer.offsets import TokenSpan
+    from gpt2np.tokenizer.trace import MergeTrace, TokenSpan
 
     Special = Literal["all"] | Collection[str]
 
@@ -100,11 +103,8 @@ class Tokenizer:
         `.tiktoken` file is possible, too.
 
         A model's name is not a path: `gpt2np.hub.find_vocabulary("gpt2").folder` finds or downloads
-        the vocabulary of a model, as `gpt2np.load` does.
-
-        Raises:
-            TokenizerError: files are missing, damaged, inconsistent, or require a feature that
-                gpt2np doesn't have.
+        the vocabulary of a model, as `gpt2np.load` does. Raises TokenizerError if files are
+        missing, damaged, inconsistent, or require a feature that gpt2np doesn't have.
         """
         if path == "":
             raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
@@ -120,17 +120,9 @@ class Tokenizer:
     ) -> Tokenizer:
         """Read a `.tiktoken` file, which has neither a pattern nor special tokens.
 
-        Args:
-            file: the file.
-            pattern: pre-tokenizer pattern; None for that of OpenAI's or Qwen's file of this name,
-                or else GPT-2's.
-            special_tokens: text of a special token → its id.
-
-        Raises:
-            TokenizerError: the file is missing or damaged.
+        Without `pattern`, it is that of OpenAI's or Qwen's file of this name, or else GPT-2's.
+        `special_tokens` has their ids. Raises TokenizerError if the file is missing or damaged.
         """
-        from gpt2np.tokenizer.tiktoken_file import read_tiktoken
-
         return cls(read_tiktoken(Path(file), pattern, special_tokens))
 
     def save(self, folder: str | Path) -> None:
@@ -188,9 +180,8 @@ class Tokenizer:
     ) -> list[int]:
         """Encode `text` to ids. The class documentation explains the keyword arguments.
 
-        Raises:
-            InvalidArgumentError: `text` has a disallowed special token, a lone surrogate that
-                `errors` rejects, or a character that has no token.
+        Raises InvalidArgumentError if `text` has a disallowed special token, a lone surrogate that
+        `errors` rejects, or a character that has no token.
         """
         ids: list[int] = []
         for part in self._parts(text, allowed_special, disallowed_special, errors):
@@ -245,12 +236,9 @@ class Tokenizer:
         A token that has only some bytes of a character spans the whole character, but only its own
         bytes. With normalization, the spans are those of `tokenizers`, and the bytes those of the
         spanned characters. `errors` applies first: with "replace", a surrogate pair counts as one
-        character.
-
-        Raises:
-            InvalidArgumentError: as `encode`.
+        character. Raises InvalidArgumentError as `encode` does.
         """
-        from gpt2np.tokenizer.offsets import char_byte_offsets, part_offsets
+        from gpt2np.tokenizer.trace import char_byte_offsets, part_offsets
 
         text = handle_surrogates(text, errors)
         text_offsets = char_byte_offsets(text)
@@ -273,12 +261,8 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[MergeTrace]:
-        """Encode `text` and record every merge of every piece; the ids join to those of `encode`.
-
-        Raises:
-            InvalidArgumentError: as `encode`.
-        """
-        from gpt2np.tokenizer.merge_trace import MergeTrace, merge_steps
+        """Encode `text` and record every merge of every piece; the ids are those of `encode`."""
+        from gpt2np.tokenizer.trace import MergeTrace, merge_steps
 
         traces = []
         for part in self._parts(text, allowed_special, disallowed_special, errors):
@@ -295,12 +279,7 @@ class Tokenizer:
     def decode(
         self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False
     ) -> str:
-        """Decode `ids` to text.
-
-        Args:
-            ids: the ids.
-            errors: treatment of bytes that are not UTF-8, see `bytes.decode`.
-            skip_special_tokens: whether to leave out special tokens.
+        """Decode `ids` to text; for `errors`, bytes that are not UTF-8, see `bytes.decode`.
 
         Raises:
             InvalidArgumentError: an id is not in the vocabulary.
@@ -335,7 +314,6 @@ class Tokenizer:
         allowed: Special,
         disallowed: Special,
         errors: str,
-        *,
         with_spans: bool = False,
     ) -> Iterator[NormalizedPart]:
         allowed = self._resolve_special(allowed)
@@ -418,8 +396,7 @@ class StreamingDecoder:
     def push(self, token_id: int) -> str:
         """Return the text that `token_id` completes, possibly none.
 
-        An id without a token has no text: some models have more embeddings than tokens, and may
-        generate such an id.
+        Some models have more embeddings than tokens; an id without a token has no text.
         """
         return self._decoder.decode(self._tokens.get(token_id, b""))
 

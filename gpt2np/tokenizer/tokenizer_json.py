@@ -16,13 +16,13 @@ from pathlib import Path
 
 from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
 from gpt2np.errors import TokenizerError
-from gpt2np.tokenizer.added_tokens import AddedToken
 from gpt2np.tokenizer.gpt2_files import are_gpt2_merges
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE, SpecialTokens
 from gpt2np.tokenizer.vocabulary import (
     CHAR_TO_BYTE,
     SPACE_PLACEHOLDER,
+    AddedToken,
     Vocabulary,
     check_bytes,
     check_ids,
@@ -43,13 +43,9 @@ _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Vocabulary:
     """Read a `tokenizer.json`; truncation and padding, which are for batches, are ignored.
 
-    Args:
-        path: the file.
-        special: content of the special tokens files next to it; None to read the file as
-            `tokenizers` does, which ignores these files.
+    `special` is the content of the special tokens files next to it; `tokenizers` ignores them.
 
-    Raises:
-        TokenizerError: the file is damaged, or requires a feature that gpt2np doesn't have.
+    Raises TokenizerError if the file is damaged, or requires a feature that gpt2np doesn't have.
     """
     content = read_json_object(path, TokenizerError, max_bytes=LARGE_JSON_BYTES)
     if not isinstance(content.get("model"), dict):
@@ -103,14 +99,11 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialToken
 
 def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
     """Apply the settings of transformers' GPT2Tokenizer, which reads only tokens and merges."""
-    changed = replace(vocabulary, add_prefix_space=special.add_prefix_space)
-    default = Vocabulary(
-        changed.ids,
-        changed.ranks,
-        changed.added_tokens,
-        add_prefix_space=changed.add_prefix_space,
-    )
-    if changed != default:
+    space = special.add_prefix_space
+    changed = replace(vocabulary, add_prefix_space=space)
+    if changed != Vocabulary(
+        changed.ids, changed.ranks, changed.added_tokens, add_prefix_space=space
+    ):
         raise TokenizerError(
             f"{path}: transformers reads it as a GPT2Tokenizer and ignores its normalizer, "
             "pre_tokenizer and ignore_merges, which differ from GPT-2's; to apply them, set "
@@ -274,6 +267,8 @@ def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
     """Write a `tokenizer.json` with which `tokenizers` and `transformers` produce the same ids."""
     _check_is_expressible(vocabulary, path)
     merges = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
+    ids = {token.replace(SPACE_PLACEHOLDER, " "): n for token, n in vocabulary.ids.items()}
+    ids |= {token.content: token.id for token in vocabulary.added_tokens}
     content = {
         "version": "1.0",
         "truncation": None,
@@ -296,7 +291,7 @@ def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": vocabulary.ignore_merges,
-            "vocab": _vocab_json(vocabulary),
+            "vocab": dict(sorted(ids.items(), key=lambda item: item[1])),
             "merges": [
                 [part.replace(SPACE_PLACEHOLDER, " ") for part in key.split(" ")] for key in merges
             ],
@@ -313,12 +308,6 @@ def _check_is_expressible(vocabulary: Vocabulary, path: Path) -> None:
             )
     if vocabulary.add_prefix_space and vocabulary.patterns not in ((), (GPT2_PATTERN,)):
         raise TokenizerError(f"{path} can't hold add_prefix_space with patterns other than GPT-2's")
-
-
-def _vocab_json(vocabulary: Vocabulary) -> dict[str, int]:
-    ids = {token.replace(SPACE_PLACEHOLDER, " "): n for token, n in vocabulary.ids.items()}
-    ids |= {token.content: token.id for token in vocabulary.added_tokens}
-    return dict(sorted(ids.items(), key=lambda item: item[1]))
 
 
 def _byte_level_json(vocabulary: Vocabulary, use_regex: bool = False) -> dict[str, Any]:

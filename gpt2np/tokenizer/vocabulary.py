@@ -15,7 +15,6 @@ from pathlib import Path
 
 from gpt2np.data import END_OF_TEXT as END_OF_TEXT
 from gpt2np.errors import InvalidArgumentError, TokenizerError
-from gpt2np.tokenizer.added_tokens import AddedToken
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 
 SPACE_PLACEHOLDER = "\uffff"
@@ -45,10 +44,22 @@ def bytes_to_chars(data: bytes) -> str:
 def chars_to_bytes(characters: str) -> bytes:
     """Return the bytes that `characters` of the byte alphabet spell: "Ġhi" → b" hi".
 
-    Raises:
-        UnicodeEncodeError: a character is not in the alphabet.
+    Raises UnicodeEncodeError if a character is not in the alphabet.
     """
     return characters.translate(_TO_LATIN_1).encode("latin-1")
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that is matched as a whole."""
+
+    content: str
+    id: int
+    special: bool = True  # a control token, which text becomes only where that is allowed
+    single_word: bool = False  # ignore matches within a word
+    lstrip: bool = False  # a match includes the white space on its left
+    rstrip: bool = False  # a match includes the white space on its right
+    normalized: bool = False  # match in normalized text instead of the original
 
 
 @dataclass(frozen=True)
@@ -94,8 +105,7 @@ class Vocabulary:
     def text_vocab_size(self) -> int:
         """Number of ids, without special tokens: the highest id of plain text plus one.
 
-        Fine-tunes often add a special token, such as one for padding, for which their model has no
-        embedding.
+        Fine-tunes often add a special token for which their model has no embedding.
         """
         plain = (token.id for token in self.added_tokens if not token.special)
         return max([*self.ids.values(), *plain], default=-1) + 1
@@ -132,8 +142,7 @@ class Vocabulary:
     def id_and_nbytes(self, token: str) -> tuple[int, int]:
         """Return the id of a spelled token, or of `unk_token`, and its length in bytes of text.
 
-        Raises:
-            InvalidArgumentError: a character has no token, and there is no `unk_token`.
+        Raises InvalidArgumentError if a character has no token, and there is no `unk_token`.
         """
         if self.byte_level:
             return self.ids[token], len(token)

@@ -36,28 +36,20 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class MergeLimits:
-    """When to stop merging, and which tokens not to make.
+    """When to stop merging, and which tokens not to make."""
 
-    Attributes:
-        vocab_size: number of tokens, initial ones included.
-        min_frequency: minimum number of occurrences of a pair.
-        max_token_length: tokens of more than two symbols stay shorter than this.
-    """
-
-    vocab_size: int
-    min_frequency: int
-    max_token_length: int
+    vocab_size: int  # number of tokens, initial ones included
+    min_frequency: int  # minimum number of occurrences of a pair
+    max_token_length: int  # tokens of more than two symbols stay shorter than this
 
 
 class PieceArray:
     """Tokens of all pieces of a corpus, N positions in all: see the module's docstring.
 
-    Attributes:
-        tokens: (N,) ids, with a SEPARATOR before, between and after the pieces.
-        weights: (N,) number of occurrences in the corpus of the piece at a position.
-        lengths: (max ids,) number of positions that a token takes.
-        counts: pair → number of occurrences. As in `tokenizers`, the count of a merged pair stays
-            unchanged, and the count of a pair that would be too long is only ever lowered.
+    `tokens` (N,) has a SEPARATOR before, between and after the pieces, `weights` (N,) the number of
+    occurrences of the piece at a position, `lengths` (max ids,) the positions that a token takes.
+    As in `tokenizers`, `counts` keeps the count of a merged pair, and only ever lowers the count of
+    a pair that would be too long.
     """
 
     def __init__(

@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpt2np.data.corpus import TextPart
-from gpt2np.tokenizer.training.pieces import token_counter
-from gpt2np.tokenizer.training.train import TrainedVocabulary
+from gpt2np.tokenizer.training.train import TrainedVocabulary, token_counter
 from gpt2np.tokenizer.vocabulary import chars_to_bytes
 
 _BAR_WIDTH = 40
@@ -17,31 +16,18 @@ _MAX_ROWS = 20
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """Figures of a training.
+    """Figures of a training."""
 
-    Attributes:
-        vocab_size: number of tokens.
-        merges: number of merges.
-        documents: number of documents.
-        characters: number of characters in all documents.
-        symbols: number of bytes or characters, depending on the alphabet: tokens before any merge.
-        tokens: number of tokens after all merges.
-        unknown: number of characters without a token.
-        longest_tokens: the longest tokens, quoted, the longest first.
-        token_lengths: length in symbols → number of tokens of the vocabulary, without special ones.
-        document_tokens: number of tokens → number of documents with that many tokens.
-    """
-
-    vocab_size: int
-    merges: int
-    documents: int
-    characters: int
-    symbols: int
-    tokens: int
-    unknown: int
-    longest_tokens: list[str]
-    token_lengths: dict[int, int]
-    document_tokens: dict[int, int]
+    vocab_size: int  # number of tokens
+    merges: int  # number of merges
+    documents: int  # number of documents
+    characters: int  # number of characters in all documents
+    symbols: int  # tokens before any merge: bytes or characters, depending on the alphabet
+    tokens: int  # number of tokens after all merges
+    unknown: int  # number of characters without a token
+    longest_tokens: list[str]  # quoted, the longest first
+    token_lengths: dict[int, int]  # length in symbols → number of tokens, without special ones
+    document_tokens: dict[int, int]  # number of tokens → number of documents with that many
 
     @property
     def reduction(self) -> float:
@@ -86,9 +72,7 @@ def tokens_per_document(trained: TrainedVocabulary, parts: Iterable[TextPart]) -
 
 def quote_token(token: str, in_bytes: bool) -> str:
     """Return the token in quotes, as bytes if it has an incomplete character."""
-    if not in_bytes:
-        return repr(token)
-    data = chars_to_bytes(token)
+    data = chars_to_bytes(token) if in_bytes else token.encode()
     try:
         return repr(data.decode())
     except UnicodeDecodeError:
@@ -97,6 +81,14 @@ def quote_token(token: str, in_bytes: bool) -> str:
 
 def as_text(report: TrainingReport) -> str:
     """Format the report as text."""
+    width = -(-max(report.token_lengths, default=1) // _MAX_ROWS)
+
+    def equal_range(n: int) -> tuple[int, int]:
+        return (n - 1) // width * width + 1, -(-n // width) * width
+
+    def doubling_range(n: int) -> tuple[int, int]:
+        return 1 << n.bit_length() >> 1, (1 << n.bit_length()) - 1
+
     return "\n".join(
         [
             f"{report.vocab_size} tokens, {report.merges} merges",
@@ -111,10 +103,10 @@ def as_text(report: TrainingReport) -> str:
             *(f"  {token}" for token in report.longest_tokens),
             "",
             "length of the tokens:",
-            *_histogram(_equal_ranges(report.token_lengths)),
+            *_histogram(report.token_lengths, equal_range),
             "",
             f"tokens per document: {_summarize(report.document_tokens)}",
-            *_histogram(_doubling_ranges(report.document_tokens)),
+            *_histogram(report.document_tokens, doubling_range),
         ]
     )
 
@@ -138,31 +130,14 @@ def _summarize(counts: Mapping[int, int]) -> str:
     )
 
 
-def _equal_ranges(counts: Mapping[int, int]) -> dict[str, int]:
-    """Sum the counts in at most _MAX_ROWS ranges of equal width."""
-    width = -(-max(counts, default=1) // _MAX_ROWS)
-    return _sum_ranges(counts, lambda n: ((n - 1) // width * width + 1, -(-n // width) * width))
-
-
-def _doubling_ranges(counts: Mapping[int, int]) -> dict[str, int]:
-    return _sum_ranges(counts, lambda n: (1 << n.bit_length() >> 1, (1 << n.bit_length()) - 1))
-
-
-def _sum_ranges(
+def _histogram(
     counts: Mapping[int, int], range_of: Callable[[int], tuple[int, int]]
-) -> dict[str, int]:
+) -> Iterator[str]:
+    """Yield a line with a bar for each range of numbers."""
     ranges: Counter[tuple[int, int]] = Counter()
     for number, count in counts.items():
         ranges[range_of(number)] += count
-    return {
-        str(first) if first == last else f"{first}-{last}": count
-        for (first, last), count in sorted(ranges.items())
-    }
-
-
-def _histogram(counts: Mapping[str, int]) -> list[str]:
-    most = max(counts.values(), default=1)
-    return [
-        f"  {name:>15} {'#' * -(-count * _BAR_WIDTH // most):{_BAR_WIDTH}} {count}"
-        for name, count in counts.items()
-    ]
+    most = max(ranges.values(), default=1)
+    for (first, last), count in sorted(ranges.items()):
+        name = str(first) if first == last else f"{first}-{last}"
+        yield f"  {name:>15} {'#' * -(-count * _BAR_WIDTH // most):{_BAR_WIDTH}} {count}"

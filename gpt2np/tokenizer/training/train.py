@@ -1,21 +1,37 @@
 """Train a vocabulary: documents in, the vocabulary of `tokenizers`' BpeTrainer out.
 
-Three steps: count the pieces of all documents (`pieces`), write each distinct piece once as symbols
-of the alphabet, and merge the most frequent pairs (`merges`).
+Three steps: count the pieces of all documents, write each distinct piece once as symbols of the
+alphabet, and merge the most frequent pairs (`merges`).
+
+Words repeat, so a corpus is counted before it is pre-tokenized: count the words between spaces (see
+`gpt2np.tokenizer.pre_tokenizer`), then split only the distinct ones into pieces.
 """
 
+from __future__ import annotations
+
 import gc
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.tokenizer.added_tokens import AddedToken
 from gpt2np.tokenizer.bpe import merge_pairs
-from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
+from gpt2np.tokenizer.normalizer import any_literal
+from gpt2np.tokenizer.pre_tokenizer import (
+    GPT2_PATTERN,
+    WHITESPACE_SPLITTING_PATTERNS,
+    WORD_SPLITTING_PATTERNS,
+    PreTokenizer,
+    iter_segments,
+    make_pre_tokenizer,
+    split_words,
+    word_text,
+)
 from gpt2np.tokenizer.training.merges import (
     SEPARATOR,
     MergeLimits,
@@ -23,22 +39,11 @@ from gpt2np.tokenizer.training.merges import (
     Progress,
     learn_merges,
 )
-from gpt2np.tokenizer.training.pieces import (
-    N_CODE_POINTS,
-    SEPARATOR_CODES,
-    Alphabet,
-    Codes,
-    count_pieces,
-    encode_symbols,
-    frequent_characters,
-    pattern_pre_tokenizer,
-    position_weights,
-    split_at_separators,
-)
 from gpt2np.tokenizer.vocabulary import (
     CHAR_TO_BYTE,
     END_OF_TEXT,
     SPACE_PLACEHOLDER,
+    AddedToken,
     Vocabulary,
     is_unicode_text,
 )
@@ -49,28 +54,34 @@ UNK_TOKEN = "<unk>"
 _OUTSIDE = -3  # id of a character outside the alphabet
 _UNLIMITED = 1 << 62
 
+Alphabet = Literal["bytes", "characters"]
+Codes = NDArray[np.uint8] | NDArray[np.uint32]
+
+N_CODE_POINTS = 0x110000
+MAX_POSITIONS = 1 << 31
+SEPARATOR_CODES: dict[Alphabet, int] = {"bytes": 0xFF, "characters": 0xDFFF}
+"""A byte that UTF-8 never has, and a code point that no text has."""
+
+_MAX_WORDS = 1 << 19  # distinct words to count before they are split into pieces
+_BINCOUNT_SIZE = 1 << 22
+
 
 @dataclass(frozen=True)
 class TrainingOptions:
     """Options of a training, with the meaning that they have in `tokenizers`' BpeTrainer.
 
     Attributes:
-        vocab_size: number of tokens, special tokens and alphabet included. The result is smaller
-            if no pair is left to merge, and larger if the alphabet alone is.
+        vocab_size: number of tokens, special tokens and alphabet included; smaller if no pair is
+            left to merge, larger if the alphabet alone is.
         min_frequency: minimum number of occurrences of a pair to merge; 0 and 1 are the same.
-        max_token_length: merged tokens of three or more symbols (bytes or characters) stay
-            *shorter* than this; pairs of the alphabet are always allowed.
+        max_token_length: merged tokens of three or more symbols stay *shorter* than this.
         special_tokens: tokens that get the first ids. Text is split where one occurs.
-        pattern: pre-tokenizer pattern; no token crosses the pieces that it matches (see
-            `gpt2np.tokenizer.pre_tokenizer`). None: a document is one piece.
-        alphabet: "bytes": all 256 bytes, spelled in the byte alphabet; "characters": the characters
-            of the text.
-        limit_alphabet: number of characters to keep, the most frequent ones (of equally frequent
-            ones the smaller code point, where `tokenizers` leaves the choice to chance). Other
-            characters vanish, and their neighbours become adjacent.
+        pattern: pre-tokenizer pattern; no token crosses its pieces. None: a document is one piece.
+        alphabet: "bytes", all 256 of them, or "characters", those of the text.
+        limit_alphabet: number of characters to keep, the most frequent ones; of equally frequent
+            ones, the smaller code points. Others vanish, and their neighbours become adjacent.
 
-    Raises:
-        InvalidArgumentError: an option is out of range, or two options contradict each other.
+    Raises InvalidArgumentError if an option is out of range, or two options contradict each other.
     """
 
     vocab_size: int = 30_000
@@ -125,23 +136,14 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainedVocabulary:
-    """Result of a training.
-
-    Attributes:
-        options: options of the training.
-        tokens: tokens by id, spelled in the byte alphabet ("Ġthe" for " the") if that is used.
-        merges: merges by rank.
-        piece_counts: piece → number of occurrences.
-        piece_tokens: piece → number of tokens; a character outside the alphabet counts as one.
-        unknown: number of characters of the corpus outside the alphabet.
-    """
+    """Result of a training."""
 
     options: TrainingOptions
-    tokens: list[str]
-    merges: list[tuple[str, str]]
-    piece_counts: dict[str, int]
-    piece_tokens: dict[str, int]
-    unknown: int = 0
+    tokens: list[str]  # by id, spelled in the byte alphabet ("Ġthe" for " the") if that is used
+    merges: list[tuple[str, str]]  # by rank
+    piece_counts: dict[str, int]  # piece → number of occurrences
+    piece_tokens: dict[str, int]  # piece → tokens; a character outside the alphabet counts as one
+    unknown: int = 0  # number of characters of the corpus outside the alphabet
 
     @property
     def special_ids(self) -> dict[str, int]:
@@ -180,10 +182,8 @@ def train(
         [('l', 'o'), ('lo', 'w'), ('Ġ', 'low')]
 
     Tokens, ids and merges equal those of `tokenizers`' BpeTrainer with the same options, for
-    documents split at the special tokens.
-
-    Raises:
-        InvalidArgumentError: a document has a lone surrogate, or there is too much text.
+    documents split at the special tokens. Raises InvalidArgumentError if a document has a lone
+    surrogate, or there is too much text.
     """
     counts = count_pieces(split_at_separators(options.special_tokens, documents), options.pattern)
     codes = encode_symbols(counts, options.alphabet)
@@ -214,10 +214,7 @@ def train(
 
 
 def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
-    """Correct the token counts of pieces with characters outside the alphabet.
-
-    Training merges across such a character; a tokenizer doesn't.
-    """
+    """Correct the counts of pieces where training merged across a character without a token."""
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
         trained.piece_tokens[piece] = len(merge_pairs(list(_spell(piece)), ranks))
@@ -225,10 +222,7 @@ def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable the cyclic garbage collector.
-
-    It would take a fifth of the time: the queue has very many small objects, none in a cycle.
-    """
+    """Disable the garbage collector, which takes a fifth of the time and would find nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -241,10 +235,17 @@ def _without_garbage_collection() -> Iterator[None]:
 def _make_alphabet(
     codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
 ) -> dict[int, str]:
-    """Return code → character, by the code points of the characters."""
+    """Return code → character, by code point; of characters, only the most frequent if limited."""
     if options.alphabet == "bytes":
         return {byte: char for char, byte in sorted(CHAR_TO_BYTE.items())}
-    kept = frequent_characters(codes, weights, options.limit_alphabet)
+    counts = np.zeros(N_CODE_POINTS)
+    for start in range(0, len(codes), _BINCOUNT_SIZE):
+        part = slice(start, start + _BINCOUNT_SIZE)
+        counts += np.bincount(codes[part], weights[part], N_CODE_POINTS)
+    counts[[SEPARATOR_CODES["characters"], ord(SPACE_PLACEHOLDER)]] = 0  # neither is a character
+    distinct = np.flatnonzero(counts)
+    by_frequency = np.argsort(-counts[distinct], kind="stable")
+    kept = np.sort(distinct[by_frequency[: options.limit_alphabet]])
     return {code: chr(code) for code in kept.tolist()}
 
 
@@ -256,3 +257,119 @@ def _symbol_ids(
     id_of_code[alphabet] = np.arange(n_ids - len(alphabet), n_ids)
     id_of_code[SEPARATOR_CODES[options.alphabet]] = SEPARATOR
     return id_of_code[codes]
+
+
+def split_at_separators(separators: Collection[str], documents: Iterable[str]) -> Iterator[str]:
+    """Split the documents at any of `separators`, the longest first."""
+    split = any_literal(frozenset(separators)).split
+    for document in documents:
+        if any(separator in document for separator in separators):
+            yield from split(document)
+        else:
+            yield document
+
+
+def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
+    """Count the occurrences of each piece. Memory grows with the number of distinct pieces."""
+    pre_tokenize = pattern_pre_tokenizer(pattern)
+    pieces: Counter[str] = Counter()
+    words: Counter[str] = Counter()
+    for document in documents:
+        for segment, keys in _split_document(document, pattern):
+            if keys is None:
+                pieces.update(pre_tokenize(segment))
+            else:
+                words.update(keys)
+        if len(words) > _MAX_WORDS:
+            _move_words(words, pieces, pre_tokenize)
+    _move_words(words, pieces, pre_tokenize)
+    return pieces
+
+
+def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
+    """Return a function that counts the tokens of a text from those of its pieces."""
+    pre_tokenize = pattern_pre_tokenizer(pattern)
+    cache: dict[str, int] = {}
+
+    def count_in_word(key: str) -> int:
+        if len(cache) > _MAX_WORDS:
+            cache.clear()
+        cache[key] = sum(map(tokens_per_piece.__getitem__, pre_tokenize(word_text(key))))
+        return cache[key]
+
+    def count(text: str) -> int:
+        total = 0
+        for segment, keys in _split_document(text, pattern):
+            if keys is None:
+                total += sum(map(tokens_per_piece.__getitem__, pre_tokenize(segment)))
+            else:
+                total += sum([cache[key] if key in cache else count_in_word(key) for key in keys])
+        return total
+
+    return count
+
+
+def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
+    """Return the pre-tokenizer of `pattern`; None: a text is one piece."""
+    return make_pre_tokenizer(() if pattern is None else (pattern,))
+
+
+def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
+    """Yield segments of a document, each with the keys of its words if the pattern allows it."""
+    if pattern not in WORD_SPLITTING_PATTERNS:
+        yield document, None
+        return
+    at_newlines = pattern in WHITESPACE_SPLITTING_PATTERNS
+    for segment in iter_segments(document):
+        yield segment, split_words(segment, at_newlines=at_newlines)
+
+
+def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreTokenizer) -> None:
+    """Move the counts of `words` to those of their pieces."""
+    by_count: defaultdict[int, list[str]] = defaultdict(list)
+    for key, count in words.items():
+        text = word_text(key)
+        if text == " " + key.strip() != " ":
+            by_count[count].append(text)
+        else:
+            for piece in pre_tokenize(text):
+                pieces[piece] += count
+    for count, texts in by_count.items():  # all at once: a space before a word begins a piece
+        for piece in pre_tokenize("".join(texts)):
+            pieces[piece] += count
+    words.clear()
+
+
+def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
+    """Return (N,) the bytes or code points of `pieces`, with the separator's code around each.
+
+    Raises InvalidArgumentError if a piece has a lone surrogate, or the pieces are too long in
+    total.
+    """
+    try:
+        encoded = [piece.encode() for piece in pieces]  # raises for a surrogate
+    except UnicodeEncodeError as error:
+        code = ord(error.object[error.start])
+        raise InvalidArgumentError(
+            f"a document has the lone surrogate U+{code:04X}, which is not Unicode text"
+        ) from error
+    separator = SEPARATOR_CODES[alphabet]
+    codes: Codes
+    if alphabet == "bytes":
+        codes = np.frombuffer(bytes([separator]).join([b"", *encoded, b""]), np.uint8)
+    else:
+        joined = chr(separator).join(["", *pieces, ""])
+        codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), "<u4")
+    if len(codes) >= MAX_POSITIONS:
+        raise InvalidArgumentError(
+            f"the distinct pieces have {len(codes)} {alphabet}, the limit is {MAX_POSITIONS}; use "
+            "less text, or a pattern"
+        )
+    return codes
+
+
+def position_weights(ends: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (N,) the count of the piece at each position; `ends` are the separators' positions."""
+    if len(counts) and counts.min() == counts.max():
+        return np.broadcast_to(counts[0], ends[-1] + 1)  # takes no memory
+    return np.repeat(np.append(counts, 0), np.diff(ends, append=ends[-1] + 1))

@@ -12,14 +12,14 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Rust
 
 from gpt2np import Tokenizer, TokenizerError
-from gpt2np.tokenizer.added_tokens import AddedToken as AddedTokenOfOurs
-from gpt2np.tokenizer.added_tokens import split_added
+from gpt2np.tokenizer.normalizer import split_added
 from gpt2np.tokenizer.pre_tokenizer import (
     CL100K_PATTERN,
     GPT2_PATTERN,
     O200K_PATTERN,
     QWEN2_PATTERN,
 )
+from gpt2np.tokenizer.vocabulary import AddedToken as AddedTokenOfOurs
 
 LANGUAGES = ("eng", "fra", "vie", "rus", "cmn_hans", "kor", "hin", "arb", "tha", "deu_1901")
 WHITE = " \n\t\r\x0b\x0c\x1c\x85\xa0\u2003\u3000"

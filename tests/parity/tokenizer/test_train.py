@@ -19,14 +19,14 @@ from gpt2np.tokenizer.pre_tokenizer import (
     O200K_PATTERN,
 )
 from gpt2np.tokenizer.training import merges
-from gpt2np.tokenizer.training import pieces as pieces_module
-from gpt2np.tokenizer.training.pieces import (
+from gpt2np.tokenizer.training.train import (
+    TrainingOptions,
     count_pieces,
     pattern_pre_tokenizer,
     split_at_separators,
     token_counter,
+    train,
 )
-from gpt2np.tokenizer.training.train import TrainingOptions, train
 
 EOT = "<|endoftext|>"
 ALL_PATTERNS = [GPT2_PATTERN, HF_GPT2_PATTERN, CL100K_PATTERN, O200K_PATTERN]
@@ -197,7 +197,7 @@ class TestPieces:
     def test_words_are_cut_from_time_to_time(self, monkeypatch):
         documents = ["one two two", "two  three\n", "one two"] * 5
         expected = count_pieces(documents, GPT2_PATTERN)
-        monkeypatch.setattr(pieces_module, "_MAX_WORDS", 1)
+        monkeypatch.setitem(count_pieces.__globals__, "_MAX_WORDS", 1)
         assert count_pieces(iter(documents), GPT2_PATTERN) == expected
         assert expected == Counter(
             p for text in documents for p in pattern_pre_tokenizer(GPT2_PATTERN)(text)

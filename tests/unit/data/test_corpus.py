@@ -18,7 +18,7 @@ from gpt2np.data.corpus import (
     read_parts,
 )
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
-from gpt2np.tokenizer.training.pieces import count_pieces
+from gpt2np.tokenizer.training.train import count_pieces
 
 EOT = "<|endoftext|>"
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpt2np import Tokenizer
 from gpt2np.tokenizer.display import Style, display_width, escape_token, merge_table, token_rows
-from gpt2np.tokenizer.merge_trace import MergeTrace
+from gpt2np.tokenizer.trace import MergeTrace
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
 from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.bpe import _merge_by_heap, _merge_by_scanning, merge_pairs
 from gpt2np.tokenizer.formats import read_vocabulary
-from gpt2np.tokenizer.merge_trace import merge_steps
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, make_pre_tokenizer
+from gpt2np.tokenizer.trace import merge_steps
 from gpt2np.tokenizer.vocabulary import CHAR_TO_BYTE, bytes_to_chars, chars_to_bytes
 
 EOT = "<|endoftext|>"

@@ -1,0 +1,90 @@
+"""Where tokens come from: their characters and bytes in the text, and the merges that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise, repeat
+from typing import NamedTuple
+
+from gpt2np.tokenizer.bpe import Ranks
+from gpt2np.tokenizer.normalizer import NormalizedPart
+
+
+class TokenSpan(NamedTuple):
+    """Position of a token in a text."""
+
+    id: int
+    start: int  # text[start:end] are the characters of which the token has at least one byte
+    end: int
+    byte_start: int  # the bytes of the token in the UTF-8 form of the text
+    byte_end: int
+
+
+def char_byte_offsets(text: str) -> list[int]:
+    """Return the UTF-8 offset of each character of `text`, and the length in bytes."""
+    if text.isascii():
+        return list(range(len(text) + 1))
+    lengths = (len(character.encode("utf-8", "surrogateescape")) for character in text)
+    return list(accumulate(lengths, initial=0))
+
+
+def part_offsets(
+    part: NormalizedPart,
+    tokens: Iterable[tuple[int, int]],
+    text: str,
+    text_offsets: Sequence[int],
+) -> Iterator[TokenSpan]:
+    """Yield the spans of the tokens, (id, number of bytes), of one part of `text`.
+
+    `text_offsets` is `char_byte_offsets(text)`.
+    """
+    offsets = char_byte_offsets(part.text)
+    lengths = (end - start for start, end in pairwise(offsets))
+    char_at_byte = list(chain.from_iterable(map(repeat, range(len(part.text)), lengths)))
+    at = 0
+    for token_id, n_bytes in tokens:
+        first, last = char_at_byte[at], char_at_byte[at + n_bytes - 1]
+        start, end = part.spans[first][0], part.spans[last][1]
+        byte_start, byte_end = text_offsets[start], text_offsets[end]
+        # Bytes within a character are known only if normalization neither made nor added it.
+        if text[slice(*part.spans[first])] == part.text[first]:
+            byte_start += at - offsets[first]
+        at += n_bytes
+        if text[slice(*part.spans[last])] == part.text[last]:
+            byte_end -= offsets[last + 1] - at
+        yield TokenSpan(token_id, start, end, byte_start, byte_end)
+
+
+@dataclass(frozen=True)
+class MergeStep:
+    """The tokens of a piece before a merge."""
+
+    tokens: tuple[str, ...]  # spelled in the vocabulary's characters
+    ranks: tuple[int | None, ...]  # of each pair of neighbours; None if no merge joins it
+    # index of the pair to merge next, the leftmost of lowest rank; None at the end
+    chosen: int | None
+
+
+@dataclass(frozen=True)
+class MergeTrace:
+    """How a piece of text becomes ids."""
+
+    text: str  # the piece
+    # from bytes to final tokens; empty for a piece that is taken whole
+    steps: tuple[MergeStep, ...]
+    ids: tuple[int, ...]
+
+
+def merge_steps(tokens: list[str], ranks: Ranks) -> tuple[MergeStep, ...]:
+    """Return the steps of `merge_pairs(tokens, ranks)`; the last one has the result."""
+    steps = []
+    while True:
+        pair_ranks = [ranks.get(f"{left} {right}") for left, right in pairwise(tokens)]
+        known = [rank for rank in pair_ranks if rank is not None]
+        chosen = pair_ranks.index(min(known)) if known else None
+        steps.append(MergeStep(tuple(tokens), tuple(pair_ranks), chosen))
+        if chosen is None:
+            return tuple(steps)
+        merged = tokens[chosen] + tokens[chosen + 1]
+        tokens = [*tokens[:chosen], merged, *tokens[chosen + 2 :]]
