@@ -24,42 +24,26 @@ _MATMUL_SIZE = 2048
 
 @dataclass(frozen=True)
 class Machine:
-    """Hardware and software of a measurement.
-
-    Attributes:
-        cpu: the processor's name.
-        cpus: number of logical CPUs.
-        system: operating system and architecture.
-        python, numpy, gpt2np: versions.
-        blas: name and version of NumPy's BLAS; "unknown" if NumPy does not report it.
-        threads: threads used for matrix products.
-        load: load average of the last minute; None if the system does not report it.
-    """
+    """Hardware and software of a measurement; the versions of Python, NumPy and gpt2np."""
 
     cpu: str
-    cpus: int
-    system: str
+    cpus: int  # logical CPUs
+    system: str  # operating system and architecture
     python: str
     numpy: str
     gpt2np: str
-    blas: str
-    threads: int
-    load: float | None
+    blas: str  # name and version
+    threads: int  # used for matrix products
+    load: float | None  # average of the last minute; None if the system does not report it
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Measured limits of the machine, with the same threads and dtype as the model.
+    """Measured limits of the machine, with the same threads and dtype as the model."""
 
-    Attributes:
-        bytes_per_second: memory bandwidth when reading `bytes_read` repeatedly.
-        bytes_read: as much as the model reads per token, so that both use the same caches.
-        flops_per_second: throughput of a product of two large square matrices.
-    """
-
-    bytes_per_second: float
-    bytes_read: int
-    flops_per_second: float
+    bytes_per_second: float  # memory bandwidth when reading `bytes_read` repeatedly
+    bytes_read: int  # as much as the model reads per token, so that both use the same caches
+    flops_per_second: float  # throughput of a product of two large square matrices
 
     def best_of(self, other: Limits) -> Limits:
         """Combine two measurements: a limit is the best value ever reached."""
@@ -86,7 +70,7 @@ def describe_machine(threads: int) -> Machine:
 
 
 def blas_name() -> str:
-    """Return the name and version of NumPy's BLAS, such as "scipy-openblas 0.3.31"."""
+    """Return NumPy's BLAS, such as "scipy-openblas 0.3.31"; "unknown" if NumPy names none."""
     try:
         config: Any = np.show_config(mode="dicts")  # type: ignore[call-overload,unused-ignore]
         blas = config["Build Dependencies"]["blas"]

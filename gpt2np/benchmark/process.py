@@ -28,17 +28,11 @@ _DECODED = 16  # tokens decoded one by one at the end of the context; the rest i
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of a process that has filled the model's context, in bytes.
+    """Memory of a process that has filled the model's context, in bytes."""
 
-    Attributes:
-        peak: peak resident memory; None if the system does not report it.
-        weights: size of the weights.
-        kv_cache: size of the keys and values of a full context.
-    """
-
-    peak: int | None
+    peak: int | None  # resident memory; None if the system does not report it
     weights: int
-    kv_cache: int
+    kv_cache: int  # of a full context
 
     @property
     def relative_peak(self) -> float | None:

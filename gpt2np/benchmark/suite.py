@@ -1,63 +1,44 @@
-"""The benchmark suite: all measurements of one model, and how often each is repeated."""
+"""The benchmark suite: all measurements of one model, reported as a text table or as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
 
 import numpy as np
 
-from gpt2np.benchmark.counts import weight_bytes_per_token
+from gpt2np.benchmark import timing
+from gpt2np.benchmark.counts import prefill_flops, weight_bytes_per_token
 from gpt2np.benchmark.machine import Limits, Machine, describe_machine, measure_limits
 from gpt2np.benchmark.process import Memory, measure_memory, time_to_first_token
-from gpt2np.benchmark.timing import (
-    Effort,
-    Speed,
-    Timing,
-    fill_caches,
-    time_batches,
-    time_decode,
-    time_draft,
-    time_prefill,
-    warm_up,
-)
+from gpt2np.benchmark.timing import Effort, Speed, Timing
 from gpt2np.hub import VOCABULARY_FILES, ModelSource
 from gpt2np.model import GPT2, GPT2Config
 
 OnProgress = Callable[[str], None]
 
+Row = tuple[str, str, str, str, str]
+"""Measurement, case, median, range, comparison."""
+
 
 @dataclass(frozen=True)
 class Plan:
-    """Cases and repetitions of a benchmark.
+    """Cases and repetitions of a benchmark; contexts are cached tokens per sequence."""
 
-    Attributes:
-        prompt_lengths: tokens of the prompts to prefill.
-        context_lengths: cached tokens of the decode steps.
-        batch_sizes: sequences per batch.
-        batch_context: cached tokens of each sequence of a batch.
-        draft_tokens: draft tokens verified in one pass.
-        draft_context: cached tokens before the draft tokens.
-        limit_effort, prefill_effort, decode_effort: repetitions of a machine limit, a prefill, a
-            decode step.
-        turn_effort: repetitions per turn where cases alternate.
-        rounds: turns of each alternating case.
-        starts: fresh processes to start.
-    """
-
-    prompt_lengths: Sequence[int]
-    context_lengths: Sequence[int]
+    prompt_lengths: Sequence[int]  # of prefills
+    context_lengths: Sequence[int]  # of decode steps
     batch_sizes: Sequence[int]
     batch_context: int
-    draft_tokens: int
+    draft_tokens: int  # verified in one pass
     draft_context: int
-    limit_effort: Effort
+    limit_effort: Effort  # of each limit of the machine
     prefill_effort: Effort
     decode_effort: Effort
-    turn_effort: Effort
-    rounds: int
-    starts: int
+    turn_effort: Effort  # per turn where cases alternate
+    rounds: int  # turns of each alternating case
+    starts: int  # fresh processes to start
 
     @property
     def n_measurements(self) -> int:
@@ -121,56 +102,200 @@ def run_suite(
     model.processes = threads  # as the commands do
     nbytes = weight_bytes_per_token(model.config, model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit_effort)
-    warm_up(model)
-    prefill = _time_prefills(model, plan, on_progress)
+    timing.warm_up(model)
+    prefill = []
+    for tokens in plan.prompt_lengths:
+        on_progress(f"prefill of {tokens} tokens")
+        prefill.append(timing.time_prefill(model, tokens, plan.prefill_effort))
     decode = _time_decodes(model, plan, on_progress)
     on_progress("batches")
-    batches = time_batches(
-        model, plan.batch_sizes, plan.batch_context, plan.rounds, plan.turn_effort
-    )
+    turns = plan.rounds, plan.turn_effort
+    batches = timing.time_batches(model, plan.batch_sizes, plan.batch_context, *turns)
     on_progress("several tokens in one call")
-    draft = time_draft(model, plan.draft_tokens, plan.draft_context, plan.rounds, plan.turn_effort)
+    draft = timing.time_draft(model, plan.draft_tokens, plan.draft_context, *turns)
     on_progress("start")
-    start = _time_start(source.folder, dtype, plan)
+    has_vocabulary = not VOCABULARY_FILES.missing_in(source.folder)
+    start = time_to_first_token(source.folder, dtype, plan.starts) if has_vocabulary else None
     on_progress("memory")
     memory = measure_memory(source.folder, dtype)
     on_progress("limits of the machine")  # once more, as the machine's load may have changed
-    return Results(
-        source.name,
-        model.config,
-        model.weights.parameters,
-        dtype,
-        machine,
-        limits.best_of(measure_limits(nbytes, threads, dtype, plan.limit_effort)),
-        prefill,
-        decode,
-        batches,
-        draft,
-        start,
-        memory,
-    )
-
-
-def _time_prefills(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Speed]:
-    speeds = []
-    for tokens in plan.prompt_lengths:
-        on_progress(f"prefill of {tokens} tokens")
-        speeds.append(time_prefill(model, tokens, plan.prefill_effort))
-    return speeds
+    limits = limits.best_of(measure_limits(nbytes, threads, dtype, plan.limit_effort))
+    parameters = model.weights.parameters
+    settings = source.name, model.config, parameters, dtype, machine, limits
+    return Results(*settings, prefill, decode, batches, draft, start, memory)
 
 
 def _time_decodes(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Speed]:
     """Time the longest context first; the same cache is then truncated for the shorter ones."""
     speeds: list[Speed] = []
-    [cache] = fill_caches(model, max(plan.context_lengths), 1)
+    [cache] = timing.fill_caches(model, max(plan.context_lengths), 1)
     for context in sorted(plan.context_lengths, reverse=True):
         on_progress(f"decode at context {context}")
         cache.truncate(context)
-        speeds.insert(0, time_decode(model, cache, plan.decode_effort))
+        speeds.insert(0, timing.time_decode(model, cache, plan.decode_effort))
     return speeds
 
 
-def _time_start(folder: Path, dtype: str, plan: Plan) -> Timing | None:
-    if VOCABULARY_FILES.missing_in(folder):
-        return None
-    return time_to_first_token(folder, dtype, plan.starts)
+def decode_limit(results: Results) -> float:
+    """Return the tokens per second if decoding only had to read the weights."""
+    return results.limits.bytes_per_second / results.weight_bytes_per_token
+
+
+def prefill_limit(results: Results, tokens: int) -> float:
+    """Return the tokens per second if prefill only had to compute its matmuls at full speed."""
+    return results.limits.flops_per_second * tokens / prefill_flops(results.config, tokens)
+
+
+def as_json(results: Results, date: datetime) -> dict[str, Any]:
+    """Convert results to JSON: seconds, bytes, and tokens, bytes and operations per second."""
+    memory = results.memory
+    return {
+        "model": results.model,
+        "parameters": results.parameters,
+        "config": asdict(results.config),
+        "dtype": results.dtype,
+        "date": date.isoformat(timespec="seconds"),
+        "machine": asdict(results.machine),
+        "limits": asdict(results.limits),
+        "weight_bytes_per_token": results.weight_bytes_per_token,
+        "prefill": [
+            _speed_json(speed, prefill_limit(results, speed.tokens)) for speed in results.prefill
+        ],
+        "decode": [_speed_json(speed, decode_limit(results)) for speed in results.decode],
+        "batch": [_speed_json(speed) for speed in results.batches],
+        "several_tokens": _speed_json(results.draft),
+        "start": _timing_json(results.start) if results.start else None,
+        "memory": {**asdict(memory), "times_of_least": memory.relative_peak},
+    }
+
+
+def _timing_json(times: Timing) -> dict[str, Any]:
+    values = {name: getattr(times, name) for name in ("fastest", "slowest")}
+    return {"seconds": times.median, **values, "runs": len(times.runs)}
+
+
+def _speed_json(speed: Speed, limit: float | None = None) -> dict[str, Any]:
+    content = {
+        "tokens": speed.tokens,
+        "sequences": speed.sequences,
+        "context": speed.context,
+        "tokens_per_second": speed.tokens_per_second,
+        **_timing_json(speed.timing),
+    }
+    if limit is not None:
+        content |= {"limit": limit, "of_limit": speed.tokens_per_second / limit}
+    if speed.relative_time is not None:
+        content |= {
+            "seconds_times_of_one": speed.relative_time,
+            "speed_times_of_one": speed.tokens * speed.sequences / speed.relative_time,
+        }
+    return content
+
+
+def as_text(results: Results, date: datetime) -> str:
+    """Format results as a table."""
+    return "\n".join([*_header(results, date), "", *_align(_rows(results)), "", *_NOTES])
+
+
+_NOTES = (
+    "Values are medians. This machine's limit for decode: read the weights once per token, nothing",
+    "else. For prefill: compute the matrix products, as fast as for two large matrices.",
+)
+
+
+def _header(results: Results, date: datetime) -> Iterator[str]:
+    machine, limits = results.machine, results.limits
+    yield (
+        f"{results.model}: {results.parameters / 1e6:,.1f} million parameters, {results.dtype}, "
+        f"context {results.config.n_positions:,}"
+    )
+    yield ""
+    load = "" if machine.load is None else f", load before {machine.load:.1f}"
+    yield f"machine   {machine.cpu}, {_pluralize(machine.cpus, 'CPU')}, {machine.system}{load}"
+    yield f"software  gpt2np {machine.gpt2np}, Python {machine.python}, NumPy {machine.numpy}"
+    yield f"BLAS      {machine.blas}, {_pluralize(machine.threads, 'thread')}"
+    yield (
+        f"limits    reads {limits.bytes_per_second / 1e9:.1f} GB/s "
+        f"({limits.bytes_read / 1e6:,.1f} MB, repeatedly), "
+        f"multiplies {limits.flops_per_second / 1e9:,.0f} GFLOP/s"
+    )
+    yield f"date      {date:%Y-%m-%d %H:%M}"
+
+
+def _pluralize(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def _rows(results: Results) -> Iterator[Row]:
+    for speed in results.prefill:
+        limit = prefill_limit(results, speed.tokens)
+        share = _share_of_limit(speed, limit)
+        yield _speed_row("prefill", f"{speed.tokens:,} tokens", speed, share)
+    for speed in results.decode:
+        limit = decode_limit(results)
+        share = _share_of_limit(speed, limit)
+        yield _speed_row("decode", f"at context {speed.context:,}", speed, share)
+    for speed in results.batches:
+        times = speed.sequences / (speed.relative_time or 1)
+        case, ratio = f"{speed.sequences} sequences at {speed.context}", f"{times:4.2f} ×"
+        yield _speed_row("batch", case, speed, f"{ratio} the speed of 1 sequence")
+    yield _draft_row(results.draft)
+    yield from _process_rows(results)
+
+
+def _share_of_limit(speed: Speed, limit: float) -> str:
+    share = speed.tokens_per_second / limit
+    return f"{share:4.0%} of this machine's limit ({_format_rate(limit)})"
+
+
+def _speed_row(measurement: str, case: str, speed: Speed, comparison: str) -> Row:
+    runs = [speed.rate(seconds) for seconds in speed.timing.runs]
+    median = f"{_format_rate(speed.tokens_per_second)} tokens/s"
+    return measurement, case, median, _range(runs), comparison
+
+
+def _range(runs: Sequence[float], digits: int | None = None) -> str:
+    """Lowest – highest; empty for a single run."""
+    ends = (min(runs), max(runs))
+    low, high = (_format_rate(end) if digits is None else f"{end:.{digits}f}" for end in ends)
+    return f"{low} – {high}" if len(runs) > 1 else ""
+
+
+def _draft_row(speed: Speed) -> Row:
+    runs, times = speed.timing, speed.relative_time or 1
+    return (
+        "one call",
+        f"{speed.tokens} tokens at {speed.context}",
+        f"{runs.median * 1e3:.1f} ms      ",
+        _range([1e3 * seconds for seconds in runs.runs], 1),
+        f"{times:.2f} × the time of 1 token",
+    )
+
+
+def _process_rows(results: Results) -> Iterator[Row]:
+    start, memory = results.start, results.memory
+    if start:
+        median = f"{start.median:.2f} s       "
+        yield "start", "to the first token", median, _range(start.runs, 2), ""
+    else:
+        yield "start", "to the first token", "–         ", "", "the model has no vocabulary"
+    peak = f"{memory.peak / 1e6:,.0f} MB      " if memory.peak else "unknown         "
+    times = f"{memory.relative_peak:.2f} × " if memory.relative_peak else ""
+    least = f"{memory.weights / 1e6:,.0f} MB of weights + {memory.kv_cache / 1e6:,.0f} of KV cache"
+    yield "memory", "context full, peak", peak, "", times + least
+
+
+def _format_rate(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _align(rows: Iterable[Row]) -> Iterator[str]:
+    """Align the columns: text to the left, numbers to the right."""
+    rows = [("", "", "median         ", "lowest – highest", ""), *rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for measurement, case, median, spread, comparison in rows:
+        line = (
+            f"{measurement:<{widths[0]}}  {case:<{widths[1]}}  {median:>{widths[2]}}  "
+            f"{spread:>{widths[3]}}  {comparison}"
+        )
+        yield line.rstrip()

@@ -79,19 +79,13 @@ def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing
 class Speed:
     """Timing of a pass that computes `tokens` new tokens for each of `sequences` sequences.
 
-    Attributes:
-        tokens: new tokens per sequence.
-        sequences: number of sequences in the batch.
-        context: cached tokens per sequence.
-        timing: seconds of the whole pass.
-        relative_time: time relative to one token of one sequence, measured in turns; None if not
-            measured.
+    `relative_time` is relative to one token of one sequence, measured in turns.
     """
 
     tokens: int
     sequences: int
-    context: int
-    timing: Timing
+    context: int  # cached tokens per sequence
+    timing: Timing  # of the whole pass
     relative_time: float | None = None
 
     @property
@@ -155,10 +149,8 @@ def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effo
 
 
 def _random_ids(model: GPT2, count: int) -> list[int]:
-    ids: list[int] = (
-        np.random.default_rng(_SEED).integers(0, model.config.vocab_size, count).tolist()
-    )
-    return ids
+    rng = np.random.default_rng(_SEED)
+    return list(map(int, rng.integers(0, model.config.vocab_size, count)))
 
 
 def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:

@@ -9,8 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpt2np.chat.conversation import read_conversation
-from gpt2np.chat.session import UNSUPPORTED_OPTIONS
+from gpt2np.chat.session import UNSUPPORTED_OPTIONS, read_conversation
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -78,13 +77,10 @@ RETRY = "retry"
 
 
 class Command(NamedTuple):
-    """A slash command.
+    """A slash command, with placeholders of its arguments and a description for /help.
 
-    Attributes:
-        arguments: placeholders, for /help.
-        help: a description, for /help.
-        function: takes the session and the text after the command's name, and returns a message
-            for the user. QUIT and RETRY are left to the caller of `run_command`.
+    `function` takes the session and the text after the command's name, and returns a message for
+    the user. QUIT and RETRY are left to the caller of `run_command`.
     """
 
     arguments: str
@@ -214,14 +210,12 @@ def _parse_path(text: str, command: str) -> Path:
 
 def _help(session: ChatSession, text: str) -> str:
     lines = [f"{f'/{name} {c.arguments}':22}{c.help}" for name, c in COMMANDS.items()]
-    return "\n".join(
-        [
-            *lines,
-            'End a line with \\ or put """ around the text to write several lines.',
-            "Start a line with // to send a message that starts with /.",
-            "Press Ctrl-C to stop an answer, Ctrl-D to exit.",
-        ]
-    )
+    lines += [
+        'End a line with \\ or put """ around the text to write several lines.',
+        "Start a line with // to send a message that starts with /.",
+        "Press Ctrl-C to stop an answer, Ctrl-D to exit.",
+    ]
+    return "\n".join(lines)
 
 
 COMMANDS = {

@@ -30,11 +30,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ChatTemplate:
-    """The chat template of a model.
-
-    Attributes:
-        origin: the file that the template comes from, for error messages.
-    """
+    """The chat template of a model; `origin` names its file in error messages."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], origin: str) -> None:
         """Compile a template; `special_tokens` maps roles, such as "eos_token", to tokens.
@@ -50,11 +46,9 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
     ) -> str:
-        """Render a conversation up to the start of the model's answer.
+        """Render messages, each with a `role` of ROLES and a `content`.
 
-        Args:
-            messages: with a `role`, one of ROLES, and a `content`.
-            add_generation_prompt: whether to append the text that starts an answer.
+        `add_generation_prompt` appends the text that starts the model's answer.
 
         Raises:
             InvalidArgumentError: a message is invalid, or the template refuses the conversation.
@@ -94,19 +88,20 @@ def _check_message(message: Mapping[str, str], number: int) -> dict[str, str]:
 
 
 def read_chat_template(
-    folder: Path, special_tokens: Mapping[str, str] | None = None
+    folder: Path, special_tokens: Mapping[str, str] | None = None, *, file: Path | None = None
 ) -> ChatTemplate | None:
     """Read the chat template of the model in `folder`; None if the model has none.
 
-    As in transformers 5, chat_template.jinja takes precedence over `chat_template` in
-    tokenizer_config.json, and among several templates there, "default" is used.
+    A Jinja `file` replaces the template of the model. As in transformers 5, chat_template.jinja
+    takes precedence over `chat_template` in tokenizer_config.json, and among several templates
+    there, "default" is used.
 
     Raises:
         GPT2NPError, TokenizerError: see `ChatTemplate`; or a file is damaged.
     """
-    path = folder / CHAT_TEMPLATE
-    if path.exists():
-        return ChatTemplate(read_template_file(path), special_tokens or {}, str(path))
+    path = file or folder / CHAT_TEMPLATE
+    if file or path.exists():
+        return ChatTemplate(_read_template_file(path), special_tokens or {}, str(path))
     path = folder / CONFIG_FILE
     config = (
         read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES) if path.exists() else {}
@@ -122,12 +117,7 @@ def read_chat_template(
     return ChatTemplate(source, special_tokens or {}, str(path))
 
 
-def read_template_file(path: Path) -> str:
-    """Read the source of a chat template.
-
-    Raises:
-        TokenizerError: the file can't be read, is too large, or is not UTF-8.
-    """
+def _read_template_file(path: Path) -> str:
     try:
         check_is_file(path, TokenizerError)
         if path.stat().st_size > SMALL_JSON_BYTES:

@@ -31,18 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="Print one JSON object")
     performance = parser.add_argument_group("Performance")
     performance.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
+    dtype = "Data type of the computation (default: float32)"
     performance.add_argument(
-        "--dtype",
-        choices=("float32", "float64"),
-        default="float32",
-        help="Data type of the computation (default: float32)",
+        "--dtype", choices=("float32", "float64"), default="float32", help=dtype
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; returns the exit code."""
     set_threads(args.threads)
-    from gpt2np.benchmark.report import as_json, as_text
+    from gpt2np.benchmark.suite import as_json, as_text
 
     results = _measure(args)
     date = datetime.now().astimezone()

@@ -21,7 +21,7 @@ from gpt2np.cli.generation_options import (
     generation_options,
     option_names_in_errors,
 )
-from gpt2np.cli.model_options import add_model_arguments
+from gpt2np.cli.model_options import add_model_arguments, source_message
 from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, decode_utf8, strip_newline
 from gpt2np.errors import GPT2NPError
@@ -61,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
-    from gpt2np.chat import ChatSession, ChatTemplate, read_chat_template
-    from gpt2np.chat.template import read_template_file
+    from gpt2np.chat import ChatSession, read_chat_template
     from gpt2np.hub import find_model
     from gpt2np.language_model import LanguageModel
 
@@ -71,19 +70,12 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
         warnings.simplefilter("always")
         lm = LanguageModel.load(source.folder, args.dtype, processes=thread_count())
     lm.name = source.name
-    template: ChatTemplate | None
     roles = lm.tokenizer.vocabulary.special_tokens_map
-    if args.chat_template is None:
-        template = read_chat_template(source.folder, roles)
-    else:
-        text = read_template_file(args.chat_template)
-        template = ChatTemplate(text, roles, str(args.chat_template))
+    template = read_chat_template(source.folder, roles, file=args.chat_template)
     system = None if args.system is None else decode_argument(args.system, "--system")
     with option_names_in_errors():
         session = ChatSession(lm, template, system=system, options=options)
-    reason = source.fallback_reason
-    suffix = f" ({reason}; choose another with --model)" if reason else ""
-    print_stderr(f"model: {lm.name}{suffix}")
+    print_stderr(source_message("model", lm.name, source.fallback_reason))
     for warning in caught:
         print_stderr(str(warning.message))
     if template is None:

@@ -34,22 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SRC", help=MODEL_HELP)
     add("target", type=Path, metavar="DST", help="Folder to write; must be new or empty")
     output = parser.add_argument_group("Output").add_argument
-    output(
-        "--dtype",
-        choices=DTYPES,
-        help="Data type of the stored weights (default: that of the token embedding in SRC)",
-    )
+    dtype = "Data type of the stored weights (default: that of the token embedding in SRC)"
+    output("--dtype", choices=DTYPES, help=dtype)
     output(
         "--max-shard-size",
         metavar="SIZE",
         help="Maximum size of a weight file, such as 500MB or 2GB; a larger tensor gets its own "
         "file (default: one file for all weights)",
     )
-    output(
-        "--keep-head",
-        action="store_true",
-        help="Store lm_head.weight even if it equals wte.weight, for tools that require it",
-    )
+    keep_head = "Store lm_head.weight even if it equals wte.weight, for tools that require it"
+    output("--keep-head", action="store_true", help=keep_head)
     output("--json", action="store_true", help="Print the report as one JSON object")
 
 
@@ -72,7 +66,13 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"folder": str(args.target), **asdict(converted)}, ensure_ascii=False))
     else:
         print(args.target)
-        print_stderr(_summary(converted))
+        names = converted.files
+        files = names[0] if len(names) == 1 else f"{len(names)} files"
+        tied = "tied unembedding" if converted.tied else "separate unembedding"
+        print_stderr(
+            f"{files}, {converted.nbytes / 1e6:,.1f} MB in {converted.dtype}, {tied}; "
+            f"largest change of a weight: {converted.largest_change:.2g}"
+        )
     if converted.not_finite:
         print_stderr(f"warning: NaN or infinity in {', '.join(converted.not_finite)}")
     return 0
@@ -92,15 +92,6 @@ def _convert(
     )
     with write_errors(target), bar:
         return convert(checkpoint, target, options, companions=COMPANIONS, on_progress=bar.update)
-
-
-def _summary(converted: "ConversionReport") -> str:
-    files = converted.files[0] if len(converted.files) == 1 else f"{len(converted.files)} files"
-    tied = "tied unembedding" if converted.tied else "separate unembedding"
-    return (
-        f"{files}, {converted.nbytes / 1e6:,.1f} MB in {converted.dtype}, {tied}; "
-        f"largest change of a weight: {converted.largest_change:.2g}"
-    )
 
 
 def _parse_size(size: str) -> int:

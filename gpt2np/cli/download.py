@@ -25,39 +25,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "@REVISION for a branch, tag or commit; a folder and 'bundled' need no download",
     )
     output = parser.add_argument_group("Output")
-    output.add_argument(
-        "--json",
-        action="store_true",
-        help="Print one JSON object with folder, commit, files and size",
-    )
+    fields = "Print one JSON object with folder, commit, files and size"
+    output.add_argument("--json", action="store_true", help=fields)
 
 
 def run(args: argparse.Namespace) -> int:
     """Download, check and print the folder; returns the exit code."""
+    from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.errors import ModelNotFoundError
     from gpt2np.hub import MODEL_FILES, find_model
+    from gpt2np.tokenizer import Tokenizer
 
     source = find_model(args.model)
     if missing := MODEL_FILES.missing_in(source.folder):
         raise ModelNotFoundError(
             f"{source.folder} has no {', '.join(missing)}, which gpt2np needs; choose another MODEL"
         )
-    _check(source.folder)
+    read_checkpoint(source.folder).validate()  # raises an error now, not when the model loads
+    Tokenizer.load(source.folder)
     files = MODEL_FILES.existing_in(source.folder)
     size = sum((source.folder / name).stat().st_size for name in files)
     print_stderr(f"model: {source.name}, {len(files)} files, {size:,} bytes")
     folder = source.folder.absolute()
     print(json.dumps(_as_json(source, folder, files, size)) if args.json else folder, flush=True)
     return 0
-
-
-def _check(folder: Path) -> None:
-    """Raise an error now for files that would fail to load later."""
-    from gpt2np.checkpoint.load import read_checkpoint
-    from gpt2np.tokenizer import Tokenizer
-
-    read_checkpoint(folder).validate()
-    Tokenizer.load(folder)
 
 
 def _as_json(source: "ModelSource", folder: Path, files: list[str], size: int) -> dict[str, object]:

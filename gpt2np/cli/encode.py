@@ -16,10 +16,10 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, report_interrupted, write_errors
-from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="file, folder or pattern to read")
     add("out", type=Path, metavar="OUT", help="file to write: .bin, .npy or .npz")
-    add_model_argument(parser)
+    add_vocabulary_argument(parser)
     add("--field", default="text", help="field of a .jsonl line to encode (default: text)")
     add(
         "--combine",
@@ -85,9 +85,9 @@ def _encode(
     from gpt2np.data.dataset import encode_dataset
 
     total = sum(file.stat().st_size for file in files)
-    with tqdm(
-        total=total, desc="encoding", unit="B", unit_scale=True, leave=False, disable=None
-    ) as bar:
+    unit: dict[str, Any] = {"unit": "B", "unit_scale": True}
+    restart = f"{partial_folder(out)} is from other files or options; starting over"
+    with tqdm(total=total, desc="encoding", leave=False, disable=None, **unit) as bar:
 
         def on_resume(done: int) -> None:
             bar.write(f"resuming at {done / total:.0%}", file=sys.stderr)
@@ -99,10 +99,7 @@ def _encode(
             tokenizer,
             options,
             on_resume=on_resume,
-            on_restart=lambda: bar.write(
-                f"{partial_folder(out)} is from other files or options; starting over",
-                file=sys.stderr,
-            ),
+            on_restart=lambda: bar.write(restart, file=sys.stderr),
             on_progress=lambda done: bar.update(done - bar.n),
             on_skip=lambda error: bar.write(f"skipped: {error}", file=sys.stderr),
         )

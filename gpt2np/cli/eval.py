@@ -75,12 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tasks = parser.add_subparsers(
         title="Tasks", dest="task", metavar="TASK", required=True, parser_class=type(parser)
     )
-    for name, description, add_task_arguments in (
-        ("perplexity", _PERPLEXITY, _add_perplexity),
-        ("lambada", _LAMBADA, _add_lambada),
-        ("wikitext", _WIKITEXT, _add_wikitext),
-        ("choices", _CHOICES, _add_choices),
-    ):
+    for name, (description, add_task_arguments, _, _) in _TASKS.items():
         summary = description.split("\n")[0].removesuffix(".")
         task = tasks.add_parser(name, help=summary, description=description)
         add_task_arguments(task.add_argument)
@@ -91,22 +86,15 @@ def _add_perplexity(add: Callable[..., object]) -> None:
     add("files", nargs="+", type=Path, metavar="FILE", help="Text files (UTF-8) or .jsonl files")
     add("--context", type=int, metavar="K", help="Tokens per window (default: the model's context)")
     add("--stride", type=int, metavar="S", help="Tokens between window starts (default: K / 2)")
-    add(
-        "--from-end-of-text",
-        action="store_true",
-        help="Insert <|endoftext|> before each document, so that its first token is scored, too",
-    )
+    insert = "Insert <|endoftext|> before each document, so that its first token is scored, too"
+    add("--from-end-of-text", action="store_true", help=insert)
     add("--field", default="text", help="Field of a .jsonl line (default: text)")
 
 
 def _add_lambada(add: Callable[..., object]) -> None:
     add("file", type=Path, metavar="FILE", help="File of passages (.jsonl)")
-    add(
-        "--definition",
-        choices=("harness", "gpt2-paper"),
-        default="harness",
-        help="Definition of the task (default: harness)",
-    )
+    definition = "Definition of the task (default: harness)"
+    add("--definition", choices=("harness", "gpt2-paper"), default="harness", help=definition)
     add("--stop-words", type=Path, metavar="FILE", help="Stop words for --definition gpt2-paper")
     add("--field", default="text", help="Field of a line (default: text)")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N passages")
@@ -123,13 +111,8 @@ def _add_choices(add: Callable[..., object]) -> None:
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--errors",
-        choices=("strict", "replace"),
-        default="strict",
-        help="Report bytes that are not UTF-8 as an error, or read them as U+FFFD "
-        "(default: strict)",
-    )
+    errors = "Report bytes that are not UTF-8 as an error, or read them as U+FFFD (default: strict)"
+    parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help=errors)
     output = parser.add_argument_group("Output")
     output.add_argument("--json", action="store_true", help="Print one JSON object")
     add_model_arguments(parser)
@@ -140,12 +123,13 @@ def run(args: argparse.Namespace) -> int:
     if getattr(args, "limit", None) is not None and args.limit < 1:
         raise InvalidArgumentError(f"--limit is {args.limit}; it must be at least 1")
     set_threads(args.threads)
-    measure = _TASKS[args.task](args)  # reports invalid files before the model loads
+    _, _, create_measure, unit = _TASKS[args.task]
+    measure = create_measure(args)  # reports invalid files before the model loads
     lm, messages = load_model(args)
     for message in messages:
         print_stderr(message)
     start = time.perf_counter()
-    result = _run_with_progress(measure, lm, _UNITS[args.task])
+    result = _run_with_progress(measure, lm, unit)
     seconds = time.perf_counter() - start
     if result is None:
         return 130
@@ -228,15 +212,10 @@ def _choices(args: argparse.Namespace) -> "Measure":
     return lambda lm, on_progress: multiple_choice(lm, questions, on_progress)
 
 
-_TASKS: "dict[str, Callable[[argparse.Namespace], Measure]]" = {
-    "perplexity": _perplexity,
-    "lambada": _lambada,
-    "wikitext": _wikitext,
-    "choices": _choices,
-}
-_UNITS = {
-    "perplexity": "tokens",
-    "lambada": "passages",
-    "wikitext": "pages",
-    "choices": "questions",
+_Task = tuple[str, Callable[[Callable[..., object]], None], "Callable[..., Measure]", str]
+_TASKS: dict[str, _Task] = {  # description, arguments, measurement, unit of progress
+    "perplexity": (_PERPLEXITY, _add_perplexity, _perplexity, "tokens"),
+    "lambada": (_LAMBADA, _add_lambada, _lambada, "passages"),
+    "wikitext": (_WIKITEXT, _add_wikitext, _wikitext, "pages"),
+    "choices": (_CHOICES, _add_choices, _choices, "questions"),
 }

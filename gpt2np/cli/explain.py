@@ -27,32 +27,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
     add_prompt_arguments(parser)
-    add(
-        "--window",
-        type=_parse_window,
-        metavar="START:STOP",
-        help="Tokens of the prompt to show, counted from 0; STOP is excluded",
-    )
+    window = "Tokens of the prompt to show, counted from 0; STOP is excluded"
+    add("--window", type=_parse_window, metavar="START:STOP", help=window)
     add("--layer", type=int, metavar="L", help="Block to show in detail (default: the middle one)")
     head = "Attention head to show (default: the one that attends most strongly to another token)"
     add("--head", type=int, metavar="H", help=head)
     add("--position", type=int, metavar="T", help="Token to follow (default: the last)")
     add("-n", "--steps", type=int, default=8, metavar="N", help="Tokens to generate (default: 8)")
     output = parser.add_argument_group("Output").add_argument
-    output(
-        "-o",
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="HTML file to write; an existing file is replaced",
-    )
+    file = "HTML file to write; an existing file is replaced"
+    output("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
     performance = add_model_arguments(parser, dtype=False)
-    performance.add_argument(
-        "--no-float64",
-        action="store_true",
-        help="Skip the comparison with float64, which needs twice the model's memory",
-    )
+    no_float64 = "Skip the comparison with float64, which needs twice the model's memory"
+    performance.add_argument("--no-float64", action="store_true", help=no_float64)
 
 
 def _parse_window(text: str) -> slice:

@@ -57,11 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_generation_arguments(parser)
     _add_output_arguments(parser)
     performance = add_model_arguments(parser)
-    performance.add_argument(
-        "--draft",
-        metavar="MODEL",
-        help="Draft tokens with a smaller model of the same vocabulary; the output is the same",
-    )
+    draft = "Draft tokens with a smaller model of the same vocabulary; the output is the same"
+    performance.add_argument("--draft", metavar="MODEL", help=draft)
     add_prompt_lookup(performance.add_argument)
     parser.epilog = "Values in the model's generation_config.json replace these defaults."
 
@@ -70,12 +67,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("Output").add_argument
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     add("--json", action="store_true", help="Print one JSON object per text after generation")
-    add(
-        "--logprobs",
-        type=int,
-        metavar="K",
-        help="Add log probabilities of every token and of the K most likely tokens to the JSON",
-    )
+    logprobs = "Add log probabilities of every token and of the K most likely tokens to the JSON"
+    add("--logprobs", type=int, metavar="K", help=logprobs)
     add("--prompt-logprobs", type=int, metavar="K", help="Same for the tokens of the prompt")
     add("--out", type=Path, metavar="FILE.jsonl", help="File for the results of --prompts")
     add("--force", action="store_true", help="Overwrite the file of --out")
@@ -101,11 +94,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _generate(
-    lm: "LanguageModel",
-    messages: Sequence[str],
-    prompt: str,
-    options: Any,
-    args: argparse.Namespace,
+    lm: "LanguageModel", messages: list[str], prompt: str, options: Any, args: argparse.Namespace
 ) -> int:
     """Continue one prompt; returns the exit code."""
     beam_search = lm.resolve_options(**options).num_beams > 1
@@ -188,28 +177,14 @@ def _summary(completions: Sequence["Completion"], context: int, window: bool) ->
 
 def completion_as_json(completion: "Completion") -> dict[str, Any]:
     """Return the JSON object of a completion."""
-    content: dict[str, Any] = {
-        "prompt": completion.prompt,
-        "prompt_ids": completion.prompt_ids,
-        "text": completion.text,
-        "ids": completion.ids,
-        "finish_reason": completion.finish_reason,
-        "seed": completion.seed,
-        "model": completion.model,
-        "tokens_per_second": round(completion.tokens_per_second, 2),
-    }
-    if completion.logprobs is not None:
-        content["logprobs"] = _logprobs_as_json(completion.logprobs)
-    if completion.prompt_logprobs is not None:
-        content["prompt_logprobs"] = _logprobs_as_json(completion.prompt_logprobs)
+    names = ("prompt", "prompt_ids", "text", "ids", "finish_reason", "seed", "model")
+    content = {name: getattr(completion, name) for name in names}
+    content["tokens_per_second"] = round(completion.tokens_per_second, 2)
+    for name in ("logprobs", "prompt_logprobs"):
+        tokens: Sequence[TokenLogprob | None] | None = getattr(completion, name)
+        if tokens is not None:
+            content[name] = [t and {"id": t.id, "logprob": t.logprob, "top": t.top} for t in tokens]
     return content
-
-
-def _logprobs_as_json(logprobs: Sequence["TokenLogprob | None"]) -> list[dict[str, Any] | None]:
-    return [
-        None if token is None else {"id": token.id, "logprob": token.logprob, "top": token.top}
-        for token in logprobs
-    ]
 
 
 def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
@@ -286,6 +261,7 @@ def _run_job(
 
     from gpt2np.prompts.job import JobCallbacks, PromptJob
 
+    restart = "the options, prompts or model have changed; starting over"
     with tqdm(total=n_lines, desc="generating", unit="line", leave=False, disable=None) as bar:
 
         def on_resume(done: int) -> None:
@@ -300,16 +276,13 @@ def _run_job(
 
         callbacks = JobCallbacks(
             on_resume=on_resume,
-            on_restart=lambda: bar.write(
-                "the options, prompts or model have changed; starting over", file=sys.stderr
-            ),
+            on_restart=lambda: bar.write(restart, file=sys.stderr),
             on_progress=on_progress,
             on_skip=lambda problem: bar.write(f"skipped: {problem}", file=sys.stderr),
         )
+        paths = args.prompts, args.out
         with option_names_in_errors():
-            job = PromptJob(
-                lm, args.prompts, args.out, _output_line, options, callbacks, fingerprint
-            )
+            job = PromptJob(lm, *paths, _output_line, options, callbacks, fingerprint)
         return job.run()
 
 

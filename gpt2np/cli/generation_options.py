@@ -13,188 +13,86 @@ from gpt2np.errors import ContextLengthError, InvalidArgumentError
 Add = Callable[..., object]
 """The method `add_argument` of a parser or an argument group."""
 
+_HELP = {
+    "--prompt-lookup": "Draft tokens from earlier n-grams of the text; the output is the same",
+    "--temperature": "Sampling temperature; 0 selects the most likely token (default: 0.8)",
+    "--greedy": "Always select the most likely token (temperature 0)",
+    "--top-k": "Sample from the K most likely tokens; 0 disables the filter (default: 40)",
+    "--top-p": "Sample from the most likely tokens with total probability P (default: 1.0)",
+    "--min-p": "Exclude tokens with less than P times the probability of the most likely token "
+    "(default: 0.0)",
+    "--typical-p": "Locally typical sampling with total probability P (default: 1.0)",
+    "--seed": "Random seed; the same seed gives the same text (default: random)",
+    "--samples": "Generate N texts, at most 1000, with seeds SEED, SEED + 1, ..., or return the N "
+    "best beams (default: 1)",
+    "--best-of": "Sample N texts, at most 1000, and return those with the highest mean log "
+    "probability",
+    "--num-beams": "Use beam search with N beams, at most 64, instead of sampling (default: 1)",
+    "--length-penalty": "Exponent of the length that divides a beam's score; above 0 favors "
+    "longer texts (default: 1.0)",
+    "--early-stopping": "Stop at N finished beams (true), when no better beam is likely (false), "
+    "or when none is possible (never) (default: false)",
+    "--repetition-penalty": "Penalize tokens of the prompt and the generated text; above 1 "
+    "discourages repetition (default: 1.0)",
+    "--presence-penalty": "Subtract X from the logits of generated tokens (default: 0.0)",
+    "--frequency-penalty": "Subtract X from the logits of generated tokens, once per occurrence "
+    "(default: 0.0)",
+    "--no-repeat-ngram-size": "Forbid repeated n-grams of N tokens; 0 disables the check "
+    "(default: 0)",
+    "--bad-word": "Forbid this text; can be repeated",
+    "--logit-bias": "Add X to the logit of token ID, as in 50256=-5; can be repeated",
+    "--max-new-tokens": "Maximum number of tokens to generate (default: 200)",
+    "--min-new-tokens": "Forbid the end-of-text token before N tokens (default: 0)",
+    "--ignore-eos": "Forbid the end-of-text token",
+    "--stop": "Stop before this text, such as $'\\n'; can be repeated",
+    "--stop-regex": "Stop before a match of this regular expression; can be repeated",
+    "--stop-id": "Stop before this token ID; can be repeated",
+    "--window": "When the context is full, continue with the last K tokens instead of stopping",
+    "--choices": "Generate exactly one of these texts",
+    "--regex": "Generate a text that fully matches this regular expression; look-around, "
+    "back-references and inner anchors are not supported",
+}
+
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool = True) -> None:
     """Declare the options of generation, in groups; those for `multiple` texts are optional."""
-    _add_sampling(parser.add_argument_group("Sampling").add_argument, multiple=multiple)
+    add: Add = parser.add_argument_group("Sampling").add_argument
+    add("--temperature", type=float, metavar="T", help=_HELP["--temperature"])
+    add("--greedy", action="store_true", help=_HELP["--greedy"])
+    add("--top-k", type=int, metavar="K", help=_HELP["--top-k"])
+    for name in ("--top-p", "--min-p", "--typical-p"):
+        add(name, type=float, metavar="P", help=_HELP[name])
+    add("--seed", type=int, metavar="SEED", help=_HELP["--seed"])
     if multiple:
-        _add_beam_search(parser.add_argument_group("Beam search").add_argument)
-    _add_penalties(parser.add_argument_group("Penalties").add_argument)
-    _add_stopping(parser.add_argument_group("Stopping").add_argument)
-    _add_constraints(parser.add_argument_group("Constraints").add_argument)
+        samples, name = _HELP["--samples"], "num_return_sequences"
+        add("--samples", dest=name, type=int, metavar="N", help=samples)
+        add("--best-of", type=int, metavar="N", help=_HELP["--best-of"])
+        add = parser.add_argument_group("Beam search").add_argument
+        add("--num-beams", type=int, metavar="N", help=_HELP["--num-beams"])
+        add("--length-penalty", type=float, metavar="X", help=_HELP["--length-penalty"])
+        add("--early-stopping", choices=("true", "false", "never"), help=_HELP["--early-stopping"])
+    add = parser.add_argument_group("Penalties").add_argument
+    for name in ("--repetition-penalty", "--presence-penalty", "--frequency-penalty"):
+        add(name, type=float, metavar="X", help=_HELP[name])
+    add("--no-repeat-ngram-size", type=int, metavar="N", help=_HELP["--no-repeat-ngram-size"])
+    add("--bad-word", action="append", metavar="TEXT", help=_HELP["--bad-word"])
+    add("--logit-bias", action="append", metavar="ID=X", help=_HELP["--logit-bias"])
+    add = parser.add_argument_group("Stopping").add_argument
+    add("-n", "--max-new-tokens", type=int, metavar="N", help=_HELP["--max-new-tokens"])
+    add("--min-new-tokens", type=int, metavar="N", help=_HELP["--min-new-tokens"])
+    add("--ignore-eos", action="store_true", default=None, help=_HELP["--ignore-eos"])
+    add("--stop", action="append", metavar="TEXT", help=_HELP["--stop"])
+    add("--stop-regex", action="append", metavar="PATTERN", help=_HELP["--stop-regex"])
+    add("--stop-id", action="append", type=int, metavar="ID", help=_HELP["--stop-id"])
+    add("--window", type=int, metavar="K", help=_HELP["--window"])
+    add = parser.add_argument_group("Constraints").add_argument
+    add("--choices", nargs="+", metavar="TEXT", help=_HELP["--choices"])
+    add("--regex", metavar="PATTERN", help=_HELP["--regex"])
 
 
 def add_prompt_lookup(add: Add) -> None:
     """Declare --prompt-lookup."""
-    add(
-        "--prompt-lookup",
-        action="store_true",
-        default=None,
-        help="Draft tokens from earlier n-grams of the text; the output is the same",
-    )
-
-
-def _add_sampling(add: Add, *, multiple: bool) -> None:
-    temperature = "Sampling temperature; 0 selects the most likely token (default: 0.8)"
-    add("--temperature", type=float, metavar="T", help=temperature)
-    add("--greedy", action="store_true", help="Always select the most likely token (temperature 0)")
-    add(
-        "--top-k",
-        type=int,
-        metavar="K",
-        help="Sample from the K most likely tokens; 0 disables the filter (default: 40)",
-    )
-    add(
-        "--top-p",
-        type=float,
-        metavar="P",
-        help="Sample from the most likely tokens with total probability P (default: 1.0)",
-    )
-    add(
-        "--min-p",
-        type=float,
-        metavar="P",
-        help="Exclude tokens with less than P times the "
-        "probability of the most likely token (default: 0.0)",
-    )
-    add(
-        "--typical-p",
-        type=float,
-        metavar="P",
-        help="Locally typical sampling with total probability P (default: 1.0)",
-    )
-    add(
-        "--seed",
-        type=int,
-        metavar="SEED",
-        help="Random seed; the same seed gives the same text (default: random)",
-    )
-    if multiple:
-        add(
-            "--samples",
-            dest="num_return_sequences",
-            type=int,
-            metavar="N",
-            help="Generate N texts, at most 1000, with seeds SEED, SEED + 1, ..., or return the N "
-            "best beams (default: 1)",
-        )
-        add(
-            "--best-of",
-            type=int,
-            metavar="N",
-            help="Sample N texts, at most 1000, and return "
-            "those with the highest mean log probability",
-        )
-
-
-def _add_beam_search(add: Add) -> None:
-    add(
-        "--num-beams",
-        type=int,
-        metavar="N",
-        help="Use beam search with N beams, at most 64, instead of sampling (default: 1)",
-    )
-    add(
-        "--length-penalty",
-        type=float,
-        metavar="X",
-        help="Exponent of the length that divides a "
-        "beam's score; above 0 favors longer texts (default: 1.0)",
-    )
-    add(
-        "--early-stopping",
-        choices=("true", "false", "never"),
-        help="Stop at N finished beams "
-        "(true), when no better beam is likely (false), or when none is possible (never) "
-        "(default: false)",
-    )
-
-
-def _add_penalties(add: Add) -> None:
-    add(
-        "--repetition-penalty",
-        type=float,
-        metavar="X",
-        help="Penalize tokens of the prompt and "
-        "the generated text; above 1 discourages repetition (default: 1.0)",
-    )
-    add(
-        "--presence-penalty",
-        type=float,
-        metavar="X",
-        help="Subtract X from the logits of generated tokens (default: 0.0)",
-    )
-    add(
-        "--frequency-penalty",
-        type=float,
-        metavar="X",
-        help="Subtract X from the logits of generated tokens, once per occurrence (default: 0.0)",
-    )
-    add(
-        "--no-repeat-ngram-size",
-        type=int,
-        metavar="N",
-        help="Forbid repeated n-grams of N tokens; 0 disables the check (default: 0)",
-    )
-    add("--bad-word", action="append", metavar="TEXT", help="Forbid this text; can be repeated")
-    add(
-        "--logit-bias",
-        action="append",
-        metavar="ID=X",
-        help="Add X to the logit of token ID, as in 50256=-5; can be repeated",
-    )
-
-
-def _add_stopping(add: Add) -> None:
-    add(
-        "-n",
-        "--max-new-tokens",
-        type=int,
-        metavar="N",
-        help="Maximum number of tokens to generate (default: 200)",
-    )
-    add(
-        "--min-new-tokens",
-        type=int,
-        metavar="N",
-        help="Forbid the end-of-text token before N tokens (default: 0)",
-    )
-    add("--ignore-eos", action="store_true", default=None, help="Forbid the end-of-text token")
-    add(
-        "--stop",
-        action="append",
-        metavar="TEXT",
-        help="Stop before this text, such as $'\\n'; can be repeated",
-    )
-    add(
-        "--stop-regex",
-        action="append",
-        metavar="PATTERN",
-        help="Stop before a match of this regular expression; can be repeated",
-    )
-    add(
-        "--stop-id",
-        action="append",
-        type=int,
-        metavar="ID",
-        help="Stop before this token ID; can be repeated",
-    )
-    add(
-        "--window",
-        type=int,
-        metavar="K",
-        help="When the context is full, continue with the last K tokens instead of stopping",
-    )
-
-
-def _add_constraints(add: Add) -> None:
-    add("--choices", nargs="+", metavar="TEXT", help="Generate exactly one of these texts")
-    add(
-        "--regex",
-        metavar="PATTERN",
-        help="Generate a text that fully matches this regular "
-        "expression; look-around, back-references and inner anchors are not supported",
-    )
+    add("--prompt-lookup", action="store_true", default=None, help=_HELP["--prompt-lookup"])
 
 
 _NAMES = (

@@ -20,18 +20,8 @@ from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
 COMMANDS = (
-    "generate",
-    "chat",
-    "tokenize",
-    "download",
-    "encode",
-    "train-tokenizer",
-    "eval",
-    "trace",
-    "explain",
-    "info",
-    "convert",
-    "bench",
+    *("generate", "chat", "tokenize", "download", "encode", "train-tokenizer"),
+    *("eval", "trace", "explain", "info", "convert", "bench"),
 )
 """Subcommands; each is a module of this package with add_arguments(parser) and run(args)."""
 
@@ -63,7 +53,10 @@ def run(arguments: Sequence[str]) -> int:
     gc.set_threshold(50_000)  # garbage collection would take longer than reading a vocabulary
     # Import only the named command's module; import all of them for `--help`.
     is_named = bool(arguments) and arguments[0] in COMMANDS
-    modules = {name: _import_command(name) for name in (arguments[:1] if is_named else COMMANDS)}
+    modules = {
+        name: import_module(f"gpt2np.cli.{name.replace('-', '_')}")
+        for name in (arguments[:1] if is_named else COMMANDS)
+    }
     program = f"gpt2np {arguments[0]}" if is_named else "gpt2np"
     try:
         return _dispatch(arguments, modules)
@@ -104,17 +97,11 @@ def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> in
     return exit_code
 
 
-def _import_command(command: str) -> ModuleType:
-    return import_module(f"gpt2np.cli.{command.replace('-', '_')}")
-
-
 def _create_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:
     parser = _Parser(prog="gpt2np", description="Run GPT-2 with NumPy.")
+    version = f"gpt2np {__version__}"
     parser.add_argument(
-        "--version",
-        action="version",
-        version=f"gpt2np {__version__}",
-        help="Show the version and exit",
+        "--version", action="version", version=version, help="Show the version and exit"
     )
     commands = parser.add_subparsers(
         title="Commands", dest="command", metavar="COMMAND", parser_class=_Parser

@@ -1,4 +1,4 @@
-"""Options --model, --threads and --dtype, and the model that they load."""
+"""Options --model, --threads and --dtype, and the model or tokenizer that they load."""
 
 import argparse
 import warnings
@@ -8,6 +8,7 @@ from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
+    from gpt2np.tokenizer import Tokenizer
 
 MODEL_HELP = "Hugging Face model ID with an optional @REVISION, folder, or 'bundled'"
 DEFAULT_MODEL_HELP = (
@@ -29,11 +30,8 @@ def add_model_arguments(
     performance = parser.add_argument_group("Performance")
     performance.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
     if dtype:
-        performance.add_argument(
-            "--dtype",
-            choices=("float32", "float64"),
-            help="Data type of the computation (default: float32)",
-        )
+        dtype_help = "Data type of the computation (default: float32)"
+        performance.add_argument("--dtype", choices=("float32", "float64"), help=dtype_help)
     return performance
 
 
@@ -49,11 +47,34 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
         warnings.simplefilter("always")
         draft, processes = getattr(args, "draft", None), thread_count()
         lm = LanguageModel.load(args.model, args.dtype, draft, processes)
-    reason = lm.fallback_reason
-    suffix = f" ({reason}; choose another with --model)" if reason else ""
+    reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is one of the warnings, but the first line already has it.
-    messages = [str(warning.message) for warning in caught]
-    return lm, [
-        f"model: {lm.name}{suffix}",
-        *(m for m in messages if not reason or reason not in m),
-    ]
+    others = (message for message in messages if not reason or reason not in message)
+    return lm, [source_message("model", lm.name, reason), *others]
+
+
+def source_message(kind: str, name: str, fallback_reason: str | None) -> str:
+    """Return a line that names the chosen model or vocabulary, and why it is a fallback."""
+    suffix = f" ({fallback_reason}; choose another with --model)" if fallback_reason else ""
+    return f"{kind}: {name}{suffix}"
+
+
+def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare --model for a command that needs a vocabulary but no weights."""
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="model whose vocabulary to use: Hugging Face id (optionally with @REVISION), folder, "
+        "file (tokenizer.json or .tiktoken), or 'bundled' (default: $GPT2NP_MODEL, else "
+        "openai-community/gpt2, or the bundled model if that is unavailable)",
+    )
+
+
+def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
+    """Load the tokenizer of `model`; returns it with the message that names its source."""
+    from gpt2np.hub import find_vocabulary
+    from gpt2np.tokenizer import Tokenizer
+
+    source = find_vocabulary(model)
+    message = source_message("vocabulary", source.name, source.fallback_reason)
+    return Tokenizer.load(source.folder), message

@@ -17,9 +17,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr
 from gpt2np.cli.text_input import decode_argument, read_stdin, read_text_file
-from gpt2np.cli.vocabulary import add_model_argument, load_tokenizer
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="text to tokenize; - reads standard input")
     add("--file", type=Path, metavar="FILE", help="read the text from FILE (UTF-8)")
-    add_model_argument(parser)
+    add_vocabulary_argument(parser)
     formats = parser.add_mutually_exclusive_group()
     for option, meaning in (
         ("ids", "print only the ids, one line per text"),
@@ -57,7 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Tokenize the texts and print them; return the exit code."""
-    _check(args)
+    chosen = [f"--{name}" for name in ("ids", "count", "offsets") if getattr(args, name)]
+    if chosen and (args.merges or args.json):
+        other = "--merges" if args.merges else "--json"
+        raise InvalidArgumentError(f"{chosen[0]} and {other} contradict each other; give one")
     texts = _read_texts(args)
     tokenizer, description = load_tokenizer(args.model)
     if args.special == "error":
@@ -115,13 +118,6 @@ def _as_json(
     if with_merges:
         content["pieces"] = [asdict(trace) for trace in tokenizer.trace_merges(text, **options)]
     return content
-
-
-def _check(args: argparse.Namespace) -> None:
-    chosen = [f"--{name}" for name in ("ids", "count", "offsets") if getattr(args, name)]
-    if chosen and (args.merges or args.json):
-        other = "--merges" if args.merges else "--json"
-        raise InvalidArgumentError(f"{chosen[0]} and {other} contradict each other; give one")
 
 
 def _read_texts(args: argparse.Namespace) -> list[str]:

@@ -43,19 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "can be repeated",
     )
     add("--list-points", action="store_true", help="List all names with shapes and exit")
-    add(
-        "--compare",
-        action="store_true",
-        help="Show the difference from transformers per layer; needs transformers and torch",
-    )
+    compare = "Show the difference from transformers per layer; needs transformers and torch"
+    add("--compare", action="store_true", help=compare)
     output = parser.add_argument_group("Output").add_argument
-    output(
-        "--top",
-        type=int,
-        default=10,
-        metavar="N",
-        help="Number of most likely next tokens to show (default: 10)",
-    )
+    top = "Number of most likely next tokens to show (default: 10)"
+    output("--top", type=int, default=10, metavar="N", help=top)
     output("--json", action="store_true", help="Print one JSON object")
     output("--npz", type=Path, metavar="FILE", help="Save the activations and the prompt's IDs")
     output("--force", action="store_true", help="Overwrite the file of --npz")
@@ -83,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
     with np.errstate(over="ignore", invalid="ignore"):  # NaN and infinity raise an error later
         trace = _run_trace(lm, ids, points)
         if args.npz:
-            _save(trace.subset(points), args.npz)
+            saved = trace.subset(points)
+            with write_errors(args.npz):
+                saved.save(args.npz)
+            print_stderr(f"{len(saved)} arrays, {saved.nbytes / 1e6:,.1f} MB, in {args.npz}")
         result = _format_result(lm, prompt, trace, points, args)
     print(result, flush=True)
     return 0
@@ -124,12 +119,6 @@ def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace
         return trace(lm, ids, all_points, interventions=count)
 
 
-def _save(trace: "Trace", file: Path) -> None:
-    with write_errors(file):
-        trace.save(file)
-    print_stderr(f"{len(trace)} arrays, {trace.nbytes / 1e6:,.1f} MB, in {file}")
-
-
 def _format_result(
     lm: "LanguageModel", prompt: str, trace: "Trace", points: list[str], args: argparse.Namespace
 ) -> str:
@@ -145,11 +134,8 @@ def _format_result(
     overview = _overview(lm, trace, None if args.json else width, args.top)
     table = lm.tokenizer.vocabulary.token_bytes
     if args.json:
-        content: dict[str, Any] = {
-            "model": lm.name,
-            "prompt": prompt,
-            **overview_as_json(overview, table),
-        }
+        content: dict[str, Any] = {"model": lm.name, "prompt": prompt}
+        content |= overview_as_json(overview, table)
         if arrays:
             content["arrays"] = [asdict(numbers) for numbers in arrays]
         if differences:

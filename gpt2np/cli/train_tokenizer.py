@@ -30,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FOLDER", help="folder to write to")
     _add_training_arguments(parser)
     add("--field", default="text", help="field of a .jsonl line to read (default: text)")
-    add(
-        "--skip-errors",
-        action="store_true",
-        help="skip the rest of a file that can't be read",
-    )
+    add("--skip-errors", action="store_true", help="skip the rest of a file that can't be read")
     add("--json", action="store_true", help="print the report as one JSON object")
 
 
@@ -63,18 +59,10 @@ def _add_training_arguments(parser: argparse.ArgumentParser) -> None:
         help="pre-tokenizer pattern; no token crosses its matches. gpt2, cl100k, qwen2 and o200k "
         "name the patterns of these models; none lets tokens cross words (default: gpt2)",
     )
-    add(
-        "--alphabet",
-        choices=("bytes", "characters"),
-        default="bytes",
-        help="symbols that merges begin with (default: bytes)",
-    )
-    add(
-        "--limit-alphabet",
-        type=int,
-        metavar="N",
-        help="with --alphabet characters, keep only the N most frequent ones; others become <unk>",
-    )
+    alphabet = "symbols that merges begin with (default: bytes)"
+    add("--alphabet", choices=("bytes", "characters"), default="bytes", help=alphabet)
+    limit = "with --alphabet characters, keep only the N most frequent ones; others become <unk>"
+    add("--limit-alphabet", type=int, metavar="N", help=limit)
 
 
 def run(args: argparse.Namespace) -> int:

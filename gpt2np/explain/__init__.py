@@ -5,7 +5,7 @@
 
 page                   the page and its order of sections, with page.html, page.css and page.js
 run                    one traced pass over the prompt
-tokens, embedding, attention, block, output, generation, audit
+input, attention, block, output, audit
                        the sections; each computes its numbers and its markup
 markup, figures        HTML helpers, numbers that can be checked, pictures and charts
 """

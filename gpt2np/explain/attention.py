@@ -7,15 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt2np.explain.figures import picture, strip
-from gpt2np.explain.markup import (
-    Numbers,
-    computed_by,
-    escape,
-    formula,
-    section,
-    table,
-    token_text,
-)
+from gpt2np.explain.markup import Numbers, computed_by, escape, formula, section, table, token_text
 from gpt2np.explain.run import Run
 from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import attention
@@ -54,6 +46,7 @@ def attention_section(run: Run, numbers: Numbers) -> str:
     _add_score_numbers(run, numbers)
     heads, size = run.config.n_head, run.config.n_embd // run.config.n_head
     scale = run.config.attention_scale(focus.layer)
+    query, key = (run.token(run.ids[position]) for position in (focus.position, focus.key))
     summary = (
         f"Each of the {heads} heads of block {focus.layer} computes three short vectors of {size} "
         "numbers from every token: a query (what the token looks for), a key (what it can be "
@@ -68,7 +61,8 @@ def attention_section(run: Run, numbers: Numbers) -> str:
         computed_by(attention, causal_softmax, score_terms, softmax_row),
         _focus_form(run),
         _qkv_strips(run, attn),
-        f'<h4>One score, term by term</h4><p class="facts" id="score-says">{_question(run)}</p>',
+        f'<h4>One score, term by term</h4><p class="facts" id="score-says">Head {focus.head}: how '
+        f"much does token {focus.position} {query} look at token {focus.key} {key}?</p>",
         _term_table(numbers),
         f'<p class="facts" id="score-sum">The sum is {numbers.show("score.sums", size - 1)}; times '
         f"the scale of {scale:.6g} it is the score, {numbers.show('score.scaled')}.</p>",
@@ -113,21 +107,11 @@ def _focus_form(run: Run) -> str:
 
 
 def _qkv_strips(run: Run, attn: str) -> str:
-    names = {"q": "queries", "k": "keys", "v": "values"}
-    head = run.focus.head
-    return "".join(
-        strip(f"{attn}.{letter}", f"{name} of head {head}", run.arrays[f"{attn}.{letter}"][head])
-        for letter, name in names.items()
-    )
-
-
-def _question(run: Run) -> str:
-    focus = run.focus
-    query, key = (run.token(run.ids[position]) for position in (focus.position, focus.key))
-    return (
-        f"Head {focus.head}: how much does token {focus.position} {query} look at token "
-        f"{focus.key} {key}?"
-    )
+    head, markup = run.focus.head, ""
+    for letter, name in {"q": "queries", "k": "keys", "v": "values"}.items():
+        array = run.arrays[f"{attn}.{letter}"][head]
+        markup += strip(f"{attn}.{letter}", f"{name} of head {head}", array)
+    return markup
 
 
 def _term_table(numbers: Numbers) -> str:
@@ -144,13 +128,10 @@ def _term_table(numbers: Numbers) -> str:
 
 def _softmax_table(run: Run, numbers: Numbers) -> str:
     columns = (("scores", "4g"), ("exp", "4g"), ("softmax", "p"), ("pattern", "p"))
-    rows = [
-        (
-            run.numbered_token(key),
-            *(numbers.show(f"row.{name}", key, style=style) for name, style in columns),
-        )
-        for key in range(run.focus.position + 1)
-    ]
+    rows = []
+    for key in range(run.focus.position + 1):
+        cells = (numbers.show(f"row.{name}", key, style=style) for name, style in columns)
+        rows.append((run.numbered_token(key), *cells))
     head = ("key", "score", "exp(score − max)", "÷ their sum", "the forward pass’s weight")
     return f'<div id="score-row">{table(head, rows, "The weights of one query", kind="tall")}</div>'
 

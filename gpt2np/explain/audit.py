@@ -80,9 +80,8 @@ def tensors_section(run: Run, numbers: Numbers) -> str:
         for i, (name, count) in enumerate(counts.items())
     ]
     total = numbers.show("parameters", style="n")
-    rows.append(
-        ("<b>total</b>", f"{len(counts)} tensors", f"<b>{total}</b>", f"{weights.nbytes:,}")
-    )
+    n_tensors = f"{len(counts)} tensors"
+    rows.append(("<b>total</b>", n_tensors, f"<b>{total}</b>", f"{weights.nbytes:,}"))
     summary = (
         "These tensors are the whole model. Their counts add up to its "
         "size. In a small model, the token embedding is a large part; in a large model, nearly all "
@@ -165,7 +164,7 @@ def _time_rows(
     numbers: Numbers, seconds: dict[str, float], flops: dict[str, int]
 ) -> list[tuple[str, ...]]:
     total, total_flops = sum(seconds.values()), sum(flops.values())
-    rows: list[tuple[str, ...]] = [
+    rows = [
         (
             f"{meaning} <code>{part}</code>",
             f"{1000 * seconds[part]:.3f}",
@@ -177,18 +176,11 @@ def _time_rows(
         )
         for i, (part, meaning) in enumerate(PASS_PARTS.items())
     ]
-    rows.append(
-        (
-            "<b>total</b>",
-            f"<b>{1000 * total:.3f}</b>",
-            "100 %",
-            f"{total_flops:,}",
-            "100 %",
-            f"{total_flops / total / 1e9:.1f}",
-            "",
-        )
-    )
-    return rows
+    milliseconds, rate = f"<b>{1000 * total:.3f}</b>", f"{total_flops / total / 1e9:.1f}"
+    return [
+        *rows,
+        ("<b>total</b>", milliseconds, "100 %", f"{total_flops:,}", "100 %", rate, ""),
+    ]
 
 
 def in_float64(model: GPT2) -> GPT2:
@@ -197,22 +189,17 @@ def in_float64(model: GPT2) -> GPT2:
     return GPT2(model.config, weights)
 
 
-def float64_arrays(run: Run) -> Mapping[str, Array]:
-    """Compute the residual stream after each block and the logits in float64."""
-    return trace(in_float64(run.model), run.ids, ["embed", "blocks.*.resid", "logits"])
-
-
-def precision_section(run: Run, numbers: Numbers, exact: Mapping[str, Array] | None) -> str:
-    """Return the markup of the section on precision; `exact` is None if float64 was skipped."""
-    if exact is None:
+def precision_section(run: Run, numbers: Numbers, float64: bool) -> str:
+    """Return the markup of the section on precision; `float64` enables the comparison."""
+    if not float64:
         summary = (
             "Everything on this page was computed in float32, numbers with about 7 decimal "
             "digits. The comparison with float64 was left out, because the page was made with "
             "--no-float64."
         )
         return section("precision", "Float32 precision", summary, computed_by(GPT2.forward))
+    exact = trace(in_float64(run.model), run.ids, ["embed", "blocks.*.resid", "logits"])
     logits, reference = run.arrays["logits"], exact["logits"]
-    _add_differences(numbers, logits, reference)
     same = logits.argmax(1) == reference.argmax(1)
     errors = numbers.add("precision.residual", _relative_errors(run, exact))
     summary = (
@@ -221,21 +208,23 @@ def precision_section(run: Run, numbers: Numbers, exact: Mapping[str, Array] | N
         "weights once more in float64, with 16 digits. The most likely next token is the same at "
         f"{int(same.sum())} of {len(same)} positions."
     )
+    line = Line("largest of all tokens", errors.tolist())
+    title = "The residual stream’s relative difference to float64, after each block"
     body = [
         formula("difference = |float32 − float64|      relative: ÷ the vector’s length"),
         computed_by(GPT2.forward, in_float64),
-        _difference_table(numbers),
-        line_chart(
-            [Line("largest of all tokens", errors.tolist())],
-            run.layer_labels,
-            "The residual stream’s relative difference to float64, after each block",
-            logarithmic=True,
-        ),
+        _difference_table(numbers, logits, reference),
+        line_chart([line], run.layer_labels, title, logarithmic=True),
     ]
     return section("precision", "Float32 precision", summary, "\n".join(body))
 
 
-def _difference_table(numbers: Numbers) -> str:
+def _difference_table(numbers: Numbers, logits: Array, reference: Array) -> str:
+    probability_errors = softmax(logits.astype(np.float64)) - softmax(reference)
+    for name, errors in (("logits", logits - reference), ("probability", probability_errors)):
+        sizes = np.abs(errors)
+        numbers.add(f"precision.{name}", np.array([sizes.max(), sizes.mean()]))
+    numbers.add("precision.range", np.array([reference.min(), reference.max()]))
     names = {"logits": "precision.logits", "probabilities": "precision.probability"}
     rows = [
         (name, numbers.show(array, 0, style="2g"), numbers.show(array, 1, style="2g"))
@@ -247,14 +236,6 @@ def _difference_table(numbers: Numbers) -> str:
         f"{table(('', 'largest', 'mean'), rows, caption)}"
         f'<p class="facts">The logits themselves go from {low} to {high}.</p>'
     )
-
-
-def _add_differences(numbers: Numbers, logits: Array, reference: Array) -> None:
-    probability_errors = softmax(logits.astype(np.float64)) - softmax(reference)
-    for name, errors in (("logits", logits - reference), ("probability", probability_errors)):
-        sizes = np.abs(errors)
-        numbers.add(f"precision.{name}", np.array([sizes.max(), sizes.mean()]))
-    numbers.add("precision.range", np.array([reference.min(), reference.max()]))
 
 
 def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpt2np.explain.figures import Line, line_chart, strip
-from gpt2np.explain.markup import (
-    Numbers,
-    computed_by,
-    details,
-    formula,
-    section,
-    table,
-    token_text,
-)
+from gpt2np.explain.markup import Numbers, computed_by, details, formula, section, table, token_text
 from gpt2np.explain.run import Run
 from gpt2np.kernels.array import Array
 from gpt2np.model.gpt2 import mlp, transformer_block
@@ -32,9 +24,8 @@ def block_section(run: Run) -> str:
         "and adds to them twice: attention lets tokens look at the tokens before them, and the "
         f"MLP works on each token by itself. This is block {layer} of 0 to {layers - 1}, opened."
     )
-    body = formula("x ← x + attention(ln_1(x))      x ← x + mlp(ln_2(x))") + computed_by(
-        transformer_block
-    )
+    body = formula("x ← x + attention(ln_1(x))      x ← x + mlp(ln_2(x))")
+    body += computed_by(transformer_block)
     return section("block", f"One block, opened: block {layer}", summary, body)
 
 
@@ -122,10 +113,9 @@ def mlp_section(run: Run, numbers: Numbers) -> str:
         f"vector would raise most, layer norms aside; {share:.0%} of all neurons are above zero."
     )
     function = ACTIVATIONS[run.config.activation_function]
+    name = run.config.activation_function
     body = [
-        formula(
-            f"h = {run.config.activation_function}(x · W_fc + b_fc)      out = h · W_proj + b_proj"
-        ),
+        formula(f"h = {name}(x · W_fc + b_fc)      out = h · W_proj + b_proj"),
         computed_by(mlp, function, active_neurons),
         _neuron_table(run, numbers),
         strip("mlp.act.row", f"all neurons of block {focus.layer}", activation[None], "row"),
@@ -167,27 +157,23 @@ def residual_norms(run: Run) -> Array:
 
 def residual_section(run: Run, numbers: Numbers) -> str:
     """Return the markup of the section on the residual stream's growth."""
-    norms = numbers.add("residual.norm", residual_norms(run))
+    norms = numbers.add("residual.norm", residual_norms(run))  # (L+1, N)
     medians = numbers.add("residual.median", np.median(norms, axis=1))
     labels = run.layer_labels
-    positions = [run.focus.position, 0] if run.focus.position else [0]
-    lines = [
-        Line("median of all", medians.tolist()),
-        *(Line(_line_name(run, position), norms[:, position].tolist()) for position in positions),
-    ]
+    lines = [Line("median of all", medians.tolist())]
+    for position in dict.fromkeys((run.focus.position, 0)):
+        name = f"{position} {token_text(run.token_bytes(run.ids[position]))}"[:16]
+        lines.append(Line(name, norms[:, position].tolist()))
     summary = (
         "Every block only adds to the residual stream, so its vectors mostly grow from block "
         "to block. That is why layer norms are needed, and why the contribution of an early block "
         "counts for less at the end. In many models the first token’s vector grows far beyond the "
         "others: heads that have nothing to do look at the first token."
     )
-    rows = [
-        (
-            run.numbered_token(position),
-            *(numbers.show("residual.norm", layer, position) for layer in range(len(labels))),
-        )
-        for position in range(len(run.ids))
-    ]
+    rows = []
+    for position in range(len(run.ids)):
+        cells = (numbers.show("residual.norm", layer, position) for layer in range(len(labels)))
+        rows.append((run.numbered_token(position), *cells))
     caption = "The residual stream’s length at each token, after each block"
     body = [
         formula("length = √(Σ x²), over the channels"),
@@ -196,7 +182,3 @@ def residual_section(run: Run, numbers: Numbers) -> str:
         details("All lengths as a table", table(("token", *labels), rows, caption)),
     ]
     return section("residual", "The residual stream grows", summary, "\n".join(body), level=3)
-
-
-def _line_name(run: Run, position: int) -> str:
-    return f"{position} {token_text(run.token_bytes(run.ids[position]))}"[:16]

@@ -50,18 +50,13 @@ def _png(levels: NDArray[np.uint8]) -> bytes:
     header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)
     opacity = [round(255 * abs(i - _LEVELS) / _LEVELS) for i in range(2 * _LEVELS + 1)]
     palette = bytes(ORANGE) * _LEVELS + bytes(BLUE) * (_LEVELS + 1)
-    chunks = (
-        (b"IHDR", header),
-        (b"PLTE", palette),
-        (b"tRNS", bytes(opacity)),
-        (b"IDAT", zlib.compress(lines.tobytes(), 9)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
-
-
-def _chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    pixels = zlib.compress(lines.tobytes(), 9)
+    chunks = {b"IHDR": header, b"PLTE": palette, b"tRNS": bytes(opacity), b"IDAT": pixels}
+    content = b"\x89PNG\r\n\x1a\n"
+    for name, data in {**chunks, b"IEND": b""}.items():
+        content += struct.pack(">I", len(data)) + name + data
+        content += struct.pack(">I", zlib.crc32(name + data))
+    return content
 
 
 def strip(name: str, title: str, array: Array, row_names: str = "tokens") -> str:
@@ -71,13 +66,12 @@ def strip(name: str, title: str, array: Array, row_names: str = "tokens") -> str
     """
     limit = float(np.quantile(np.abs(array), 0.995)) or 1.0
     scale = f'full colour at ±<span class="limit">{format_number(limit)}</span>'
-    alt = f"{title}; {array.shape[0]} rows of {array.shape[1]} numbers"
-    attributes = (
-        f'data-strip="{name}" data-rows="{row_names}" tabindex="0" style="--rows: {len(array)}"'
-    )
+    rows, columns = array.shape
+    alt = f"{title}; {rows} rows of {columns} numbers"
+    attributes = f'data-strip="{name}" data-rows="{row_names}" tabindex="0" style="--rows: {rows}"'
     return (
         f'<figure class="strip"><figcaption>{title} <span class="hint">'
-        f"{array.shape[0]} × {array.shape[1]}; {scale}</span></figcaption>"
+        f"{rows} × {columns}; {scale}</span></figcaption>"
         f'{picture(array, limit, alt, attributes)}<output class="readout"></output></figure>'
     )
 
@@ -112,7 +106,10 @@ def line_chart(
     label_step = -(-len(steps) // 14)
     shapes = [
         *(_grid_line(tick, y(tick)) for tick in ticks),
-        *(_step_label(steps[i], x(i)) for i in range(0, len(steps), label_step)),
+        *(
+            f'<text x="{x(i):.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(steps[i])}</text>'
+            for i in range(0, len(steps), label_step)
+        ),
         *(_polyline(number, line) for number, line in enumerate(points)),
     ]
     keys = "".join(
@@ -132,10 +129,6 @@ def _grid_line(tick: float, y: float) -> str:
         f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{name}</text>'
     )
-
-
-def _step_label(name: str, x: float) -> str:
-    return f'<text x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(name)}</text>'
 
 
 def _polyline(number: int, points: Sequence[tuple[float, float]]) -> str:

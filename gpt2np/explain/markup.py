@@ -68,12 +68,12 @@ def formula(lines: str) -> str:
 
 def computed_by(*functions: Callable[..., Any] | type) -> str:
     """Name the functions that computed the numbers of a section, each with its file."""
-    return f'<p class="source">Computed by {", ".join(map(_function_markup, functions))}.</p>'
-
-
-def _function_markup(function: Callable[..., Any] | type) -> str:
-    name, file = function.__qualname__, function.__module__.replace(".", "/") + ".py"
-    return f'<code data-function="{name}" data-file="{file}">{name}</code> in <code>{file}</code>'
+    sources = ((f.__qualname__, f.__module__.replace(".", "/") + ".py") for f in functions)
+    names = ", ".join(
+        f'<code data-function="{name}" data-file="{file}">{name}</code> in <code>{file}</code>'
+        for name, file in sources
+    )
+    return f'<p class="source">Computed by {names}.</p>'
 
 
 def table(
@@ -89,18 +89,16 @@ def table(
     The first cell of a row is its header unless `row_heads` is false. `caption` is plain text.
     """
     columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = "\n".join(f"<tr>{''.join(_cells(row, row_heads))}</tr>" for row in rows)
+    lines = []
+    for first, *cells in rows:
+        head_cell = f'<th scope="row">{first}</th>' if row_heads else f"<td>{first}</td>"
+        lines.append(f"<tr>{head_cell}{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    body = "\n".join(lines)
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f'<table class="{kind}"><caption><span>{escape(caption)}</span></caption>'
         f"<thead><tr>{columns}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
-
-
-def _cells(row: Sequence[str], row_heads: bool) -> Iterable[str]:
-    for column, cell in enumerate(row):
-        is_head = row_heads and column == 0
-        yield f'<th scope="row">{cell}</th>' if is_head else f"<td>{cell}</td>"
 
 
 def bar(share: float, attributes: str = "", longest: float = 1.0) -> str:
@@ -115,12 +113,7 @@ def details(summary: str, body: str, *, opened: bool = False) -> str:
 
 
 class Numbers:
-    """The arrays displayed on a page, by name.
-
-    Attributes:
-        arrays: name → array.
-        carried: names of the arrays embedded in the page for its script.
-    """
+    """The arrays displayed on a page, by name; those `carried` are embedded for the script."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
@@ -142,16 +135,13 @@ class Numbers:
 
     def as_json(self) -> dict[str, dict[str, Any]]:
         """Return the embedded arrays: name → dtype, shape and base64 of the little-endian bytes."""
-        return {name: _array_json(self.arrays[name]) for name in self.carried}
-
-
-def _array_json(array: Array) -> dict[str, Any]:
-    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return {
-        "dtype": array.dtype.name,
-        "shape": list(array.shape),
-        "base64": base64.b64encode(data.tobytes()).decode("ascii"),
-    }
+        content = {}
+        for name, array in ((name, self.arrays[name]) for name in self.carried):
+            data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+            encoded = base64.b64encode(data).decode("ascii")
+            shape = list(array.shape)
+            content[name] = {"dtype": array.dtype.name, "shape": shape, "base64": encoded}
+        return content
 
 
 def format_number(value: float, style: str = "4g") -> str:
@@ -167,10 +157,10 @@ def format_number(value: float, style: str = "4g") -> str:
         rounded = f"{number:,.0f}"
     elif style == "p":
         rounded = f"{number:.4f}" if number >= 0.0005 else f"{number:.1e}"
+    elif style[0] == "f":
+        rounded = f"{number:.{style[1:]}f}"
     else:
-        rounded = (
-            f"{number:.{style[1:]}f}" if style[0] == "f" else f"{number:#.{style}}".rstrip(".")
-        )
+        rounded = f"{number:#.{style}}".rstrip(".")
     return rounded.replace("e-0", "e-").replace("e+0", "e+").replace("-", _MINUS)
 
 

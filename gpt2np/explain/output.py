@@ -1,12 +1,25 @@
-"""Sections on the output: the logit lens, and the distribution that sampling draws from."""
+"""Sections on the output: logit lens, next-token distribution, and greedy continuation."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from gpt2np.benchmark.counts import decode_flops, prefill_flops
+from gpt2np.benchmark.timing import Effort, repeat
 from gpt2np.explain.figures import Line, line_chart
-from gpt2np.explain.markup import Numbers, bar, computed_by, formula, section, table, token_text
-from gpt2np.explain.run import Run
+from gpt2np.explain.markup import (
+    Numbers,
+    bar,
+    computed_by,
+    format_number,
+    formula,
+    section,
+    table,
+    token_text,
+)
+from gpt2np.explain.run import Run, token_cells
 from gpt2np.generation import (
     GenerationOptions,
     apply_temperature,
@@ -17,7 +30,9 @@ from gpt2np.generation import (
 from gpt2np.generation.logits_processors import min_p_filter
 from gpt2np.interp.lens import logit_lens, top_k
 from gpt2np.kernels.array import Array
+from gpt2np.model import GPT2, KVCache, last_token_indices
 from gpt2np.model.ops import softmax
+from gpt2np.runtime.kv_cache import cache_nbytes
 
 SETTINGS = ((1.0, 0, 1.0), (0.7, 0, 1.0), (1.0, 40, 1.0), (1.0, 0, 0.9), (0.8, 40, 0.95))
 """Common values of temperature, top-k and top-p."""
@@ -25,6 +40,8 @@ SETTINGS = ((1.0, 0, 1.0), (0.7, 0, 1.0), (1.0, 40, 1.0), (1.0, 0, 0.9), (0.8, 4
 _N_LENS_TOKENS = 5
 _MAX_LOGITS = 1 << 25  # logits of the lens held at a time
 _N_BARS = 20
+_N_ALTERNATIVES = 5
+_EFFORT = Effort(runs=2, seconds=0.0)
 _MASSES = (0.5, 0.9, 0.99)
 _SLIDERS = (  # name, label, lowest, highest, step, neutral value
     ("temperature", "temperature", "0", "2", "0.05", "1"),
@@ -76,17 +93,14 @@ def lens_section(run: Run, numbers: Numbers) -> str:
         "higher probability."
     )
     answer = numbers.arrays["lens.answer"][:, run.focus.position]
+    title = "The probability of the final answer, block by block"
     body = [
         formula("logits after block l = ln_f(x_l) · W_U      probability = softmax(logits)"),
         computed_by(logit_lens, softmax),
         _lens_table(run, numbers),
         '<div id="lens-cell" class="opened needs-script" aria-live="polite"></div>',
         f"<h3>Where the answer appears</h3><p>{_answer_sentence(run, numbers)}</p>",
-        line_chart(
-            [Line("its probability", answer.tolist())],
-            labels,
-            "The probability of the final answer, block by block",
-        ),
+        line_chart([Line("its probability", answer.tolist())], labels, title),
         _lens_table_of_focus(run, numbers),
     ]
     return section("lens", "The logit lens", summary, "\n".join(body))
@@ -111,21 +125,16 @@ def _answer_sentence(run: Run, numbers: Numbers) -> str:
 
 def _lens_table(run: Run, numbers: Numbers) -> str:
     labels = run.layer_labels
-    rows = [
-        [
-            run.numbered_token(position),
-            *(_lens_cell(run, numbers, layer, position) for layer in range(len(labels))),
-        ]
-        for position in range(len(run.ids))
-    ]
+    rows = []
+    for position in range(len(run.ids)):
+        cells = (_lens_cell(run, numbers, layer, position) for layer in range(len(labels)))
+        rows.append((run.numbered_token(position), *cells))
     caption = (
         "The most likely next token at each token of the prompt (rows), after each block; start is "
         "before the first block"
     )
-    return (
-        f'<div style="--steps: {len(labels)}">'
-        f"{table(('token', *labels), rows, caption, kind='lens')}</div>"
-    )
+    markup = table(("token", *labels), rows, caption, kind="lens")
+    return f'<div style="--steps: {len(labels)}">{markup}</div>'
 
 
 def _lens_cell(run: Run, numbers: Numbers, layer: int, position: int) -> str:
@@ -144,11 +153,7 @@ def _lens_table_of_focus(run: Run, numbers: Numbers) -> str:
     position, rows = run.focus.position, []
     ids = numbers.arrays["lens.ids"][:, position]
     for layer, label in enumerate(run.layer_labels):
-        cells = [
-            f"{run.token(int(token_id))} "
-            f"{numbers.show('lens.probability', layer, position, place, style='p')}"
-            for place, token_id in enumerate(ids[layer])
-        ]
+        cells = token_cells(run, numbers, ids[layer], "lens.probability", layer, position)
         answer = numbers.show("lens.answer", layer, position, style="p")
         rows.append((label, answer, numbers.show("lens.rank", layer, position, style="n"), *cells))
     places = [f"{place + 1}." for place in range(ids.shape[1])]
@@ -177,12 +182,7 @@ def sampling_section(run: Run, numbers: Numbers) -> str:
             "min-p: those with p ≥ min-p · p_max"
         ),
         computed_by(
-            next_probabilities,
-            apply_temperature,
-            top_k_filter,
-            top_p_filter,
-            min_p_filter,
-            softmax,
+            next_probabilities, apply_temperature, top_k_filter, top_p_filter, min_p_filter, softmax
         ),
         _mass_sentence(numbers),
         _slider_form(),
@@ -234,17 +234,11 @@ def _bar_table(run: Run, numbers: Numbers, ids: Array) -> str:
     for place, token_id in enumerate(map(int, ids)):
         probability = float(numbers.arrays["next.probability"][token_id])
         attributes = f' data-id="{token_id}" data-probability="{probability!r}"'
-        rows.append(
-            (
-                f"{place + 1}",
-                run.token(token_id),
-                str(token_id),
-                numbers.show("next.logits", token_id),
-                numbers.show("next.probability", token_id, style="p"),
-                f'<span class="sampled needs-script" data-id="{token_id}"></span>'
-                f"{bar(probability, attributes, longest)}",
-            )
-        )
+        bars = f'<span class="sampled needs-script" data-id="{token_id}"></span>'
+        bars += bar(probability, attributes, longest)
+        logit = numbers.show("next.logits", token_id)
+        share = numbers.show("next.probability", token_id, style="p")
+        rows.append((f"{place + 1}", run.token(token_id), str(token_id), logit, share, bars))
     n_others = len(numbers.arrays["next.logits"]) - len(ids)
     if n_others > 0:
         rest = numbers.show("next.rest", style="p")
@@ -258,6 +252,7 @@ def _bar_table(run: Run, numbers: Numbers, ids: Array) -> str:
 
 def _settings_table(run: Run, numbers: Numbers, logits: Array) -> str:
     """The effect of common settings, for readers in print or without the script."""
+    rows = []
     for i, (temperature, k, top_p) in enumerate(SETTINGS):
         options = GenerationOptions(temperature=temperature, top_k=k, top_p=top_p)
         whole = next_probabilities(logits, GenerationOptions(temperature=temperature, top_k=0))
@@ -265,28 +260,134 @@ def _settings_table(run: Run, numbers: Numbers, logits: Array) -> str:
         kept = sampled > 0
         masses = np.count_nonzero(kept), whole[kept].sum(), whole[~kept].sum()
         numbers.add(f"setting{i}.kept", np.array(masses))
-    head = (
-        "temperature",
-        "top-k",
-        "top-p",
-        "tokens kept",
-        "mass kept",
-        "discarded",
-        "most likely",
-    )
-    rows = [_setting_row(run, numbers, i) for i in range(len(SETTINGS))]
+        cells = (numbers.show(f"setting{i}.kept", j, style=style) for j, style in enumerate("npp"))
+        setting = (f"{temperature:g}", str(k or "–"), "–" if top_p == 1 else f"{top_p:g}")
+        best = int(sampled.argmax())
+        share = numbers.show(f"setting{i}.probability", best, style="p")
+        rows.append((*setting, *cells, f"{run.token(best)} {share}"))
+    head = ("temperature", "top-k", "top-p", "tokens kept", "mass kept", "discarded", "most likely")
     return table(head, rows, "What common settings keep", row_heads=False)
 
 
-def _setting_row(run: Run, numbers: Numbers, i: int) -> tuple[str, ...]:
-    temperature, k, top_p = SETTINGS[i]
-    best = int(numbers.arrays[f"setting{i}.probability"].argmax())
+@dataclass(frozen=True)
+class Step:
+    """One step of a greedy continuation, which chooses the most likely token, `id`."""
+
+    id: int
+    logits: Array  # (V), computed with the cache
+    difference: float  # the largest difference to the logits computed without a cache
+    context: int  # number of tokens that the logits depend on
+    seconds: float  # with the cache
+    seconds_without: float
+
+
+def generate(run: Run, max_steps: int) -> list[Step]:
+    """Continue the window greedily, each step with and without a cache.
+
+    Stops early at the end of the model's context or at an end-of-text token.
+    """
+    ids, cache, steps = list(run.ids), run.model.new_cache(), list[Step]()
+    for _ in range(min(max_steps, run.config.n_positions - len(ids) + 1)):
+        steps.append(_time_step(run.model, ids, cache))
+        ids.append(steps[-1].id)
+        if ids[-1] in run.lm.eos_token_ids:
+            break
+    return steps
+
+
+def _time_step(model: GPT2, ids: list[int], cache: KVCache) -> Step:
+    cached = cache.length
+
+    def with_cache() -> Array:
+        cache.truncate(cached)
+        new = [ids[cached:]]
+        return model.forward(new, [cache], logits_indices=last_token_indices(new))
+
+    def without_cache() -> Array:
+        return model.forward([ids], logits_indices=last_token_indices([ids]))
+
+    seconds, seconds_without = (
+        repeat(work, _EFFORT).fastest for work in (with_cache, without_cache)
+    )
+    logits: Array = with_cache()[0]
+    difference = float(np.abs(logits - without_cache()[0]).max())
+    return Step(int(logits.argmax()), logits, difference, len(ids), seconds, seconds_without)
+
+
+def generation_section(run: Run, numbers: Numbers, steps: list[Step]) -> str:
+    """Return the section's markup."""
+    _add_numbers(run, numbers, steps)
+    continuation = "<wbr>".join(run.token(step.id) for step in steps)
+    summary = (
+        "A model gives one token at a time: the most likely token is appended to the text, and the "
+        "model runs again. The keys and values of earlier tokens never change, so they are kept in "
+        "a cache, and only the new token has to go through the blocks. Below, every step is also "
+        "computed without the cache, from the start, and must give the same result."
+    )
+    lines = [
+        Line("with cache", [1000 * step.seconds for step in steps]),
+        Line("without cache", [1000 * step.seconds_without for step in steps]),
+    ]
+    labels = [str(i + 1) for i in range(len(steps))]
+    body = [
+        formula("cache bytes = 2 · layers · tokens · channels · 4"),
+        computed_by(GPT2.forward, KVCache, cache_nbytes, prefill_flops, decode_flops),
+        f'<p class="continuation">{continuation}</p>',
+        _alternatives_table(run, numbers, len(steps)),
+        _cost_table(numbers, steps),
+        line_chart(lines, labels, "Milliseconds of each step") if len(steps) > 1 else "",
+        f'<p class="hint">Times are the faster of two runs, measured while this page was made. '
+        f"{_savings_sentence(numbers, steps)}</p>",
+    ]
+    return section("generation", "Token after token", summary, "\n".join(body))
+
+
+def _add_numbers(run: Run, numbers: Numbers, steps: list[Step]) -> None:
+    config, contexts = run.config, [step.context for step in steps]
+    logits = np.array([step.logits for step in steps])
+    best = top_k(logits, min(_N_ALTERNATIVES, config.vocab_size))
+    probabilities = softmax(logits.astype(np.float64))
+    without = [prefill_flops(config, n) for n in contexts]
+    with_cache = [without[0], *(decode_flops(config, n) for n in contexts[1:])]
+    numbers.add("step.ids", best)
+    numbers.add("step.probability", np.take_along_axis(probabilities, best, 1))
+    numbers.add("step.difference", np.array([step.difference for step in steps]))
+    numbers.add("step.bytes", np.array([cache_nbytes(config, n) for n in contexts]))
+    numbers.add("step.flops", np.array(with_cache))
+    numbers.add("step.flops_without", np.array(without))
+
+
+def _alternatives_table(run: Run, numbers: Numbers, steps: int) -> str:
+    best = numbers.arrays["step.ids"]
+    rows = [
+        (str(step + 1), *token_cells(run, numbers, best[step], "step.probability", step))
+        for step in range(steps)
+    ]
+    head = ("step", "taken", *("instead" for _ in range(best.shape[1] - 1)))
+    return table(head, rows, "Each step’s most likely tokens, with their probabilities")
+
+
+def _cost_table(numbers: Numbers, steps: list[Step]) -> str:
+    rows = []
+    for i, step in enumerate(steps):
+        names = ("step.bytes", "step.flops", "step.flops_without")
+        counts = (numbers.show(name, i, style="n") for name in names)
+        times = (f"{1000 * seconds:.2f}" for seconds in (step.seconds, step.seconds_without))
+        difference = numbers.show("step.difference", i, style="2g")
+        rows.append((str(i + 1), str(step.context), *counts, *times, difference))
+    head = (
+        *("step", "tokens seen", "cache, bytes", "operations with it", "without"),
+        *("ms with it", "without", "largest difference of a logit"),
+    )
+    return table(head, rows, "How the cache grows, and what it saves")
+
+
+def _savings_sentence(numbers: Numbers, steps: list[Step]) -> str:
+    flops, without = (numbers.arrays[name].sum() for name in ("step.flops", "step.flops_without"))
+    seconds = sum(step.seconds for step in steps)
+    seconds_without = sum(step.seconds_without for step in steps)
     return (
-        f"{temperature:g}",
-        str(k or "–"),
-        "–" if top_p == 1 else f"{top_p:g}",
-        numbers.show(f"setting{i}.kept", 0, style="n"),
-        numbers.show(f"setting{i}.kept", 1, style="p"),
-        numbers.show(f"setting{i}.kept", 2, style="p"),
-        f"{run.token(best)} {numbers.show(f'setting{i}.probability', best, style='p')}",
+        f"In all, the cache saved {format_number(100 * (1 - flops / without), 'f0')} % of the "
+        f"operations, and the steps took {1000 * seconds:.1f} ms instead of "
+        f"{1000 * seconds_without:.1f}."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
@@ -17,14 +17,12 @@ import numpy as np
 from gpt2np import __version__
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.explain.attention import attention_section, patterns_section
-from gpt2np.explain.audit import float64_arrays, precision_section, tensors_section, time_section
+from gpt2np.explain.audit import precision_section, tensors_section, time_section
 from gpt2np.explain.block import block_section, mlp_section, norm_section, residual_section
-from gpt2np.explain.embedding import embedding_section
-from gpt2np.explain.generation import generate, generation_section
+from gpt2np.explain.input import embedding_section, text_in_window, text_section
 from gpt2np.explain.markup import Numbers, escape, script_json, token_text
-from gpt2np.explain.output import lens_section, sampling_section
+from gpt2np.explain.output import generate, generation_section, lens_section, sampling_section
 from gpt2np.explain.run import Run, is_integer, run_prompt
-from gpt2np.explain.tokens import text_in_window, text_section
 from gpt2np.generation import GenerationOptions, next_probabilities
 from gpt2np.language_model import LanguageModel
 
@@ -53,13 +51,7 @@ _CONTENTS = (  # id of the section, title, level
 
 @dataclass(frozen=True)
 class Page:
-    """A page and its data.
-
-    Attributes:
-        html: the content of the file.
-        numbers: the arrays behind the displayed numbers.
-        run: the traced pass over the prompt.
-    """
+    """The page's file content, the arrays behind its numbers, and the traced pass."""
 
     html: str
     numbers: Numbers
@@ -80,14 +72,11 @@ def explain(
 ) -> Page:
     """Make a page that shows what the model does with a prompt; see `gpt2np explain --help`.
 
-    Args:
-        lm: the model, in float32.
-        prompt: the text; at most `gpt2np.explain.run.MAX_TOKENS` tokens, or a window of it.
-        window: the tokens that the page shows (default: all).
-        layer, head, position: the details to open (default: chosen from the attention weights).
-        steps: number of tokens to generate, at least 1.
-        float64: whether to compare with float64, which takes twice the model's memory.
-        on_progress: called with the name of each part before it is computed.
+    The model must be in float32. The prompt, or the window of it that the page shows, has at most
+    `gpt2np.explain.run.MAX_TOKENS` tokens. `layer`, `head` and `position` select the details to
+    open (default: chosen from the attention weights). `steps` is the number of tokens to generate.
+    The comparison with float64 takes twice the model's memory. `on_progress` receives the name of
+    each part before it is computed.
 
     Raises:
         ContextLengthError: too many tokens for a page or for the model.
@@ -125,10 +114,7 @@ def _sections(
         ("generation", lambda: generation_section(run, numbers, generate(run, steps))),
         ("parameters", lambda: tensors_section(run, numbers)),
         ("time", lambda: time_section(run, numbers)),
-        (
-            "float64",
-            lambda: precision_section(run, numbers, float64_arrays(run) if float64 else None),
-        ),
+        ("float64", lambda: precision_section(run, numbers, float64)),
     ]
     sections = []
     for name, build in builders:
@@ -206,19 +192,13 @@ def _facts(run: Run) -> str:
 
 
 def _script_data(run: Run, numbers: Numbers) -> dict[str, Any]:
-    focus = run.focus
     lens_ids = sorted({int(token_id) for token_id in numbers.arrays["lens.ids"].reshape(-1)})
     return {
         "tokens": [token_text(run.token_bytes(token_id)) for token_id in run.ids],
         "ids": run.ids,
         "texts": {str(token_id): token_text(run.token_bytes(token_id)) for token_id in lens_ids},
-        "block": f"blocks.{focus.layer}.attn",
-        "scale": run.config.attention_scale(focus.layer),
-        "focus": {
-            "layer": focus.layer,
-            "head": focus.head,
-            "position": focus.position,
-            "key": focus.key,
-        },
+        "block": f"blocks.{run.focus.layer}.attn",
+        "scale": run.config.attention_scale(run.focus.layer),
+        "focus": asdict(run.focus),
         "arrays": numbers.as_json(),
     }

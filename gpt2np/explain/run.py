@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
-from gpt2np.explain.markup import token_markup
+from gpt2np.explain.markup import Numbers, token_markup
 from gpt2np.interp import trace
 from gpt2np.interp.summary import token_bytes
 from gpt2np.kernels.array import Array
@@ -25,39 +25,23 @@ MAX_TOKENS = 64
 
 @dataclass(frozen=True)
 class Focus:
-    """The details that the page opens.
-
-    Attributes:
-        layer: the block.
-        head: the head whose query, key and value are shown.
-        position: the token that is followed through the block, also the query.
-        key: the token that the head attends to.
-    """
+    """The details that the page opens: a block, a head, and two positions."""
 
     layer: int
     head: int
-    position: int
+    position: int  # the token that is followed through the block, also the query
     key: int
 
 
 @dataclass(frozen=True)
 class Run:
-    """A traced pass over a prompt.
-
-    Attributes:
-        lm: the model and its tokenizer.
-        prompt: the whole prompt.
-        all_ids: ids of the prompt; of an empty prompt, the BOS token.
-        window: the slice of ids that the page shows and that the model receives.
-        arrays: hook point → array of the pass, see `gpt2np.model.hooks`.
-        focus: the details to open.
-    """
+    """A traced pass over a prompt."""
 
     lm: LanguageModel
     prompt: str
-    all_ids: list[int]
-    window: slice
-    arrays: Mapping[str, Array]
+    all_ids: list[int]  # of an empty prompt, the BOS token
+    window: slice  # of all_ids; what the page shows and the model receives
+    arrays: Mapping[str, Array]  # by hook point, see `gpt2np.model.hooks`
     focus: Focus
 
     @property
@@ -181,3 +165,13 @@ def _resolve_index(name: str, value: int | None, count: int, default: int) -> in
 def is_integer(value: object) -> bool:
     """Whether a value is a Python or NumPy integer, and not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def token_cells(
+    run: Run, numbers: Numbers, ids: Array, name: str, *index: int, style: str = "p"
+) -> list[str]:
+    """Return the markup of tokens, each with its number in row `index` of the array `name`."""
+    return [
+        f"{run.token(int(token_id))} {numbers.show(name, *index, place, style=style)}"
+        for place, token_id in enumerate(ids)
+    ]

@@ -35,12 +35,10 @@ ToJson = Callable[[Completion], dict[str, Any]]
 class JobCallbacks:
     """Callbacks of a job.
 
-    Attributes:
-        on_resume: called with the number of lines that an earlier run has finished.
-        on_restart: called if the results of an earlier run are discarded, because it had other
-            prompts, options or model log.
-        on_progress: called with the number of finished lines and the tokens of this run.
-        on_skip: called with an error message for every invalid line.
+    `on_resume` receives the number of lines that an earlier run has finished, `on_progress` the
+    number of finished lines and the tokens of this run, `on_skip` an error message for every
+    invalid line. `on_restart` reports that the results of an earlier run are discarded, because it
+    had other prompts, options or model files.
     """
 
     on_resume: Callable[[int], object] = lambda done: None
@@ -51,12 +49,7 @@ class JobCallbacks:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a job.
-
-    Attributes:
-        written, skipped: numbers of lines, over all runs of the job.
-        n_tokens: number of tokens that this run has generated.
-    """
+    """Result of a job: numbers of lines over all runs, and of tokens generated in this run."""
 
     written: int
     skipped: int
@@ -92,15 +85,10 @@ class PromptJob:
     ) -> None:
         """Prepare a job; `run` starts it.
 
-        Args:
-            lm: the model.
-            prompts: a .txt or .jsonl file, see `gpt2np.prompts.prompt_file`.
-            out: the file to write; replaced when the job is complete.
-            to_json: converts a completion to the object to write.
-            options: keyword arguments of `LanguageModel.generate`, including a seed; options of a
-                line take precedence.
-            callbacks: see `JobCallbacks`.
-            fingerprint: a digest of the model's files; a change discards an unfinished job.
+        `prompts` is a .txt or .jsonl file, see `gpt2np.prompts.prompt_file`. `out` is replaced when
+        the job is complete. `options` are keyword arguments of `LanguageModel.generate` and include
+        a seed; options of a line take precedence. `fingerprint` is a digest of the model's files; a
+        change discards an unfinished job.
 
         Raises:
             InvalidArgumentError: an option is invalid, or `prompts` is not a file of prompts.

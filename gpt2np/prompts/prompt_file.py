@@ -19,21 +19,13 @@ _OPTION_NAMES = frozenset(option.name for option in fields(GenerationOptions))
 
 @dataclass(frozen=True)
 class PromptLine:
-    """A line of a file of prompts.
+    """A line of a file of prompts."""
 
-    Attributes:
-        number: line number from 1; blank lines count.
-        prompt: a text or token ids; None for a blank line, or if there is a `problem`.
-        options: keyword arguments of `LanguageModel.generate` for this line.
-        label: the value of "id".
-        problem: an error message, None for a valid line.
-    """
-
-    number: int
-    prompt: str | list[int] | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    label: Any = None
-    problem: str | None = None
+    number: int  # from 1; blank lines count
+    prompt: str | list[int] | None = None  # None for a blank line, or if there is a problem
+    options: dict[str, Any] = field(default_factory=dict)  # of `LanguageModel.generate`
+    label: Any = None  # the value of "id"
+    problem: str | None = None  # an error message
 
 
 def count_lines(path: Path) -> int:

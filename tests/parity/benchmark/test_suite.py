@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from gpt2np.benchmark import machine, process, timing
-from gpt2np.benchmark.report import as_json, as_text
-from gpt2np.benchmark.suite import plan_for, run_suite
+from gpt2np.benchmark.suite import as_json, as_text, plan_for, run_suite
 from gpt2np.benchmark.timing import Effort, Timing, alternate, repeat
 from gpt2np.errors import GPT2NPError
 from gpt2np.hub import ModelSource

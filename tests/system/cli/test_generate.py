@@ -529,9 +529,9 @@ def test_every_option_has_the_name_that_its_errors_give(capsys):
     with contextlib.suppress(SystemExit):
         main.run(["generate", "--help"])
     described = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
-    for each in dataclasses.fields(GenerationOptions):
+    for option in dataclasses.fields(GenerationOptions):
         with pytest.raises(InvalidArgumentError) as caught, option_names_in_errors():
-            GenerationOptions(**{each.name: {"a"}})
+            GenerationOptions(**{option.name: {"a"}})
         name = str(caught.value).partition(" is ")[0]
-        expected = OTHER_NAMES.get(each.name, f"--{each.name.replace('_', '-')}")
+        expected = OTHER_NAMES.get(option.name, f"--{option.name.replace('_', '-')}")
         assert name in described and name == expected, name

@@ -8,7 +8,7 @@ from helpers.chat_models import CHATML, LLAMA_2, chat_model
 from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, load
 from gpt2np.chat import ChatSession, Conversation, Exchange, read_chat_template
 from gpt2np.chat.commands import QUIT, RETRY, run_command
-from gpt2np.chat.conversation import read_conversation
+from gpt2np.chat.session import read_conversation
 from gpt2np.model import KVCache
 
 

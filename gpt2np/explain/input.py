@@ -1,11 +1,15 @@
-"""Section on tokenization: text → pieces → bytes → merges → ids."""
+"""Sections on the input: text → pieces → bytes → merges → ids → vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
+from gpt2np.explain.figures import strip
 from gpt2np.explain.markup import (
+    Numbers,
     computed_by,
     details,
     escape,
@@ -16,25 +20,24 @@ from gpt2np.explain.markup import (
     token_markup,
     token_text,
 )
-from gpt2np.explain.run import Run
+from gpt2np.explain.run import Run, token_cells
+from gpt2np.kernels.array import Array
+from gpt2np.model.gpt2 import gpt2
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.tokenizer.display import escape_spelling
 from gpt2np.tokenizer.pre_tokenizer import make_pre_tokenizer
 from gpt2np.tokenizer.trace import MergeStep, MergeTrace, merge_steps
 from gpt2np.tokenizer.vocabulary import Vocabulary, bytes_to_chars
 
+_N_NEAREST = 6
+
 
 @dataclass(frozen=True)
 class PlacedPiece:
-    """A piece of the text and its tokens in the window.
-
-    Attributes:
-        piece: the piece, with its merges.
-        tokens: positions in the window; fewer than the piece's ids if the window cuts the piece.
-    """
+    """A piece of the text and the positions of its tokens in the window."""
 
     piece: MergeTrace
-    tokens: range
+    tokens: range  # shorter than the piece's ids if the window cuts the piece
 
 
 def pieces_in_window(run: Run) -> list[PlacedPiece]:
@@ -75,13 +78,17 @@ def text_section(run: Run) -> str:
         formula("next merge = the pair of neighbours with the lowest rank, the leftmost of equals"),
         computed_by(Tokenizer.trace_merges, make_pre_tokenizer, bytes_to_chars, merge_steps),
         "<h3>Pieces, bytes, tokens, ids</h3>",
-        _piece_table(run, pieces) if pieces else _empty_note(run),
-        "<h3>Every merge, in order</h3>" if pieces else "",
-        f'<p class="hint">A number between two tokens is the rank of that pair; a dash means that '
-        f"no merge joins them. The framed pair is joined next.</p>{merges}"
+        _piece_table(run, pieces)
         if pieces
-        else "",
+        else "<p>The prompt is empty. A model needs a first token to start from: "
+        f"{run.token(run.ids[0])}, id {run.ids[0]}, which marks the beginning of a text.</p>",
     ]
+    if pieces:
+        body += [
+            "<h3>Every merge, in order</h3>",
+            '<p class="hint">A number between two tokens is the rank of that pair; a dash means '
+            f"that no merge joins them. The framed pair is joined next.</p>{merges}",
+        ]
     return section("text", "From text to ids", summary, "\n".join(body))
 
 
@@ -95,27 +102,16 @@ def _window_note(run: Run) -> str:
     )
 
 
-def _empty_note(run: Run) -> str:
-    return (
-        f"<p>The prompt is empty. A model needs a first token to start from: "
-        f"{run.token(run.ids[0])}, id {run.ids[0]}, which marks the beginning of a text.</p>"
-    )
-
-
 def _piece_table(run: Run, pieces: list[PlacedPiece]) -> str:
     rows = []
     for number, placed in enumerate(pieces):
         data = placed.piece.text.encode("utf-8", "replace")
         ids = [run.ids[position] for position in placed.tokens]
-        rows.append(
-            (
-                str(number + 1),
-                f'<span class="piece">{token_markup(data)}</span>',
-                f'<code class="bytes">{data.hex(" ")}</code>',
-                " ".join(map(run.token, ids)),
-                " ".join(f"<data>{token_id}</data>" for token_id in ids),
-            )
-        )
+        piece = f'<span class="piece">{token_markup(data)}</span>'
+        hexadecimal = f'<code class="bytes">{data.hex(" ")}</code>'
+        numbers = " ".join(f"<data>{token_id}</data>" for token_id in ids)
+        tokens = " ".join(map(run.token, ids))
+        rows.append((str(number + 1), piece, hexadecimal, tokens, numbers))
     head = ("", "piece", "bytes (hexadecimal)", "tokens", "ids")
     return table(head, rows, "Each piece of the text, its bytes, its tokens and their ids")
 
@@ -143,12 +139,8 @@ def _merge_table(piece: MergeTrace, vocabulary: Vocabulary) -> str:
         (str(number), _ranked_pairs(step, vocabulary), _next_merge(step, vocabulary))
         for number, step in enumerate(piece.steps)
     ]
-    return table(
-        ("step", "tokens, and the ranks of the pairs", "joined next"),
-        rows,
-        f"The merges of the piece {name}",
-        kind="merges",
-    )
+    head = ("step", "tokens, and the ranks of the pairs", "joined next")
+    return table(head, rows, f"The merges of the piece {name}", kind="merges")
 
 
 def _ranked_pairs(step: MergeStep, vocabulary: Vocabulary) -> str:
@@ -168,3 +160,62 @@ def _next_merge(step: MergeStep, vocabulary: Vocabulary) -> str:
         return '<span class="hint">none: done</span>'
     left, right = (escape_spelling(step.tokens[step.chosen + i], vocabulary) for i in (0, 1))
     return f"<bdi>{escape(left)}</bdi> + <bdi>{escape(right)}</bdi>, rank {step.ranks[step.chosen]}"
+
+
+def nearest_tokens(embedding: Array, ids: list[int], count: int) -> tuple[Array, Array]:
+    """Return the tokens with the highest cosine similarity to each id, and the similarities.
+
+    embedding: (V, C). Both results are (N, count), the nearest first, without the id itself.
+    """
+    lengths = np.sqrt(np.einsum("vc,vc->v", embedding, embedding))  # (V,)
+    lengths = np.maximum(lengths, np.finfo(embedding.dtype).tiny)
+    cosines = (embedding[ids] @ embedding.T) / lengths[ids][:, None] / lengths  # (N, V)
+    cosines[np.arange(len(ids)), ids] = -2
+    count = min(count, len(embedding) - 1)
+    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
+    return nearest, np.take_along_axis(cosines, nearest, 1)
+
+
+def embedding_section(run: Run, numbers: Numbers) -> str:
+    """Return the section's markup."""
+    n, config = len(run.ids), run.config
+    wte = run.model.weights["wte.weight"]
+    vectors = {
+        "wte": ("token: rows of wte", wte[run.ids]),
+        "wpe": ("position: rows of wpe", run.model.weights["wpe.weight"][:n]),
+        "embed": ("their sum: the residual stream at its start", run.arrays["embed"]),
+    }
+    for name, (_, array) in vectors.items():
+        numbers.add(name, array, carry=name != "embed")
+    nearest, cosines = nearest_tokens(wte, run.ids, _N_NEAREST)
+    numbers.add("nearest", nearest)
+    numbers.add("cosine", cosines)
+    summary = (
+        f"Each id selects a row of {config.n_embd} numbers from a table of {config.vocab_size:,} "
+        "rows; each position selects a row of a second table; the two rows are added. "
+        "The row of a token is everything the model knows about the token on its own: rows that "
+        "point in the same direction belong to tokens that are used alike."
+    )
+    body = [
+        formula("x = wte[id] + wpe[position]"),
+        computed_by(gpt2),
+        '<p class="hint">A row is a token, a column a channel; blue is above zero, orange below, '
+        "and a stronger colour means further from zero.</p>",
+        *(strip(name, title, array) for name, (title, array) in vectors.items()),
+        "<h3>The nearest tokens</h3>",
+        '<p class="hint">By the cosine of the angle between two rows of wte: 1 is the same '
+        "direction, 0 a right angle.</p>",
+        computed_by(nearest_tokens),
+        _nearest_table(run, numbers),
+    ]
+    return section("embedding", "From ids to vectors", summary, "\n".join(body))
+
+
+def _nearest_table(run: Run, numbers: Numbers) -> str:
+    nearest = numbers.arrays["nearest"]
+    rows = [
+        (run.numbered_token(i), *token_cells(run, numbers, nearest[i], "cosine", i, style="f2"))
+        for i in range(len(run.ids))
+    ]
+    head = ("token", *(f"{place + 1}." for place in range(nearest.shape[1])))
+    return table(head, rows, "The tokens nearest to each token of the prompt, with their cosines")
