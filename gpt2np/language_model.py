@@ -178,7 +178,12 @@ class LanguageModel:
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
         resolved = self._resolve_each(prompts, per_prompt_options, options)
-        results = [self._start(*pair) for pair in zip(prompts, resolved, strict=True)]
+        results: list[Completion | list[TextStream]] = [
+            self._beam_completion(prompt, chosen)
+            if chosen.num_beams > 1
+            else self._start_streams(prompt, chosen)
+            for prompt, chosen in zip(prompts, resolved, strict=True)
+        ]
         stream_lists = [result if isinstance(result, list) else [] for result in results]
         try:
             run_streams([stream for streams in stream_lists for stream in streams])
@@ -282,12 +287,6 @@ class LanguageModel:
             resolved.append(self.resolve_options(**given))
             seed += resolved[-1].n_drawn
         return resolved
-
-    def _start(self, prompt: Prompt, options: GenerationOptions) -> Completion | list[TextStream]:
-        """Complete a prompt by beam search, or start its streams."""
-        if options.num_beams > 1:
-            return self._beam_completion(prompt, options)
-        return self._start_streams(prompt, options)
 
     def _start_streams(self, prompt: Prompt, options: GenerationOptions) -> list[TextStream]:
         text, ids = self._read_prompt(prompt)

@@ -118,26 +118,23 @@ class ByteAutomaton:
     """A deterministic automaton over bytes; threads may share it.
 
     Attributes:
+        characters: the automaton over characters that it was made from.
         start: the state before the first byte; DEAD if no text matches.
     """
 
     def __init__(self, characters: CharacterAutomaton) -> None:
-        self._characters = characters
+        self.characters = characters
         self._readings: list[frozenset[Reading]] = []
         self._states: dict[frozenset[Reading], int] = {}
         self._targets = np.zeros((16, 256), np.int32)  # state, byte → state
         self._lock = Lock()
         self._state(frozenset())  # DEAD
-        self.start = self._state(self._characters.readings(self._characters.start))
+        self.start = self._state(self.characters.readings(self.characters.start))
 
     @classmethod
     def of(cls, tree: Tree) -> ByteAutomaton:
         """Return the automaton of the texts that match a tree."""
         return cls(CharacterAutomaton(tree))
-
-    def emptied(self) -> ByteAutomaton:
-        """Return an automaton for the same texts without states; the numbers will differ."""
-        return ByteAutomaton(self._characters)
 
     def readings(self, state: int) -> frozenset[Reading]:
         """Return the readings of a state, which identify it in every automaton for the texts."""
@@ -171,13 +168,13 @@ class ByteAutomaton:
 
     def _compute_targets(self, state: int) -> None:
         """Compute the states after `state` and each byte."""
-        readings, nodes = self._readings[state], self._characters.nodes
+        readings, nodes = self._readings[state], self.characters.nodes
         edges = [(a, b, to, then) for node, then in readings for a, b, to in nodes.edges[node]]
         borders = sorted({0, 256, *(edge[0] for edge in edges), *(edge[1] + 1 for edge in edges)})
         for low, high in pairwise(borders):
             reached: set[Reading] = set()
             for _, _, to, then in (edge for edge in edges if edge[0] <= low <= edge[1]):
-                reached |= self._characters.readings(then) if to == END else {(to, then)}
+                reached |= self.characters.readings(then) if to == END else {(to, then)}
             self._targets[state, low:high] = self._state(frozenset(reached))
 
     def _state(self, readings: frozenset[Reading]) -> int:

@@ -115,12 +115,15 @@ class _TokenMasks:
         return mask
 
     def _query(self, readings: frozenset[Reading], query: Callable[[ByteAutomaton, int], _T]) -> _T:
-        """Call a query with the automaton and a state's number; retry once if it is full."""
+        """Call a query with the automaton and a state's number; if it is full, with an empty one.
+
+        The numbers of states differ in the empty one; their readings do not.
+        """
         automaton = self._automaton
         try:
             return query(automaton, automaton.state(readings))
         except TooManyStatesError:
-            self._automaton = automaton = automaton.emptied()
+            self._automaton = automaton = ByteAutomaton(automaton.characters)
         return query(automaton, automaton.state(readings))
 
 

@@ -84,14 +84,6 @@ class _Search:
             candidates.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
             self.hypotheses = candidates[: self.options.num_beams]
 
-    def update_hopeless(self, best: np.float32, length: int) -> None:
-        """Decide whether the best running beam, of this length, can still become a hypothesis."""
-        options = self.options
-        if options.early_stopping == "never" and options.length_penalty > 0:
-            length = self.max_length
-        if self.is_full and self.score(best, length) <= self.hypotheses[-1].score:
-            self.is_hopeless = True
-
 
 def beam_search(
     model: GPT2,
@@ -139,8 +131,12 @@ def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[
             ended.append(Hypothesis(ids, search.score(total_logprob, len(ids)), reason))
     search.add(ended)
     running = running[: options.num_beams]
-    if running:
-        search.update_hopeless(running[0][1].total_logprob, len(running[0][1].ids))
+    if running and search.is_full:  # can the best running beam still become a hypothesis?
+        best, length = running[0][1].total_logprob, len(running[0][1].ids)
+        if options.early_stopping == "never" and options.length_penalty > 0:
+            length = search.max_length
+        if search.score(best, length) <= search.hypotheses[-1].score:
+            search.is_hopeless = True
     used: set[int] = set()
     for index, beam in running:  # one of the beams that extend the same beam keeps its KV cache
         if index in used:

@@ -23,10 +23,6 @@ class Scheduler:
         ...         print(finished.ids)
 
     First come, first served. Use a scheduler from one thread only.
-
-    Attributes:
-        running: the sequences of the current batch.
-        waiting: the sequences that join next.
     """
 
     def __init__(
@@ -102,16 +98,16 @@ class Scheduler:
     def _admit(self) -> None:
         """Move waiting sequences to the batch as long as both limits hold."""
         prefixes = {s.shared_prefix for s in (*self.running, *self.waiting) if s.shared_prefix}
-        prefixes = {prefix for prefix in prefixes if prefix.is_computed}
+        prefixes = {prefix for prefix in prefixes if prefix.cache is not None}
         reserved = sum(map(self._nbytes, self.running))
-        reserved += sum(_max_nbytes(self._model, prefix.length) for prefix in prefixes)
+        reserved += sum(_max_nbytes(self._model, len(prefix.ids)) for prefix in prefixes)
         while self.waiting:
             candidate = self.waiting[0]
             reserved += self._nbytes(candidate)
             prefix = candidate.shared_prefix
             if prefix and prefix not in prefixes:
                 prefixes.add(prefix)
-                reserved += _max_nbytes(self._model, prefix.length)
+                reserved += _max_nbytes(self._model, len(prefix.ids))
             fits = len(self.running) < self._max_running and reserved <= self._cache_bytes
             if self.running and not fits:
                 return

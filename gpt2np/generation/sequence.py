@@ -132,11 +132,7 @@ class RunningSequence:
         return n_accepted
 
     def choose(self, logits: Array) -> int:
-        """Select the next id from the logits (V,) after the last id.
-
-        Raises:
-            InvalidArgumentError: penalties, bans and constraint rule out every id.
-        """
+        """Select the next id from the logits (V,) after the last id; raises like `accept`."""
         options = self.options
         logits = process_logits(
             logits, options, self.prompt, self.ids, self.eos_token_ids, self.constraint
@@ -220,44 +216,30 @@ def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
             )
 
 
+@dataclass(eq=False)
 class SharedPrefix:
     """Keys and values of a prompt, without its last id, that several sequences start from.
 
     Each sequence computes the last id itself, for the logits that follow.
-
-    Attributes:
-        n_pending: number of sequences that have not received the prefix yet.
     """
 
-    def __init__(self, ids: Sequence[int], n_pending: int, top: int | None) -> None:
-        """For a prompt's ids. top: the option `prompt_logprobs`."""
-        self.n_pending = n_pending
-        self._ids = ids
-        self._top = top
-        self._cache: KVCache | None = None
-        self._logprobs: list[TokenLogprob] = []
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether the keys and values exist."""
-        return self._cache is not None
-
-    @property
-    def length(self) -> int:
-        """Number of ids of the prompt."""
-        return len(self._ids)
+    ids: Sequence[int]  # the prompt
+    n_pending: int  # number of sequences that have not received the prefix yet
+    top: int | None  # the option `prompt_logprobs`
+    cache: KVCache | None = None  # once computed
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def copy_to(self, sequence: RunningSequence, model: GPT2) -> None:
         """Copy keys, values and log probabilities to a sequence; the first call computes them."""
-        if self._cache is None:
-            self._cache = model.new_cache()
-            if self._top is not None:
-                self._logprobs = text_logprobs(model, self._ids, self._top, self._cache)
-            elif len(self._ids) > 1:
-                compute_logits(model, [self._ids[:-1]], [self._cache], logits_indices=[])
+        if self.cache is None:
+            self.cache = model.new_cache()
+            if self.top is not None:
+                self.logprobs = text_logprobs(model, self.ids, self.top, self.cache)
+            elif len(self.ids) > 1:
+                compute_logits(model, [self.ids[:-1]], [self.cache], logits_indices=[])
         self.n_pending -= 1
-        sequence.cache = self._cache.copy() if self.n_pending else self._cache
-        sequence.prompt_logprobs = self._logprobs
+        sequence.cache = self.cache.copy() if self.n_pending else self.cache
+        sequence.prompt_logprobs = self.logprobs
         sequence.shared_prefix = None
 
 

@@ -68,15 +68,11 @@ class Speculation:
         self._n_paused = self._pause
         self.pays_off = True  # whether the last draft was expected to
 
-    @property
-    def acceptance_rate(self) -> float:
-        """Fraction of draft tokens accepted, weighted towards the recent ones."""
-        return self._n_accepted / self._n_tried
-
     def draft_length(self, batch_size: int) -> int:
         """Return how many draft tokens to propose for the next pass of a batch."""
         row_cost = _ROW_COST * batch_size / (1 + _ROW_COST * (batch_size - 1))
-        best = best_length(round(self.acceptance_rate, 2), round(row_cost + self._cost, 3))
+        acceptance_rate = self._n_accepted / self._n_tried
+        best = best_length(round(acceptance_rate, 2), round(row_cost + self._cost, 3))
         self.pays_off = best > 0
         if not self.pays_off:
             self._n_paused += 1

@@ -111,9 +111,7 @@ class TextStream(Iterator[str]):
     A piece ends at a character boundary and has no part of a stop text. The pieces joined are
     `completion.text`.
 
-    Attributes:
-        model: the model that generates.
-        sequence: the generated ids; a `gpt2np.generation.Scheduler` may run it instead.
+    A `gpt2np.generation.Scheduler` may run the `sequence` instead.
     """
 
     def __init__(

@@ -43,12 +43,9 @@ Indices = int | Sequence[int] | None
 class Intervention:
     """A hook that edits selected positions and heads of selected hook points.
 
-    Attributes:
-        points: names of hook points, with `*` for any part of a name.
-        edit: edit(name, part) → the new part, of the same shape or one that broadcasts to it. The
-            part is (positions, …), or (heads, positions, …) for arrays with a head axis.
-        positions: token positions.
-        heads: heads, for hook points with a head axis.
+    edit(name, part) returns the new part, of the same shape or one that broadcasts to it. The part
+    is (positions, …), or (heads, positions, …) for arrays with a head axis. In the names of
+    `points`, `*` stands for any part.
     """
 
     points: tuple[str, ...]

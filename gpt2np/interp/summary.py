@@ -24,20 +24,12 @@ OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
 
 @dataclass(frozen=True)
 class AttentionSummary:
-    """Means over all queries of each head, every array (L, H).
+    """Means over all queries of each head, every array (L, H)."""
 
-    Attributes:
-        entropy: entropy of the pattern's rows in nats: 0 for attention to a single token, log T
-            for uniform attention.
-        distance: expected distance between query and key, in tokens.
-        previous_token: weight on the previous token; 0 for a single token.
-        first_token: weight on the first token, the usual target of idle heads.
-    """
-
-    entropy: Array
-    distance: Array
-    previous_token: Array
-    first_token: Array
+    entropy: Array  # of the pattern's rows in nats, 0 for a single token to log T for uniform
+    distance: Array  # expected distance between query and key, in tokens
+    previous_token: Array  # weight on the previous token; 0 for a single token
+    first_token: Array  # weight on the first token, the usual target of idle heads
 
 
 def attention_summary(trace: Trace) -> AttentionSummary:
@@ -89,8 +81,12 @@ def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int
         raise InvalidArgumentError("induction needs at least two ids, which are then repeated")
     repeated = trace(model, [*ids, *ids], PATTERNS)
     # The token at n + j first occurred at j; its successor there is n - 1 tokens back.
-    weights = [np.diagonal(pattern, 1 - len(ids), 1, 2) for pattern in repeated.values()]
-    return np.stack([layer[:, 1:].mean(-1) for layer in weights])  # over the second copy's queries
+    return np.stack([_mean_weight_at(pattern, len(ids) - 1) for pattern in repeated.values()])
+
+
+def _mean_weight_at(pattern: Array, distance: int) -> Array:
+    """Mean weight (H) on the token `distance` back, over the queries of the second copy."""
+    return np.asarray(np.diagonal(pattern, -distance, 1, 2)[:, 1:].mean(-1))
 
 
 @dataclass(frozen=True)
