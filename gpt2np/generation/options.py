@@ -170,7 +170,7 @@ def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
         "logit_bias": _logit_bias(options["logit_bias"]),
     }
     if normalized["stop_regex"]:
-        from gpt2np.generation.stopping import compile_stop_regex
+        from gpt2np.generation.stop_regex import compile_stop_regex
 
         for pattern in normalized["stop_regex"]:
             compile_stop_regex(pattern)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import FinishReason, RunningSequence, start_sequence
-from gpt2np.generation.stopping import StopPatterns, StopStrings
+from gpt2np.generation.stopping import StopStrings
 from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from gpt2np.generation.stop_regex import StopPatterns
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,8 @@ class StreamingDetokenizer:
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._stops: StopStrings | StopPatterns
         if options.stop_regex:
+            from gpt2np.generation.stop_regex import StopPatterns  # most texts need no regex
+
             self._stops = StopPatterns(options.stop, options.stop_regex)
         else:
             self._stops = StopStrings(options.stop)

@@ -6,7 +6,7 @@ import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel
 from gpt2np.generation import stopping
-from gpt2np.generation.stopping import StopPatterns, compile_stop_regex
+from gpt2np.generation.stop_regex import StopPatterns, compile_stop_regex
 
 
 def run(pattern, pieces):

@@ -1,0 +1,174 @@
+"""Stop regular expressions in streaming text.
+
+A module of its own: most generations need no regular expression, and `regex` takes 9 ms to import.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import regex
+
+from gpt2np.errors import InvalidArgumentError, short_repr
+
+_NEXT = ("x", " ", "\n")  # every anchor holds before one of these and fails before another
+_BRACKETS = r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<mark>\((?:\?!)?|\))"
+_MAX_LOOKAHEADS = 20
+_TIMEOUT_S = 2.0  # of one search: microseconds, except for patterns that take exponential time
+
+
+class StopPatterns:
+    """The counterpart of `StopStrings` for regular expressions of the `regex` package.
+
+    A possible start of a match is held back. A pattern is
+    searched in the whole text, so that `^` and look-behind keep their meaning. If the next
+    character may undo a match, as with `cat\\b` after "cat" or with `$`, the match counts once that
+    character has come, or at the end. A negative look-ahead, as in `foo(?!bar)`, is decided once
+    the text can't become "bar". Atomic groups, possessive quantifiers and a negative look-ahead
+    within another are decided by the text so far.
+
+    Attributes:
+        matched: the text that matched; None before.
+    """
+
+    def __init__(self, stops: Sequence[str], patterns: Sequence[str]) -> None:
+        self._patterns = [compile_stop_regex(regex.escape(stop)) for stop in stops]
+        self._patterns += [compile_stop_regex(pattern) for pattern in patterns]
+        self._vetoes = {pattern: _veto_patterns(pattern) for pattern in patterns}
+        self._text = ""
+        self._n_passed = 0  # characters
+        self.matched: str | None = None
+
+    def push(self, piece: str) -> str:
+        """Add a piece of text; return the text that no match can include any more.
+
+        Raises:
+            InvalidArgumentError: a search takes too long. All later text passes.
+        """
+        self._text += piece
+        matches = self._matches()
+        final = [match for match in matches if self._is_final(match)]
+        if final:
+            return self._stop_at(final)
+        # Possible matches need more characters, or an anchor after the last character.
+        possible = [self._search(pattern, self._text, partial=True) for pattern in self._patterns]
+        for character in _NEXT:
+            text = self._text + character
+            possible += [self._search(pattern, text) for pattern in self._patterns]
+        starts = [match.start() for match in [*matches, *possible] if match]
+        return self._pass_until(min([*starts, len(self._text)]))
+
+    def finish(self) -> str:
+        """Return the text that was held back, up to a match, at the end of the text.
+
+        Raises:
+            InvalidArgumentError: a search takes too long.
+        """
+        if matches := self._matches():
+            return self._stop_at(matches)
+        return self._pass_until(len(self._text))
+
+    def _matches(self) -> list[regex.Match[str]]:
+        matches = [self._search(pattern, self._text) for pattern in self._patterns]
+        return [match for match in matches if match]
+
+    def _stop_at(self, matches: Sequence[regex.Match[str]]) -> str:
+        first = min(matches, key=lambda match: match.start())
+        self.matched = first.group()
+        return self._pass_until(first.start())
+
+    def _is_final(self, match: regex.Match[str]) -> bool:
+        """Whether the pattern matches at the same position whatever comes next."""
+        start = match.start()
+        texts = (self._text + character for character in _NEXT)
+        if not all(self._call(match.re.match, text, start) for text in texts):
+            return False
+        vetoes = self._vetoes.get(match.re.pattern, [])
+        begun = (self._call(veto.match, self._text, start, partial=True) for veto in vetoes)
+        return not any(veto and veto.partial for veto in begun)
+
+    def _search(
+        self, pattern: regex.Pattern[str], text: str, partial: bool = False
+    ) -> regex.Match[str] | None:
+        return self._call(pattern.search, text, self._n_passed, partial=partial)
+
+    def _call(
+        self, search: Callable[..., regex.Match[str] | None], *args: Any, **kwargs: Any
+    ) -> regex.Match[str] | None:
+        """Call a search function with a time limit."""
+        try:
+            return search(*args, **kwargs, timeout=_TIMEOUT_S)
+        except TimeoutError as error:
+            patterns, self._patterns = self._patterns, []
+            listed = ", ".join(repr(pattern.pattern) for pattern in patterns)
+            raise InvalidArgumentError(
+                f"a search for stop_regex took more than {_TIMEOUT_S} s in a text of "
+                f"{len(self._text):,} characters: {listed}; avoid nested repetition, as in (a+)+"
+            ) from error
+
+    def _pass_until(self, end: int) -> str:
+        start, self._n_passed = self._n_passed, end
+        return self._text[start:end]
+
+
+def _veto_patterns(pattern: str) -> list[regex.Pattern[str]]:
+    """Return patterns with a partial match where a negative look-ahead may still undo a match.
+
+    They are `pattern` with one of its negative look-aheads inverted, and with all of them. `(?!X)`
+    becomes `(?=(?:X)(?!))`, which never matches, but needs more characters once an X has begun.
+    """
+    lookaheads = _negative_lookaheads(pattern)
+    selections = [[lookahead] for lookahead in lookaheads]
+    selections += [lookaheads] if len(lookaheads) > 1 else []
+    patterns = []
+    for selection in selections:
+        characters = list(pattern)
+        for start, end in selection:
+            characters[start + len("(?")], characters[end] = "=(?:", ")(?!))"
+        with suppress(regex.error, RecursionError):  # brackets inside of a comment
+            patterns.append(regex.compile("".join(characters)))
+    return patterns
+
+
+def _negative_lookaheads(pattern: str) -> list[tuple[int, int]]:
+    """Return the offsets of the brackets of each negative look-ahead: opening, closing."""
+    lookaheads: list[tuple[int, int]] = []
+    opened: list[tuple[int, str]] = []
+    for bracket in regex.finditer(_BRACKETS, pattern):
+        if bracket["mark"] == ")" and opened:
+            start, mark = opened.pop()
+            lookaheads += [(start, bracket.start())] if mark == "(?!" else []
+        elif bracket["mark"]:
+            opened.append((bracket.start(), bracket["mark"]))
+    return lookaheads
+
+
+def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
+    """Compile a stop regex.
+
+    Raises:
+        InvalidArgumentError: the pattern is not a regular expression, is too large, or matches the
+            empty text, which would end every generation at once.
+    """
+    try:
+        compiled = regex.compile(pattern)
+    except regex.error as error:
+        raise InvalidArgumentError(
+            f"stop_regex {pattern!r} is not a regular expression: {error}"
+        ) from error
+    except (RecursionError, OverflowError, MemoryError) as error:
+        raise InvalidArgumentError(
+            f"stop_regex {short_repr(pattern)} is too large: its nesting is too deep or its "
+            f"repetition counts are too high"
+        ) from error
+    if pattern.count("(?!") > _MAX_LOOKAHEADS:
+        raise InvalidArgumentError(
+            f"stop_regex {short_repr(pattern)} is too large: more than {_MAX_LOOKAHEADS} negative "
+            f"look-aheads"
+        )
+    if compiled.match(""):
+        raise InvalidArgumentError(
+            f"stop_regex {pattern!r} matches the empty text, which would end the generation at "
+            f"once; let it match at least one character"
+        )
+    return compiled
