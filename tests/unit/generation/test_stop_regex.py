@@ -5,7 +5,7 @@ import time
 import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel
-from gpt2np.generation import stopping
+from gpt2np.generation import stop_regex
 from gpt2np.generation.stop_regex import StopPatterns, compile_stop_regex
 
 
@@ -82,7 +82,7 @@ def test_too_large(pattern):
 
 
 def test_a_search_without_end(monkeypatch):
-    monkeypatch.setattr(stopping, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(stop_regex, "_TIMEOUT_S", 0.05)
     patterns, started = StopPatterns([], ["(a|aa)+$b"]), time.perf_counter()
     with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .*: '\(a\|aa\)\+\$b'"):
         patterns.push("a" * 48)
@@ -91,7 +91,7 @@ def test_a_search_without_end(monkeypatch):
 
 
 def test_a_search_without_end_in_a_generation(bundled, monkeypatch):
-    monkeypatch.setattr(stopping, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(stop_regex, "_TIMEOUT_S", 0.05)
     lm = LanguageModel.load(bundled)
     bias = {lm.tokenizer.encode("a")[0]: 1000.0}
     with pytest.raises(InvalidArgumentError, match="a search for stop_regex took more than"):
