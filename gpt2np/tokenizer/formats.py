@@ -33,7 +33,7 @@ from gpt2np.tokenizer.vocabulary import (
 TOKENIZER_JSON = "tokenizer.json"
 TIKTOKEN_SUFFIX = ".tiktoken"
 FOLDER_FILES = ((TOKENIZER_JSON,), *gpt2_files.FILE_NAMES)
-"""Files that a vocabulary can consist of. If a folder has several of these sets, the first counts."""
+"""Sets of files that make up a vocabulary. If a folder has several sets, the first set counts."""
 
 TIKTOKEN_PATTERNS = {
     "cl100k_base": CL100K_PATTERN,

@@ -208,6 +208,9 @@ def _is_within_word(text: str, start: int, end: int) -> bool:
 
 @lru_cache(maxsize=64)
 def any_literal(literals: frozenset[str]) -> re.Pattern[str]:
-    """Return a pattern that matches any of `literals`, preferably a longer one; if empty, never."""
+    """Return a pattern that matches any of `literals`; where several match, the longest one.
+
+    Without literals, the pattern matches nothing.
+    """
     longest_first = sorted(literals, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

@@ -3,8 +3,8 @@
 GPT-2's pattern is a shorter form of that in OpenAI's gpt-2/src/encoder.py. A match is the tail of
 an English contraction ("'ll"); a run of letters, digits or other visible characters, with an
 optional space in front; or white space, without its last character if a word follows. The pattern
-needs the `regex` package, because the standard `re` lacks \\p{L} and Unicode's white space. For ASCII
-text, an equivalent pattern for `re` is used: `re` is twice as fast, and faster to import.
+needs the `regex` package, because the standard `re` lacks \\p{L} and Unicode's white space. For
+ASCII text, an equivalent pattern for `re` is used: `re` is twice as fast, and faster to import.
 
 Splitting at spaces is a shortcut. In GPT-2's pattern and its successors, a space before a visible
 character always begins a piece. So a text can be split there into words, and a word has the same
@@ -205,9 +205,9 @@ def iter_segments(text: str) -> Iterator[str]:
 def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
     """Split a segment into words and return the words' keys, which `word_text` converts to text.
 
-    Words begin at spaces and, with `at_newlines`, at newlines. A piece must begin at the start of
-    the segment, and another end at its end. Returns None if the segment has characters that rule
-    out splitting at spaces.
+    Words begin at spaces and, with `at_newlines`, at newlines. The segment must begin and end at
+    borders between pieces. Returns None if the segment has characters that rule out splitting at
+    spaces.
     """
     if any(rare in segment for rare in (_RARE_ASCII if segment.isascii() else _RARE)):
         return None
