@@ -198,10 +198,7 @@ def _encode_batches(
 
 
 def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Dataset:
-    """Write `out` from the token ids and part records in the log.
-
-    Raises InvalidArgumentError if the log has no documents.
-    """
+    """Write `out` from the token ids and part records in the log."""
     ids, parts = log.paths
     documents = sum(int(records["ends_document"].sum()) for records in _read_records(parts))
     if not documents:

@@ -93,10 +93,7 @@ def _read_openai_merges(merges_file: Path) -> Vocabulary:
 def _find_unmade_tokens(
     ids: dict[str, int], lines: list[str], vocab: Path, merges: Path
 ) -> list[str]:
-    """Return the tokens that are neither a byte nor made by a merge.
-
-    Raises TokenizerError if a merge makes no token, or merges seem to be missing.
-    """
+    """Return the tokens that are neither a byte nor made by a merge."""
     made = "\n".join(lines).replace(" ", "").split("\n") if lines else []
     if not all(map(ids.__contains__, made)):
         left, right = next(line for line in lines if line.replace(" ", "") not in ids).split(" ")

@@ -151,7 +151,7 @@ def _decompose(text: str) -> _Changes:
 
 
 def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
-    """Compose each base character with the following marks, except those that a mark blocks."""
+    """Compose each base character with the following marks that no other mark blocks."""
     composed: _Changes = []
     base, last_class = -1, 0  # base: index in `composed`; last_class: class of the last kept mark
     for character, change in changes:

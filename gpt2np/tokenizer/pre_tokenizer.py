@@ -182,10 +182,7 @@ def _newer_characters() -> re.Pattern[str]:
 
 @cache
 def _may_have_newer() -> Callable[[str], object]:
-    """Return a fast test whether a text may have characters newer than Unicode 16.
-
-    The test has no false negatives. It takes all characters from U+10000 on for newer ones.
-    """
+    """Return a fast test for characters newer than Unicode 16; it has no false negatives."""
     basic = _NEWER_THAN_UNICODE_16.partition(_FIRST_ASTRAL)[0]
     return re.compile(f"[{basic}\U00010000-\U0010ffff]").search
 
@@ -225,9 +222,6 @@ def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
 
 
 def word_text(key: str) -> str:
-    """Return the text of a word from its key: " word" for the key "word".
-
-    A key that begins with _NO_SPACE has no space added. _INNER_SPACE becomes a space.
-    """
+    """Return the text of a word from its key, which may contain markers: "word" → " word"."""
     text = key[1:] if key.startswith(_NO_SPACE) else " " + key
     return text.replace(_INNER_SPACE, " ")

@@ -74,8 +74,7 @@ class SpecialTokens:
 
         `vocab` is the vocabulary's token → id. `json_tokens` are the added tokens of `json_file`.
 
-        Raises TokenizerError if transformers would give a token an id that differs from the id in
-        the files, or that another token has.
+        Raises TokenizerError if transformers would give a token an id that differs from the files'.
         """
         json_tokens = tuple(json_tokens)
         sources = {token.id: json_file for token in json_tokens}

@@ -99,10 +99,7 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialToken
 
 
 def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
-    """Return the vocabulary as transformers' GPT2Tokenizer reads it: only tokens and merges.
-
-    Raises TokenizerError if the GPT2Tokenizer would ignore settings that differ from GPT-2's.
-    """
+    """Return the vocabulary as transformers' GPT2Tokenizer reads it: only tokens and merges."""
     space = special.add_prefix_space
     changed = replace(vocabulary, add_prefix_space=space)
     if changed != Vocabulary(
@@ -271,10 +268,7 @@ def _spell(token: str) -> str:
 
 
 def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
-    """Write a `tokenizer.json`; `tokenizers` and `transformers` then produce the ids of gpt2np.
-
-    Raises TokenizerError if the format can't express `vocabulary`, OSError if writing fails.
-    """
+    """Write a `tokenizer.json`; `tokenizers` and `transformers` then produce the ids of gpt2np."""
     _check_is_expressible(vocabulary, path)
     merges = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
     ids = {token.replace(SPACE_PLACEHOLDER, " "): n for token, n in vocabulary.ids.items()}

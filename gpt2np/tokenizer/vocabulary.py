@@ -180,10 +180,7 @@ def _decode_spelled_tokens(tokens: list[str]) -> list[bytes]:
 
 
 def check_ids(ids: dict[str, int], file: Path) -> None:
-    """Raise a TokenizerError that names `file` if a token is not text, or an id is not valid.
-
-    Valid ids are unique whole numbers from 0 to 2³² - 1.
-    """
+    """Raise a TokenizerError that names `file` if a token is not text, or an id is not valid."""
     if set(map(type, ids.values())) - {int} or min(ids.values(), default=0) < 0:
         raise TokenizerError(f"{file} is damaged: an id must be a whole number, at least 0")
     if len(set(ids.values())) != len(ids):

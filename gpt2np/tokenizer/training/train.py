@@ -182,9 +182,9 @@ def train(
         >>> train(["low lower lowest"], TrainingOptions(vocab_size=260)).merges
         [('l', 'o'), ('lo', 'w'), ('Ġ', 'low')]
 
-    Tokens, ids and merges equal those of `tokenizers`' BpeTrainer with the same options, if that
-    gets documents split at the special tokens. Raises InvalidArgumentError if a document has a lone
-    surrogate, or the documents are too large.
+    Tokens, ids and merges equal those of `tokenizers`' BpeTrainer, given documents split at the
+    special tokens. Raises InvalidArgumentError if a document has a lone surrogate, or there is too
+    much text.
     """
     counts = count_pieces(split_at_separators(options.special_tokens, documents), options.pattern)
     codes = encode_symbols(counts, options.alphabet)
@@ -215,10 +215,7 @@ def train(
 
 
 def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
-    """Correct the token counts of `pieces`, which contain characters without a token.
-
-    Training removes these characters, and may then merge their neighbours; encoding does not.
-    """
+    """Correct the token counts of `pieces`, where training merged across removed characters."""
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
         trained.piece_tokens[piece] = len(merge_pairs(list(_spell(piece)), ranks))
@@ -291,7 +288,7 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
 
 
 def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
-    """Return a function that counts the tokens of a text by summing those of its pieces."""
+    """Return a function that counts the tokens of a text by adding up `tokens_per_piece`."""
     pre_tokenize = pattern_pre_tokenizer(pattern)
     cache: dict[str, int] = {}
 
@@ -319,10 +316,7 @@ def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
 
 
 def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield segments of a document, each with the keys of its words, or None if it has no words.
-
-    A segment has words if `pattern` always begins a piece at a space before a visible character.
-    """
+    """Yield segments of a document, each with the keys of its words; None if it can't be split."""
     if pattern not in WORD_SPLITTING_PATTERNS:
         yield document, None
         return
