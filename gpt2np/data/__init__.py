@@ -1,4 +1,4 @@
-"""Corpora in, datasets of token ids out: safe files, locks, resumable output, worker processes."""
+"""Encoding of corpora to datasets of token ids: safe files, resumable output, worker processes."""
 
 END_OF_TEXT = "<|endoftext|>"
-"""Separator between the documents of GPT-2's corpora, and the text of its special token."""
+"""Text of GPT-2's special token, which separates the documents of a corpus."""

@@ -1,9 +1,9 @@
-"""Resumable output: append-only files, and a journal of the lengths that are valid.
+"""Resumable output: append-only files, and a journal of their valid lengths.
 
-A line of the journal is a resume point: how much input has been read, and how long the files were
-at that moment. The line is written after the files have reached the disk, so it never promises
-more than there is. A resumed run truncates the files to the last resume point whose input is
-unchanged, and continues from there.
+Each line of the journal is a resume point: how much input had been read, and how long the files
+were, at one moment. A line is written after the files have reached the disk, so the files are never
+shorter than the line says. A resumed run truncates the files to the last resume point whose input
+files are unchanged, and continues from there.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ _LOCK = "lock"
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """How much of the input has been read, and how long the output was then."""
+    """How much of the input was read, and how long the output files were, at one moment."""
 
-    files: int = 0  # input files read to the end
-    batches: int = 0  # batches read from the next input file
+    files: int = 0  # number of input files read to the end
+    batches: int = 0  # number of batches read from the next input file
     done: int = 0  # total progress, in the caller's unit (bytes or lines)
-    lengths: tuple[int, ...] = ()  # of each output file, in bytes
-    # at the start of the current input file, to undo it if it turns out damaged
+    lengths: tuple[int, ...] = ()  # length of each output file, in bytes
+    # lengths at the start of the current input file, to undo that file if it turns out damaged
     rollback_lengths: tuple[int, ...] = ()
-    digest: str = ""  # of the task and the input files read so far: see `input_digests`
+    digest: str = ""  # digest of the task and the input files read so far: see `input_digests`
 
     @property
     def files_started(self) -> int:
-        """Number of input files read, at least in part."""
+        """Number of input files that were read, completely or in part."""
         return self.files + (self.batches > 0)
 
 
 def input_digests(task: str, files: Iterable[Path]) -> list[str]:
-    """Digests of `task` and the first 0, 1, 2, … of `files`: their paths, sizes and times."""
+    """Return a list whose item n is the digest of `task` and the first n of `files`.
+
+    A digest covers the paths, sizes and modification times of the files.
+    """
     stamps = []
     for file in files:
         status = file.stat()
@@ -57,21 +60,22 @@ def _digest(*texts: str) -> str:
 
 
 def partial_folder(out: Path) -> Path:
-    """Folder that holds the unfinished output `out`."""
+    """Return the path of the folder for unfinished parts of the output `out`."""
     return out.with_name(f"{out.name}.partial")
 
 
 @dataclass
 class AppendLog:
-    """Append-only files and their journal, in a folder that one process at a time may use.
+    """Append-only files and their journal, in a folder locked for one process at a time.
 
-    Use the log in a `with` statement. The folder stays after an interruption if its journal has a
-    resume point. Call `remove` when the work is done.
+    Use the log in a `with` statement, and call `remove` when the output is complete. After an
+    interruption, the folder is kept if the journal has a resume point.
     """
 
     folder: Path
-    names: Sequence[str]  # of the files
-    restarted: bool = field(default=False, init=False)  # resume points exist, but none is valid
+    names: Sequence[str]  # names of the files in the folder
+    # whether `resume` found resume points, but none of them was valid
+    restarted: bool = field(default=False, init=False)
     _files: list[IO[bytes]] = field(default_factory=list, init=False)
     _lock: IO[bytes] | None = field(default=None, init=False)
 
@@ -86,9 +90,10 @@ class AppendLog:
         return tuple(file.tell() for file in self._files)
 
     def resume(self, digests: Sequence[str]) -> ResumePoint:
-        """Truncate the files to the last resume point that matches `digests`, or to nothing.
+        """Truncate the files to the last resume point that matches `digests`, and return it.
 
-        Raises GPT2NPError if another process uses the folder, or the path is not a folder.
+        Without such a point, the files are emptied. `digests` is the list from `input_digests`.
+        Raises GPT2NPError if another process uses the folder, or its path is not a folder.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise GPT2NPError(
@@ -116,12 +121,12 @@ class AppendLog:
         return last
 
     def append(self, *contents: bytes) -> None:
-        """Append one content to each file."""
+        """Append to each file its item of `contents`."""
         for file, content in zip(self._files, contents, strict=True):
             file.write(content)
 
     def truncate(self, lengths: Sequence[int]) -> None:
-        """Truncate the files, and drop the resume points at which a file was longer."""
+        """Truncate the files to `lengths`, and drop resume points with greater lengths."""
         kept = [point for point in self._read_journal() if not _any_longer(point.lengths, lengths)]
         atomic_write_text(self._journal_path, "".join(map(_journal_line, kept)))
         for file, length in zip(self._files, lengths, strict=True):
@@ -137,12 +142,12 @@ class AppendLog:
             journal.write(_journal_line(point))
 
     def close(self) -> None:
-        """Flush and close the files."""
+        """Flush and close the append-only files."""
         for file in self._files:
             file.close()
 
     def remove(self) -> None:
-        """Remove the files and the folder."""
+        """Close and remove the files, then remove the folder."""
         self.close()
         if self._lock is not None:
             for path in self.folder.iterdir():
@@ -169,7 +174,7 @@ class AppendLog:
         if not self._journal_path.exists():
             return []
         text = self._journal_path.read_text(encoding="utf-8", errors="replace")
-        lines = text.split("\n")[:-1]  # a last line without its newline is incomplete
+        lines = text.split("\n")[:-1]  # drop an incomplete last line, which has no newline
         return [point for point in map(_parse_journal_line, lines) if point]
 
 
@@ -192,10 +197,10 @@ def _parse_journal_line(line: str) -> ResumePoint | None:
 
 
 def _acquire_lock(path: Path) -> IO[bytes] | None:
-    """Create and lock the file `path`, and its folder; closing the file releases the lock.
+    """Create the folder and the file of `path`, lock the file, and return the open file.
 
-    The lock also ends with the process, even if the process is killed. Returns None if another
-    process holds the lock. On a file system without locks, every process gets the file. Raises
+    Closing the file releases the lock, and so does the end of the process. Returns None if another
+    process holds the lock. On a file system without locks, the file is returned unlocked. Raises
     OSError if the file can't be created.
     """
     while True:
@@ -213,7 +218,7 @@ def _acquire_lock(path: Path) -> IO[bytes] | None:
 
 
 def _remove_lock(path: Path, file: IO[bytes]) -> None:
-    """Remove and release a lock file, and remove its folder if that is empty."""
+    """Remove a lock file, release the lock, and remove the folder of the file if it is empty."""
     if sys.platform == "win32":
         file.close()  # Windows can't remove an open file
     try:
@@ -234,8 +239,8 @@ def _try_lock(file: IO[bytes]) -> bool:
         else:
             import fcntl
 
-            # Worker processes, which may outlive a killed parent, don't inherit a lockf lock;
-            # they would inherit one of flock.
+            # lockf, not flock: worker processes may outlive a killed parent, and would inherit a
+            # lock of flock. They don't inherit a lock of lockf.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False

@@ -18,10 +18,10 @@ from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
 PART_DTYPE = np.dtype(
     [("ids", "<u4"), ("characters", "<u4"), ("ends_document", "?"), ("is_array", "?")]
 )
-"""Record of a part, from which the arrays of an .npz are formed: the number of token ids (with that
-of <|endoftext|> at the end of a document), the number of characters, and two flags."""
+"""Record of a part, to compute the arrays of an .npz: its number of token ids, its number of
+characters, and two flags. The ids include the <|endoftext|> at the end of a document."""
 
-_BATCH_SIZE = 1 << 20  # characters, or token ids
+_BATCH_SIZE = 1 << 20  # in characters or, for arrays, token ids
 _NPZ_ERRORS = (  # what zipfile and NumPy raise for a file that is damaged or not an .npz
     *(OSError, ValueError, EOFError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error),
@@ -29,7 +29,7 @@ _NPZ_ERRORS = (  # what zipfile and NumPy raise for a file that is damaged or no
 
 
 class Encoder(Protocol):
-    """What encoding a corpus needs of a `gpt2np.Tokenizer`."""
+    """Interface of a `gpt2np.Tokenizer` that encoding a corpus uses."""
 
     vocab_size: int
 
@@ -48,9 +48,9 @@ class Encoder(Protocol):
 
 
 class Part(NamedTuple):
-    """A document, or a part of a long document."""
+    """A document, or a part of a long document, as text or token ids."""
 
-    content: str | NDArray[np.integer[Any]]  # or the token ids of an array in an .npz file
+    content: str | NDArray[np.integer[Any]]  # text, or the token ids of an array in an .npz file
     ends_document: bool  # whether this is the last part of its document
 
 
@@ -60,11 +60,11 @@ class Batch(NamedTuple):
     file: int  # index of the file
     parts: list[Part]  # the parts
     ends_file: bool  # whether this is the last batch of the file
-    error: UnreadableFileError | None = None  # why the file is to be skipped, or None
+    error: UnreadableFileError | None = None  # why to skip the file; None if it can be read
 
     @property
     def nbytes(self) -> int:
-        """Size of the texts in UTF-8 and of the arrays, in bytes."""
+        """Total size of the parts in bytes; texts count in UTF-8."""
         contents = (part.content for part in self.parts)
         return sum(
             len(content.encode()) if isinstance(content, str) else content.nbytes
@@ -80,12 +80,11 @@ def read_batches(
     skip_errors: bool = False,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Batch]:
-    """Yield the batches of `files`, the same in every run, from `start` (file, batch) on.
+    """Yield the batches of `files` from `start` on: (index of the file, index of the batch).
 
-    The files are text or .jsonl, also as .gz, or .npz files whose arrays are documents of ids.
-    With `skip_errors`, a file that can't be read yields a batch with an `error`.
-
-    Raises UnreadableFileError if a file can't be read.
+    Every run yields equal batches. Files are text or .jsonl, which may be compressed (.gz), or
+    .npz; each array of an .npz is a document of token ids. With `skip_errors`, a file that can't be
+    read yields a batch with an `error`. Without `skip_errors`, it raises UnreadableFileError.
     """
     options = CorpusOptions(field=field, split_long_documents=encoder.splits_before_whitespace)
     first_file, first_batch = start
@@ -143,7 +142,7 @@ def _check_ids(array: Any, vocab_size: int, source: str) -> None:
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """Encodes a batch to bytes: the token ids, and a PART_DTYPE record for each part."""
+    """Encodes a batch to two byte strings: token ids, and a PART_DTYPE record for each part."""
 
     encoder: Encoder
 

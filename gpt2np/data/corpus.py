@@ -1,8 +1,8 @@
-"""Read a corpus: files, folders and glob patterns in, documents out.
+"""Find the files of a corpus and read their documents.
 
-A text file holds documents and separators between them. A line of a .jsonl file holds a document in
-one of its fields. Either may be compressed (.gz). Files are read lazily, and a long document can be
-read in parts, so memory does not grow with the size of a file.
+A text file holds documents with separators between them. Each line of a .jsonl file holds a
+document in a field. Both kinds may be compressed (.gz). Files are read lazily, and a long document
+can be read in parts, so memory does not grow with the size of a file.
 """
 
 import codecs
@@ -20,7 +20,7 @@ from typing import IO, NamedTuple, cast
 from gpt2np.data import END_OF_TEXT
 from gpt2np.errors import InvalidArgumentError
 
-_READ_SIZE = 1 << 20  # bytes to read at once, and characters of a part
+_READ_SIZE = 1 << 20  # number of bytes to read at once, and of characters in a part
 
 # A document may be cut before white space that follows a visible character.
 _up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
@@ -28,20 +28,23 @@ _up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """How to find documents in files.
+    """Options of reading documents from files.
 
-    With `split_long_documents`, documents of more than about a million characters come in parts. A
-    cut is before a space or newline that follows a visible character: GPT-2's pattern always begins
-    a piece there.
+    With `split_long_documents`, documents of more than about a million characters are read in
+    parts. Each part begins at a space or newline after a visible character, where GPT-2's pattern
+    always begins a piece.
     """
 
-    separators: tuple[str, ...] = (END_OF_TEXT,)  # end a document, and belong to none
-    field: str = "text"  # of a .jsonl line, holds the document
+    separators: tuple[str, ...] = (END_OF_TEXT,)  # texts between documents, part of none
+    field: str = "text"  # field of a .jsonl line that holds the document
     split_long_documents: bool = False
 
     @cached_property
     def separator_pattern(self) -> re.Pattern[str]:
-        """Pattern that matches any separator, the longest first; without separators, nothing."""
+        """Pattern that matches any separator; where several match, the longest one.
+
+        Without separators, the pattern matches nothing.
+        """
         longest_first = sorted(set(self.separators), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
@@ -54,15 +57,15 @@ class TextPart(NamedTuple):
 
 
 class UnreadableFileError(InvalidArgumentError):
-    """A file of the corpus can't be read or parsed."""
+    """Error for a file of the corpus that can't be read or parsed."""
 
 
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Return the files that `paths` name: files, folders (recursive) and glob patterns.
+    """Return the files that `paths` name, sorted and without duplicates.
 
-    The files are sorted and free of duplicates. In folders, hidden files and files of arrays (.bin,
-    .npy, .safetensors) are skipped. Raises InvalidArgumentError if a path or pattern matches
-    nothing, or a folder has no files.
+    Each path is a file, a glob pattern, or a folder, which is searched recursively. In folders,
+    hidden files and files of arrays (.bin, .npy, .safetensors) are skipped. Raises
+    InvalidArgumentError if a path or pattern matches no file, or a folder has no files.
     """
     files: dict[Path, Path] = {}
     for path in paths:
@@ -103,15 +106,16 @@ def read_parts(
     options: CorpusOptions,
     on_skip: Callable[[UnreadableFileError], object] | None = None,
 ) -> Iterator[TextPart]:
-    """Yield the documents of `files` in order, long ones in parts if the options say so.
+    """Yield the documents of `files` in order; `options` may split long documents into parts.
 
-    Empty documents are left out. In a text file, so are line ends next to a separator and at either
-    end of the file. Without `on_skip`, the first bad file raises an error. Otherwise `on_skip` is
-    called with the error, and the next file begins; parts before the damage have been yielded.
+    Empty documents are skipped. In a text file, line ends at the start and end of each document are
+    removed. `on_skip` is called with the error of a file that can't be read, and reading goes on
+    with the next file. Parts before the error have been yielded. Without `on_skip`, the error is
+    raised.
 
     Raises:
-        UnreadableFileError: a file can't be read, is not UTF-8, or is called .gz and is not gzip;
-            or a .jsonl line is not JSON or lacks the field. The message names file and line.
+        UnreadableFileError: a file can't be read, is not UTF-8, or has the suffix .gz and is not
+            gzip; or a .jsonl line is not JSON or lacks the field. The message names file and line.
     """
     for file in files:
         ends_document = True
@@ -131,7 +135,7 @@ def read_documents(
     options: CorpusOptions,
     on_skip: Callable[[UnreadableFileError], object] | None = None,
 ) -> Iterator[str]:
-    """Yield the documents of `files` as whole texts; the rest is as in `read_parts`."""
+    """Yield the whole documents of `files`; arguments and errors are those of `read_parts`."""
     texts: list[str] = []
     for text, ends_document in read_parts(files, options, on_skip):
         texts.append(text)
@@ -157,7 +161,7 @@ def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
 
 
 def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:
-    """Yield the text of a UTF-8 stream, read by read."""
+    """Decode a UTF-8 stream; yield the text of each read."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     offset = 0
     while True:
@@ -177,7 +181,7 @@ def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:
 
 
 def _jsonl_texts(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
-    """Yield `field` of every line that is not blank."""
+    """Yield the text in `field` of each line that is not blank."""
     for number, line in enumerate(stream, 1):
         if not line.strip():
             continue
@@ -199,7 +203,7 @@ def _jsonl_texts(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
 
 
 def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterator[TextPart]:
-    """Split consecutive `texts` at the separators, which may span two of them."""
+    """Split consecutive `texts` at separators; a separator may span two texts."""
     separator = options.separator_pattern
     reach = max(map(len, options.separators), default=1)
     tail = ""
@@ -220,7 +224,10 @@ def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterat
 
 
 def _join(segments: Iterable[TextPart], options: CorpusOptions, margin: str) -> Iterator[TextPart]:
-    """Join segments to documents, or to parts of long ones, and strip `margin` at either end."""
+    """Join segments to documents, or to parts of long documents.
+
+    The characters in `margin` are stripped from the start and end of each document.
+    """
     pending: list[str] = []
     length, threshold = 0, _READ_SIZE
     started = False
@@ -240,4 +247,4 @@ def _join(segments: Iterable[TextPart], options: CorpusOptions, margin: str) -> 
                 yield TextPart(part if started else part.lstrip(margin), False)
                 joined, started = joined[len(part) :], True
             pending, length = [joined], len(joined)
-            threshold = max(_READ_SIZE, 2 * length)  # text without a place to cut: try less often
+            threshold = max(_READ_SIZE, 2 * length)  # if no cut was found, try less often

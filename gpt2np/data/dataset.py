@@ -1,12 +1,12 @@
-"""Encode a corpus to one file of token ids, as training programs read it.
+"""Encode a corpus to one file of token ids, in a format that training programs read.
 
     out.bin   raw ids; each document is followed by the id of <|endoftext|> (nanoGPT)
-    out.npy   the same as a NumPy array
+    out.npy   the ids of out.bin as a NumPy array
     out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (OpenAI's GPT-2 training)
 
 Until the file is complete, the folder out.bin.partial holds the finished part. An interrupted run
-resumes from there and produces the same file. Memory grows neither with the corpus nor, with
-GPT-2's pre-tokenizer, with the length of a document.
+resumes from that folder and produces the file that an uninterrupted run would. Memory does not grow
+with the corpus. With GPT-2's pre-tokenizer, it does not grow with the length of a document either.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ SUFFIXES = (".npz", ".npy", ".bin")
 
 _SAVE_INTERVAL_S = 1.0
 _RECORDS_PER_READ = 1 << 16
-_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # fixed, so that equal arrays make equal files on any day
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays make equal files
 
 
 @dataclass(frozen=True)
 class DatasetOptions:
-    """How to turn a corpus into a dataset."""
+    """Options of encoding a corpus to a dataset."""
 
     field: str = "text"  # field of a .jsonl line that holds the document
-    combine: int = 50_000  # in an .npz, join documents until an array has this many characters
+    combine: int = 50_000  # in an .npz, join documents until they have this many characters
     skip_errors: bool = False  # skip files that can't be read instead of raising an error
     processes: int = 1  # number of worker processes
 
@@ -59,16 +59,16 @@ class DatasetOptions:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A finished dataset."""
+    """A finished dataset and its size."""
 
     path: Path  # the file
     documents: int  # number of documents
     ids: int  # number of token ids
-    dtype: str  # name of the type of the ids
+    dtype: str  # NumPy name of the type of the ids
 
 
 def check_output(out: Path) -> None:
-    """Raise InvalidArgumentError unless `out` has one of SUFFIXES and can be a file."""
+    """Raise InvalidArgumentError if `out` has a suffix not in SUFFIXES, or can't be a file."""
     if out.suffix not in SUFFIXES:
         raise InvalidArgumentError(
             f"{out}: the suffix selects the format; use one of {', '.join(SUFFIXES)}"
@@ -80,9 +80,9 @@ def check_output(out: Path) -> None:
 
 
 def find_inputs(paths: Iterable[str | Path], out: Path) -> list[Path]:
-    """Return the files that `paths` name (see `find_files`), except `out` and its partial folder.
+    """Return the files that `paths` name, except `out` and the files in its partial folder.
 
-    Raises InvalidArgumentError if there are none.
+    `find_files` explains `paths`. Raises InvalidArgumentError if no file is left.
     """
     outputs = {out.resolve(), partial_folder(out).resolve()}
     files = [
@@ -106,16 +106,18 @@ def encode_dataset(
     on_progress: Callable[[int], object] = lambda done: None,
     on_skip: Callable[[UnreadableFileError], object] = lambda error: None,
 ) -> Dataset:
-    """Encode `files`, in order, to the dataset `out`, with one of SUFFIXES; replace an old file.
+    """Encode `files`, in order, to the dataset `out`; an existing file `out` is replaced.
 
-    The files are text or .jsonl, also as .gz, or .npz, whose arrays are kept as they are. Only the
-    special token `<|endoftext|>`, which separates documents, is no plain text.
+    The suffix of `out`, one of SUFFIXES, selects the format. Input files are text or .jsonl, which
+    may be compressed (.gz), or .npz files of token ids, which are copied. The special token
+    `<|endoftext|>` separates documents. Other special tokens are encoded as plain text.
 
-    `on_resume` gets the input bytes already done, if an interrupted run is resumed; `on_restart` is
-    called if that run had other files or options. `on_progress` gets the bytes done so far.
+    If an interrupted run is resumed, `on_resume` gets the number of input bytes that it encoded. If
+    the interrupted run had other files or options, `on_restart` is called. `on_progress` gets the
+    number of input bytes encoded so far, `on_skip` the error of each skipped file.
 
-    Raises InvalidArgumentError, with `out` unchanged, if a file can't be read, the files have no
-    text, or `check_output` fails; OSError if the output can't be written.
+    Raises InvalidArgumentError if a file can't be read, the files have no text, or `check_output`
+    fails; `out` is then unchanged. Raises OSError if the output can't be written.
     """
     options = options or DatasetOptions()
     check_output(out)
@@ -149,12 +151,12 @@ class _Writer:
     ) -> None:
         self._log, self._on_skip = log, on_skip
         self._digests = input_digests(task, files)
-        self._file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative bytes
+        self._file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative sizes
         self._saved_at = time.monotonic()
         self.position = log.resume(self._digests)  # how much of the input has been written
 
     def write(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
-        """Append a batch; if it has an error, remove its file from the output instead."""
+        """Append a batch to the log; for a batch with an error, drop what its file appended."""
         if batch.error:
             self._on_skip(batch.error)
             self._log.truncate(self.position.rollback_lengths)
@@ -180,7 +182,7 @@ def _encode_batches(
     options: DatasetOptions,
     on_progress: Callable[[int], object],
 ) -> None:
-    """Encode and write the batches after the writer's position."""
+    """Encode and write all batches that follow the writer's position."""
     start = (writer.position.files, writer.position.batches)
     batches = read_batches(
         files, tokenizer, field=options.field, skip_errors=options.skip_errors, start=start
@@ -196,7 +198,7 @@ def _encode_batches(
 
 
 def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Dataset:
-    """Write `out` from the log's ids and parts."""
+    """Write `out` from the token ids and part records in the log."""
     ids, parts = log.paths
     documents = sum(int(records["ends_document"].sum()) for records in _read_records(parts))
     if not documents:
@@ -230,11 +232,11 @@ def _read_records(parts: Path) -> Iterator[NDArray[np.void]]:
 
 
 def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) in the token ids of each array of an .npz.
+    """Yield the bounds (start, end) of each array of an .npz, as indices of token ids.
 
-    Documents are joined until they have `combine` characters, those of the `<|endoftext|>` between
-    them included, as in encode.py of GPT-2's training code. No array begins or ends with one.
-    `batches` are arrays of PART_DTYPE.
+    Documents are joined until they have `combine` characters; each `<|endoftext|>` between them
+    counts, like in encode.py of GPT-2's training code. No array begins or ends with
+    `<|endoftext|>`. `batches` are arrays of PART_DTYPE.
     """
     start = end = characters = 0
     for n_ids, n_characters, ends_document, is_array in (

@@ -1,4 +1,4 @@
-"""Safe reads of untrusted paths, and atomic writes."""
+"""Safe reading of untrusted files, and atomic writing."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 SMALL_JSON_BYTES = 2 << 20
-"""Size limit of configs and headers; parsing can take fifty times as much memory.
+"""Size limit of configs and headers; parsing can take fifty times the size in memory.
 
-GPT-2 XL's header has 60,000 bytes, the largest widely used tokenizer_config.json 1.2 million."""
+GPT-2 XL's header has 60,000 bytes. The largest common tokenizer_config.json has 1.2 million."""
 
 LARGE_JSON_BYTES = 32 << 20
 """Size limit of vocabularies: several times the largest byte-pair vocabulary in use."""
 
 
 def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
-    """Raise `error` for a folder, pipe or device, from which a read may never end."""
+    """Raise `error` if `path` is a folder, pipe or device; reading a pipe might never end."""
     if path.exists() and not path.is_file():
         raise error(f"{path} is not a file")
 
@@ -29,7 +29,10 @@ def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
 def read_json_object(
     path: Path, error: type[GPT2NPError], *, max_bytes: int | None = None
 ) -> dict[str, Any]:
-    """Read the JSON object in a UTF-8 file of at most `max_bytes`; raise `error` if that fails."""
+    """Read a JSON object from a UTF-8 file.
+
+    Raises `error` if the file can't be read, has more than `max_bytes`, or holds no JSON object.
+    """
     import json  # only here: many callers of this module read no JSON
 
     try:
@@ -48,9 +51,10 @@ def read_json_object(
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a JSON object (an `object_pairs_hook`); raise ValueError for a duplicate key.
+    """Build a dictionary, as the `object_pairs_hook` of `json.loads`, from unique keys.
 
-    Readers disagree about duplicates: `json` takes the last one, others the first.
+    Raises ValueError for a duplicate key: `json` would take the last value, other readers the
+    first.
     """
     content = dict(pairs)
     seen: set[str] = set()
@@ -62,9 +66,9 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Write `text` in UTF-8 to a temporary file in the same folder, then rename the file.
+    """Write `text` in UTF-8 to a temporary file in the folder of `path`, then rename it to `path`.
 
-    Raises OSError if the folder is not writable; an existing file is unchanged.
+    Raises OSError if writing fails; an existing file at `path` is then unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -21,11 +21,11 @@ _function: Callable[[Any], Any] | None = None  # set in worker processes only
 def map_in_order(
     function: Callable[[Item], Result], items: Iterable[Item], processes: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield each item with `function(item)`, in order, computed in `processes` processes.
+    """Call `function` in worker processes; yield (item, result) in the order of `items`.
 
     Unlike `Executor.map`, this reads only a few items ahead. `function` is sent to each process
-    once, so it may carry data that takes long to prepare. Raises concurrent.futures.BrokenExecutor
-    if a process was killed.
+    only once, so it may hold large data. Raises concurrent.futures.BrokenExecutor if a process is
+    killed.
     """
     if processes == 1:
         yield from ((item, function(item)) for item in items)
@@ -51,7 +51,7 @@ def _init_worker(function: Callable[[Any], Any]) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Exit when the parent dies: a killed parent can't end its workers."""
+    """Wait for the parent process to die, then exit: a killed parent can't end its workers."""
     if parent := parent_process():
         connection.wait([parent.sentinel])
         os._exit(1)

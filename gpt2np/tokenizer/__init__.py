@@ -1,4 +1,4 @@
-"""Text ↔ token ids: BPE, pre-tokenizer, added tokens, file formats, training."""
+"""Conversion between text and token ids: BPE, pre-tokenizer, added tokens, files, training."""
 
 from gpt2np.tokenizer.tokenizer import StreamingDecoder as StreamingDecoder
 from gpt2np.tokenizer.tokenizer import Tokenizer as Tokenizer

@@ -1,7 +1,7 @@
-"""Byte-pair merging, the one algorithm of the tokenizer, and a cache for its results.
+"""Byte-pair merging, and a cache for its results.
 
-Tokens are strings of the vocabulary's characters ("Ġthe"). The key of a merge is the two tokens
-with a space between them ("Ġt he"), as in merges.txt.
+Tokens are strings as in vocab.json ("Ġthe"). The key of a merge is two tokens separated by a space
+("Ġt he"), as in merges.txt.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 Ranks = Mapping[str, int]
-"""left + " " + right → rank. The pair of lowest rank is merged first."""
+"""Ranks of merges by key ("left right"). The pair of the lowest rank is merged first."""
 
 _SHORT_PIECE = 64  # up to this many tokens, scanning all of them beats a heap
 _NO_RANK = 1 << 62
 
 _ENTRY_BYTES = 240  # an empty string, an empty tuple, and their entry in a dictionary
-_MAX_KEY_LENGTH = 256  # characters; longer texts hardly ever repeat
+_MAX_KEY_LENGTH = 256  # characters; longer texts rarely repeat
 
 
 def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
-    """Merge neighbouring tokens, always the leftmost pair of lowest rank, until none can be merged.
+    """Merge pairs of neighbouring tokens until no merge applies.
 
-    This is algorithm 1 of Sennrich et al. 2016, applied as in gpt-2/src/encoder.py:
+    Each step merges the leftmost pair of the lowest rank. This is algorithm 1 of Sennrich et al.
+    2016, applied like in gpt-2/src/encoder.py:
 
         merge_pairs(["h", "u", "g"], {"u g": 0, "h ug": 1}) → ["hug"]
     """
@@ -48,9 +49,9 @@ def _merge_by_scanning(tokens: list[str], ranks: Ranks) -> list[str]:
 
 
 def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
-    """Merge in O(n log n): a linked list of tokens, and a heap of ranks with their positions.
+    """Merge in O(n log n), with a linked list of tokens and a heap of ranks.
 
-    A token is stored at the position of its first character; the positions it covers hold "".
+    A token is stored at the position of its first character; its other positions hold "".
     """
     tokens = tokens[:]
     end = len(tokens)
@@ -67,7 +68,7 @@ def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
         for n_done, left in enumerate(todo, 1):
             right = after[left]
             if right == end or ranks.get(f"{tokens[left]} {tokens[right]}") != rank:
-                continue  # a merge since has taken one of the two tokens
+                continue  # another merge has changed one of the two tokens
             tokens[left] += tokens[right]
             tokens[right] = ""
             following = after[left] = after[right]
@@ -83,7 +84,7 @@ def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
                 if new is not None:
                     lowest = min(lowest, _push(positions, heap, new, previous))
             if lowest <= rank:
-                for position in todo[n_done:]:  # the pair of lower rank comes first
+                for position in todo[n_done:]:  # a pair of lower rank has to be merged first
                     _push(positions, heap, rank, position)
                 break
     return [token for token in tokens if token]
@@ -99,10 +100,11 @@ def _push(positions: dict[int, list[int]], heap: list[int], rank: int, position:
 
 
 class BoundedCache(dict[str, tuple[int, ...]]):
-    """Text → ids. `cache[text]` computes missing ids; a hit costs one look-up in C.
+    """Dictionary from text to token ids. `cache[text]` computes and stores missing ids.
 
-    When the entries exceed `limit` bytes, all are dropped: simple, and frequent entries soon
-    return. Threads may share a cache; at worst, two of them compute the same entry.
+    A hit costs one look-up in C. When the entries exceed `limit` bytes, all of them are dropped;
+    frequent entries soon return. Threads may share a cache; at worst, two threads compute the same
+    entry.
     """
 
     def __init__(self, compute: Callable[[str], tuple[int, ...]], limit: int) -> None:

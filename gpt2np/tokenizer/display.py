@@ -1,7 +1,7 @@
-r"""Tables of tokens for a terminal: rows of tokens over ids, offsets, and merges step by step.
+r"""Tables for a terminal: tokens with their ids, tokens with their offsets, and steps of merges.
 
-A token need not be text: it may be half a character, a line end, or an escape sequence for a
-terminal. What can't be seen is escaped as in Python: "\n" for a line end, "\u200b" for an invisible
+A token may be unprintable: half a character, a line end, or an escape sequence for a terminal. So
+unprintable characters are escaped like in Python: "\n" for a line end, "\u200b" for an invisible
 character, "\xf0" for a byte of an incomplete character.
 """
 
@@ -15,21 +15,21 @@ from gpt2np.tokenizer.trace import MergeStep, MergeTrace, TokenSpan
 from gpt2np.tokenizer.vocabulary import SPACE_PLACEHOLDER, Vocabulary, chars_to_bytes
 
 SPACE_SYMBOL = "␣"
-"""Stands for a space that could not be seen otherwise."""
+"""Visible symbol for a space."""
 
 _NO_MERGE = "–"
-_BACKGROUNDS = (189, 157, 223, 217, 159)  # of the 256-colour palette: pale, neighbours distinct
+_BACKGROUNDS = (189, 157, 223, 217, 159)  # distinct pale colours of the 256-colour palette
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 @dataclass(frozen=True)
 class Style:
-    """Terminal formatting; without `colour`, plain text."""
+    """Formatting of text for a terminal; without `colour`, text stays plain."""
 
     colour: bool = False
 
     def token(self, text: str, index: int) -> str:
-        """Format a token on a background that differs from those of its neighbours."""
+        """Format a token with a background colour that differs from its neighbours' colours."""
         background = _BACKGROUNDS[index % len(_BACKGROUNDS)]
         return self._format(f"38;5;16;48;5;{background}", text)
 
@@ -46,7 +46,7 @@ class Style:
 
 
 def escape_token(data: bytes) -> str:
-    r"""Return the bytes of a token as printable text: b" caf\xc3" → " caf\\xc3"."""
+    r"""Escape the bytes of a token to printable text: b" caf\xc3" → " caf\\xc3"."""
     text = data.decode("utf-8", "backslashreplace")
     escaped = "".join(map(_escape_character, text))
     starts_with_mark = text[:1] and unicodedata.category(text[0])[0] == "M"
@@ -62,7 +62,7 @@ def _escape_character(character: str) -> str:
 
 
 def escape_spelling(token: str, vocabulary: Vocabulary) -> str:
-    """Return a token spelled in the vocabulary's characters ("Ġthe") as printable text ("␣the")."""
+    """Convert a token as spelled in `vocabulary.ids` ("Ġthe") to printable text ("␣the")."""
     if vocabulary.byte_level:
         return _with_space_symbols(chars_to_bytes(token))
     return _with_space_symbols(token.replace(SPACE_PLACEHOLDER, " ").encode())
@@ -73,7 +73,7 @@ def _with_space_symbols(data: bytes) -> str:
 
 
 def display_width(text: str) -> int:
-    """Return the columns of a terminal that `text` takes: most characters one, Chinese ones two."""
+    """Count the terminal columns of `text`: most characters have one, Chinese characters two."""
     return sum(
         2 if unicodedata.east_asian_width(character) in "WF" else 1
         for character in text
@@ -98,7 +98,7 @@ def token_rows(tokens: Sequence[bytes], ids: Sequence[int], width: int, style: S
         G │PT   │2 │ was│ created
         38│11571│17│373 │2727
 
-    A row also ends at a line end of the text.
+    A token that ends with a line end also ends its row.
     """
     cells = [
         _Cell(index, escape_token(token), str(id))
@@ -131,7 +131,7 @@ def _format_row(cells: list[_Cell], style: Style) -> str:
 
 
 def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Style) -> str:
-    """Format a line for each token: its id, and its characters and bytes in the text."""
+    """Format one line per token: its id, character span and byte span in the text, and bytes."""
     head = ("id", "chars", "bytes", "token")
     lines = [
         (str(id), f"{start}:{end}", f"{byte_start}:{byte_end}", _with_space_symbols(token))
@@ -147,9 +147,9 @@ def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Sty
 
 
 def merge_table(trace: MergeTrace, vocabulary: Vocabulary, style: Style) -> str:
-    """Format the merges of a piece: for each step a line of tokens and a line of pair ranks.
+    """Format the merges of a piece: each step has a line of tokens and a line of pair ranks.
 
-    The pair that is merged next has its rank in brackets.
+    Brackets mark the rank of the pair that is merged next.
 
         " was" → 373
           ␣   w     a    s

@@ -1,9 +1,9 @@
-"""Find a vocabulary's files and select their reader; write a vocabulary in all formats.
+"""Read and write vocabularies: find the files, and select the reader for their format.
 
-OpenAI's `.tiktoken` files are read here. A line has the bytes of a token in base64, and its rank.
-The ranks are the ids. There are no merges: any two neighbours that join to a token may be merged,
-the lowest id first, and a piece that is a token needs no merging (tiktoken/src/lib.rs). The pattern
-and the special tokens are not in the file; tiktoken has them in its code.
+This module also reads OpenAI's `.tiktoken` files. Each line has the bytes of a token, in base64,
+and the token's rank, which is its id. The file has no merges: two neighbours can be merged if the
+result is a token, and the merge with the lowest id comes first. A piece that equals a token needs
+no merging (tiktoken/src/lib.rs). The pattern and the special tokens are in tiktoken's code.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from gpt2np.tokenizer.vocabulary import (
 TOKENIZER_JSON = "tokenizer.json"
 TIKTOKEN_SUFFIX = ".tiktoken"
 FOLDER_FILES = ((TOKENIZER_JSON,), *gpt2_files.FILE_NAMES)
-"""Sets of files that make a vocabulary; in a folder with several sets, the first one counts."""
+"""Sets of files that make up a vocabulary. If a folder has several sets, the first set counts."""
 
 TIKTOKEN_PATTERNS = {
     "cl100k_base": CL100K_PATTERN,
     "o200k_base": O200K_PATTERN,
     "qwen": QWEN2_PATTERN,
 }
-"""Stem of a file's name → its pre-tokenizer pattern; other files have GPT-2's."""
+"""Pre-tokenizer pattern by the stem of the file name; other files have GPT-2's pattern."""
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read the vocabulary in a folder, or in a file: `tokenizer.json` or `….tiktoken`.
+    """Read a vocabulary from a folder, or from one of its files.
 
-    Raises TokenizerError if there is no vocabulary, or it is damaged.
+    Raises TokenizerError if the vocabulary is missing or damaged.
     """
     try:
         is_folder, exists = path.is_dir(), path.exists()
@@ -90,9 +90,9 @@ def _read_folder(folder: Path) -> Vocabulary:
 def read_tiktoken(
     path: Path, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None
 ) -> Vocabulary:
-    """Read a `.tiktoken` file, with the ids of its special tokens.
+    """Read a `.tiktoken` file; `special_tokens` maps the texts of its special tokens to ids.
 
-    Without `pattern`, the pre-tokenizer pattern is the one in TIKTOKEN_PATTERNS, or else GPT-2's.
+    The default pre-tokenizer `pattern` is that of TIKTOKEN_PATTERNS for the name, or else GPT-2's.
 
     Raises TokenizerError if the file can't be read, or a line is malformed.
     """
@@ -142,9 +142,9 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     """Write `vocabulary` in the formats of `tokenizers`, `transformers` and gpt2np.
 
     The files are `tokenizer.json`, `tokenizer_config.json` and, if they can hold the vocabulary,
-    GPT-2's `vocab.json` and `merges.txt`. Existing files of these names are replaced or removed, as
-    are older files that list special tokens. Raises OSError if the folder can't be created or
-    written to.
+    GPT-2's `vocab.json` and `merges.txt`. Existing files of these names are replaced or removed.
+    Existing `special_tokens_map.json` and `added_tokens.json` are removed. Raises OSError if the
+    folder can't be created or written to.
     """
     import json
 
@@ -155,7 +155,7 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
     if gpt2_files.can_write_gpt2_files(vocabulary):
         gpt2_files.write_gpt2_files(vocabulary, folder)
-    else:  # remove those of another vocabulary
+    else:  # remove the files of another vocabulary
         for name in gpt2_files.FILE_NAMES[0]:
             (folder / name).unlink(missing_ok=True)
     for name in SPECIAL_TOKENS_FILES:

@@ -1,4 +1,4 @@
-"""GPT-2's own vocabulary files: `vocab.json` + `merges.txt`, or `encoder.json` + `vocab.bpe`."""
+"""GPT-2's vocabulary files: `vocab.json` + `merges.txt`, or `encoder.json` + `vocab.bpe`."""
 
 from __future__ import annotations
 
@@ -26,21 +26,24 @@ from gpt2np.tokenizer.vocabulary import (
 )
 
 FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-"""Names of the two files in a model's folder; the first pair that exists counts."""
+"""Pairs of file names. If a model's folder has both pairs, the first pair counts."""
 
 # Checksums of OpenAI's two files. Tests prove what the fast path assumes about these files: the
-# order of the ids, and that each token is what its own text is merged to.
+# order of the ids, and that merging the text of any token gives that token.
 _OPENAI_CRC32 = (0x6E35860C, 0xCF4B72C4)
-_OPENAI_MERGES_CRC32 = 0x49F9CBC7  # of the lines that are merges
+_OPENAI_MERGES_CRC32 = 0x49F9CBC7  # checksum of the merges without the file's first line
 
-_MAX_PLAIN_SPECIAL_TOKENS = 16  # special tokens without brackets; more indicate missing merges
+# maximum number of tokens that neither a merge makes nor a bracket begins; more of them indicate
+# missing merges
+_MAX_PLAIN_SPECIAL_TOKENS = 16
 
 
 def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
-    """Read the vocabulary (JSON: token → id) and the merges (one per line, by rank).
+    """Read a vocabulary: token → id from the JSON file, and merges from the text file, by rank.
 
-    No text becomes a token that is neither a byte nor made by a merge, unless the token is added:
-    the files of special tokens in the same folder tell, see `gpt2np.tokenizer.special_tokens`.
+    Added tokens come from the special tokens files in the same folder (see
+    `gpt2np.tokenizer.special_tokens`). Encoding never produces another token that is neither a
+    byte nor made by a merge.
 
     Raises TokenizerError if a file can't be read or parsed, or the files don't match.
     """
@@ -58,7 +61,7 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
 
 
 def are_gpt2_merges(merges: Iterable[str]) -> bool:
-    """Tell whether `merges` ("left right", by rank) are those of GPT-2."""
+    """Tell whether `merges` are GPT-2's merges ("left right", by rank)."""
     return crc32("\n".join(merges).encode("utf-8", "replace")) == _OPENAI_MERGES_CRC32
 
 
@@ -71,9 +74,9 @@ def _are_openai_files(vocab_file: Path, merges_file: Path) -> bool:
 
 
 def _read_openai_merges(merges_file: Path) -> Vocabulary:
-    """Read OpenAI's vocabulary from its merges alone, in half the time of parsing vocab.json.
+    """Build OpenAI's vocabulary from its merges: twice as fast as parsing vocab.json.
 
-    The ids are those of the bytes, then one for each merge, then one for END_OF_TEXT.
+    The first ids are those of the bytes. Then each merge has an id, and last END_OF_TEXT.
     """
     _, _, text = merges_file.read_text(encoding="utf-8").rstrip("\n").partition("\n")
     lines = text.split("\n")
@@ -116,7 +119,7 @@ def _looks_special(token: str) -> bool:
 
 
 def can_write_gpt2_files(vocabulary: Vocabulary) -> bool:
-    """Tell whether the two files can express all of `vocabulary`."""
+    """Tell whether vocab.json and merges.txt can express all of `vocabulary`."""
     added = vocabulary.added_tokens
     contents = [token.content for token in added]
     return (
@@ -128,7 +131,7 @@ def can_write_gpt2_files(vocabulary: Vocabulary) -> bool:
 
 
 def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
-    """Write `vocab.json` (by id, added tokens included) and `merges.txt` into `folder`."""
+    """Write `vocab.json`, including added tokens, and `merges.txt` into `folder`."""
     import json
 
     ids = vocabulary.ids | {token.content: token.id for token in vocabulary.added_tokens}
@@ -141,7 +144,7 @@ def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def _read_merges(path: Path) -> list[str]:
-    """Return the lines "left right", by rank."""
+    """Return the file's lines "left right", in order of their rank."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -167,7 +170,7 @@ def _with_added_tokens(
 ) -> Vocabulary:
     """Build the vocabulary, with the added tokens that the special tokens files of `folder` list.
 
-    Those of them that no merge makes are removed from `ids`.
+    Added tokens that are in `unmade` are removed from `ids`.
     """
     from gpt2np.tokenizer.special_tokens import read_for_gpt2_files
 

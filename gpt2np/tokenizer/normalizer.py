@@ -1,8 +1,8 @@
 """Normalization: lone surrogates, added tokens, Unicode form NFC, and the prefix space.
 
-Added tokens are matched as a whole and taken out of a text first, by the rules of Hugging Face's
-`tokenizers` (added_vocabulary.rs). The rest is normalized, with an alignment of each character to
-its origin in the text on request.
+First, a text is split at its added tokens, by the rules of Hugging Face's `tokenizers`
+(added_vocabulary.rs). Then the text between added tokens is normalized. On request, each normalized
+character is aligned to the original characters it comes from.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary
 
 Spans = list[tuple[int, int]]
-"""Origin of each character of a normalized text: (start, end) in the original."""
+"""(start, end) in the original text for each character of a normalized text."""
 
 AddedSpan = tuple[int, int, int | None]
-"""(start, end, id of the added token, or None for the text in between), in characters."""
+"""(start, end, id) of an added token, in characters; the id is None for text between tokens."""
 
-# White space of Unicode. str.strip would count U+001C to U+001F, too.
+# Unicode's white space. It excludes U+001C to U+001F, which str.strip would remove.
 _WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
@@ -32,15 +32,15 @@ _WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + ""
 class NormalizedPart:
     """Part of a text: an added token, or normalized text."""
 
-    text: str  # to pre-tokenize, or what matched an added token
-    added_id: int | None  # of the added token; None for text
+    text: str  # normalized text, or the text that matched an added token
+    added_id: int | None  # id of the added token; None for normalized text
     spans: Spans  # origin of each character in the whole text; empty unless requested
 
 
 def handle_surrogates(text: str, errors: str) -> str:
-    """Replace, reject or pass the lone surrogates of `text`; for `errors` see `Tokenizer`.
+    """Replace, reject or keep the lone surrogates of `text`; `Tokenizer` explains `errors`.
 
-    Raises InvalidArgumentError if `errors` rejects a lone surrogate, or is unknown.
+    Raises InvalidArgumentError if `errors` rejects a lone surrogate or is an unknown value.
     """
     if errors not in ("replace", "strict", "surrogateescape"):
         raise InvalidArgumentError(
@@ -61,9 +61,10 @@ def handle_surrogates(text: str, errors: str) -> str:
 def extract_and_normalize(
     text: str, vocabulary: Vocabulary, allowed_special: frozenset[str], *, with_spans: bool = False
 ) -> Iterator[NormalizedPart]:
-    """Split `text` at added tokens and normalize the rest, as `tokenizers` does.
+    """Split `text` at added tokens and normalize the text between them, like `tokenizers`.
 
-    The text has no lone surrogates. Special tokens not in `allowed_special` are plain text.
+    `text` must not contain lone surrogates. Special tokens not in `allowed_special` are treated as
+    plain text.
     """
     tokens = [
         token
@@ -109,11 +110,11 @@ def _identity_spans(start: int, end: int) -> Spans:
 
 
 def nfc_with_spans(text: str) -> tuple[str, Spans]:
-    """Normalize `text` to NFC; return also the origin of each character.
+    """Normalize `text` to NFC; return the normalized text and the origin of each character.
 
-    The alignment is that of `tokenizers` (normalizer.rs, `transform_range`). A composed character
-    originates from the first of its components. A character that decomposition adds originates from
-    the character before it.
+    The origins equal those of `tokenizers` (normalizer.rs, `transform_range`). A composed character
+    originates from its first component. A character that decomposition adds originates from the
+    character before it.
     """
     if unicodedata.is_normalized("NFC", text):
         return text, _identity_spans(0, len(text))
@@ -128,11 +129,13 @@ def nfc_with_spans(text: str) -> tuple[str, Spans]:
     return "".join(normal), spans
 
 
-_Changes = list[tuple[str, int]]  # characters, each with the number it adds (< 0: it replaces some)
+# (character, change in the number of characters): 1 if the character was added, -n if it replaces
+# n + 1 characters, otherwise 0
+_Changes = list[tuple[str, int]]
 
 
 def _decompose(text: str) -> _Changes:
-    """Decompose `text` to NFD; marks in canonical order keep their change."""
+    """Decompose `text` to NFD; sorting marks into canonical order keeps each mark's change."""
     changes: _Changes = []
     for character in text:
         parts = unicodedata.normalize("NFD", character)
@@ -150,7 +153,7 @@ def _decompose(text: str) -> _Changes:
 def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
     """Compose each base character with the following marks that no other mark blocks."""
     composed: _Changes = []
-    base, last_class = -1, 0  # index of the base in `composed`; class of the last mark kept
+    base, last_class = -1, 0  # base: index in `composed`; last_class: class of the last kept mark
     for character, change in changes:
         combining_class = unicodedata.combining(character)
         blocked = base < len(composed) - 1 and last_class >= combining_class
@@ -167,7 +170,7 @@ def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
 
 
 def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan]:
-    """Split `text` at its added tokens; the longest token wins where several begin."""
+    """Split `text` at the added tokens `tokens`; where several begin, the longest one wins."""
     done = 0
     if tokens:
         by_content = {token.content: token for token in tokens}
@@ -191,7 +194,7 @@ def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan
 
 
 def find_first(text: str, contents: Collection[str]) -> str | None:
-    """Return the first of `contents` that occurs in `text`, the longest if several begin there."""
+    """Return the earliest match of `contents` in `text`; where several begin, the longest one."""
     match = any_literal(frozenset(contents)).search(text) if contents else None
     return match[0] if match else None
 
@@ -205,6 +208,9 @@ def _is_within_word(text: str, start: int, end: int) -> bool:
 
 @lru_cache(maxsize=64)
 def any_literal(literals: frozenset[str]) -> re.Pattern[str]:
-    """Return a pattern that matches any of `literals`, the longest first; of none, nothing."""
+    """Return a pattern that matches any of `literals`; where several match, the longest one.
+
+    Without literals, the pattern matches nothing.
+    """
     longest_first = sorted(literals, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

@@ -1,15 +1,15 @@
-"""Pre-tokenization: cut text into pieces; merges never cross from one piece to the next.
+"""Pre-tokenization: split text into pieces; merges never cross from one piece to the next.
 
-GPT-2's pattern is that of OpenAI's gpt-2/src/encoder.py, in a shorter form: the tail of an English
-contraction; letters, digits or other visible characters, each with at most one space in front;
-white space, except its last character before a word. The pattern needs the `regex` package: the
-standard `re` has neither \\p{L} nor the Unicode definition of white space. For ASCII text, `re` can
-express the same; it is twice as fast and faster to import.
+GPT-2's pattern is a shorter form of that in OpenAI's gpt-2/src/encoder.py. A match is the tail of
+an English contraction ("'ll"); a run of letters, digits or other visible characters, with an
+optional space in front; or white space, without its last character if a word follows. The pattern
+needs the `regex` package, because the standard `re` lacks \\p{L} and Unicode's white space. For
+ASCII text, an equivalent pattern for `re` is used: `re` is twice as fast, and faster to import.
 
-Words are a shortcut. In GPT-2's pattern and its successors, a space before a visible character
-always begins a piece. Text can therefore be cut there, and a word has the same ids everywhere.
-`str.split` is ten times as fast as the pattern, and words repeat: most of the work becomes one
-dictionary look-up per word ("dog," as a whole).
+Splitting at spaces is a shortcut. In GPT-2's pattern and its successors, a space before a visible
+character always begins a piece. So a text can be split there into words, and a word has the same
+token ids everywhere. `str.split` is ten times as fast as the pattern, and words repeat. Most of the
+work becomes one dictionary look-up per word; "dog," with its comma is one word.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from gpt2np.errors import InvalidArgumentError
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _WHITESPACE = r" \t\n\r\x0b\x0c"
-_ASCII_PATTERNS = {  # the same for text of ASCII characters
+_ASCII_PATTERNS = {  # pattern → equivalent pattern for ASCII text
     GPT2_PATTERN: rf"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^{_WHITESPACE}A-Za-z0-9]+"
     rf"|[{_WHITESPACE}]+(?![^{_WHITESPACE}])|[{_WHITESPACE}]+"
 }
-HF_GPT2_PATTERN = (  # the same, as written in Hugging Face's files
+HF_GPT2_PATTERN = (  # equivalent to GPT2_PATTERN; the form in Hugging Face's files
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 )
 CL100K_PATTERN = (
@@ -52,19 +52,19 @@ PATTERN_NAMES = {
 KNOWN_PATTERNS = frozenset({*PATTERN_NAMES.values(), HF_GPT2_PATTERN})
 
 WHITESPACE_SPLITTING_PATTERNS = frozenset({GPT2_PATTERN})
-"""Patterns that begin a piece at any white space after a visible character, as at a line end."""
+"""Patterns that begin a piece at any white space, also a line end, after a visible character."""
 
 WORD_SPLITTING_PATTERNS = frozenset(PATTERN_NAMES.values())
 """Patterns that begin a piece at every space before a visible character."""
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-"""ASCII characters that GPT-2's pattern joins: neither letter, digit nor white space."""
+"""ASCII characters other than letters, digits and white space; GPT-2's pattern joins them."""
 
 PreTokenizer = Callable[[str], list[str]]
-"""Text → its pieces, which join to the text."""
+"""Function that splits a text into pieces; the joined pieces equal the text."""
 
-# Characters assigned in Unicode 17 and 18. `regex` follows Unicode year by year, but tiktoken 0.14
-# and tokenizers 0.23 classify by Unicode 16, and ids must not change with the version of a package.
+# Characters assigned in Unicode 17 and 18. Each version of `regex` follows the latest Unicode, but
+# tiktoken 0.14 and tokenizers 0.23 follow Unicode 16, and ids must not depend on package versions.
 _NEWER_THAN_UNICODE_16 = (
     "\u0558\u058b-\u058c\u05c8-\u05c9\u088f\u0b53-\u0b54\u0c5c\u0cdc\u1acf-\u1af0\u208f"
     "\u209d-\u209f\u20c1-\u20c4\u2b96\u2e60-\u2e63\ua7ce-\ua7cf\ua7d2\ua7d4\ua7dd\ua7e2\ua7f1"
@@ -90,8 +90,8 @@ _UNASSIGNED = "\U00050000"
 
 _SEGMENT_SIZE = 1 << 14  # characters; the words of a segment should fit the processor's cache
 
-# Control characters that mark, in the key of a word, a space within the word, and a word without a
-# space in front. Text with these characters goes through the pattern as a whole.
+# Markers in the key of a word: a space within the word, and a word without a space in front. Text
+# that contains these control characters is not split into words, but by the pattern.
 _INNER_SPACE = "\x01"
 _NO_SPACE = "\x02"
 _RARE_ASCII = (_INNER_SPACE, _NO_SPACE, "\x0b", "\x0c")
@@ -104,10 +104,10 @@ _RARE = (
 
 @lru_cache(maxsize=32)
 def make_pre_tokenizer(patterns: tuple[str, ...]) -> PreTokenizer:
-    """Return the function that splits a text by each of `patterns` in turn.
+    """Return a function that splits a text by each of `patterns` in turn.
 
-    Text between two matches is a piece as well ("isolated" in `tokenizers`). Without a pattern, the
-    whole text is one piece.
+    Both matches and the text between matches are pieces ("isolated" in `tokenizers`). Without a
+    pattern, the whole text is one piece.
 
         make_pre_tokenizer((GPT2_PATTERN,))("It's  so") → ["It", "'s", " ", " so"]
 
@@ -165,7 +165,10 @@ def _split_by_regex(pattern: str) -> PreTokenizer:
 
 
 def _mask_newer_characters(text: str) -> str:
-    """Replace characters newer than Unicode 16 by an unassigned one; return `text` if none is."""
+    """Replace each character newer than Unicode 16 by an unassigned character.
+
+    Returns `text` itself if it has no newer character.
+    """
     if text.isascii() or not _may_have_newer()(text):
         return text
     newer = _newer_characters()
@@ -179,13 +182,13 @@ def _newer_characters() -> re.Pattern[str]:
 
 @cache
 def _may_have_newer() -> Callable[[str], object]:
-    """Fast test without false negatives: any character beyond the first 65,536 may be newer."""
+    """Return a fast test for characters newer than Unicode 16; it has no false negatives."""
     basic = _NEWER_THAN_UNICODE_16.partition(_FIRST_ASTRAL)[0]
     return re.compile(f"[{basic}\U00010000-\U0010ffff]").search
 
 
 def iter_segments(text: str) -> Iterator[str]:
-    """Yield `text` in segments of about 16 K characters, cut before spaces that begin a word."""
+    """Yield segments of about 16,384 characters; each cut is before a space that begins a word."""
     start = 0
     while start < len(text):
         end = text.find(" ", start + _SEGMENT_SIZE)
@@ -197,10 +200,11 @@ def iter_segments(text: str) -> Iterator[str]:
 
 
 def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
-    """Split a segment, which begins and ends where pieces do, into words; return their keys.
+    """Split a segment into words and return the words' keys, which `word_text` converts to text.
 
-    Returns None if the segment has characters that rule out splitting at spaces. `at_newlines`:
-    also split before a newline. For the keys see `word_text`.
+    Words begin at spaces and, with `at_newlines`, at newlines. The segment must begin and end at
+    borders between pieces. Returns None if the segment has characters that rule out splitting at
+    spaces.
     """
     if any(rare in segment for rare in (_RARE_ASCII if segment.isascii() else _RARE)):
         return None
@@ -218,6 +222,6 @@ def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
 
 
 def word_text(key: str) -> str:
-    """Return the text of a word's key: "word" → " word", a marked key → the text as it is."""
+    """Return the text of a word from its key, which may contain markers: "word" → " word"."""
     text = key[1:] if key.startswith(_NO_SPACE) else " " + key
     return text.replace(_INNER_SPACE, " ")

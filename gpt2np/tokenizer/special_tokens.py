@@ -1,14 +1,14 @@
-"""The files of special tokens that `transformers` keeps next to a vocabulary.
+"""Reader of the special tokens files that `transformers` saves next to a vocabulary.
 
     tokenizer_config.json    special tokens map ("eos_token": …), settings and, since transformers
                              4.34, all added tokens with ids and flags (`added_tokens_decoder`)
     special_tokens_map.json  special tokens map, until version 4
     added_tokens.json        added token → id, until version 4
 
-The precedence of the files and the resulting ids follow transformers 5.23, and tests compare with
-it. With an `added_tokens_decoder`, the two older files are not read. Tokens are added one by one:
-first those with an id, in order of the ids, then those of the special tokens map, then the others.
-A token of the vocabulary keeps its id; any other gets the next free one.
+The precedence of the files and the resulting ids follow transformers 5.23; tests compare the two.
+With an `added_tokens_decoder`, the two older files are not read. Tokens are added one by one: first
+tokens with an id, in order of the ids, then tokens of the special tokens map, then other tokens. A
+token that the vocabulary has keeps its id. Another token gets the next free id.
 """
 
 from __future__ import annotations
@@ -44,22 +44,23 @@ _SPECIAL = {"special": True}
 _NO_ID = -1  # id of a token that has none yet
 _END_OF_TEXT_TOKEN = AddedToken(END_OF_TEXT, _NO_ID)
 
-_TokenMap = dict[str, AddedToken | None]  # key such as "eos_token" → token, or None for no token
+_TokenMap = dict[str, AddedToken | None]  # key such as "eos_token" → token; None: no such token
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Content of a folder's special tokens files.
+    """Content of the special tokens files in a folder.
 
-    `is_gpt2` tells whether transformers uses its GPT2Tokenizer. This class recreates every added
-    token, and has `<|endoftext|>` under the bos, eos and unk keys that no file mentions.
+    `is_gpt2` tells whether transformers reads the folder with its class GPT2Tokenizer. The
+    GPT2Tokenizer creates each added token again. Its bos_token, eos_token and unk_token are
+    `<|endoftext|>` unless a file defines them.
     """
 
-    declared: tuple[AddedToken, ...] = ()  # with an id, in order of the ids
-    source: Path = Path()  # the file that declares them
-    overrides_tokenizer_json: bool = False  # the added tokens of tokenizer.json are ignored
-    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)  # without ids
-    extra: tuple[AddedToken, ...] = ()  # without an id
+    declared: tuple[AddedToken, ...] = ()  # tokens with an id, in order of the ids
+    source: Path = Path()  # the file that has the `declared` tokens
+    overrides_tokenizer_json: bool = False  # whether to ignore the added tokens of tokenizer.json
+    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)  # tokens have no id
+    extra: tuple[AddedToken, ...] = ()  # tokens without a key or an id
     is_gpt2: bool = False
     add_prefix_space: bool = False  # setting of the GPT2Tokenizer
 
@@ -69,11 +70,11 @@ class SpecialTokens:
         json_tokens: Iterable[AddedToken] = (),
         json_file: Path = Path(),
     ) -> tuple[AddedToken, ...]:
-        """Return the added tokens, with the ids that transformers gives them, by id.
+        """Return all added tokens with the ids that transformers gives them, sorted by id.
 
-        `vocab` has no added token; `json_tokens` are the added tokens of `json_file`.
+        `vocab` is the vocabulary's token → id. `json_tokens` are the added tokens of `json_file`.
 
-        Raises TokenizerError if transformers would give a token another id than the files do.
+        Raises TokenizerError if transformers would give a token an id that differs from the files'.
         """
         json_tokens = tuple(json_tokens)
         sources = {token.id: json_file for token in json_tokens}
@@ -101,7 +102,7 @@ class SpecialTokens:
         return tuple(sorted(resolved.values(), key=lambda token: token.id))
 
     def special_tokens_map(self, added: Iterable[AddedToken]) -> dict[str, str]:
-        """Return key → text of the token, for keys whose token is among `added`."""
+        """Return a dictionary from key ("eos_token") to token text, for the tokens in `added`."""
         contents = {token.content for token in added}
         return {
             key: token.content
@@ -110,7 +111,10 @@ class SpecialTokens:
         }
 
     def _in_order_of_addition(self, json_tokens: tuple[AddedToken, ...]) -> list[AddedToken]:
-        """Return the tokens in the order in which transformers adds them; later ones override."""
+        """Return the tokens in the order in which transformers adds them.
+
+        If a token occurs several times, the last one counts.
+        """
         mapped = [token for token in self._full_token_map().values() if token is not None]
         by_id = {token.id: token for token in self.declared}
         if not self.overrides_tokenizer_json:
@@ -140,9 +144,9 @@ class SpecialTokens:
         vocab: Mapping[str, int],
         json_tokens: tuple[AddedToken, ...],
     ) -> bool:
-        """Tell whether no file mentions the token, and its id is beyond the model's embeddings.
+        """Tell whether no file mentions the token `content`, and the model has no embedding for it.
 
-        transformers adds the token all the same; here the vocabulary would not match the model.
+        transformers adds such a token. gpt2np doesn't: the vocabulary would not match the model.
         """
         if content in vocab or content not in resolved or [*resolved][-1] != content:
             return False
@@ -236,7 +240,7 @@ def _parse_flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
 
 
 def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
-    """Parse the special tokens map; it may have keys beyond _MAP_KEYS, such as "image_token"."""
+    """Parse the special tokens map; keys may be those of _MAP_KEYS or others like "image_token"."""
     token_map: _TokenMap = {}
     for key, value in entries.items():
         if value is None and key in _MAP_KEYS:
@@ -249,7 +253,7 @@ def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
 def _parse_extra(
     config: Mapping[str, Any], older: Mapping[str, Any], folder: Path
 ) -> tuple[tuple[AddedToken, ...], _TokenMap]:
-    """Return the extra tokens of a list, and those of an object, which names a key for each."""
+    """Return the extra tokens without a key (a JSON list) and with keys (a JSON object)."""
     path, tokens = folder / CONFIG_FILE, config.get(_EXTRA) or config.get(_OLD_EXTRA)
     in_config = _EXTRA in config or _OLD_EXTRA in config
     named: _TokenMap = {}
@@ -284,10 +288,11 @@ def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
 
 
 def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[str]:
-    """Return the texts that make a token of `added_tokens.json` special.
+    """Return the texts of those tokens in `added_tokens.json` that are special.
 
-    transformers reads that file before it interprets the objects in tokenizer_config.json and the
-    old list of extra tokens in special_tokens_map.json. Their tokens are added, but not special.
+    transformers reads `added_tokens.json` first. Later it reads the JSON objects in
+    tokenizer_config.json and the old list of extra tokens in special_tokens_map.json; they don't
+    make a token of `added_tokens.json` special.
     """
     texts_in_config = {key: value for key, value in config.items() if isinstance(value, str)}
     token_map = {**texts_in_config, **older}
@@ -302,7 +307,7 @@ def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[s
 
 
 def _read_added(path: Path, special: set[str]) -> tuple[AddedToken, ...]:
-    """Read `added_tokens.json`; `special` has the texts of the special tokens."""
+    """Read `added_tokens.json`; `special` contains the texts of the special tokens."""
     entries = _read(path)
     check_ids(entries, path)
     tokens = [
@@ -320,7 +325,10 @@ def _sort_by_id(tokens: list[AddedToken], path: Path) -> tuple[AddedToken, ...]:
 
 
 def _parse_token(entry: Any, path: Path, key: str, flags: Mapping[str, bool]) -> AddedToken:
-    """Parse a text, or an object with `content` and flags, to a token; `flags` override."""
+    """Create a token from a text, or from a JSON object with `content` and flags.
+
+    The argument `flags` overrides the object's flags.
+    """
     if isinstance(entry, str):
         entry = {"content": entry, **_SPECIAL}
     if not isinstance(entry, dict) or not isinstance(content := entry.get("content"), str):
@@ -332,7 +340,7 @@ def _parse_token(entry: Any, path: Path, key: str, flags: Mapping[str, bool]) ->
         content,
         _NO_ID,
         special=special,
-        # The default of transformers.
+        # By default, transformers matches special tokens in the original text.
         normalized=_parse_flag(entry, "normalized", path) if "normalized" in entry else not special,
         **{flag: _parse_flag(entry, flag, path) for flag in _FLAGS},
     )

@@ -46,35 +46,36 @@ _WORD_CACHE_BYTES = 48 << 20  # there are more distinct words than pieces
 
 
 class Tokenizer:
-    """Encodes text to ids and decodes ids to text; ids equal those of tiktoken and `tokenizers`.
+    """Encodes text to token ids and decodes token ids to text.
+
+    The ids equal those of tiktoken and `tokenizers`:
 
         >>> tokenizer = Tokenizer.load("path/to/gpt2")
         >>> tokenizer.encode("GPT2 was created by OpenAI")
         [38, 11571, 17, 373, 2727, 416, 4946, 20185]
 
-    Threads may share a tokenizer, and other processes may unpickle it. Its caches are bounded
-    (64 MiB) and change nothing but the speed.
+    Threads may share a tokenizer, and other processes may unpickle it. Caches of at most 64 MiB
+    speed up encoding; they don't change the ids.
 
     Text from an untrusted source may contain the text of a special token. So `encode` and similar
-    methods take two keyword arguments, with the meaning that they have in tiktoken:
+    methods take two keyword arguments that mean what they mean in tiktoken:
 
         encode("<|endoftext|>")                                → InvalidArgumentError
         encode("<|endoftext|>", disallowed_special=())         → [27, 91, 437, …], plain text
         encode("<|endoftext|>", allowed_special="all")         → [50256], the special token
         encode("<|endoftext|>", allowed_special={"<|pad|>"})   → InvalidArgumentError
 
-    The argument `errors` selects the treatment of lone surrogates, which UTF-8 can't express:
-    "replace" turns them into U+FFFD (as tiktoken does), "strict" rejects them, and
-    "surrogateescape" takes U+DC80 to U+DCFF for the bytes 0x80 to 0xFF. Any bytes can so make a
-    round trip:
+    The argument `errors` selects the treatment of lone surrogates, which UTF-8 can't express.
+    "replace" turns them into U+FFFD, like tiktoken. "strict" rejects them. "surrogateescape"
+    encodes U+DC80 to U+DCFF as the bytes 0x80 to 0xFF, so that any bytes survive a round trip:
 
         ids = encode(data.decode("utf-8", "surrogateescape"), errors="surrogateescape")
         decode_bytes(ids) == data
 
     Attributes:
         vocabulary: content of the vocabulary files.
-        special_tokens: text of a special token → its id.
-        vocab_size: number of ids: the highest id plus one.
+        special_tokens: dictionary from the text of a special token to its id.
+        vocab_size: the highest token id plus one.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -97,14 +98,16 @@ class Tokenizer:
         """Read the vocabulary in a folder or file.
 
         A folder may hold `tokenizer.json`, `vocab.json` + `merges.txt`, or OpenAI's `encoder.json`
-        + `vocab.bpe`. The folder's `tokenizer_config.json`, `special_tokens_map.json` and
-        `added_tokens.json` have the effect that they have in transformers 5: see
-        `gpt2np.tokenizer.special_tokens`. A `tokenizer.json` given as a file is read alone; a
-        `.tiktoken` file is possible, too.
+        + `vocab.bpe`. Its `tokenizer_config.json`, `special_tokens_map.json` and
+        `added_tokens.json` are applied as in transformers 5: see `gpt2np.tokenizer.special_tokens`.
+        A file may be a `.tiktoken` file or a `tokenizer.json`, which is then read without the files
+        next to it.
 
-        A model's name is not a path: `gpt2np.hub.find_vocabulary("gpt2").folder` finds or downloads
-        the vocabulary of a model, as `gpt2np.load` does. Raises TokenizerError if files are
-        missing, damaged, inconsistent, or require a feature that gpt2np doesn't have.
+        `path` can't be the name of a model. `gpt2np.hub.find_vocabulary("gpt2").folder` finds or
+        downloads the vocabulary of a model.
+
+        Raises TokenizerError if files are missing, damaged, inconsistent, or require a feature that
+        gpt2np doesn't have.
         """
         if path == "":
             raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
@@ -120,8 +123,9 @@ class Tokenizer:
     ) -> Tokenizer:
         """Read a `.tiktoken` file, which has neither a pattern nor special tokens.
 
-        Without `pattern`, it is that of OpenAI's or Qwen's file of this name, or else GPT-2's.
-        `special_tokens` has their ids. Raises TokenizerError if the file is missing or damaged.
+        `special_tokens` maps their texts to ids. The default `pattern` is the one that OpenAI or
+        Qwen use with a file of this name; for other names, it is GPT-2's. Raises TokenizerError if
+        the file is missing or damaged.
         """
         return cls(read_tiktoken(Path(file), pattern, special_tokens))
 
@@ -129,8 +133,8 @@ class Tokenizer:
         """Write the vocabulary in Hugging Face's formats.
 
         The files are `tokenizer.json`, `tokenizer_config.json` and, if they can hold the
-        vocabulary, `vocab.json` + `merges.txt`. The special tokens map is written as it was read;
-        if there is none, `<|endoftext|>` is both bos_token and eos_token.
+        vocabulary, `vocab.json` + `merges.txt`. The special tokens map is written as it was read.
+        Without a map, `<|endoftext|>` becomes both bos_token and eos_token.
 
         Raises:
             TokenizerError: Hugging Face's formats can't express the vocabulary.
@@ -146,7 +150,7 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the vocabulary's `eos_token`, or else of `<|endoftext|>`; None without both."""
+        """Id of the vocabulary's `eos_token`, or else of `<|endoftext|>`; None without either."""
         ids = {token.content: token.id for token in self.vocabulary.added_tokens}
         eos_token = self.vocabulary.special_tokens_map.get("eos_token")
         return ids[eos_token] if eos_token in ids else self.special_tokens.get(END_OF_TEXT)
@@ -160,9 +164,9 @@ class Tokenizer:
 
     @property
     def splits_before_whitespace(self) -> bool:
-        """Whether a text may be cut before white space that follows a visible character.
+        """Whether cutting a text before white space after a visible character keeps its token ids.
 
-        The ids of the parts, joined, then equal the ids of the text.
+        That is, the joined ids of the two parts equal the ids of the whole text.
         """
         return (
             self._splits_whitespace
@@ -178,10 +182,10 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[int]:
-        """Encode `text` to ids. The class documentation explains the keyword arguments.
+        """Encode `text` to token ids. The class documentation explains the keyword arguments.
 
-        Raises InvalidArgumentError if `text` has a disallowed special token, a lone surrogate that
-        `errors` rejects, or a character that has no token.
+        Raises InvalidArgumentError if `text` contains a disallowed special token, a lone surrogate
+        that `errors` rejects, or a character without a token.
         """
         ids: list[int] = []
         for part in self._parts(text, allowed_special, disallowed_special, errors):
@@ -192,7 +196,7 @@ class Tokenizer:
         return ids
 
     def encode_to_numpy(self, text: str, **options: Any) -> NDArray[np.uint16 | np.uint32]:
-        """Encode `text` to an array (N,): uint16 if every id fits, else uint32."""
+        """Encode `text` to an array: uint16 if every token id fits, else uint32. Returns (N,)."""
         import numpy as np
 
         return np.array(
@@ -202,10 +206,10 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[str], *, processes: int = 1, **options: Any
     ) -> list[list[int]]:
-        """Encode each of `texts`, with the options of `encode`.
+        """Encode each of `texts`; `options` are the keyword arguments of `encode`.
 
-        Several processes pay off from about ten megabytes: each has to start, and to fill its own
-        caches. Threads don't help where Python runs one at a time.
+        Several processes pay off from about ten megabytes of text, because each process has to
+        start and to fill its caches. Threads don't help in a Python with a global interpreter lock.
         """
         if isinstance(texts, str):
             raise InvalidArgumentError("texts is one text; give a list of texts, or use encode")
@@ -220,7 +224,7 @@ class Tokenizer:
         return [ids.tolist() for _, batch in packed for ids in batch]
 
     def count(self, text: str, **options: Any) -> int:
-        """Return the number of tokens of `text`, with the options of `encode`."""
+        """Count the tokens of `text`; `options` are the keyword arguments of `encode`."""
         return len(self.encode(text, **options))
 
     def offsets(
@@ -231,12 +235,13 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[TokenSpan]:
-        """Encode `text` to ids, each with the characters and bytes that it comes from.
+        """Encode `text`; return each token id with the characters and bytes that the token covers.
 
-        A token that has only some bytes of a character spans the whole character, but only its own
-        bytes. With normalization, the spans are those of `tokenizers`, and the bytes those of the
-        spanned characters. `errors` applies first: with "replace", a surrogate pair counts as one
-        character. Raises InvalidArgumentError as `encode` does.
+        A token may cover only some bytes of a character. Its character span then includes the
+        whole character; its byte span has only the covered bytes. After normalization, character
+        spans equal those of `tokenizers`, and byte spans include all bytes of a changed character.
+        `errors` applies first: with "replace", a surrogate pair counts as one character. Raises
+        InvalidArgumentError in the same cases as `encode`.
         """
         from gpt2np.tokenizer.trace import char_byte_offsets, part_offsets
 
@@ -261,7 +266,7 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[MergeTrace]:
-        """Encode `text` and record every merge of every piece; the ids are those of `encode`."""
+        """Encode `text` and record every merge of every piece; the ids equal those of `encode`."""
         from gpt2np.tokenizer.trace import MergeTrace, merge_steps
 
         traces = []
@@ -279,7 +284,7 @@ class Tokenizer:
     def decode(
         self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False
     ) -> str:
-        """Decode `ids` to text; for `errors`, bytes that are not UTF-8, see `bytes.decode`.
+        """Decode `ids` to text; `errors` handles invalid UTF-8 in the same way as `bytes.decode`.
 
         Raises:
             InvalidArgumentError: an id is not in the vocabulary.
@@ -305,7 +310,7 @@ class Tokenizer:
             ) from error
 
     def streaming_decoder(self) -> StreamingDecoder:
-        """Return a decoder that takes one id after another."""
+        """Return a decoder that takes one token id at a time."""
         return StreamingDecoder(self.vocabulary.token_bytes)
 
     def _parts(
@@ -339,7 +344,7 @@ class Tokenizer:
         return frozenset(choice)
 
     def _encode_plain(self, text: str, ids: list[int]) -> None:
-        """Append the ids of a text without added tokens to `ids`."""
+        """Encode `text`, which has no added tokens, and append the token ids to `ids`."""
         for segment in iter_segments(text) if self._splits_words else (text,):
             keys = None
             if self._splits_words:
@@ -382,11 +387,11 @@ class Tokenizer:
 
 
 class StreamingDecoder:
-    """Decodes ids one at a time, to text that never ends within a character.
+    """Decodes token ids one at a time, and returns only complete characters.
 
-    A token may end in the middle of a UTF-8 character. The decoder then withholds these bytes until
-    further tokens complete the character. The pieces, joined with `finish()`, equal
-    `Tokenizer.decode` of all ids; invalid UTF-8 becomes U+FFFD.
+    A token may end in the middle of a UTF-8 character. The decoder then withholds the incomplete
+    character until further tokens complete it. The texts from `push` and `finish`, joined, equal
+    `Tokenizer.decode` of all ids. Invalid UTF-8 becomes U+FFFD.
     """
 
     def __init__(self, tokens: Mapping[int, bytes]) -> None:
@@ -394,19 +399,19 @@ class StreamingDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
-        """Return the text that `token_id` completes, possibly none.
+        """Return the text that `token_id` completes, or "" if it completes no character.
 
-        Some models have more embeddings than tokens; an id without a token has no text.
+        Some models have more embeddings than tokens. An id without a token decodes to "".
         """
         return self._decoder.decode(self._tokens.get(token_id, b""))
 
     def finish(self) -> str:
-        """Return the end of the text: U+FFFD if the ids ended within a character, else nothing."""
+        """Return the end of the text: U+FFFD if a character is incomplete, else ""."""
         return self._decoder.decode(b"", final=True)
 
 
 def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Yield `texts` in batches large enough to send to another process."""
+    """Yield batches of `texts` that are large enough to be worth sending to another process."""
     batch: list[str] = []
     characters = 0
     for text in texts:
@@ -421,7 +426,7 @@ def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
 def _encode_packed(
     tokenizer: Tokenizer, options: Mapping[str, Any], texts: list[str]
 ) -> list[array[int]]:
-    """Encode `texts` to arrays, which travel between processes at a tenth of the cost of lists."""
+    """Encode `texts` to arrays: sending them between processes costs a tenth of sending lists."""
     from array import array
 
     return [array("I", tokenizer.encode(text, **options)) for text in texts]

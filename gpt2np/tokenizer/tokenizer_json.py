@@ -1,8 +1,8 @@
-"""Hugging Face's `tokenizer.json`, for byte-pair encodings like GPT-2's.
+"""Reader and writer of Hugging Face's `tokenizer.json`, for byte-pair encodings like GPT-2's.
 
-The file describes each step from text to ids: normalizer, pre-tokenizer, model, added tokens,
-decoder. What this package computes exactly is read; anything else is refused by name, because ids
-that are almost right are wrong.
+The file describes each step from text to token ids: normalizer, pre-tokenizer, model, added tokens,
+decoder. The reader accepts the features that gpt2np implements exactly. Any other feature is an
+error that names the feature, because it would lead to wrong ids.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Syntax to which Oniguruma, used by `tokenizers`, and `regex` give different meanings.
+# Syntax that means one thing in Oniguruma, which `tokenizers` uses, and another in `regex`.
 _find_ambiguous_syntax = re.compile(
     r"\\[hHAZzGRXKOyY1-9]|\\[xkg][{<]|&&|\[\[|\(\?[a-z-]*m|(?<!\\)\$|(?<![\[\\])\^"
 ).search
@@ -41,9 +41,10 @@ _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 
 
 def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Vocabulary:
-    """Read a `tokenizer.json`; truncation and padding, which are for batches, are ignored.
+    """Read a `tokenizer.json`, except its settings for truncation and padding.
 
-    `special` is the content of the special tokens files next to it; `tokenizers` ignores them.
+    `special` is the content of the special tokens files in the same folder, which `transformers`
+    reads and `tokenizers` doesn't.
 
     Raises TokenizerError if the file is damaged, or requires a feature that gpt2np doesn't have.
     """
@@ -92,13 +93,13 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialToken
     )
     if special.is_gpt2:
         vocabulary = _as_gpt2_tokenizer(vocabulary, special, path)
-    # Tokens beyond those of bytes and merges, or a duplicate merge, may break the property.
+    # Extra tokens, neither bytes nor made by merges, or duplicate merges may refute self_encoding.
     genuine = byte_level and len(vocabulary.ids) - 256 == len(ranks) == len(model["merges"])
     return vocabulary.as_self_encoding() if genuine and are_gpt2_merges(ranks) else vocabulary
 
 
 def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
-    """Apply the settings of transformers' GPT2Tokenizer, which reads only tokens and merges."""
+    """Return the vocabulary as transformers' GPT2Tokenizer reads it: only tokens and merges."""
     space = special.add_prefix_space
     changed = replace(vocabulary, add_prefix_space=space)
     if changed != Vocabulary(
@@ -140,7 +141,7 @@ def _flatten_pre_tokenizers(step: dict[str, Any] | None, path: Path) -> list[dic
 
 
 def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
-    """Return the pattern of a pre-tokenizer, if it has one."""
+    """Return a list of the pre-tokenizer's pattern, or an empty list if `step` has no pattern."""
     if step["type"] == "ByteLevel":
         return [GPT2_PATTERN] if step.get("use_regex", True) else []
     if step["type"] == "Digits":
@@ -168,7 +169,7 @@ def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
 
 
 def _parse_normalizer(normalizer: dict[str, Any] | None, path: Path) -> bool:
-    """Tell whether the normalizer is NFC; any other is refused."""
+    """Tell whether the file has the normalizer NFC; raise TokenizerError for other normalizers."""
     if normalizer is None:
         return False
     if normalizer["type"] == "Sequence":
@@ -188,7 +189,7 @@ def _check_decoder(decoder: dict[str, Any] | None, byte_level: bool, path: Path)
 
 
 def _check_post_processor(step: dict[str, Any] | None, path: Path) -> None:
-    """Refuse a post-processor that adds tokens."""
+    """Raise TokenizerError for a post-processor that adds tokens or is of an unknown type."""
     if step is None or step["type"] == "ByteLevel":
         return
     if step["type"] == "TemplateProcessing":
@@ -207,7 +208,7 @@ def _check_post_processor(step: dict[str, Any] | None, path: Path) -> None:
 
 
 def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken, ...]:
-    """Parse `added_tokens`, in the file's order, in which they are added."""
+    """Parse `added_tokens`; keep the order of the file, in which the tokens are added."""
     for entry in entries:
         if not entry["content"] or type(entry["id"]) is not int or entry["id"] < 0:
             raise TokenizerError(f"{path} is damaged: the added token {entry}")
@@ -224,7 +225,7 @@ def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[Adde
 def _parse_ids(
     vocab: dict[str, int], merges: Iterable[str], made: list[str], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """Return token → id, spelled as in a Vocabulary; `made` are the results of `merges`."""
+    """Return a dictionary like `Vocabulary.ids`; `made` has the resulting token of each merge."""
     check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spell(token): n for token, n in vocab.items()}
     if not all(map(ids.__contains__, made)):
@@ -236,9 +237,9 @@ def _parse_ids(
 def _remove_added(
     added: Iterable[AddedToken], ids: dict[str, int], made: set[str], byte_level: bool
 ) -> None:
-    """Remove `added` from `ids`, except tokens that the model can produce from text.
+    """Remove the tokens `added` from `ids`, except tokens that BPE can produce from text.
 
-    Those are single bytes or characters, and `made`, the results of merges.
+    BPE can produce single bytes, single characters, and the tokens `made` by merges.
     """
     for token in added:
         spelled = token.content if byte_level else _spell(token.content)
@@ -248,7 +249,10 @@ def _remove_added(
 
 
 def _parse_merges(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
-    """Return "left right" → rank, from ["left", "right"] or, in older files, "left right"."""
+    """Return the dictionary "left right" → rank.
+
+    In the file, a merge is ["left", "right"] or, in older versions, "left right".
+    """
     if not byte_level:
         merges = [m if isinstance(m, str) else [_spell(part) for part in m] for m in merges]
     keys = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]
@@ -264,7 +268,7 @@ def _spell(token: str) -> str:
 
 
 def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
-    """Write a `tokenizer.json` with which `tokenizers` and `transformers` produce the same ids."""
+    """Write a `tokenizer.json`; `tokenizers` and `transformers` then produce the ids of gpt2np."""
     _check_is_expressible(vocabulary, path)
     merges = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
     ids = {token.replace(SPACE_PLACEHOLDER, " "): n for token, n in vocabulary.ids.items()}

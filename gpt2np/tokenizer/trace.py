@@ -1,4 +1,4 @@
-"""Where tokens come from: their characters and bytes in the text, and the merges that make them."""
+"""Origin of tokens: the characters and bytes of the text they cover, and their merges."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class TokenSpan(NamedTuple):
     """Position of a token in a text."""
 
     id: int
-    start: int  # text[start:end] are the characters of which the token has at least one byte
+    start: int  # text[start:end] are the characters that the token covers, at least in part
     end: int
-    byte_start: int  # the bytes of the token in the UTF-8 form of the text
+    byte_start: int  # text.encode()[byte_start:byte_end] are the bytes that the token covers
     byte_end: int
 
 
 def char_byte_offsets(text: str) -> list[int]:
-    """Return the UTF-8 offset of each character of `text`, and the length in bytes."""
+    """Return the UTF-8 offset of each character of `text`, then the length of `text` in bytes."""
     if text.isascii():
         return list(range(len(text) + 1))
     lengths = (len(character.encode("utf-8", "surrogateescape")) for character in text)
@@ -35,9 +35,9 @@ def part_offsets(
     text: str,
     text_offsets: Sequence[int],
 ) -> Iterator[TokenSpan]:
-    """Yield the spans of the tokens, (id, number of bytes), of one part of `text`.
+    """Yield the position in `text` of each token of `part`.
 
-    `text_offsets` is `char_byte_offsets(text)`.
+    `tokens` has (id, number of bytes) for each token. `text_offsets` is `char_byte_offsets(text)`.
     """
     offsets = char_byte_offsets(part.text)
     lengths = (end - start for start, end in pairwise(offsets))
@@ -47,7 +47,7 @@ def part_offsets(
         first, last = char_at_byte[at], char_at_byte[at + n_bytes - 1]
         start, end = part.spans[first][0], part.spans[last][1]
         byte_start, byte_end = text_offsets[start], text_offsets[end]
-        # Bytes within a character are known only if normalization neither made nor added it.
+        # A token's bytes within a character are known only if normalization kept the character.
         if text[slice(*part.spans[first])] == part.text[first]:
             byte_start += at - offsets[first]
         at += n_bytes
@@ -60,9 +60,9 @@ def part_offsets(
 class MergeStep:
     """The tokens of a piece before a merge."""
 
-    tokens: tuple[str, ...]  # spelled in the vocabulary's characters
-    ranks: tuple[int | None, ...]  # of each pair of neighbours; None if no merge joins it
-    # index of the pair to merge next, the leftmost of lowest rank; None at the end
+    tokens: tuple[str, ...]  # spelled as in `Vocabulary.ids`
+    ranks: tuple[int | None, ...]  # rank of each pair of neighbours; None if no merge joins them
+    # index of the next pair to merge: the leftmost pair of the lowest rank; None at the end
     chosen: int | None
 
 
@@ -71,13 +71,13 @@ class MergeTrace:
     """How a piece of text becomes ids."""
 
     text: str  # the piece
-    # from bytes to final tokens; empty for a piece that is taken whole
+    # from single bytes to the final tokens; empty if the piece becomes a token without merging
     steps: tuple[MergeStep, ...]
     ids: tuple[int, ...]
 
 
 def merge_steps(tokens: list[str], ranks: Ranks) -> tuple[MergeStep, ...]:
-    """Return the steps of `merge_pairs(tokens, ranks)`; the last one has the result."""
+    """Return the steps of `merge_pairs(tokens, ranks)`; the last step holds the final tokens."""
     steps = []
     while True:
         pair_ranks = [ranks.get(f"{left} {right}") for left, right in pairwise(tokens)]

@@ -1,9 +1,9 @@
-"""A tokenizer's data: tokens, merges, added tokens, normalization settings, the byte alphabet.
+"""Data of a tokenizer: tokens, merges, added tokens, normalization settings, the byte alphabet.
 
-GPT-2's vocabulary files are text, so they can't hold raw bytes. OpenAI's encoder
-(`bytes_to_unicode` in gpt-2/src/encoder.py) writes each byte as a printable character: the bytes
-that are printable in Latin-1 as themselves, the other 68 as the characters from U+0100 on. So a
-space is "Ġ" and a newline "Ċ".
+GPT-2's vocabulary files are text, so they can't hold raw bytes. Instead, they write each byte as a
+printable character of the byte alphabet (`bytes_to_unicode` in gpt-2/src/encoder.py). A byte that
+is a printable Latin-1 character is written as that character. The other 68 bytes are written as the
+characters from U+0100 on: a space is "Ġ", and a newline is "Ċ".
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gpt2np.errors import InvalidArgumentError, TokenizerError
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 
 SPACE_PLACEHOLDER = "\uffff"
-"""Stands for a space in tokens of characters; Unicode guarantees that it is no character."""
+"""Replacement for a space in tokens of characters; Unicode never assigns a character to U+FFFF."""
 
-_NO_TOKEN = "\ud800"  # stands for U+FFFF itself; no vocabulary can have a lone surrogate
+_NO_TOKEN = "\ud800"  # replacement for U+FFFF in text; no token contains a lone surrogate
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
@@ -51,11 +51,11 @@ def chars_to_bytes(characters: str) -> bytes:
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is matched as a whole."""
+    """A token that is matched as a whole in the text, before byte-pair encoding."""
 
     content: str
     id: int
-    special: bool = True  # a control token, which text becomes only where that is allowed
+    special: bool = True  # a control token, matched only if the caller of `encode` allows it
     single_word: bool = False  # ignore matches within a word
     lstrip: bool = False  # a match includes the white space on its left
     rstrip: bool = False  # a match includes the white space on its right
@@ -64,24 +64,26 @@ class AddedToken:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Content of a vocabulary, whatever the format of its files.
+    """Content of a vocabulary, independent of the file format.
 
     Attributes:
         ids: token → id, without added tokens. A byte-level vocabulary spells tokens in the byte
-            alphabet ("Ġthe"), any other in plain characters with SPACE_PLACEHOLDER for a space.
-        ranks: "left right" → rank, see `gpt2np.tokenizer.bpe`.
-        added_tokens: tokens that are matched as a whole, special tokens included.
-        patterns: pre-tokenizer patterns, applied one after another; none: merges may go anywhere.
+            alphabet ("Ġthe"). Another vocabulary spells tokens in plain characters, with
+            SPACE_PLACEHOLDER for a space.
+        ranks: "left right" → rank of the merge, see `gpt2np.tokenizer.bpe`.
+        added_tokens: tokens that are matched as a whole, including special tokens.
+        patterns: pre-tokenizer patterns, applied one after another. Without a pattern, the whole
+            text is one piece.
         byte_level: whether tokens consist of bytes instead of characters.
         nfc: whether to normalize text to Unicode form NFC.
         add_prefix_space: whether to prepend a space to text that doesn't begin with one.
-        ignore_merges: whether a piece that is a token becomes that token, whatever the merges say
-            (as in tokenizer.json and tiktoken).
+        ignore_merges: whether a piece that equals a token is encoded to that token without merging
+            (the option in tokenizer.json; tiktoken always does so).
         unk_token: token for a character that has no token; only if not `byte_level`.
-        self_encoding: whether every token is known to be what its own text is merged to. Then a
-            piece that is a token needs no merging.
+        self_encoding: whether merging the text of any token is known to give that token. Then a
+            piece that equals a token needs no merging.
         special_tokens_map: key in Hugging Face's files ("eos_token", "pad_token", …) → text of an
-            added token. Ignored in comparisons, as ids don't depend on it.
+            added token. Comparisons ignore it, because encoding doesn't depend on it.
     """
 
     ids: dict[str, int]
@@ -98,21 +100,21 @@ class Vocabulary:
 
     @cached_property
     def size(self) -> int:
-        """Number of ids: the highest id plus one."""
+        """The highest token id plus one."""
         return max([*self.ids.values(), *(token.id for token in self.added_tokens)], default=-1) + 1
 
     @cached_property
     def text_vocab_size(self) -> int:
-        """Number of ids, without special tokens: the highest id of plain text plus one.
+        """The highest token id plus one, special tokens excluded.
 
-        Fine-tunes often add a special token for which their model has no embedding.
+        Fine-tuned models often have a special token without an embedding.
         """
         plain = (token.id for token in self.added_tokens if not token.special)
         return max([*self.ids.values(), *plain], default=-1) + 1
 
     @cached_property
     def token_bytes(self) -> dict[int, bytes]:
-        """id → bytes of the token; for an added token, its text in UTF-8."""
+        """Dictionary from id to the token's bytes: for an added token, its text in UTF-8."""
         tokens = list(self.ids)
         if self.byte_level:
             data = _decode_spelled_tokens(tokens)
@@ -124,7 +126,7 @@ class Vocabulary:
         return table
 
     def as_self_encoding(self) -> Vocabulary:
-        """Set `self_encoding` and return the vocabulary; `dataclasses.replace` resets the flag."""
+        """Set `self_encoding` and return `self`. `dataclasses.replace` resets `self_encoding`."""
         object.__setattr__(self, "self_encoding", True)
         return self
 
@@ -132,7 +134,7 @@ class Vocabulary:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def spell(self, piece: str) -> str:
-        """Spell `piece` in the vocabulary's characters, each of them a token before any merge."""
+        """Spell `piece` like the tokens in `ids`. Each character is a token before any merge."""
         if not self.byte_level:
             return piece.replace(SPACE_PLACEHOLDER, _NO_TOKEN).replace(" ", SPACE_PLACEHOLDER)
         if piece.isascii() and piece.isprintable():
@@ -140,9 +142,10 @@ class Vocabulary:
         return bytes_to_chars(piece.encode("utf-8", "surrogateescape"))
 
     def id_and_nbytes(self, token: str) -> tuple[int, int]:
-        """Return the id of a spelled token, or of `unk_token`, and its length in bytes of text.
+        """Return the id of `token`, spelled as in `ids`, and the length of its text in bytes.
 
-        Raises InvalidArgumentError if a character has no token, and there is no `unk_token`.
+        A character without a token gets the id of `unk_token`. Raises InvalidArgumentError for such
+        a character if the vocabulary has no `unk_token`.
         """
         if self.byte_level:
             return self.ids[token], len(token)
@@ -165,7 +168,8 @@ def _decode_spelled_tokens(tokens: list[str]) -> list[bytes]:
     try:
         data = chars_to_bytes("".join(tokens))  # all at once: far faster than one by one
     except UnicodeEncodeError:
-        # No text becomes a token outside the byte alphabet; its characters stand for themselves.
+        # Encoding never produces a token with characters outside the byte alphabet, such as an
+        # added token. The bytes of such a token are its text in UTF-8.
         in_alphabet = CHAR_TO_BYTE.keys()
         return [
             chars_to_bytes(token) if in_alphabet >= set(token) else token.encode()
@@ -176,7 +180,7 @@ def _decode_spelled_tokens(tokens: list[str]) -> list[bytes]:
 
 
 def check_ids(ids: dict[str, int], file: Path) -> None:
-    """Raise TokenizerError, naming `file`, unless every token is text with a unique valid id."""
+    """Raise a TokenizerError that names `file` if a token is not text, or an id is not valid."""
     if set(map(type, ids.values())) - {int} or min(ids.values(), default=0) < 0:
         raise TokenizerError(f"{file} is damaged: an id must be a whole number, at least 0")
     if len(set(ids.values())) != len(ids):
@@ -191,7 +195,7 @@ def check_ids(ids: dict[str, int], file: Path) -> None:
 
 
 def check_bytes(ids: dict[str, int], file: Path) -> None:
-    """Raise TokenizerError, naming `file`, unless every single byte is a token."""
+    """Raise a TokenizerError that names `file` if one of the 256 bytes is not a token."""
     missing = [character for character in CHAR_TO_BYTE if character not in ids]
     if missing:
         raise TokenizerError(

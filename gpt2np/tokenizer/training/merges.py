@@ -1,16 +1,16 @@
 """Learn merges: the most frequent pair of neighbouring tokens becomes a token, again and again.
 
-One array holds all pieces, one after another. A token's id is stored at the first and the last
-position of the token, so neighbours are found without links: the next token begins where this one
-ends, and the last position of the previous token is just before this one. A merge writes a few
-numbers per occurrence, and only the counts of neighbouring pairs change (Sennrich et al. 2016,
-section 3.2, recounts all; the queue of pairs with positions is that of `tokenizers`,
-models/bpe/trainer.rs).
+One array holds all pieces, one after another. Each token's id is stored at the first and the last
+position of the token. So the neighbours of a token are found without links: the ids next to its two
+ends are those of the previous and the next token. A merge writes a few numbers per occurrence, and
+changes only the counts of neighbouring pairs. (Sennrich et al. 2016, section 3.2, count all pairs
+again after each merge. The queue of pairs with positions follows `tokenizers`,
+models/bpe/trainer.rs.)
 
     position  0  1  2  3  4  5  6  7
-    "banana"     b  a  n  a  n  a          (a separator at either end)
-    an → X       b  X  X  X  X  a
-    Xa → Y       b  X  X  Y  ·  Y
+    "banana"     b  a  n  a  n  a          (positions 0 and 7: separators)
+    X = a + n    b  X  X  X  X  a
+    Y = X + a    b  X  X  Y  ·  Y
 """
 
 from collections import defaultdict
@@ -23,33 +23,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEPARATOR = -1  # between two pieces
-_INSIDE = -2  # within a token, neither its first nor its last position
+_INSIDE = -2  # at a position of a token that is neither the first nor the last
 
 _SMALL_MERGE = 64  # up to this many occurrences, a Python loop is faster than NumPy calls
 _ID_BITS = 32
 _ID_MASK = (1 << _ID_BITS) - 1
 
 Positions = list[int] | NDArray[np.int32]
-QueueEntry = tuple[int, int, Positions]  # -count, pair, its positions; every pair is unique
+QueueEntry = tuple[int, int, Positions]  # -count, pair, positions of the pair; pairs are unique
 Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
 class MergeLimits:
-    """When to stop merging, and which tokens not to make."""
+    """Limits that end the merging, and the limit on the length of tokens."""
 
-    vocab_size: int  # number of tokens, initial ones included
+    vocab_size: int  # maximum number of tokens, initial tokens included
     min_frequency: int  # minimum number of occurrences of a pair
-    max_token_length: int  # tokens of more than two symbols stay shorter than this
+    max_token_length: int  # tokens of three or more symbols have fewer symbols than this
 
 
 class PieceArray:
-    """Tokens of all pieces of a corpus, N positions in all: see the module's docstring.
+    """Tokens of all pieces of a corpus, in the layout that the module's docstring explains.
 
-    `tokens` (N,) has a SEPARATOR before, between and after the pieces, `weights` (N,) the number of
-    occurrences of the piece at a position, `lengths` (max ids,) the positions that a token takes.
-    As in `tokenizers`, `counts` keeps the count of a merged pair, and only ever lowers the count of
-    a pair that would be too long.
+    N is the number of positions. `counts` follows `tokenizers`: the count of a merged pair stays,
+    and the count of a pair that would make too long a token is never raised.
+
+    Attributes:
+        tokens: token id at each position; SEPARATOR before, between and after the pieces. (N,)
+        weights: number of occurrences in the corpus of the piece at each position. (N,)
+        lengths: number of positions of each token, by id. (maximum number of ids,)
+        counts: number of occurrences of each pair.
     """
 
     def __init__(
@@ -60,12 +64,12 @@ class PieceArray:
         self.lengths = np.ones(max(n_ids, min(limits.vocab_size, max_ids)) + 1, np.int32)
         self.counts: defaultdict[int, int] = defaultdict(int)
         self._max_length = limits.max_token_length
-        # Indexing a memoryview returns Python numbers, several times as fast as indexing the array.
+        # Indexing a memoryview returns Python numbers, several times faster than indexing an array.
         self._token, self._weight = tokens.data, weights.data
         self._length = self.lengths.data
 
     def count_pairs(self) -> dict[int, Positions]:
-        """Count all pairs of neighbours; return the positions of each pair."""
+        """Count all pairs of neighbouring tokens; return the positions of each pair."""
         is_pair = (self.tokens[:-1] >= 0) & (self.tokens[1:] >= 0)
         positions = np.flatnonzero(is_pair).astype(np.int32)
         pair_positions: dict[int, Positions] = {}
@@ -76,9 +80,9 @@ class PieceArray:
         return pair_positions
 
     def merge(self, pair: int, new: int, positions: Positions) -> dict[int, Positions]:
-        """Replace `pair` by the token `new` wherever it still occurs at `positions` (ascending).
+        """Replace `pair` by the token `new` at those of `positions` where the pair still occurs.
 
-        Returns the new pairs and their positions.
+        `positions` ascend. Returns a dictionary from each new pair to its positions.
         """
         left, right = pair >> _ID_BITS, pair & _ID_MASK
         self._length[new] = self._length[left] + self._length[right]
@@ -87,9 +91,9 @@ class PieceArray:
         return self._merge_by_loop(left, right, new, positions)
 
     def tokens_per_piece(self) -> NDArray[np.int64]:
-        """Return (pieces,) the number of tokens of each piece."""
+        """Count the tokens of each piece. Returns (pieces,)."""
         ends = np.flatnonzero(self.tokens == SEPARATOR)
-        # A token of several positions is stored at two of them.
+        # The id of a token of several positions is stored at two of the positions.
         halves = np.where(self.tokens < 0, 0, np.where(self.lengths[self.tokens] == 1, 2, 1))
         sums = np.cumsum(halves)
         return np.asarray(np.diff(sums[ends]) // 2)
@@ -158,7 +162,7 @@ class PieceArray:
     def _group_by_id(
         self, ids: NDArray[np.int32], positions: NDArray[np.int32]
     ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
-        """Yield each id with its total weight and its positions, ascending; skip separators."""
+        """Yield each id with its total weight and its ascending positions; skip separators."""
         packed = ids.astype(np.int64) << _ID_BITS | positions
         packed.sort()
         packed = packed[packed.searchsorted(0) :]
@@ -181,14 +185,14 @@ def learn_merges(
 ) -> dict[tuple[int, int], int]:
     """Merge the most frequent pair until a limit is reached; append new tokens to `tokens`.
 
-    Of equally frequent pairs, the one with the smaller left id comes first, then the one with the
-    smaller right id. A pair's count in the queue is updated only when the pair comes first.
+    Equally frequent pairs are merged in order of their left id, then of their right id. A pair's
+    count in the queue is updated only when the pair reaches the head of the queue.
 
-    All occurrences of a pair exist once the later of its two tokens is made, by the merge of all
-    occurrences of another pair. So each pair is queued once, and merged at most once.
+    One merge makes all occurrences of a new token, and thereby all occurrences of each pair with
+    that token. So each pair is queued once, and merged at most once.
 
     Returns:
-        (left id, right id) → id of the merged token, by rank.
+        Dictionary from (left id, right id) to the id of the merged token, ordered by rank.
     """
     counts = pieces.counts
     queue: list[QueueEntry] = [
@@ -206,7 +210,7 @@ def learn_merges(
             break
         heappop(queue)
         token = tokens[pair >> _ID_BITS] + tokens[pair & _ID_MASK]
-        new = ids.setdefault(token, len(tokens))  # a special token may have the same characters
+        new = ids.setdefault(token, len(tokens))  # a special token may have the same text
         if new == len(tokens):
             tokens.append(token)
         merges[pair] = new
@@ -219,7 +223,7 @@ def learn_merges(
 
 
 def _drop_overlaps(starts: NDArray[np.int32], length: int) -> NDArray[np.int32]:
-    """Of overlapping pairs, as the two "aa" in "aaa", keep every other, from the left."""
+    """Drop every second position of a run of overlapping pairs, such as the two "aa" in "aaa"."""
     firsts = np.flatnonzero(np.diff(starts, prepend=-1 - length) != length)
     runs = np.diff(firsts, append=len(starts))
     index_in_run = np.arange(len(starts)) - np.repeat(firsts, runs)

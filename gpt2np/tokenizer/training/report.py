@@ -1,4 +1,4 @@
-"""Report of a training: how well the vocabulary compresses its own corpus."""
+"""Report on a trained vocabulary: how well it compresses the training corpus."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,27 +16,27 @@ _MAX_ROWS = 20
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """Figures of a training."""
+    """Statistics of a trained vocabulary and the training corpus."""
 
     vocab_size: int  # number of tokens
     merges: int  # number of merges
     documents: int  # number of documents
     characters: int  # number of characters in all documents
     symbols: int  # tokens before any merge: bytes or characters, depending on the alphabet
-    tokens: int  # number of tokens after all merges
+    tokens: int  # number of tokens of the corpus after all merges
     unknown: int  # number of characters without a token
     longest_tokens: list[str]  # quoted, the longest first
-    token_lengths: dict[int, int]  # length in symbols → number of tokens, without special ones
-    document_tokens: dict[int, int]  # number of tokens → number of documents with that many
+    token_lengths: dict[int, int]  # length in symbols → number of tokens, special tokens excluded
+    document_tokens: dict[int, int]  # number of tokens → number of documents of that length
 
     @property
     def reduction(self) -> float:
-        """Reduction from symbols to tokens, in percent."""
+        """Reduction of the corpus from symbols to tokens, in percent."""
         return 100 * (1 - self.tokens / self.symbols) if self.symbols else 0.0
 
 
 def report_training(trained: TrainedVocabulary, parts: Iterable[TextPart]) -> TrainingReport:
-    """Compute the figures; `parts` are the documents of the training, read once more."""
+    """Compute the statistics; `parts` are the training documents, read a second time."""
     counts, in_bytes = trained.piece_counts, trained.options.alphabet == "bytes"
     characters = sum(len(piece) * count for piece, count in counts.items())
     symbols = sum(len(piece.encode()) * count for piece, count in counts.items())
@@ -71,7 +71,7 @@ def tokens_per_document(trained: TrainedVocabulary, parts: Iterable[TextPart]) -
 
 
 def quote_token(token: str, in_bytes: bool) -> str:
-    """Return the token in quotes, as bytes if it has an incomplete character."""
+    """Return the token in quotes, in the form b"…" if a character is incomplete."""
     data = chars_to_bytes(token) if in_bytes else token.encode()
     try:
         return repr(data.decode())
@@ -133,7 +133,7 @@ def _summarize(counts: Mapping[int, int]) -> str:
 def _histogram(
     counts: Mapping[int, int], range_of: Callable[[int], tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield a line with a bar for each range of numbers."""
+    """Yield a line with a bar for each range of the keys of `counts`."""
     ranges: Counter[tuple[int, int]] = Counter()
     for number, count in counts.items():
         ranges[range_of(number)] += count

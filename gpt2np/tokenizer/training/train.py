@@ -1,10 +1,10 @@
-"""Train a vocabulary: documents in, the vocabulary of `tokenizers`' BpeTrainer out.
+"""Training of a vocabulary on documents; the result equals that of `tokenizers`' BpeTrainer.
 
-Three steps: count the pieces of all documents, write each distinct piece once as symbols of the
-alphabet, and merge the most frequent pairs (`merges`).
+Training has three steps: count the pieces of all documents, write each distinct piece once as
+symbols of the alphabet, and merge the most frequent pairs (module `merges`).
 
-Words repeat, so a corpus is counted before it is pre-tokenized: count the words between spaces (see
-`gpt2np.tokenizer.pre_tokenizer`), then split only the distinct ones into pieces.
+Words repeat. So words, separated by spaces, are counted before pre-tokenization, and only distinct
+words are split into pieces (see `gpt2np.tokenizer.pre_tokenizer`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from gpt2np.tokenizer.vocabulary import (
 )
 
 UNK_TOKEN = "<unk>"
-"""Special token for characters outside the alphabet; with the alphabet of characters only."""
+"""Special token for characters outside the alphabet; used only with the alphabet "characters"."""
 
 _OUTSIDE = -3  # id of a character outside the alphabet
 _UNLIMITED = 1 << 62
@@ -60,7 +60,7 @@ Codes = NDArray[np.uint8] | NDArray[np.uint32]
 N_CODE_POINTS = 0x110000
 MAX_POSITIONS = 1 << 31
 SEPARATOR_CODES: dict[Alphabet, int] = {"bytes": 0xFF, "characters": 0xDFFF}
-"""A byte that UTF-8 never has, and a code point that no text has."""
+"""Code between two pieces: a byte that UTF-8 never uses, and a code point that no text has."""
 
 _MAX_WORDS = 1 << 19  # distinct words to count before they are split into pieces
 _BINCOUNT_SIZE = 1 << 22
@@ -68,18 +68,18 @@ _BINCOUNT_SIZE = 1 << 22
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Options of a training, with the meaning that they have in `tokenizers`' BpeTrainer.
+    """Training options; they mean the same as in `tokenizers`' BpeTrainer.
 
     Attributes:
-        vocab_size: number of tokens, special tokens and alphabet included; smaller if no pair is
-            left to merge, larger if the alphabet alone is.
-        min_frequency: minimum number of occurrences of a pair to merge; 0 and 1 are the same.
-        max_token_length: merged tokens of three or more symbols stay *shorter* than this.
-        special_tokens: tokens that get the first ids. Text is split where one occurs.
+        vocab_size: number of tokens, including special tokens and the alphabet. The vocabulary is
+            smaller if no pair is left to merge, and larger if the alphabet alone is larger.
+        min_frequency: minimum number of occurrences of a pair to merge; 0 means the same as 1.
+        max_token_length: merged tokens of three or more symbols have *fewer* symbols than this.
+        special_tokens: tokens that get the first ids. Documents are split at these tokens.
         pattern: pre-tokenizer pattern; no token crosses its pieces. None: a document is one piece.
-        alphabet: "bytes", all 256 of them, or "characters", those of the text.
-        limit_alphabet: number of characters to keep, the most frequent ones; of equally frequent
-            ones, the smaller code points. Others vanish, and their neighbours become adjacent.
+        alphabet: "bytes" (all 256 bytes) or "characters" (the characters of the documents).
+        limit_alphabet: number of characters to keep: the most frequent, then the smallest code
+            points. Other characters are removed, and their neighbours become adjacent.
 
     Raises InvalidArgumentError if an option is out of range, or two options contradict each other.
     """
@@ -136,23 +136,24 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainedVocabulary:
-    """Result of a training."""
+    """Trained vocabulary, with the counts from its training corpus."""
 
     options: TrainingOptions
-    tokens: list[str]  # by id, spelled in the byte alphabet ("Ġthe" for " the") if that is used
+    tokens: list[str]  # by id; with the alphabet "bytes", spelled in it ("Ġthe" for " the")
     merges: list[tuple[str, str]]  # by rank
     piece_counts: dict[str, int]  # piece → number of occurrences
-    piece_tokens: dict[str, int]  # piece → tokens; a character outside the alphabet counts as one
+    # piece → number of tokens; a character outside the alphabet counts as one token
+    piece_tokens: dict[str, int]
     unknown: int = 0  # number of characters of the corpus outside the alphabet
 
     @property
     def special_ids(self) -> dict[str, int]:
-        """Text of a special token → its id."""
+        """Dictionary from the text of a special token to its id."""
         return {token: n for n, token in enumerate(dict.fromkeys(self.options.special_tokens))}
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Vocabulary for a `Tokenizer`, and for files."""
+        """Vocabulary to create a `Tokenizer` with, or to write to files."""
         in_bytes, pattern = self.options.alphabet == "bytes", self.options.pattern
         merges = [_spell(left, right, sep=" ") for left, right in self.merges]
         made = {merge.replace(" ", "") for merge in merges}
@@ -176,14 +177,14 @@ def _spell(*tokens: str, sep: str = "") -> str:
 def train(
     documents: Iterable[str], options: TrainingOptions, on_progress: Progress | None = None
 ) -> TrainedVocabulary:
-    """Train a vocabulary; call `on_progress(tokens, vocab_size)` after every merge.
+    """Train a vocabulary; call `on_progress(n_tokens, vocab_size)` after every merge.
 
         >>> train(["low lower lowest"], TrainingOptions(vocab_size=260)).merges
         [('l', 'o'), ('lo', 'w'), ('Ġ', 'low')]
 
-    Tokens, ids and merges equal those of `tokenizers`' BpeTrainer with the same options, for
-    documents split at the special tokens. Raises InvalidArgumentError if a document has a lone
-    surrogate, or there is too much text.
+    Tokens, ids and merges equal those of `tokenizers`' BpeTrainer, given documents split at the
+    special tokens. Raises InvalidArgumentError if a document has a lone surrogate, or there is too
+    much text.
     """
     counts = count_pieces(split_at_separators(options.special_tokens, documents), options.pattern)
     codes = encode_symbols(counts, options.alphabet)
@@ -214,7 +215,7 @@ def train(
 
 
 def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
-    """Correct the counts of pieces where training merged across a character without a token."""
+    """Correct the token counts of `pieces`, where training merged across removed characters."""
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
         trained.piece_tokens[piece] = len(merge_pairs(list(_spell(piece)), ranks))
@@ -222,7 +223,7 @@ def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable the garbage collector, which takes a fifth of the time and would find nothing."""
+    """Disable the garbage collector: training makes no cycles, and saves a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -235,7 +236,7 @@ def _without_garbage_collection() -> Iterator[None]:
 def _make_alphabet(
     codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
 ) -> dict[int, str]:
-    """Return code → character, by code point; of characters, only the most frequent if limited."""
+    """Return the alphabet: code → character, by code point; `options` may limit the number."""
     if options.alphabet == "bytes":
         return {byte: char for char, byte in sorted(CHAR_TO_BYTE.items())}
     counts = np.zeros(N_CODE_POINTS)
@@ -252,7 +253,7 @@ def _make_alphabet(
 def _symbol_ids(
     codes: Codes, alphabet: list[int], n_ids: int, options: TrainingOptions
 ) -> NDArray[np.int32]:
-    """Return the id of each code; the codes of the alphabet have the last of `n_ids` ids."""
+    """Map `codes` to token ids. The alphabet has the last of the `n_ids` ids. Returns (N,)."""
     id_of_code = np.full(N_CODE_POINTS, _OUTSIDE, np.int32)
     id_of_code[alphabet] = np.arange(n_ids - len(alphabet), n_ids)
     id_of_code[SEPARATOR_CODES[options.alphabet]] = SEPARATOR
@@ -260,7 +261,7 @@ def _symbol_ids(
 
 
 def split_at_separators(separators: Collection[str], documents: Iterable[str]) -> Iterator[str]:
-    """Split the documents at any of `separators`, the longest first."""
+    """Split the documents at `separators`; where several begin, the longest one counts."""
     split = any_literal(frozenset(separators)).split
     for document in documents:
         if any(separator in document for separator in separators):
@@ -287,7 +288,7 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
 
 
 def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
-    """Return a function that counts the tokens of a text from those of its pieces."""
+    """Return a function that counts the tokens of a text by adding up `tokens_per_piece`."""
     pre_tokenize = pattern_pre_tokenizer(pattern)
     cache: dict[str, int] = {}
 
@@ -310,12 +311,12 @@ def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> C
 
 
 def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
-    """Return the pre-tokenizer of `pattern`; None: a text is one piece."""
+    """Return the pre-tokenizer for `pattern`; without a pattern, a text is one piece."""
     return make_pre_tokenizer(() if pattern is None else (pattern,))
 
 
 def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield segments of a document, each with the keys of its words if the pattern allows it."""
+    """Yield segments of a document, each with the keys of its words; None if it can't be split."""
     if pattern not in WORD_SPLITTING_PATTERNS:
         yield document, None
         return
@@ -325,7 +326,7 @@ def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, l
 
 
 def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreTokenizer) -> None:
-    """Move the counts of `words` to those of their pieces."""
+    """Split `words` into pieces, add the counts to `pieces`, and clear `words`."""
     by_count: defaultdict[int, list[str]] = defaultdict(list)
     for key, count in words.items():
         text = word_text(key)
@@ -334,17 +335,17 @@ def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreToke
         else:
             for piece in pre_tokenize(text):
                 pieces[piece] += count
-    for count, texts in by_count.items():  # all at once: a space before a word begins a piece
+    for count, texts in by_count.items():  # joined texts: each text begins with a space
         for piece in pre_tokenize("".join(texts)):
             pieces[piece] += count
     words.clear()
 
 
 def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
-    """Return (N,) the bytes or code points of `pieces`, with the separator's code around each.
+    """Join `pieces` to one array of bytes or code points. Returns (N,).
 
-    Raises InvalidArgumentError if a piece has a lone surrogate, or the pieces are too long in
-    total.
+    The separator's code stands before, between and after the pieces. Raises InvalidArgumentError if
+    a piece has a lone surrogate, or the pieces together are too long.
     """
     try:
         encoded = [piece.encode() for piece in pieces]  # raises for a surrogate
@@ -369,7 +370,7 @@ def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
 
 
 def position_weights(ends: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (N,) the count of the piece at each position; `ends` are the separators' positions."""
+    """Repeat each piece's count at all its positions; separators are at `ends`. Returns (N,)."""
     if len(counts) and counts.min() == counts.max():
         return np.broadcast_to(counts[0], ends[-1] + 1)  # takes no memory
     return np.repeat(np.append(counts, 0), np.diff(ends, append=ends[-1] + 1))
