@@ -34,8 +34,8 @@ class Question:
 class MultipleChoice(Result):
     """Accuracies of multiple choice, with the harness's names.
 
-    `correct` counts the questions whose answer has the highest sum of log probabilities.
-    `correct_by_characters` and `correct_by_bytes` divide the sum by the length of the answer.
+    `correct` counts the questions whose right choice has the highest sum of log probabilities.
+    `correct_by_characters` and `correct_by_bytes` divide the sum by the length of the choice.
     """
 
     questions: int
