@@ -4,17 +4,17 @@
     lm = gpt2np.load("bundled")
     print(lm.generate("Once upon a time", max_new_tokens=50, seed=1).text)
 
-load                  model name or folder → LanguageModel
-LanguageModel         text in, text out: generate, stream, generate_batch, score
+load                  load a LanguageModel by name or folder
+LanguageModel         a model with its tokenizer: generate, stream, generate_batch, score
 Completion            the result of a generation
 TextStream            a continuation in progress
 GenerationOptions     how to continue a prompt
-Tokenizer             text ↔ token ids
-GPT2, GPT2Config      token ids → logits; gpt2np.model.hooks lists the hook points
+Tokenizer             encodes text to token ids and decodes token ids
+GPT2, GPT2Config      the model, from token ids to logits; gpt2np.model.hooks lists its hook points
 KVCache               keys and values of one sequence
-trace                 the inner arrays of a forward pass; more in gpt2np.interp
-Trace                 hook point → array
-GPT2NPError           base class of all errors; gpt2np.errors lists its children
+trace                 records the activations of a forward pass; more in gpt2np.interp
+Trace                 the array of each hook point in one pass
+GPT2NPError           base class of all errors; gpt2np.errors lists the subclasses
 
 A name is imported on first use, so that `import gpt2np` is fast.
 """

@@ -6,7 +6,7 @@
     ├── TokenizerError         a vocabulary's files are damaged or inconsistent
     ├── ContextLengthError     a text is longer than the model's context
     └── InvalidArgumentError   an argument is out of its range (also a ValueError)
-        └── BatchError         one text of a batch can't be continued; has all completions
+        └── BatchError         bans or constraint leave a prompt of a batch no token
 
 A message is one line that names the problem, the expected value and the next step.
 """
@@ -19,14 +19,14 @@ TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
     from typing import Any
 
-_MAX_LENGTH = 2000  # characters of a message; a file can name a tensor with a million
+_MAX_LENGTH = 2000  # characters of a message; a file can have a tensor name of a million
 
 _repr = Repr()
 _repr.maxstring = _repr.maxlong = _repr.maxother = 80
 
 
 def short_repr(value: object) -> str:
-    """Return a shortened `repr`, for values that may be long or deeply nested."""
+    """Return the `repr` of a value, shortened if it is long or deeply nested."""
     return _repr.repr(value)
 
 
@@ -39,7 +39,7 @@ class GPT2NPError(Exception):
     """Base class of all errors that gpt2np raises."""
 
     def __str__(self) -> str:
-        """Return the message on one line; names in it can't send commands to a terminal."""
+        """Return the message on one line, with control characters escaped for terminals."""
         text = super().__str__()
         if len(text) > _MAX_LENGTH:
             text = f"{text[: _MAX_LENGTH // 2]} … {text[-_MAX_LENGTH // 2 :]}"
@@ -67,10 +67,11 @@ class InvalidArgumentError(GPT2NPError, ValueError):
 
 
 class BatchError(InvalidArgumentError):
-    """A text of a batch can't be continued.
+    """Bans or constraint leave no token to continue a prompt of a batch with.
 
     Attributes:
-        completions: the `Completion` of each prompt, in order; "cancelled" for the failed text.
+        completions: the `Completion` of every prompt, in order. A failed prompt has the finish
+            reason "cancelled".
     """
 
     def __init__(self, message: str, completions: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""LanguageModel: a GPT-2 with its tokenizer; text in, text out."""
+"""LanguageModel: a GPT-2 with its tokenizer, from text to text."""
 
 from __future__ import annotations
 
@@ -50,12 +50,13 @@ class LanguageModel:
         >>> lm.generate("Once upon a time", max_new_tokens=50, seed=1).text
 
     Attributes:
-        defaults: options for calls that do not set them.
-        eos_token_ids: ids that end a text.
-        bos_token_id: the id that an empty prompt stands for, an end-of-text id with an embedding;
-            None if there is none.
-        fallback_reason: why this is not the default model; None if it is, or was requested.
-        draft: the draft model of `use_draft`; None for none.
+        defaults: values of the options that a call does not set.
+        eos_token_ids: token ids that end a text.
+        bos_token_id: the id that replaces an empty prompt, an end-of-text id with an embedding;
+            None if the model has no such id.
+        fallback_reason: why the bundled model was loaded instead of the default model; None if
+            it was not.
+        draft: the draft model set by `use_draft`; None without speculative decoding by a model.
     """
 
     def __init__(
@@ -98,15 +99,16 @@ class LanguageModel:
 
         Args:
             model: "bundled", a folder, or a name on the Hugging Face Hub; see
-                `gpt2np.hub.find_model`. By default GPT-2 small or, with a warning, the bundled
-                model where GPT-2 small is not available.
+                `gpt2np.hub.find_model`. Default: GPT-2 small; if it is not available, the
+                bundled model, with a warning.
             dtype: float32 or float64.
             draft: a smaller model for `use_draft`.
             processes: number of processes that compute together; see `GPT2.processes`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
-            InvalidArgumentError: the draft model has another vocabulary, or processes is below 1.
+            InvalidArgumentError: the draft model has a different vocabulary, or `processes` is
+                below 1.
         """
         source = find_model(model)
         if source.fallback_reason:
@@ -129,7 +131,7 @@ class LanguageModel:
         return lm
 
     def use_draft(self, draft: LanguageModel) -> None:
-        """Use a smaller model for speculative decoding. The results stay the same.
+        """Set a smaller model for speculative decoding. Faster; does not change the results.
 
         Raises:
             InvalidArgumentError: the draft model has a different vocabulary.
@@ -142,17 +144,18 @@ class LanguageModel:
         self.draft = draft.model
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
-        """Continue one prompt, a text or ids.
+        """Continue one prompt, which is a text or a list of token ids.
 
-        The options are those of `GenerationOptions`; `defaults` holds the values of the others. In
-        a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt starts
-        a new text, after the end-of-text id. With `num_return_sequences`, the result is the first
-        continuation (the best with `best_of` or `num_beams`); the others are its `alternatives`.
+        For the options see `GenerationOptions`; `defaults` provides the options that are not
+        given. In a text, special tokens such as `<|endoftext|>` are plain characters. An empty
+        prompt becomes the end-of-text id, which starts a new text. With `num_return_sequences`,
+        the result is the first continuation, or the best with `best_of` or `num_beams`. The other
+        continuations are in its `alternatives`.
 
         Raises:
             ContextLengthError: the prompt is longer than the model's context.
-            InvalidArgumentError: an option is out of its range, or the prompt is neither text nor
-                ids.
+            InvalidArgumentError: an option is out of its range, bans and constraint leave no
+                token, or the prompt is neither text nor token ids.
             TypeError: an option does not exist.
         """
         return self.generate_batch([prompt], **options)[0]
@@ -163,16 +166,18 @@ class LanguageModel:
         per_prompt_options: Sequence[Options] | None = None,
         **options: Unpack[Options],
     ) -> list[Completion]:
-        """Continue several prompts in batches; the results are those of `generate`.
+        """Continue several prompts in batches, with the same results as `generate`.
 
-        With n continuations per prompt, continuation j of prompt i has the seed `seed + i × n + j`,
-        so that `generate` can reproduce it. At most sixteen texts run at a time, fewer of large
-        models. Beam search takes one prompt at a time.
+        With n continuations per prompt, continuation j of prompt i has the seed `seed + i × n + j`;
+        `generate` with this seed gives the same text. Up to sixteen sequences run at a time; large
+        models run fewer, to save memory. Beam search runs one prompt at a time.
 
-        `per_prompt_options` are further options of each prompt, as in [{"seed": 5}, {}].
+        `per_prompt_options` has one dict per prompt, as in [{"seed": 5}, {}]. Its values override
+        `options`.
 
         Raises:
-            BatchError: every token of a text is ruled out. The error has all completions.
+            BatchError: bans and constraint leave a prompt no token to continue with. The error
+                holds all completions.
             InvalidArgumentError: see `generate`.
         """
         if isinstance(prompts, str):
@@ -197,9 +202,9 @@ class LanguageModel:
         return _completions(results)
 
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:
-        """Continue one prompt, and return an iterator over the pieces of the text.
+        """Continue one prompt. Returns an iterator over the pieces of the text.
 
-        The options are those of `generate`, for one continuation without beam search.
+        Takes the options of `generate`, except for several continuations and beam search.
         """
         streams = self.streams(prompt, **options)
         if len(streams) > 1:
@@ -209,9 +214,9 @@ class LanguageModel:
         return streams[0]
 
     def streams(self, prompt: Prompt, **options: Unpack[Options]) -> list[TextStream]:
-        """Return one stream per continuation; the streams compute the prompt once.
+        """Return one stream per continuation of a prompt; the prompt is computed once for all.
 
-        Read the streams in any order, or let a Scheduler run their sequences.
+        Read the streams in any order, or add their sequences to a Scheduler.
         """
         without_beams: Options = {"num_beams": 1, **options}
         chosen = self.resolve_options(**without_beams)
@@ -231,13 +236,13 @@ class LanguageModel:
     ) -> TextScore:
         """Compute the log probability of each token of a text, given the tokens before it.
 
-        `context` and `stride` are the length and distance of the windows of a text longer than the
-        context; see `gpt2np.generation.scoring.score_text`. The first token has a log probability
-        only with `from_end_of_text`, which puts an end-of-text id before it; otherwise NaN.
+        A text longer than `context` is scored in windows that start every `stride` tokens; see
+        `gpt2np.generation.scoring.score_text`. `from_end_of_text` puts an end-of-text id before
+        the text; otherwise the first token's log probability is NaN.
 
         Raises:
-            InvalidArgumentError: an id, context or stride is out of its range, or there is no
-                end-of-text id.
+            InvalidArgumentError: a token id, context or stride is out of its range, or the model
+                has no end-of-text id.
         """
         from gpt2np.generation.scoring import score_text
 
@@ -248,10 +253,10 @@ class LanguageModel:
         return score_text(self.model, ids, context, stride, prefix)
 
     def resolve_options(self, **options: Unpack[Options]) -> GenerationOptions:
-        """Return the options of a call with the defaults of the model, and a seed.
+        """Complete the options of a call with the model's defaults and a random seed.
 
-        `num_beams` implies temperature 0 unless a temperature is given; a temperature or `best_of`
-        implies no beam search.
+        If `num_beams` is given without a temperature, the temperature is 0. If a temperature or
+        `best_of` is given without `num_beams`, there is no beam search.
 
         Raises:
             InvalidArgumentError, TypeError: see `generate`.
@@ -273,7 +278,7 @@ class LanguageModel:
         per_prompt_options: Sequence[Options] | None,
         options: Options,
     ) -> list[GenerationOptions]:
-        """Return the options of each prompt, with consecutive seeds."""
+        """Return the complete options of each prompt, with consecutive seeds."""
         if per_prompt_options is None:
             per_prompt_options = [Options() for _ in prompts]
         if len(per_prompt_options) != len(prompts):
@@ -345,7 +350,7 @@ class LanguageModel:
         )
 
     def _read_prompt(self, prompt: Prompt) -> tuple[str, list[int]]:
-        """Return a prompt's text and ids."""
+        """Encode or decode a prompt. Returns its text and token ids."""
         if isinstance(prompt, str):
             text, ids = prompt, self.tokenizer.encode(prompt, disallowed_special=())
         else:

@@ -1,9 +1,9 @@
-"""Syntax trees → automata over bytes, built on demand.
+"""Compilation of syntax trees to automata over bytes, on demand.
 
-A tree becomes a nondeterministic automaton over characters (Thompson 1968). Sets of its states are
-the states of a deterministic automaton over bytes (Rabin and Scott 1959); inside of a character, a
-set also holds the position of each member in the character's bytes. States that can't lead to a
-match are dropped, so that every state but DEAD can.
+A tree becomes a nondeterministic automaton over characters (Thompson 1968). From that, the subset
+construction (Rabin and Scott 1959) makes a deterministic automaton over bytes. Each of its states
+is a set of readings; a reading is a position in the bytes of the next character, with the state
+after that character. From every state but DEAD a match can be reached.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpt2np.constraints.syntax import Alternation, Concatenation, OneOf, Repetit
 from gpt2np.errors import InvalidArgumentError
 
 Reading = tuple[int, int]
-"""A node of ByteNodes, inside of or before a character, and the state after the character."""
+"""(node of ByteNodes before or inside of a character, state after the character)."""
 
 DEAD = 0
 """The state from which no match can be reached."""
@@ -43,8 +43,8 @@ class CharacterAutomaton:
 
     def __init__(self, tree: Tree) -> None:
         self.nodes = ByteNodes()  # of all sets of characters
-        self.epsilon: list[tuple[int, ...]] = [()]  # states that are reached without a character
-        self.reads: list[Reading | None] = [None]  # what leads on, and the next state
+        self.epsilon: list[tuple[int, ...]] = [()]  # state → states reached without a character
+        self.reads: list[Reading | None] = [None]  # state → the character it reads next
         self._roots: dict[Ranges, int | None] = {}
         self._readings: dict[int, frozenset[Reading]] = {}
         self.start = self._add_tree(tree, _MATCH)
@@ -55,7 +55,7 @@ class CharacterAutomaton:
         self._live = _closure(_MATCH, sources)  # the states from which _MATCH can be reached
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return what may be read in a state, with MATCHED if the text may end."""
+        """Return the readings possible in a state; MATCHED if the text may end there."""
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
             reads = {self.reads[s] for s in closure & self._live}
@@ -64,7 +64,7 @@ class CharacterAutomaton:
         return self._readings[state]
 
     def _add_tree(self, tree: Tree, target: int) -> int:
-        """Add states so that `tree` leads to `target`; return the first of them."""
+        """Add states that match `tree` and then go to `target`. Returns the state to start from."""
         if isinstance(tree, OneOf):
             if tree.characters not in self._roots:
                 self._roots[tree.characters] = self.nodes.root(tree.characters)
@@ -105,7 +105,7 @@ class CharacterAutomaton:
 
 
 def _closure(start: int, targets: Sequence[Iterable[int]]) -> set[int]:
-    """Return all states that are reached from `start`, with `start`, given state → targets."""
+    """Return `start` and all states reached from it; targets[s] lists the successors of state s."""
     reached, stack = {start}, [start]
     while stack:
         new = set(targets[stack.pop()]) - reached
@@ -118,7 +118,7 @@ class ByteAutomaton:
     """A deterministic automaton over bytes; threads may share it.
 
     Attributes:
-        characters: the automaton over characters that it was made from.
+        characters: the source automaton, over characters.
         start: the state before the first byte; DEAD if no text matches.
     """
 
@@ -133,29 +133,29 @@ class ByteAutomaton:
 
     @classmethod
     def of(cls, tree: Tree) -> ByteAutomaton:
-        """Return the automaton of the texts that match a tree."""
+        """Compile a syntax tree."""
         return cls(CharacterAutomaton(tree))
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the readings of a state, which identify it in every automaton for the texts."""
+        """Return the readings of a state, which do not depend on the order of queries."""
         return self._readings[state]
 
     def state(self, readings: frozenset[Reading]) -> int:
-        """Return the number of the state with some readings."""
+        """Return the number of the state that has exactly these readings."""
         with self._lock:
             return self._state(readings)
 
     def after(self, state: int, data: bytes) -> int:
-        """Return the state after some bytes."""
+        """Return the state that reading `data` from `state` leads to."""
         for byte in data:
             state = int(self.step(np.array([state]), np.array([byte]))[0])
         return state
 
     def step(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Return the state after each of n states and a byte: (n,), (n,) → (n,).
+        """Return the next state for each pair of state (n,) and byte (n,). Returns (n,).
 
         Raises:
-            TooManyStatesError: a new state does not fit.
+            TooManyStatesError: the automaton needs more than MAX_BYTE_STATES states.
         """
         with self._lock:
             targets = self._targets[states, data]
@@ -167,7 +167,7 @@ class ByteAutomaton:
         return targets
 
     def _compute_targets(self, state: int) -> None:
-        """Compute the states after `state` and each byte."""
+        """Compute the next state of `state` for every byte."""
         readings, nodes = self._readings[state], self.characters.nodes
         edges = [(a, b, to, then) for node, then in readings for a, b, to in nodes.edges[node]]
         borders = sorted({0, 256, *(edge[0] for edge in edges), *(edge[1] + 1 for edge in edges)})

@@ -1,6 +1,6 @@
 """Sets of characters, and automata over the bytes of their UTF-8 encodings (RFC 3629, section 3).
 
-A set is a tuple of sorted ranges of code points, first and last, that neither touch nor overlap.
+A set is a sorted tuple of (first, last) code points; the ranges neither touch nor overlap.
 Surrogates, U+D800 to U+DFFF, are in no set, because UTF-8 can't encode them.
 """
 
@@ -21,11 +21,11 @@ END = 0
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
 _FIRST_CODES = (0, 0x80, 0x800, 0x10000, 0x110000)  # first code point of 1, 2, 3, 4, 5 bytes
-_LEAD_BITS = (0, 0xC0, 0xE0, 0xF0)  # length bits of the first byte of 1, 2, 3, 4
+_LEAD_BITS = (0, 0xC0, 0xE0, 0xF0)  # bits of the first byte that mark 1, 2, 3, 4 bytes
 
 
 def character_set(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Return the union of any ranges, without surrogates."""
+    """Return the union of ranges of code points as a set, without surrogates."""
     merged: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1] + 1:
@@ -38,7 +38,7 @@ def character_set(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def complement(characters: Ranges) -> Ranges:
-    """Return all other characters."""
+    """Return the set of all characters that are not in `characters`."""
     starts = [0, *(last + 1 for _, last in characters)]
     ends = [*(first - 1 for first, _ in characters), _LAST]
     return character_set((a, b) for a, b in zip(starts, ends, strict=True) if a <= b)
@@ -46,7 +46,7 @@ def complement(characters: Ranges) -> Ranges:
 
 @lru_cache(maxsize=64)
 def characters_of(escape: str) -> Ranges:
-    r"""Return the characters of an escape such as \w or \p{Greek}, as in the `regex` package.
+    r"""Return the characters that an escape such as \w or \p{Greek} matches in the `regex` package.
 
     Raises:
         regex.error: the property does not exist.
@@ -62,17 +62,17 @@ def _all_characters() -> str:
 
 @dataclass
 class ByteNodes:
-    """The nodes of automata that read one character, shared by all sets of characters.
+    """Automata that read the bytes of one character; sets of characters share their nodes.
 
     Attributes:
-        edges: node → its edges, sorted. Nodes with equal edges are the same node.
+        edges: the sorted edges of each node. No two nodes have equal edges.
     """
 
     edges: list[tuple[Edge, ...]] = field(default_factory=lambda: [()])
     _nodes: dict[tuple[Edge, ...], int] = field(default_factory=dict)
 
     def root(self, characters: Ranges) -> int | None:
-        """Return the node before a character of the set; None for an empty set."""
+        """Return the node from which one of `characters` is read; None for an empty set."""
         edges: list[Edge] = []
         for n_continuation in range(4):  # bytes after the first
             low, high = _FIRST_CODES[n_continuation], _FIRST_CODES[n_continuation + 1] - 1
@@ -82,9 +82,9 @@ class ByteNodes:
         return self._node(edges) if edges else None
 
     def _edges(self, codes: Sequence[tuple[int, int]], n_continuation: int) -> list[Edge]:
-        """Return edges for the bits of sorted ranges above those of the continuation bytes.
+        """Return the edges for the bits of `codes` above those of the continuation bytes.
 
-        All bytes that every continuation may follow lead to one shared node.
+        Bytes after which all continuations are in `codes` lead to one shared node.
         """
         if n_continuation == 0:
             return [(a, b, END) for a, b in codes]

@@ -1,17 +1,17 @@
-r"""Regular expressions → syntax trees: the regular subset of Python's syntax.
+r"""A parser of regular expressions: the subset of Python's syntax that is regular.
 
     abc  \.  \n  \x41  é      characters; \ before any sign makes it literal
     .                         any character but a line feed
     [a-zé]  [^"\s]            a set of characters, or its complement
-    \d \w \s \p{Greek}        digits, word characters, white space, a Unicode property; in capitals
-    \D \W \S \P{Greek}        the complements. All as in the `regex` package, over all of Unicode
+    \d \w \s \p{Greek}        digits, word characters, white space, a Unicode property
+    \D \W \S \P{Greek}        their complements; all as in the `regex` package
     (ab)  (?:ab)  (?P<n>ab)   a group
     ab|cd|                    alternatives, which may be empty
     * + ? {3} {2,5} {2,} {,5} repetition; a ? after it has no effect
 
-The whole text must match, so a leading ^ and a trailing $ have no effect. Any other syntax of
-Python (other anchors, back-references, look-around, flags, possessive quantifiers, atomic groups)
-is an error that names it.
+The whole text must match, so a leading ^ and a trailing $ have no effect. Other anchors,
+back-references, look-around, flags, possessive quantifiers, atomic groups and all other syntax
+raise an error that names the syntax.
 """
 
 from collections.abc import Iterable
@@ -49,7 +49,7 @@ class Alternation:
 
 @dataclass(frozen=True)
 class Repetition:
-    """`least` to `most` repetitions of a part; None for no limit."""
+    """`least` to `most` repetitions of a part; `most` is None for no limit."""
 
     part: "Tree"
     least: int
@@ -98,7 +98,7 @@ def parse(pattern: str) -> Tree:
 
 
 def literals(texts: Iterable[str]) -> Tree:
-    """Return the tree of a choice between texts."""
+    """Return a tree that matches exactly the given texts."""
     return Alternation(tuple(Concatenation(tuple(map(_literal, text))) for text in texts))
 
 
@@ -107,12 +107,12 @@ def _literal(character: str) -> OneOf:
 
 
 def _only_code(characters: Ranges) -> int | None:
-    """Return the code point of a set with one character, None for other sets."""
+    """Return the code point of a set of one character; None for other sets."""
     return characters[0][0] if len(characters) == 1 and len(set(characters[0])) == 1 else None
 
 
 class _Parser:
-    """A recursive descent parser; `at` is the offset in the pattern."""
+    """A recursive descent parser; `at` is the current offset in the pattern."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -155,7 +155,7 @@ class _Parser:
         return Repetition(part, least, most)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """Parse the counts of a repetition; None if there is none here."""
+        """Parse the least and most counts of a repetition; None if no repetition follows."""
         if counts := _COUNTS.match(self.pattern, self.at):
             if counts.end() - self.at > _MAX_COUNTS_LENGTH:
                 raise self._error("repetition counts too large")
@@ -278,7 +278,7 @@ class _Parser:
         return character_set([(int(text, 16), int(text, 16))])
 
     def _next(self) -> str:
-        """Return the next character; at the end a lone surrogate, which equals no other."""
+        """Return the next character; at the end, a lone surrogate, which equals no character."""
         return self.pattern[self.at] if self.at < len(self.pattern) else "\ud800"
 
     def _skip(self, character: str) -> bool:

@@ -1,4 +1,4 @@
-"""Token masks: which ids may come next so that the text can still match."""
+"""Token masks: the token ids after which the text can still match."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ def text_constraint(
     choices: tuple[str, ...] = (),
     regex: str | None = None,
 ) -> Constraint:
-    """Create the constraint for `choices` or `regex`, at the start of a text.
+    """Create the constraint for `choices` or `regex` at the start of a text.
 
-    Automata and masks are cached for later calls with the same object `tokens`.
-
-    `tokens` gives the bytes of each id, and `vocab_size` the model's number of ids, V. The
-    `special_ids` are not text, and never allowed.
+    `tokens` maps each token id to its bytes; later calls with the same mapping object reuse cached
+    automata and masks. `vocab_size` is V, the model's number of token ids. `special_ids` are never
+    allowed, because special tokens are not text.
 
     Raises:
-        InvalidArgumentError: the pattern is not supported, no text matches it, or the vocabulary
-            lacks a token for a byte.
+        InvalidArgumentError: the pattern is not supported, no text matches the pattern, or a byte
+            has no token in the vocabulary.
     """
     vocabulary = _Vocabulary(tokens, vocab_size, frozenset(eos_token_ids), frozenset(special_ids))
     return _start(choices, regex, vocabulary)
@@ -48,9 +47,9 @@ def text_constraint(
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """Which ids may come next. Immutable, so that sequences and drafts can share it.
+    """The state of a constraint after some text. Immutable, so sequences and drafts can share it.
 
-    The state is a set of readings rather than a number, so that it outlives the automaton.
+    `state` is a set of readings, not a state number, so that it stays valid in a new automaton.
     """
 
     masks: _TokenMasks
@@ -58,21 +57,21 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """Whether the text matches and can't be extended."""
+        """Whether the text matches and no longer text can match."""
         return self.state == {MATCHED}
 
     def allowed(self) -> BoolArray:
-        """Return a read-only mask (V,) of the ids that may come next.
+        """Return a read-only mask of the token ids that may come next, (V,).
 
         End-of-text ids are allowed where the text may end.
 
         Raises:
-            InvalidArgumentError: the mask needs more states than an automaton may have.
+            InvalidArgumentError: the mask needs more than MAX_BYTE_STATES automaton states.
         """
         return self.masks.mask(self.state)
 
     def advance(self, token_id: int) -> Constraint:
-        """Return the constraint after one more id; end-of-text ids change nothing."""
+        """Return the constraint after one more token; an end-of-text token changes nothing."""
         if token_id in self.masks.eos_token_ids:
             return self
         data = self.masks.tokens.get(token_id, b"")
@@ -80,10 +79,10 @@ class Constraint:
 
 
 class _TokenMasks:
-    """The masks of all states of one automaton.
+    """The token masks of one constraint, computed from its automaton and cached.
 
-    An automaton that is full is replaced by an empty one for the same texts, so memory is bounded
-    and results do not depend on earlier texts.
+    When the automaton is full, an empty automaton for the same pattern replaces it. So memory is
+    bounded, and results do not depend on earlier texts.
     """
 
     def __init__(
@@ -100,7 +99,7 @@ class _TokenMasks:
         self._trie = trie
 
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
-        """Return the state after the bytes of a token; DEAD for no bytes."""
+        """Return the state after the bytes of a token; the state DEAD if there are no bytes."""
         if not data:
             return self._automaton.readings(DEAD)
         return self._query(
@@ -115,9 +114,10 @@ class _TokenMasks:
         return mask
 
     def _query(self, readings: frozenset[Reading], query: Callable[[ByteAutomaton, int], _T]) -> _T:
-        """Call a query with the automaton and a state's number; if it is full, with an empty one.
+        """Call a query with the automaton and the number of the state that has these readings.
 
-        The numbers of states differ in the empty one; their readings do not.
+        If the automaton is full, repeat the call with an empty automaton. State numbers differ
+        between the two automata; readings do not.
         """
         automaton = self._automaton
         try:
@@ -129,7 +129,7 @@ class _TokenMasks:
 
 @dataclass(frozen=True)
 class _Vocabulary:
-    """The vocabulary that masks depend on; equality compares `tokens` by identity."""
+    """The vocabulary that masks depend on; == compares `tokens` by identity."""
 
     tokens: Mapping[int, bytes] = field(hash=False)
     vocab_size: int
@@ -146,7 +146,7 @@ class _Vocabulary:
 
     @cached_property
     def text_tokens(self) -> dict[int, bytes]:
-        """The tokens that are text and have an embedding."""
+        """The bytes of each token id that is text and has an embedding."""
         excluded = self.eos_token_ids | self.special_ids
         tokens = self.tokens.items()
         return {i: data for i, data in tokens if i < self.vocab_size and i not in excluded}
@@ -176,20 +176,20 @@ def _trie(vocabulary: _Vocabulary) -> VocabularyTrie:
 
 
 class _Level(NamedTuple):
-    """The n nodes of one depth, numbered from `first` on."""
+    """The n nodes at one depth of the tree, numbered from `first` on."""
 
     first: int
     parents: IntArray  # (n,)
-    bytes: NDArray[np.uint8]  # (n,), from the parent to the node
+    bytes: NDArray[np.uint8]  # (n,), the byte that leads from the parent to the node
 
 
 @dataclass(frozen=True)
 class VocabularyTrie:
-    """The prefix tree of a vocabulary's bytes. The automaton visits it level by level.
+    """The prefix tree of the bytes of all tokens. The automaton visits the tree level by level.
 
     Attributes:
         levels: the nodes from depth 1 on; node 0 is the root.
-        nodes: id → node of the whole token, (V,); 0 for an id without a token.
+        nodes: the node at which each token id ends, (V,); 0 for an id without a token.
     """
 
     levels: tuple[_Level, ...]
@@ -197,7 +197,7 @@ class VocabularyTrie:
 
     @classmethod
     def build(cls, tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyTrie:
-        """Build the tree of `tokens`, id → bytes, with all ids below `vocab_size`."""
+        """Build the tree from the bytes of each token id; all ids are below `vocab_size`."""
         joined = np.frombuffer(b"".join(tokens.values()), np.uint8)
         lengths = np.array([len(data) for data in tokens.values()], np.int64)
         starts = np.cumsum(lengths) - lengths
@@ -217,7 +217,7 @@ class VocabularyTrie:
         return cls(tuple(levels), nodes)
 
     def allowed(self, automaton: ByteAutomaton, state: int) -> BoolArray:
-        """Return a mask (V,) of the ids whose token can follow in a state."""
+        """Return a mask of the token ids that can follow `state`, (V,)."""
         size = self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
         states = np.zeros(size, np.int32)  # all DEAD
         states[_ROOT] = state

@@ -33,7 +33,7 @@ def exp(nats: float) -> float:
 
 
 class Result(ABC):
-    """Result of an evaluation."""
+    """Base class of the results of evaluations."""
 
     JSON_FIELDS: ClassVar[tuple[str, ...]]  # names of the attributes that `to_json` returns
 
@@ -42,7 +42,7 @@ class Result(ABC):
         """Return the (name, value) rows of the table."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return name → value; None for a value that is undefined or infinite."""
+        """Return a dict of the JSON_FIELDS, with None for infinite and undefined values."""
         values = {name: getattr(self, name) for name in self.JSON_FIELDS}
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
@@ -50,12 +50,12 @@ class Result(ABC):
         }
 
     def to_text(self) -> str:
-        """Format a table of two columns."""
+        """Format the result as a table of two columns."""
         rows = self.rows()
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def format_share(part: int, whole: int) -> str:
-    """Format a share with its counts: "0.2500 (1 of 4)"."""
+    """Format a share and its counts, as in "0.2500 (1 of 4)"."""
     return f"{part / whole:.4f} ({part:,} of {whole:,})"

@@ -73,7 +73,7 @@ class HarnessModel(LM):
     def loglikelihood(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Answer (context, continuation) requests: log probability, and is it the greedy text?"""
+        """Return the log probability of each continuation, and whether greedy decoding gives it."""
         pairs = [request.args for request in requests]
         answers = continuation_loglikelihoods(self.lm, pairs)
         return self._collect("loglikelihood", requests, answers, disable_tqdm)
@@ -81,18 +81,18 @@ class HarnessModel(LM):
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[float]:
-        """Answer (text,) requests: log probability of a text of any length."""
+        """Return the log probability of each text; texts may exceed the context."""
         texts = [text for (text,) in (request.args for request in requests)]
         answers = rolling_loglikelihoods(self.lm, texts)
         return self._collect("loglikelihood_rolling", requests, answers, disable_tqdm)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Answer (context, options) requests: the continuation up to a stop string ("until")."""
+        """Generate a continuation of each context, up to a stop string ("until")."""
         answers = self._generate([request.args for request in requests])
         return self._collect("generate_until", requests, answers, disable_tqdm)
 
     def _generate(self, requests: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-        """Yield the texts; request i has seed i, so that its text does not depend on batching."""
+        """Yield the generated texts. Request i has seed i, so texts do not depend on batching."""
         seed, n_positions = 0, self.lm.model.config.n_positions
         for harness_options, group in groupby(requests, key=lambda request: request[1]):
             options = convert_options(harness_options)

@@ -4,7 +4,7 @@ Published numbers for GPT-2 small differ by half, because there are several defi
 
 "harness"     lm-evaluation-harness's lambada_openai. The target is the last space and the text
               after it. A prediction is correct if greedy decoding gives every token of the target.
-"gpt2-paper"  the public knowledge of the evaluation in Radford et al. 2019, section 3.3, whose
+"gpt2-paper"  the evaluation in Radford et al. 2019, section 3.3, as far as it is known; its
               program was never published. The target is the last token of the passage, which may
               be part of a word. A stop-word filter excludes words that seldom end a sentence.
               OpenAI's list of stop words is unknown, so only the number without the filter is
@@ -53,7 +53,7 @@ STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 @dataclass(frozen=True)
 class Lambada(Result):
-    """Accuracy and perplexity of last words.
+    """Accuracy and perplexity of the prediction of last words.
 
     `definition` is described in the module's docstring. `correct_filtered` counts the correct
     predictions with the stop-word filter; it is None for "harness". `log_probability` is the sum of
@@ -81,7 +81,7 @@ class Lambada(Result):
 
     @property
     def accuracy_filtered(self) -> float | None:
-        """Share of correct predictions with the stop-word filter; None without the filter."""
+        """Share of correct predictions with the stop-word filter; None for "harness"."""
         return None if self.correct_filtered is None else self.correct_filtered / self.passages
 
     @property
@@ -136,20 +136,20 @@ def lambada(
 
 
 def last_word_window(lm: LanguageModel, passage: str) -> Window:
-    """Return a passage's window in which the last space and the text after it are scored."""
+    """Return a window that scores the last space of a passage and the text after the space."""
     context, _, word = passage.rpartition(" ")
     return continuation_window(lm, context, f" {word}")
 
 
 def last_token_window(lm: LanguageModel, passage: str) -> Window:
-    """Return a passage's window in which the last token is scored."""
+    """Return a window that scores the last token of a passage."""
     ids = encode(lm, passage)[-(lm.model.config.n_positions + 1) :]
     ids = ids if len(ids) > 1 else [require_bos_token_id(lm), *ids]
     return Window(np.array(ids), len(ids) - 1)
 
 
 def word_token_ids(lm: LanguageModel, words: Collection[str]) -> list[int]:
-    """Return the ids of tokens that are a space and one of `words` in upper or lower case."""
+    """Return the ids of tokens that are a space and one of `words`, ignoring case."""
     targets = {f" {word}".encode() for word in words}
     token_bytes = lm.tokenizer.vocabulary.token_bytes
     return sorted(token_id for token_id, token in token_bytes.items() if token.lower() in targets)

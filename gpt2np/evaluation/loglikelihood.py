@@ -1,9 +1,9 @@
 """The requests of lm-evaluation-harness (version 0.4), answered like its GPT-2 by `transformers`.
 
-Trailing white space of a context moves to the continuation. The context is encoded alone, and as
-many tokens are dropped from the encoding of both texts. An empty context becomes an end-of-text
-token. Sequences that are too long lose their beginning. `<|endoftext|>` in a text is the special
-token, as in the tokenizer of `transformers`.
+Trailing white space of a context moves to the continuation. The context is encoded alone to n
+tokens; the continuation has the tokens of both texts together without the first n. An empty context
+becomes an end-of-text token. Sequences that are too long lose their beginning. As in the tokenizer
+of `transformers`, `<|endoftext|>` in a text is the special token.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def require_bos_token_id(lm: LanguageModel) -> int:
 
 
 def continuation_window(lm: LanguageModel, context: str, continuation: str) -> Window:
-    """Return the ids of context and continuation, with the continuation's ids to be scored.
+    """Return a window that scores the continuation, given the context.
 
-    Where a token spans the border of the two texts, the ids are not an encoding of their
-    concatenation: the context's ids, then the ids of both texts without the first len(context ids)
-    (`_encode_pair` of lm_eval).
+    The window has the context's ids, then the ids of both texts together without the first
+    len(context ids), like `_encode_pair` of lm_eval. If a token spans the border of the two texts,
+    these ids are not an encoding of the two texts joined.
 
     Raises:
         InvalidArgumentError: the continuation adds no tokens.
@@ -64,7 +64,8 @@ def continuation_loglikelihoods(
 ) -> Iterator[tuple[float, bool]]:
     """Answer `loglikelihood` requests, each a pair of context and continuation.
 
-    Yields the continuation's log probability in nats, and whether greedy decoding would give it.
+    Yields the continuation's log probability in nats, and whether greedy decoding generates the
+    continuation.
 
     Raises: see `continuation_window`.
     """
@@ -77,8 +78,7 @@ def continuation_loglikelihoods(
 def rolling_spans(length: int, context: int) -> Iterator[Span]:
     """Yield windows of up to context + 1 tokens in which every token but the first is scored once.
 
-    The scored parts are adjacent. The last window starts early enough to have as many tokens as the
-    others.
+    The scored parts are adjacent. The last window starts early enough to be of full length.
     """
     done = 1
     while done < length:

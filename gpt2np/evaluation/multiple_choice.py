@@ -1,7 +1,7 @@
 """Multiple choice: select the answer that most probably follows the question.
 
-The score of an answer is the sum of its log probabilities (lm-evaluation-harness's acc), the sum
-divided by the answer's length in characters (the harness's acc_norm), or in bytes (acc_bytes).
+The score of an answer is the sum of its tokens' log probabilities (acc in lm-evaluation-harness),
+or this sum divided by the answer's length in characters (acc_norm) or in bytes (acc_bytes).
 
 A line of a file is {"context": …, "choices": [string, …], "answer": index from 0}, or a published
 record of HellaSwag, ARC or PIQA, whose context is worded as in the harness's tasks.
@@ -34,8 +34,8 @@ class Question:
 class MultipleChoice(Result):
     """Accuracies of multiple choice, with the harness's names.
 
-    The fields count the questions, and the correct answers by the sum of log probabilities, by the
-    sum per character and by the sum per byte.
+    `correct` counts the questions whose right choice has the highest sum of log probabilities.
+    `correct_by_characters` and `correct_by_bytes` divide the sum by the length of the choice.
     """
 
     questions: int
@@ -50,17 +50,17 @@ class MultipleChoice(Result):
 
     @property
     def acc(self) -> float:
-        """Accuracy by the sum of log probabilities."""
+        """Share of correct answers when an answer's score is its log probability."""
         return self.correct / self.questions
 
     @property
     def acc_norm(self) -> float:
-        """Accuracy by the sum per character."""
+        """Share of correct answers when the score is the log probability per character."""
         return self.correct_by_characters / self.questions
 
     @property
     def acc_bytes(self) -> float:
-        """Accuracy by the sum per byte."""
+        """Share of correct answers when the score is the log probability per byte."""
         return self.correct_by_bytes / self.questions
 
     def rows(self) -> list[tuple[str, str]]:
@@ -170,7 +170,7 @@ def _piqa(record: dict[str, Any]) -> Question:
 
 
 def _integer(value: Any) -> int:
-    """Return an integer given as such or in decimal digits; TypeError for all else, even bools."""
+    """Convert an int or a string of digits to int. Raises TypeError for other values and bools."""
     if isinstance(value, str) and re.fullmatch("-?[0-9]{1,9}", value):
         return int(value)
     if not isinstance(value, int) or isinstance(value, bool):
@@ -179,7 +179,7 @@ def _integer(value: Any) -> int:
 
 
 def _strings(values: Any) -> tuple[str, ...]:
-    """Return a list as a tuple; TypeError for a string, which would be split into characters."""
+    """Convert a list to a tuple. Raises TypeError for other values, such as a string."""
     if not isinstance(values, list):
         raise TypeError(f"expected a list, got {short_repr(values)}")
     return tuple(values)

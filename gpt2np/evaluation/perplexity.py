@@ -52,21 +52,21 @@ class PerUnitResult(Result):
 
     @property
     def word_perplexity(self) -> float:
-        """exp of the nats per word."""
+        """exp of the negative log probability per word."""
         return exp(self.nats_per(self.words))
 
     @property
     def byte_perplexity(self) -> float:
-        """exp of the nats per byte."""
+        """exp of the negative log probability per byte."""
         return exp(self.nats_per(self.bytes))
 
     @property
     def bits_per_byte(self) -> float:
-        """Negative log probability of a byte, to base 2."""
+        """Mean negative log probability per byte, to base 2."""
         return self.nats_per(self.bytes) / math.log(2)
 
     def nats_per(self, count: int) -> float:
-        """Return the negative log probability per unit, of which the text has `count`."""
+        """Return the negative log probability per unit of a text of `count` units."""
         return self.total_nats / count if count else math.inf
 
     def per_unit_rows(self) -> list[tuple[str, str]]:
@@ -88,7 +88,7 @@ class Perplexity(PerUnitResult):
         bytes: number of bytes in UTF-8.
         context, stride: size and distance of the windows in tokens.
         counted: number of scored tokens.
-        log_probability: sum of their log probabilities, in nats.
+        log_probability: sum of the scored tokens' log probabilities, in nats.
         guide_mean: mean negative log probability with the guide's weights; see `in_guide`.
     """
 
@@ -127,7 +127,7 @@ class Perplexity(PerUnitResult):
 
     @property
     def bits_per_character(self) -> float:
-        """Negative log probability of a character, to base 2."""
+        """Mean negative log probability per character, to base 2."""
         return self.nats_per(self.characters) / math.log(2)
 
     @property

@@ -1,10 +1,10 @@
 """Generation: logits → token ids → text.
 
 options, config_file           what a caller or a model's generation_config.json asks for
-logits_processors, sampling    logits → the next id and its log probability
-sequence, scheduler            sequences that run in batches, one forward pass per step
-streaming, stopping            ids → text as it grows, up to a stop
-beam_search, speculation       other ways to search, and to save forward passes
+logits_processors, sampling    select the next token id from logits, with its log probability
+sequence, scheduler            running sequences in batches, one forward pass per step
+streaming, stopping            decode token ids to text as they arrive, up to a stop text
+beam_search, speculation       beam search; speculative decoding, which saves forward passes
 scoring                        log probabilities of given texts
 """
 

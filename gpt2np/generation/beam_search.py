@@ -1,7 +1,7 @@
-"""Beam search: the continuations with the highest score among those that the beams reach.
+"""Beam search for the continuations of a prompt with the highest score.
 
-The ids are those of `transformers`' `generate(num_beams=…, do_sample=False)`, with its definitions
-of length penalty and early stopping.
+The generated ids equal those of `generate(num_beams=…, do_sample=False)` in `transformers`.
+Length penalty and early stopping are defined as in `transformers`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 class Hypothesis:
     """A continuation that has ended."""
 
-    ids: list[int]  # with the id that ended it
-    score: float  # the sum of its log probabilities, divided by its length to the length penalty
+    ids: list[int]  # includes the id that ended the continuation
+    score: float  # sum of log probabilities / length ** length_penalty
     finish_reason: FinishReason
 
 
 @dataclass
 class _Beam:
-    """A running continuation, with the sum of its log probabilities."""
+    """A running continuation and the sum of its tokens' log probabilities."""
 
     ids: list[int]
     total_logprob: np.float32
@@ -78,7 +78,7 @@ class _Search:
         return float(np.float32(total_logprob / np.float32(length**self.options.length_penalty)))
 
     def add(self, hypotheses: Sequence[Hypothesis]) -> None:
-        """Add hypotheses, and keep the best `num_beams` of all."""
+        """Add hypotheses; keep only the best `num_beams` hypotheses."""
         if not self.is_finished:
             candidates = [*self.hypotheses, *hypotheses]
             candidates.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
@@ -92,13 +92,14 @@ def beam_search(
     eos_token_ids: Collection[int],
     constraint: Constraint | None = None,
 ) -> list[Hypothesis]:
-    """Return the best continuations of a prompt, at most `num_beams`, the best first.
+    """Return up to `num_beams` continuations of a prompt, best first.
 
-    A step computes one id for each beam, in one forward pass. Stop texts have no effect.
+    Each step extends every beam by one token, in one forward pass. Stop texts have no effect.
 
     Raises:
-        ContextLengthError, InvalidArgumentError: see `start_sequence`; also if every id is ruled
-            out for all beams before the first hypothesis.
+        ContextLengthError, InvalidArgumentError: see `start_sequence`.
+        InvalidArgumentError: bans and constraint leave no token for any beam, and no hypothesis
+            has been found.
     """
     start = start_sequence(model, prompt, options, eos_token_ids)
     max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
@@ -114,10 +115,10 @@ def beam_search(
 
 
 def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[_Beam]:
-    """Extend the beams by one id each; continuations that end become hypotheses."""
+    """Extend each beam by one token; add continuations that end to the hypotheses."""
     options = search.options
     ended: list[Hypothesis] = []
-    running: list[tuple[int, _Beam]] = []  # with the index of the beam that each one extends
+    running: list[tuple[int, _Beam]] = []  # (index of the extended beam, new beam)
     n_end_ids = len({*search.eos_token_ids}) + len(options.stop_token_ids)
     candidates = _candidates(search, beams, logits, max(2, 1 + n_end_ids) * options.num_beams)
     for rank, (index, token_id, total_logprob) in enumerate(candidates):
@@ -148,10 +149,13 @@ def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[
 def _candidates(
     search: _Search, beams: Sequence[_Beam], logits: Array, count: int
 ) -> list[tuple[int, int, np.float32]]:
-    """Return the most likely extensions of all beams, best first: beam index, id, log probability.
+    """Return the `count` most likely one-token extensions of the beams, best first.
+
+    An extension is (beam index, token id, total log probability).
 
     Raises:
-        InvalidArgumentError: every id is ruled out for all beams, and there is no hypothesis.
+        InvalidArgumentError: bans and constraint leave no token for any beam, and there is no
+            hypothesis.
     """
     rows, errors = [], []
     for beam, row in zip(beams, logits, strict=True):
@@ -171,7 +175,7 @@ def _candidates(
 
 
 def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
-    """Return the log probability (V,) of a beam extended by each id."""
+    """Return the log probability of a beam extended by each token of the vocabulary, (V,)."""
     logprobs = process_logits(
         log_softmax(logits).astype(np.float32),
         search.options,
@@ -194,9 +198,9 @@ def beam_completion(
     constraint: Constraint | None,
     name: str,
 ) -> Completion:
-    """Return the best continuation, with `num_return_sequences - 1` alternatives.
+    """Run a beam search; return the best continuation, with the next best as `alternatives`.
 
-    Each continuation ends before the first stop text in it. `name` is the model's.
+    Every continuation is cut before its first stop text. `name` is the name of the model.
     """
     started = time.perf_counter()
     hypotheses = beam_search(model, prompt_ids, options, eos_token_ids, constraint)
@@ -228,7 +232,7 @@ def beam_completion(
 def _cut_at_stop(
     hypothesis: Hypothesis, detokenizer: StreamingDetokenizer
 ) -> tuple[str, Hypothesis]:
-    """Return a hypothesis and its text, both up to the first stop text."""
+    """Cut a hypothesis at the first stop text. Returns its text and the shortened hypothesis."""
     for i, token_id in enumerate(hypothesis.ids):
         if detokenizer.push(token_id):
             ids = hypothesis.ids[: i + 1]

@@ -13,7 +13,7 @@ from gpt2np.generation.options import GenerationOptions
 
 GENERATION_CONFIG_FILE = "generation_config.json"
 
-# Options that are not read from the file: they belong to one call, not to a model.
+# Options that are not read from the file, because they belong to a call and not to a model.
 _PER_CALL = {
     *("seed", "stop", "stop_token_ids", "stop_regex", "window", "ignore_eos", "choices", "regex"),
     *("num_return_sequences", "best_of", "prompt_lookup", "logprobs", "prompt_logprobs"),
@@ -21,7 +21,7 @@ _PER_CALL = {
     *("presence_penalty", "frequency_penalty"),  # not in transformers
 }
 
-# Keys that change the text in transformers and are not supported → values without effect.
+# Unsupported keys that change the text in transformers, with their values that have no effect.
 _UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
@@ -38,7 +38,7 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """The content of a `generation_config.json`; options that it lacks have gpt2np's defaults."""
+    """The content of a `generation_config.json`; missing options have gpt2np's defaults."""
 
     options: GenerationOptions = field(default_factory=GenerationOptions)
     eos_token_ids: frozenset[int] = frozenset()
@@ -83,7 +83,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
 def _bad_words_ids(
     content: Mapping[str, Any], source: str, eos_token_ids: frozenset[int]
 ) -> list[Any]:
-    """Return `bad_words_ids` and `suppress_tokens`, without the end-of-text ids."""
+    """Return `bad_words_ids` joined with `suppress_tokens`, without end-of-text ids."""
     words = _list(content, "bad_words_ids", source)
     # As in transformers, an end-of-text id is not a bad word.
     words = [word for word in words if word not in [[end] for end in eos_token_ids]]

@@ -1,9 +1,9 @@
-"""Logits processors: logits in, logits out; a token that is ruled out gets -inf.
+"""Logits processors: functions from logits to logits. A forbidden token gets the logit -inf.
 
-The processors and their order are those of `transformers`: first bias, penalties and bans, which
-depend on the text so far (`process_logits`), then temperature and filters (top-k, top-p, min-p,
-typical), which depend on the logits alone. Presence and frequency penalty are those of OpenAI's
-API and follow the repetition penalty. No processor changes its input.
+The processors and their order are those of `transformers`. First come bias, penalties and bans,
+which depend on the text so far (`process_logits`). Then come temperature and filters (top-k,
+top-p, min-p, typical), which depend on the logits alone. Presence and frequency penalty are those
+of OpenAI's API and follow the repetition penalty. No processor changes its input.
 
 Shape letters: V vocabulary, R rows of logits.
 """
@@ -33,7 +33,7 @@ def compute_logits(
     caches: Sequence[KVCache],
     logits_indices: ArrayLike | None = None,
 ) -> Array:
-    """Run a forward pass and check its logits (R, V); see `GPT2.forward`.
+    """Run `GPT2.forward` and check that the logits are finite. Returns (R, V).
 
     Raises:
         CheckpointError: the logits are infinite or NaN.
@@ -69,13 +69,13 @@ def process_logits(
     eos_token_ids: Collection[int],
     constraint: Constraint | None = None,
 ) -> Array:
-    """Apply every bias, penalty and ban of `options`, and the constraint, to logits (V,).
+    """Apply biases, penalties and bans of `options`, then the constraint, to logits (V,).
 
     Returns the input array itself if there is nothing to apply. `options.bad_words` has no effect:
     `LanguageModel` encodes these texts and adds their ids to `bad_words_ids`.
 
     Raises:
-        InvalidArgumentError: every token is ruled out.
+        InvalidArgumentError: bans and constraint leave no token.
     """
     unprocessed = logits
     if options.logit_bias:
@@ -102,7 +102,7 @@ def process_logits(
 
 
 def add_logit_bias(logits: Array, bias: Collection[tuple[int, float]]) -> Array:
-    """Add a bias to the logits (V,) of some ids: OpenAI's `logit_bias`."""
+    """Add a bias to the logits (V,) of the given token ids, like OpenAI's `logit_bias`."""
     biased = logits.copy()
     for token_id, value in bias:
         biased[token_id] += value
@@ -110,7 +110,7 @@ def add_logit_bias(logits: Array, bias: Collection[tuple[int, float]]) -> Array:
 
 
 def repetition_penalty(logits: Array, ids: Sequence[int], penalty: float) -> Array:
-    """Make the tokens in `ids` less likely, for a penalty above 1 (Keskar et al. 2019)."""
+    """Make the tokens in `ids` less likely if `penalty` is above 1 (Keskar et al. 2019)."""
     unique = np.unique(np.asarray(ids, np.int64))
     repeated = logits[unique]
     result = logits.copy()
@@ -121,7 +121,7 @@ def repetition_penalty(logits: Array, ids: Sequence[int], penalty: float) -> Arr
 def presence_and_frequency_penalty(
     logits: Array, generated: Sequence[int], presence: float, frequency: float
 ) -> Array:
-    """Subtract presence + frequency × count for every token in `generated` (OpenAI's API)."""
+    """Subtract presence + frequency × count from the logit of each token in `generated`."""
     unique, counts = np.unique(np.asarray(generated, np.int64), return_counts=True)
     result = logits.copy()
     result[unique] -= (presence + frequency * counts).astype(logits.dtype)
@@ -129,7 +129,7 @@ def presence_and_frequency_penalty(
 
 
 def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
-    """Rule out the tokens that would repeat an n-gram of `ids` (Paulus et al. 2017)."""
+    """Forbid the tokens that would repeat an n-gram of `ids` (Paulus et al. 2017)."""
     if len(ids) < size:
         return logits
     ngrams = np.lib.stride_tricks.sliding_window_view(np.asarray(ids, np.int64), size)
@@ -138,7 +138,7 @@ def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
 
 
 def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]]) -> Array:
-    """Rule out the last id of every word if `ids` ends with the word's other ids."""
+    """Forbid the last token id of each word whose other token ids end `ids`."""
     banned = []
     for *start, last in words:
         if list(ids[len(ids) - len(start) :]) == start:
@@ -147,17 +147,17 @@ def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]
 
 
 def ban(logits: Array, ids: Collection[int]) -> Array:
-    """Rule out tokens; ids beyond V are ignored, such as an end of text without an embedding."""
+    """Set the logits of token ids to -inf. Ignores ids of V or more, which have no logit."""
     banned = logits.copy()
     banned[[token_id for token_id in ids if token_id < len(logits)]] = -math.inf
     return banned
 
 
 def apply_temperature(logits: Array, temperature: float) -> Array:
-    """Divide logits (…, V) by a temperature above 0; below 1 likely tokens become likelier.
+    """Divide logits (…, V) by a temperature above 0; below 1, likely tokens become likelier.
 
-    Each row is first shifted to a maximum of 0. The shift changes no probability, and keeps the
-    smallest temperature from computing inf / inf.
+    The function first subtracts the maximum of each row. This changes no probability, and avoids
+    inf / inf at tiny temperatures.
     """
     shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
     with np.errstate(over="ignore"):
@@ -166,7 +166,7 @@ def apply_temperature(logits: Array, temperature: float) -> Array:
 
 
 def top_k_filter(logits: Array, k: int) -> Array:
-    """Keep the k highest logits (…, V) of each row; ties with the lowest of them are kept, too."""
+    """Keep the k highest logits of each row (…, V), and all ties with the k-th highest."""
     if k >= logits.shape[-1]:
         return logits
     kth = np.partition(logits, -k, axis=-1)[..., -k, None]
@@ -176,9 +176,10 @@ def top_k_filter(logits: Array, k: int) -> Array:
 def top_p_filter(logits: Array, p: float) -> Array:
     """Keep the fewest most likely tokens with total probability p (Holtzman et al. 2020).
 
-    The token that crosses p is kept, so at least one remains. Among equal logits at the border the
-    higher ids are kept; in `transformers` this depends on the processor, as torch.sort is not
-    stable. The cumulative sum is rounded to the logits' dtype, as torch.cumsum does.
+    The token that reaches p is kept, so at least one token remains. Among equal logits at the
+    border, higher ids are kept; in `transformers` the choice depends on the device, because
+    torch.sort is not stable. The cumulative sum is rounded to the logits' dtype, like that of
+    torch.cumsum.
     """
     order = np.argsort(logits, axis=-1, kind="stable")  # ascending
     probabilities = softmax(np.take_along_axis(logits, order, -1))
@@ -200,11 +201,12 @@ def min_p_filter(logits: Array, p: float) -> Array:
 def typical_filter(logits: Array, p: float) -> Array:
     """Keep the tokens whose surprisal is nearest to the entropy, with total probability p.
 
-    Locally typical sampling (Meister et al. 2022). The token that crosses p is kept, with its ties.
+    This is locally typical sampling (Meister et al. 2022). The token that reaches p is kept, and so
+    are all ties with it.
     """
     shifted = logits - logits.max(-1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    with np.errstate(invalid="ignore"):  # 0 × -inf of the tokens that are ruled out
+    with np.errstate(invalid="ignore"):  # 0 × -inf for forbidden tokens
         entropy = -np.nansum(np.exp(log_p) * log_p, -1, keepdims=True)
     distance = np.abs(-log_p - entropy)
     order = np.argsort(distance, axis=-1, kind="stable")

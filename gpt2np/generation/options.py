@@ -1,4 +1,4 @@
-"""Generation options: all choices about a completion, with their ranges and contradictions."""
+"""Generation options, with checks of their ranges and of contradictions."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +59,7 @@ class GenerationOptions:
         min_p: sample from the tokens at least min_p times as likely as the most likely, 0 … 1.
         typical_p: sample from the fewest tokens of typical surprisal with this total probability,
             0 < p ≤ 1 (Meister et al. 2022).
-        seed: seed of the random numbers; None for an unpredictable one.
+        seed: seed of the random numbers; None for an unpredictable seed.
 
       Penalties:
         repetition_penalty: divides the positive logits, and multiplies the negative logits, of
@@ -70,26 +70,28 @@ class GenerationOptions:
         no_repeat_ngram_size: forbid repeated n-grams of this size, prompt included; 0 allows them.
         logit_bias: added to the logits of some ids, as in {50256: -5.0}; -10,000 … 10,000. Ids may
             be strings, like the keys of a JSON object.
-        bad_words: texts that are never generated, with or without a space before them.
+        bad_words: texts that are never generated, neither alone nor after a space.
         bad_words_ids: sequences of ids that are never generated.
 
       Stopping:
         max_new_tokens: maximum number of new tokens, at least 1.
         min_new_tokens: forbid the end-of-text token before this many new tokens.
         ignore_eos: never generate the end-of-text token.
-        stop: one or more texts that end the generation; the result ends before them.
-        stop_token_ids: ids that end the generation; the result's text ends before them.
-        stop_regex: one or more regular expressions whose match ends the generation; the result ends
-            before the match. If the next character may undo the match, as with `cat\\b` or
-            `foo(?!bar)`, the match counts once that character has come.
-        window: when the context is full, continue from the last `window` tokens; 0 ends there.
+        stop: one or more texts that end the generation; the result's text ends before the match.
+        stop_token_ids: ids that end the generation; the result's text excludes them.
+        stop_regex: one or more regular expressions whose match ends the generation; the result's
+            text ends before the match. If the next character may undo the match, as with
+            `cat\\b` or `foo(?!bar)`, the match counts once that character has come.
+        window: when the context is full, continue from the last `window` tokens; 0: end.
 
       Search:
         num_beams: number of beams, at most 64; 1 for no beam search.
         length_penalty: a beam's score is its log probability divided by its length to this power.
-        early_stopping: when beam search ends: once `num_beams` hypotheses are done (True), once no
-            running beam scores higher at its present length (False), or once none can ("never").
-        prompt_lookup: draft tokens from earlier n-grams of the text; the result is the same.
+        early_stopping: when beam search ends. True: once `num_beams` continuations have ended.
+            False: once also no running beam has a higher score than the worst of them.
+            "never": once also no running beam can still reach a higher score.
+        prompt_lookup: take draft tokens from earlier n-grams of the text, for speed; does not
+            change the result.
 
       Constraints:
         choices: the continuation is one of these texts.
@@ -97,15 +99,15 @@ class GenerationOptions:
             trailing `$` are allowed. See `gpt2np.constraints.syntax`.
 
       Output:
-        num_return_sequences: number of continuations, at most 1000; number j, from 0, is the one
-            that `seed + j` gives alone.
+        num_return_sequences: number of continuations, at most 1000; continuation j, from 0, has the
+            seed `seed + j`.
         best_of: sample this many, at most 1000, and return the `num_return_sequences` with the
             highest mean log probability.
-        logprobs: return the log probability of each token and of this many most likely tokens at
-            its position, 0 … 1000.
-        prompt_logprobs: return the same for the prompt's tokens.
+        logprobs: return the log probability of each generated token, and of this many most likely
+            tokens at its position, 0 … 1000.
+        prompt_logprobs: like `logprobs`, for the prompt's tokens.
 
-    Log probabilities are the model's own, before penalties, filters and temperature.
+    Log probabilities come from the unprocessed logits, before penalties, filters and temperature.
 
     Raises:
         InvalidArgumentError: a value is out of its range, or two values contradict each other.
@@ -158,7 +160,7 @@ class GenerationOptions:
 
 
 def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check all options, name → value; return the lists as tuples, which make options hashable."""
+    """Check all options. Returns those that are lists as tuples, so that options are hashable."""
     for name, (is_valid, expected) in _RANGES.items():
         _require(is_valid(options[name]), name, options[name], expected)
     if options["choices"] == []:  # () is the default
@@ -181,12 +183,12 @@ def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_integer(value: Any) -> bool:
-    """Whether a value is an integer; True and False are not."""
+    """Whether a value is an integer but not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a finite number. NaN and integers beyond a float are not."""
+    """Whether a value is a real number below 1e300 in size, but not NaN or a bool."""
     is_real = isinstance(value, Real) and not isinstance(value, bool)
     return is_real and bool(abs(value) < 1e300)
 
@@ -251,7 +253,7 @@ def _require(is_valid: bool, name: str, value: object, expected: str) -> None:
         raise InvalidArgumentError(f"{name} is {short_repr(value)}; it must be {expected}")
 
 
-# Options that are lists of texts → the expected value.
+# Options that are lists of texts, with the description of a valid value.
 _TEXT_OPTIONS = {
     "stop": "a non-empty text or a list of them",
     "stop_regex": "a non-empty text or a list of them",
@@ -261,7 +263,7 @@ _TEXT_OPTIONS = {
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:
-    """Return texts as a tuple; a single stop text is allowed."""
+    """Check a list of texts. Returns a tuple; a stop option may also be a single text."""
     is_single = isinstance(value, str) and name.startswith("stop")
     texts = (value,) if is_single else value
     is_valid = _is_list(texts) and all(isinstance(text, str) and text for text in texts)
@@ -285,7 +287,7 @@ def _id_lists(value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
-    """Return pairs of id and bias; ids may be strings, the only form of a key in JSON."""
+    """Check a logit bias. Returns (token id, bias) pairs; ids may be strings, like keys in JSON."""
 
     def is_key(key: Any) -> bool:
         is_digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) < 20

@@ -1,6 +1,6 @@
-"""Sampling: logits of one sequence → the next token id, and log probabilities of tokens.
+"""Sampling: select the next token id from logits; compute log probabilities of tokens.
 
-Log probabilities are the model's own, before penalties and filters.
+Log probabilities come from the unprocessed logits, before penalties and filters.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ def new_seed() -> int:
 
 
 class SupportsRandom(Protocol):
-    """Source of uniform random numbers, 0 ≤ x < 1: numpy's Generator, or a RandomGenerator."""
+    """A source of uniform random numbers, 0 ≤ x < 1, such as numpy's Generator."""
 
     def random(self) -> float: ...
 
 
 class RandomGenerator:
-    """Uniform random numbers of one sequence, with look-ahead.
+    """A random number generator that can look ahead; each sequence has one.
 
-    The numbers are those of `numpy.random.default_rng(seed)`. A sampled token uses one of them.
+    The numbers are those of `numpy.random.default_rng(seed)`. Sampling a token uses one number.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -60,13 +60,13 @@ class RandomGenerator:
         return self._peeked.popleft() if self._peeked else self._generator.random()
 
     def peek(self, index: int) -> float:
-        """Return the number that call `index`, from 0, of `random` will return."""
+        """Return a future number without consuming it; index 0 is the next number."""
         while len(self._peeked) <= index:
             self._peeked.append(self._generator.random())
         return self._peeked[index]
 
     def lookahead(self, skip: int) -> SupportsRandom:
-        """A view of the numbers after the next `skip`; reading the view consumes none of them."""
+        """Return a source that skips `skip` numbers, then reads on without consuming numbers."""
         return _Lookahead(self, skip)
 
 
@@ -81,9 +81,9 @@ class _Lookahead:
 
 
 def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
-    """Return the distribution of the next token: logits (…, V) → probabilities (…, V), float64.
+    """Compute the probabilities of the next token from logits (…, V). Returns (…, V), float64.
 
-    At temperature 0 the first of the highest logits has probability 1.
+    At temperature 0, the token with the highest logit has probability 1; ties go to the lowest id.
     """
     if options.temperature == 0:
         most_likely = np.argmax(logits, -1, keepdims=True)
@@ -102,7 +102,7 @@ def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
 
 
 def next_id(logits: Array, options: GenerationOptions, rng: SupportsRandom) -> int:
-    """Select the next id from logits (V,), with one random number; greedy needs none."""
+    """Select the next token id from logits (V,). Sampling consumes one random number."""
     if options.temperature == 0:
         return int(logits.argmax())
     cumulative = next_probabilities(logits, options).cumsum()
@@ -113,7 +113,7 @@ def next_id(logits: Array, options: GenerationOptions, rng: SupportsRandom) -> i
 class TokenLogprob:
     """The natural log probability of one token, given the tokens before it.
 
-    `top` holds the most likely tokens at its position with theirs, the most likely first.
+    `top` lists (token id, log probability) of the most likely tokens there, best first.
     """
 
     id: int
@@ -122,7 +122,7 @@ class TokenLogprob:
 
 
 def log_softmax(logits: Array) -> Array:
-    """Return log probabilities: logits (…, V) → (…, V), float64."""
+    """Compute log probabilities from logits (…, V). Returns (…, V), float64."""
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
@@ -130,9 +130,9 @@ def log_softmax(logits: Array) -> Array:
 
 
 def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
-    """Return the log probability of an id in logits (V,), with the `top` most likely ids.
+    """Compute the log probabilities of `token_id` and of the `top` most likely token ids.
 
-    Among equal logits the lower id comes first.
+    The logits are (V,). Among equal logits the lower id comes first.
     """
     logprobs = log_softmax(logits)
     most_likely: list[tuple[int, float]] = []
@@ -145,9 +145,9 @@ def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
 
 
 def text_logprobs(model: GPT2, ids: Sequence[int], top: int, cache: KVCache) -> list[TokenLogprob]:
-    """Return the log probability of each of ids[1:], with the `top` most likely ids.
+    """Compute the log probability of each of ids[1:], and of the `top` most likely ids there.
 
-    Afterwards the empty `cache` holds the keys and values of ids[:-1].
+    `cache` must be empty; the call fills it with the keys and values of ids[:-1].
 
     Raises:
         CheckpointError: the logits are infinite or NaN.

@@ -1,4 +1,4 @@
-"""Continuous batching: sequences wait for memory, run as one batch, and leave when they end."""
+"""Continuous batching: sequences join a batch when memory allows, and leave when they end."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from gpt2np.runtime.kv_cache import cache_nbytes
 
 
 class Scheduler:
-    """Runs sequences of one model in batches; sequences may join at any time.
+    """Runs the sequences of one model in batches; sequences may join at any time.
 
         >>> scheduler = Scheduler(model)
         >>> scheduler.add(sequence)
@@ -22,7 +22,7 @@ class Scheduler:
         ...     for finished in scheduler.step():
         ...         print(finished.ids)
 
-    First come, first served. Use a scheduler from one thread only.
+    Sequences start in the order in which they were added. Use a scheduler from one thread only.
     """
 
     def __init__(
@@ -32,11 +32,12 @@ class Scheduler:
         cache_bytes: int = 1 << 30,
         free_caches: bool = True,
     ) -> None:
-        """Set the limits of a batch: `max_running` sequences with KV caches of `cache_bytes`.
+        """Limit a batch to `max_running` sequences and `cache_bytes` bytes of KV caches.
 
-        The limit of bytes includes drafts and shared prefixes; a single sequence may exceed it. The
-        caches of finished sequences are reused, so up to three times as much may stay allocated.
-        With `free_caches`, sequences lose their KV cache when they end.
+        `cache_bytes` includes the KV caches of draft models and shared prefixes. A sequence that
+        runs alone may exceed this limit. Caches of finished sequences are reused, so up to three
+        times `cache_bytes` may stay allocated. With `free_caches`, a sequence loses its KV cache
+        when it ends.
         """
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
@@ -52,18 +53,18 @@ class Scheduler:
 
     @property
     def free(self) -> int:
-        """Number of sequences that may still join the batch, memory permitting."""
+        """Number of sequences that can still join the batch if memory allows."""
         return max(0, self._max_running - len(self.running) - len(self.waiting))
 
     def add(self, sequence: RunningSequence) -> None:
-        """Queue a sequence."""
+        """Add a sequence to the queue."""
         self.waiting.append(sequence)
 
     def step(self) -> list[RunningSequence]:
-        """Run one decode step: every running sequence gets one id, or more with drafts.
+        """Run one decode step: each running sequence gets one token, or more with draft tokens.
 
-        Returns the sequences that ended, by this step or by their owner. A sequence that can't
-        continue ends with its `error` set.
+        Returns the sequences that have ended since the last step. A sequence that can't continue
+        ends with its `error` set.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.
@@ -96,7 +97,7 @@ class Scheduler:
         return self._remove_finished()
 
     def _admit(self) -> None:
-        """Move waiting sequences to the batch as long as both limits hold."""
+        """Move waiting sequences to the batch until `max_running` or `cache_bytes` is reached."""
         prefixes = {s.shared_prefix for s in (*self.running, *self.waiting) if s.shared_prefix}
         prefixes = {prefix for prefix in prefixes if prefix.cache is not None}
         reserved = sum(map(self._nbytes, self.running))
@@ -123,21 +124,22 @@ class Scheduler:
         return finished
 
     def _nbytes(self, sequence: RunningSequence) -> int:
-        """Return the maximum size of a sequence's KV cache and of its draft model's."""
+        """Return the maximum bytes of a sequence's KV cache, plus those of its draft model's."""
         length = len(sequence.prompt) + sequence.options.max_new_tokens
         draft = sequence.speculation.draft if sequence.speculation else None
         return _max_nbytes(self._model, length) + (_max_nbytes(draft.model, length) if draft else 0)
 
 
 def _max_nbytes(model: GPT2, length: int) -> int:
-    """Return the size of a KV cache of `length` tokens, limited to the context."""
+    """Return the bytes of a KV cache of `length` tokens, or of a full context if that is less."""
     return cache_nbytes(model.config, min(length, model.config.n_positions), model.dtype)
 
 
 def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """Sort sequences by the slots of their KV caches, because adjacent slots compute as one.
+    """Sort sequences by KV store and slot, because adjacent slots share one attention product.
 
-    Stores keep the order of `batch`, so that every run of a batch gives the same bits.
+    KV stores are ordered by their first appearance in `batch`, so that results are bit-identical
+    in every run.
     """
     store_order: dict[int, int] = {}
     for i, sequence in enumerate(batch):
@@ -146,7 +148,7 @@ def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
 
 
 def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
-    """Slide full contexts, copy shared prefixes, and return the draft tokens of each sequence."""
+    """Slide full contexts and copy shared prefixes. Returns each sequence's draft tokens."""
     speculates = False
     for sequence in batch:
         sequence.slide_window()

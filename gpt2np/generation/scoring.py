@@ -1,11 +1,10 @@
-"""Scoring: exact log probabilities of given texts.
+"""Scoring: exact log probabilities of the tokens of given texts.
 
-A text longer than the model's context is scored in windows, each with its own positions and keys,
-as if it were alone. A window is computed in chunks with a KV cache. Memory is bounded: of a whole
-text only the ids and a number or two per id are kept, and logits exist for 128 tokens at a time.
+A text longer than the model's context is scored in windows. Each window is an independent sequence
+whose positions start at 0, computed in chunks with a KV cache. Memory is bounded: a text keeps its
+token ids and one or two numbers per token, and logits exist for 128 tokens at a time.
 
-Shape letters: T tokens of a text, n of a window, N packed tokens of one pass, R rows of logits,
-V vocabulary.
+Shape letters: T tokens of a text, n tokens of a window, R rows of logits, V vocabulary.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _MAX_TOKENS = 512  # in one pass
 
 
 class Span(NamedTuple):
-    """The tokens start … stop - 1 of a text, scored from `first` on."""
+    """A window of a text: tokens start … stop - 1, of which first … stop - 1 are scored."""
 
     start: int
     first: int
@@ -38,9 +37,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """Ids (n,) that are scored together, from index `first`, at least 1, on.
+    """Token ids (n,) that one sequence computes; ids[first:] are scored, and `first` is at least 1.
 
-    There may be one id more than the model's context, as nothing follows the last one.
+    n may be one more than the model's context, because the model does not read the last id.
     """
 
     ids: IntArray
@@ -49,20 +48,20 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowScore:
-    """The scores of a window's ids from `first` on, every array (n - first,)."""
+    """The scores of a window's ids[first:]. Every array is (n - first,)."""
 
     log_probabilities: NDArray[np.float64]  # natural logarithms
-    best: IntArray  # the most likely id at each position; among equals the lowest
-    best_allowed: IntArray  # the most likely id that was not excluded
+    best: IntArray  # the most likely id at each position; ties go to the lowest id
+    best_allowed: IntArray  # the most likely id that is not excluded
 
 
 @dataclass(frozen=True)
 class TextScore:
-    """A text's ids and their log probabilities, given the ids before them.
+    """The log probability of each token of a text, given the tokens before it.
 
-    Every array is (T,). The log probabilities are natural logarithms, NaN for an id that nothing
-    precedes in its window. `best` is the most likely id at each position, -1 where there is no log
-    probability.
+    Every array is (T,). Log probabilities are natural logarithms; NaN for a token that no token
+    precedes in its window. `best` is the most likely id at each position; -1 where the log
+    probability is NaN.
     """
 
     ids: IntArray
@@ -76,22 +75,22 @@ class TextScore:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log probability; NaN if there is none."""
+        """exp of the mean negative log probability; NaN if no token has a log probability."""
         known = self.log_probabilities[~np.isnan(self.log_probabilities)]
         return float(np.exp(-known.mean())) if len(known) else float("nan")
 
 
 def windows_of(ids: IntArray, spans: Iterable[Span]) -> Iterator[Window]:
-    """Return the windows of a text's ids (T,) at some spans."""
+    """Cut a text's token ids (T,) into the windows that `spans` describe."""
     return (Window(ids[span.start : span.stop], span.first - span.start) for span in spans)
 
 
 def strided_spans(length: int, context: int, stride: int) -> Iterator[Span]:
-    """Return windows of `context` tokens at a distance of `stride`; each token is scored once.
+    """Yield windows of `context` tokens that start every `stride` tokens.
 
-    As in Hugging Face's guide "Perplexity of fixed-length models". A token is scored in the first
-    window that contains it. The first token of the text is not scored, as nothing precedes it; with
-    stride = context, the first token of no window is.
+    Each token is scored once, in the first window that contains it, as in Hugging Face's guide
+    "Perplexity of fixed-length models". The first token of the text is never scored, because no
+    token precedes it. With stride = context, the first token of each window is not scored.
     """
     n_seen = 1
     for start in range(0, length, stride):
@@ -117,13 +116,13 @@ def score_text(
     stride: int | None = None,
     prefix: int | None = None,
 ) -> TextScore:
-    """Compute the log probability of each id, given the ids before it, in strided windows.
+    """Compute the log probability of each token, given the tokens before it, in strided windows.
 
-    `context` and `stride` are the size and distance of the windows in tokens; see `check_window`.
-    `prefix` is an id to put before the text, so that the first id has a log probability, too.
+    Windows have `context` tokens and start every `stride` tokens; `check_window` sets the
+    defaults. `prefix` is a token id to put before the text, so that the first token is scored.
 
     Raises:
-        InvalidArgumentError: an id, context or stride is out of its range.
+        InvalidArgumentError: a token id, context or stride is out of its range.
     """
     context, stride = check_window(model, context, stride)
     if np.size(ids):
@@ -140,12 +139,12 @@ def score_text(
 
 
 def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[int, int]:
-    """Return context and stride, by default the model's context and half of it.
+    """Check context and stride. Returns both, with None replaced by the defaults.
 
-    Half of it gives every token but the first ones at least that many before it.
+    The default context is the model's, and the default stride is half of `context`.
 
     Raises:
-        InvalidArgumentError: a value is out of its range.
+        InvalidArgumentError: context or stride is out of its range.
     """
     n_positions = model.config.n_positions
     context = n_positions if context is None else context
@@ -166,9 +165,9 @@ def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[
 def score_windows(
     model: GPT2, windows: Iterable[Window], excluded: Sequence[int] = ()
 ) -> Iterator[WindowScore]:
-    """Yield the scores of windows, in order. Short windows share a forward pass.
+    """Yield the scores of each window, in order. Short windows share a forward pass.
 
-    The iterable is read as needed. `WindowScore.best_allowed` skips the ids in `excluded`.
+    Windows are read from the iterable as needed. `best_allowed` is never an id in `excluded`.
 
     Raises:
         CheckpointError: the logits are infinite or NaN.
@@ -187,7 +186,7 @@ def score_windows(
 def _score_batch(
     model: GPT2, windows: Sequence[Window], excluded: Sequence[int]
 ) -> Iterator[WindowScore]:
-    """Score windows as packed sequences, in passes of bounded size."""
+    """Score windows as packed sequences, in forward passes of bounded size."""
     inputs = [window.ids[:-1] for window in windows]
     stops = np.cumsum([len(ids) for ids in inputs])
     starts = stops - [len(ids) for ids in inputs]
@@ -211,7 +210,11 @@ def _score_batch(
 
 
 def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
-    """Cut 0 … length into passes of at most _MAX_TOKENS tokens and _MAX_ROWS rows."""
+    """Yield the first and last + 1 packed token of each forward pass.
+
+    A pass has at most _MAX_TOKENS tokens and _MAX_ROWS rows of logits. `rows` are the sorted
+    indices of the tokens that need logits.
+    """
     start = 0
     while start < length:
         beyond = rows[np.searchsorted(rows, start) :][_MAX_ROWS : _MAX_ROWS + 1].tolist()
@@ -228,7 +231,7 @@ def _forward(
     span: tuple[int, int],
     rows: IntArray,
 ) -> Array:
-    """Compute logits (R, V) of the rows in a span of the packed tokens."""
+    """Run packed tokens span[0] … span[1] - 1. Returns the logits of the tokens `rows`, (R, V)."""
     new, used_caches = [], []
     for ids, start, cache in zip(inputs, starts.tolist(), caches, strict=True):
         chunk = ids[max(0, span[0] - start) : max(0, span[1] - start)]
@@ -242,7 +245,7 @@ def _forward(
 def _score_logits(
     logits: Array, targets: IntArray, excluded: Sequence[int]
 ) -> tuple[NDArray[np.float64], IntArray, IntArray]:
-    """Return log softmax of logits (R, V) at the targets (R,), and arg-max. Overwrites logits."""
+    """Compute the fields of WindowScore from logits (R, V) and targets (R,). Overwrites logits."""
     log_probabilities = np.empty(len(targets))
     best = np.empty(len(targets), np.int64)
     best_allowed = np.empty(len(targets), np.int64)

@@ -29,33 +29,36 @@ FinishReason = Literal["eos", "length", "stop", "cancelled"]
 
 
 class Listener(Protocol):
-    """Receives every new id, and may end the sequence."""
+    """Receives the new token ids of a sequence; may end the sequence."""
 
     def push(self, token_id: int) -> bool:
-        """Receive an id, except for stop ids; return True to end the sequence after it."""
+        """Receive a new token id; return True to end the sequence after it.
+
+        Not called for end-of-text ids and stop ids.
+        """
 
     def finish(self) -> bool:
-        """Receive the end of the sequence; return True if the finish reason is "stop"."""
+        """Handle the end of the sequence; return True to set the finish reason to "stop"."""
 
 
 @dataclass
 class RunningSequence:
-    """State of one sequence, from its prompt to its end.
+    """The state of one sequence during generation.
 
     Attributes:
-        prompt: ids of the prompt, at least one.
-        options: how to continue; `seed` must be set.
-        eos_token_ids: ids that end the sequence.
-        n_positions: the model's context.
+        prompt: token ids of the prompt, at least one.
+        options: how to continue the prompt; `seed` must be set.
+        eos_token_ids: token ids that end the sequence.
+        n_positions: the model's context length in tokens.
         vocab_size: the model's number of token ids.
-        cache: keys and values of the ids that the model has computed.
+        cache: KV cache of the tokens computed so far.
         constraint: state of the constraint on the text, if any.
-        shared_prefix: prefix that several sequences compute once; None after the first step.
-        speculation: how draft tokens are proposed, if any.
+        shared_prefix: prompt that several sequences compute once; None after the first step.
+        speculation: source of draft tokens, if any.
         ids: the generated ids, including the one that ended the sequence.
         logprobs: log probabilities of `ids`, if requested.
         prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.
-        context_start: index of the first id in the context, counted from the prompt's first.
+        context_start: index, in prompt + ids, of the first token in the context.
         finish_reason: None while the sequence runs; "eos" after one of `eos_token_ids`; "length" at
             `max_new_tokens` or when the context is full; "stop" after a stop id, at the listener's
             request or when the constraint is complete; "cancelled" by the caller or after an error.
@@ -81,44 +84,45 @@ class RunningSequence:
 
     @property
     def length(self) -> int:
-        """Number of ids, prompt included."""
+        """Number of token ids, including the prompt."""
         return len(self.prompt) + len(self.ids)
 
     @property
     def mean_logprob(self) -> float:
-        """Mean log probability of the generated ids; -inf if there are none."""
+        """Mean log probability of the generated tokens; -inf before the first token."""
         if not self.logprobs:
             return -math.inf
         return sum(token.logprob for token in self.logprobs) / len(self.logprobs)
 
     @property
     def tokens_left(self) -> int:
-        """Number of ids that fit, after the next one, in the context and `max_new_tokens`."""
+        """Number of tokens that may follow the next token, by context and `max_new_tokens`."""
         left = self.options.max_new_tokens - len(self.ids) - 1
         return min(left, self.n_positions - (self.length - self.context_start))
 
     def pending_ids(self) -> list[int]:
-        """Return the ids in the context that the model has not computed."""
+        """Return the token ids in the context that are not yet in the KV cache."""
         first = self.context_start + self.cache.length - len(self.prompt)
         return self.ids[first:] if first >= 0 else [*self.prompt[first:], *self.ids]
 
     def slide_window(self) -> None:
-        """If the context is full, restart it from the last `window` ids.
+        """If the context is full, restart the context from the last `window` tokens.
 
-        Keys and values depend on their position embeddings, so the window is computed again.
+        This empties the KV cache, because keys and values depend on the tokens' positions.
         """
         if self.length - self.context_start > self.n_positions:
             self.context_start = self.length - self.options.window
             self.cache.truncate(0)
 
     def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
-        """Append one id for every row of logits (1 + draft tokens, V), up to a wrong draft token.
+        """Select and append one token per row of logits until a draft token is wrong.
 
-        Row 0 follows the last id, row j draft token j - 1. A draft token is accepted if it equals
-        the id that the row before it leads to. Returns the number of accepted draft tokens.
+        Logits are (1 + draft tokens, V): row 0 follows the last token, row j draft token j - 1. A
+        draft token is accepted if it equals the token selected from the row before. Returns the
+        number of accepted draft tokens.
 
         Raises:
-            InvalidArgumentError: penalties, bans and constraint rule out every id.
+            InvalidArgumentError: bans and constraint leave no token.
         """
         n_accepted = 0
         for row in logits:
@@ -132,7 +136,7 @@ class RunningSequence:
         return n_accepted
 
     def choose(self, logits: Array) -> int:
-        """Select the next id from the logits (V,) after the last id; raises like `accept`."""
+        """Select the next token id from logits (V,). Raises the same errors as `accept`."""
         options = self.options
         logits = process_logits(
             logits, options, self.prompt, self.ids, self.eos_token_ids, self.constraint
@@ -140,7 +144,7 @@ class RunningSequence:
         return next_id(logits, options, self.rng)
 
     def append(self, token_id: int, logits: Array) -> None:
-        """Append an id that was selected from logits (V,), and update `finish_reason`."""
+        """Append a token id selected from logits (V,); update the state and `finish_reason`."""
         options = self.options
         self.ids.append(token_id)
         if options.logprobs is not None or options.best_of is not None:
@@ -152,7 +156,7 @@ class RunningSequence:
             self.finish_reason = "stop"
 
     def end(self, reason: FinishReason, error: GPT2NPError | None = None) -> None:
-        """End the sequence; no effect on one that has ended."""
+        """End the sequence. Does nothing if the sequence has already ended."""
         if self.finish_reason is None:
             self.finish_reason, self.error = reason, error
             if self.listener and self.listener.finish():
@@ -176,12 +180,12 @@ def start_sequence(
 ) -> RunningSequence:
     """Create a sequence that is ready for its first decode step.
 
-    With a window, a prompt longer than the context is reduced to its last `window` ids.
+    With `options.window`, a prompt longer than the context is reduced to its last `window` tokens.
 
     Raises:
-        ContextLengthError: the prompt is longer than the model's context.
-        InvalidArgumentError: the prompt is empty, or the prompt or an option has an id outside of
-            the model's vocabulary.
+        ContextLengthError: the prompt is longer than the context, and no window is set.
+        InvalidArgumentError: the prompt is empty, the window exceeds the context, or a token id in
+            prompt or options is outside of the vocabulary.
     """
     config = model.config
     if not prompt:
@@ -218,19 +222,19 @@ def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
 
 @dataclass(eq=False)
 class SharedPrefix:
-    """Keys and values of a prompt, without its last id, that several sequences start from.
+    """A prompt shared by several sequences; its keys and values are computed once.
 
-    Each sequence computes the last id itself, for the logits that follow.
+    The prompt's last token is excluded: each sequence computes it to get the next token's logits.
     """
 
     ids: Sequence[int]  # the prompt
-    n_pending: int  # number of sequences that have not received the prefix yet
+    n_pending: int  # number of sequences that still need a copy
     top: int | None  # the option `prompt_logprobs`
-    cache: KVCache | None = None  # once computed
+    cache: KVCache | None = None  # None until computed
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def copy_to(self, sequence: RunningSequence, model: GPT2) -> None:
-        """Copy keys, values and log probabilities to a sequence; the first call computes them."""
+        """Give a sequence the KV cache and log probabilities; the first call computes both."""
         if self.cache is None:
             self.cache = model.new_cache()
             if self.top is not None:
@@ -244,7 +248,7 @@ class SharedPrefix:
 
 
 def share_prefix(sequences: Sequence[RunningSequence]) -> None:
-    """Let sequences with the same prompt compute it once."""
+    """Make sequences that have the same prompt compute this prompt only once."""
     first = sequences[0]
     top = first.options.prompt_logprobs
     if len(sequences) > 1 or top is not None:

@@ -1,9 +1,10 @@
-"""Speculative decoding: draft tokens let one forward pass yield several; the result is the same.
+"""Speculative decoding: several tokens per forward pass, with the same result as without.
 
-The model computes the draft tokens as if they had been selected. At each of them the sequence
-selects its own token, with the random number it would use anyway, and continues while the two are
-equal. This is the verification of Leviathan et al. 2023 for a deterministic draft. Draft tokens
-come from the text itself (prompt lookup, Saxena 2023) or from a smaller model.
+The target model computes logits for the draft tokens in one pass. At each position the sequence
+selects a token from these logits, with the random number that it uses without drafts. A draft token
+is accepted while it equals the selected token. This is the verification of Leviathan et al. 2023
+for a deterministic draft. Draft tokens come from earlier text of the sequence (prompt lookup,
+Saxena 2023) or from a smaller draft model.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
 
 MAX_DRAFT = 15  # draft tokens per pass
-_ROW_COST = 0.1  # cost of one more row, as a fraction of a pass; measured with 8 rows
-_MIN_SPEEDUP = 1.1  # tokens per pass, relative to no drafts
-_DECAY = 0.85  # weight of the earlier draft tokens after each further one
+_ROW_COST = 0.1  # cost of one more token in a pass, as a fraction of a pass; measured with 8 tokens
+_MIN_SPEEDUP = 1.1  # minimum speed with drafts, relative to no drafts
+_DECAY = 0.85  # weight of earlier drafts in the acceptance rate, after each further draft
 _NGRAM_SIZES = (3, 2)  # of prompt lookup
 _SHORT_CONTEXT = 8  # ids that a draft model computes while its drafts do not pay off
 
 
 class SpeculatedSequence(Protocol):
-    """The part of a RunningSequence that draft tokens depend on."""
+    """The attributes of a RunningSequence that drafting reads."""
 
     prompt: Sequence[int]
     ids: list[int]
@@ -52,24 +53,24 @@ class SpeculatedSequence(Protocol):
 
 
 class Speculation:
-    """Source of one sequence's draft tokens, and how many of them pay off.
+    """The source of one sequence's draft tokens; also decides how many draft tokens to propose.
 
-    The recent acceptance rate and the cost of a draft token give the best draft length. If no
-    length pays off, a single token is tried now and then; the pauses grow as long as it is wrong.
+    The recent acceptance rate and the cost of a draft token determine the best draft length. If no
+    length pays off, one draft token is tried now and then; each wrong one lengthens the pause.
     """
 
     def __init__(self, model: GPT2, draft: GPT2 | None) -> None:
-        """For a sequence of `model`, with a draft model, or with prompt lookup for None."""
+        """Set the target model and the draft model; `draft=None` selects prompt lookup."""
         self.draft = None if draft is None else DraftModel(draft)
         self.lookup = PromptLookup()
         self._cost = draft.weights.parameters / model.weights.parameters if draft else 0.0
-        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums, with a prior
+        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums that start from a prior
         self._pause = 0 if draft is None else 2
         self._n_paused = self._pause
-        self.pays_off = True  # whether the last draft was expected to
+        self.pays_off = True  # whether the last draft was expected to pay off
 
     def draft_length(self, batch_size: int) -> int:
-        """Return how many draft tokens to propose for the next pass of a batch."""
+        """Return the number of draft tokens to propose for the next forward pass."""
         row_cost = _ROW_COST * batch_size / (1 + _ROW_COST * (batch_size - 1))
         acceptance_rate = self._n_accepted / self._n_tried
         best = best_length(round(acceptance_rate, 2), round(row_cost + self._cost, 3))
@@ -80,7 +81,7 @@ class Speculation:
         return best
 
     def update_acceptance(self, n_drafted: int, n_accepted: int) -> None:
-        """Record how many draft tokens were accepted, those before the first wrong one."""
+        """Record how many of the last draft's tokens were accepted."""
         if n_drafted == 0:
             return
         self._n_accepted = self._n_accepted * _DECAY + n_accepted
@@ -92,11 +93,11 @@ class Speculation:
 
 @lru_cache
 def best_length(acceptance_rate: float, cost: float) -> int:
-    """Return the draft length k, 0 … 15, with the most tokens per time.
+    """Return the draft length k, 0 … 15, that yields the most tokens per second.
 
-    The speed is (1 + a + … + aᵏ) / (1 + cost × k) for acceptance rate a, with the cost of a draft
-    token as a fraction of a pass (Leviathan et al. 2023, section 3.3). Returns 0 for a small
-    speedup, as both numbers are estimates.
+    For an acceptance rate a, the speed is (1 + a + … + aᵏ) / (1 + cost × k). `cost` is the cost of
+    a draft token, as a fraction of a pass (Leviathan et al. 2023, section 3.3). If the speedup is
+    small, returns 0, because rate and cost are estimates.
     """
     k = np.arange(MAX_DRAFT + 1)
     speeds = np.cumsum(acceptance_rate**k) / (1 + cost * k)
@@ -105,7 +106,7 @@ def best_length(acceptance_rate: float, cost: float) -> int:
 
 
 def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
-    """Return draft tokens for each sequence: as many as should pay off and fit."""
+    """Propose draft tokens for each sequence: the number that should pay off, if they fit."""
     drafts: list[list[int]] = [[] for _ in batch]
     unfinished: list[_Drafting] = []
     for sequence, draft in zip(batch, drafts, strict=True):
@@ -127,14 +128,14 @@ def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
 
 
 class PromptLookup:
-    """Drafts that continue the text as it continued after an earlier copy of its last n-gram."""
+    """Proposes the tokens that followed the last earlier occurrence of the text's final n-gram."""
 
     def __init__(self) -> None:
         self._ids: list[int] = []
         self._index: dict[tuple[int, ...], int] = {}  # n-gram → index after its last occurrence
 
     def propose(self, prompt: Sequence[int], ids: Sequence[int], length: int) -> list[int]:
-        """Return `length` draft tokens; none if the last n-gram has not occurred before."""
+        """Return `length` draft tokens; none if the final n-gram has not occurred before."""
         new = ids[len(self._ids) - len(prompt) :] if self._ids else [*prompt, *ids]
         for token_id in new:
             end = len(self._ids)
@@ -153,7 +154,10 @@ class PromptLookup:
 
 
 class DraftModel:
-    """A smaller model's KV cache of one sequence. Its context may start later than the model's."""
+    """The draft model's state for one sequence: a KV cache and the start of its context.
+
+    The draft model's context may start later than the target model's.
+    """
 
     def __init__(self, model: GPT2) -> None:
         self.model = model
@@ -162,10 +166,10 @@ class DraftModel:
         self._has_full_context = False
 
     def prepare(self, length: int, draft_length: int, full_context: bool) -> None:
-        """Drop wrong draft tokens, and make room for `draft_length` tokens after `length` ids.
+        """Drop rejected draft tokens; make room for `draft_length` tokens after `length` ids.
 
-        Without `full_context` only the last few ids are computed, as the draft is unlikely to pay
-        off.
+        Without `full_context`, the draft model reads only the last few ids; this is for drafts that
+        are unlikely to pay off.
         """
         n_positions = self.model.config.n_positions
         self.cache.truncate(min(self.cache.length, max(0, length - 1 - self.start)))
@@ -186,7 +190,7 @@ class DraftModel:
 
 @dataclass
 class _Drafting:
-    """A draft that a model is still extending, up to `length` tokens."""
+    """A draft that the draft model is extending to `length` tokens."""
 
     sequence: SpeculatedSequence
     source: DraftModel
@@ -194,15 +198,16 @@ class _Drafting:
     draft: list[int]
 
     def pending_ids(self) -> list[int]:
-        """Return the ids that the draft model has not computed."""
+        """Return the token ids that are not yet in the draft model's KV cache."""
         ids = [*self.sequence.prompt, *self.sequence.ids, *self.draft]
         return ids[self.source.start + self.source.cache.length :]
 
 
 def _extend_drafts(unfinished: Sequence[_Drafting]) -> list[_Drafting]:
-    """Extend the drafts of one draft model by a token each; return the drafts still unfinished.
+    """Extend the drafts of the first draft model by one token each; return the unfinished drafts.
 
-    A draft ends at an id that the draft model has no embedding for.
+    Drafts of other draft models are returned unchanged. A draft ends at a token id that its draft
+    model has no embedding for.
     """
     model = unfinished[0].source.model
     known_ids = range(model.config.vocab_size)
@@ -228,12 +233,12 @@ def _extend_drafts(unfinished: Sequence[_Drafting]) -> list[_Drafting]:
 
 
 def _draft_id(sequence: SpeculatedSequence, draft: Sequence[int], logits: Array) -> int | None:
-    """Select the next draft token from a draft model's logits; None if they are not usable.
+    """Select the next draft token from the draft model's logits; None if they allow no token.
 
-    The random number is the one that the sequence will use at this position, so that similar
-    distributions give the same id.
+    The random number is the one that the sequence will use at this position. So draft model and
+    target model select the same token if their distributions are similar.
     """
-    # Biases may name any id of the model, which may have more or fewer than the draft model.
+    # Options refer to ids of the target model; the draft model may have more or fewer ids.
     logits = logits[: sequence.vocab_size]
     if n_missing := sequence.vocab_size - len(logits):
         logits = np.concatenate([logits, np.full(n_missing, -np.inf, logits.dtype)])

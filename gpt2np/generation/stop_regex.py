@@ -1,6 +1,6 @@
-"""Stop regular expressions in streaming text.
+"""Regular expressions that stop a streaming text.
 
-A module of its own: most generations need no regular expression, and `regex` takes 9 ms to import.
+This is a separate module because importing `regex` takes 9 ms, and few generations need it.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,17 +18,17 @@ _TIMEOUT_S = 2.0  # of one search: microseconds, except for patterns that take e
 
 
 class StopPatterns:
-    """The counterpart of `StopStrings` for regular expressions of the `regex` package.
+    """Passes a text on until a regular expression matches, like `StopStrings` for strings.
 
-    A possible start of a match is held back. A pattern is
-    searched in the whole text, so that `^` and look-behind keep their meaning. If the next
-    character may undo a match, as with `cat\\b` after "cat" or with `$`, the match counts once that
-    character has come, or at the end. A negative look-ahead, as in `foo(?!bar)`, is decided once
-    the text can't become "bar". Atomic groups, possessive quantifiers and a negative look-ahead
-    within another are decided by the text so far.
+    Text that may be the start of a match is held back. Patterns are searched in the whole text,
+    so that `^` and look-behind keep their meaning. The next character may undo a match, as with
+    `cat\\b` after "cat" or with `$`. Such a match counts once that character has come, or at the
+    end. A negative look-ahead, as in `foo(?!bar)`, is decided once the text can't become "bar".
+    Atomic groups, possessive quantifiers and nested negative look-aheads are decided by the text
+    so far.
 
     Attributes:
-        matched: the text that matched; None before.
+        matched: the text that matched; None before a match.
     """
 
     def __init__(self, stops: Sequence[str], patterns: Sequence[str]) -> None:
@@ -40,10 +40,10 @@ class StopPatterns:
         self.matched: str | None = None
 
     def push(self, piece: str) -> str:
-        """Add a piece of text; return the text that no match can include any more.
+        """Add a piece of text; return the text that can no longer be part of a match.
 
         Raises:
-            InvalidArgumentError: a search takes too long. All later text passes.
+            InvalidArgumentError: a search takes too long. Afterwards the patterns are ignored.
         """
         self._text += piece
         matches = self._matches()
@@ -59,7 +59,7 @@ class StopPatterns:
         return self._pass_until(min([*starts, len(self._text)]))
 
     def finish(self) -> str:
-        """Return the text that was held back, up to a match, at the end of the text.
+        """End the text; return the text held back, up to the first match.
 
         Raises:
             InvalidArgumentError: a search takes too long.
@@ -78,7 +78,7 @@ class StopPatterns:
         return self._pass_until(first.start())
 
     def _is_final(self, match: regex.Match[str]) -> bool:
-        """Whether the pattern matches at the same position whatever comes next."""
+        """Whether the match remains a match whatever text comes next."""
         start = match.start()
         texts = (self._text + character for character in _NEXT)
         if not all(self._call(match.re.match, text, start) for text in texts):
@@ -112,10 +112,11 @@ class StopPatterns:
 
 
 def _veto_patterns(pattern: str) -> list[regex.Pattern[str]]:
-    """Return patterns with a partial match where a negative look-ahead may still undo a match.
+    """Return patterns that match partially where a negative look-ahead may still undo a match.
 
-    They are `pattern` with one of its negative look-aheads inverted, and with all of them. `(?!X)`
-    becomes `(?=(?:X)(?!))`, which never matches, but needs more characters once an X has begun.
+    Each pattern is a copy of `pattern` with one negative look-ahead inverted; one more copy has
+    all of them inverted. `(?!X)` becomes `(?=(?:X)(?!))`, which never matches completely, but
+    matches partially once an X has begun.
     """
     lookaheads = _negative_lookaheads(pattern)
     selections = [[lookahead] for lookahead in lookaheads]
@@ -131,7 +132,7 @@ def _veto_patterns(pattern: str) -> list[regex.Pattern[str]]:
 
 
 def _negative_lookaheads(pattern: str) -> list[tuple[int, int]]:
-    """Return the offsets of the brackets of each negative look-ahead: opening, closing."""
+    """Return the offsets of the opening and closing bracket of each negative look-ahead."""
     lookaheads: list[tuple[int, int]] = []
     opened: list[tuple[int, str]] = []
     for bracket in regex.finditer(_BRACKETS, pattern):

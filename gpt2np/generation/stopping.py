@@ -1,16 +1,16 @@
-"""Stop strings in streaming text."""
+"""Stop strings that end a streaming text."""
 
 from collections.abc import Sequence
 
 
 class StopStrings:
-    """Passes a text on until a stop string is complete; holds back a possible start of one.
+    """Passes a text on until it contains a stop string.
 
-    No character of the stop string passes, even if the string arrives in several pieces. No text is
-    held back longer than necessary.
+    No character of the stop string passes, even if the string arrives in several pieces. Text that
+    may start a stop string is held back, but no longer than necessary.
 
     Attributes:
-        matched: the stop string that ended the text; None before.
+        matched: the stop string that ended the text; None before a match.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -19,7 +19,7 @@ class StopStrings:
         self.matched: str | None = None
 
     def push(self, piece: str) -> str:
-        """Add a piece of text; return the text that no stop string can include any more."""
+        """Add a piece of text; return the text that can no longer be part of a stop string."""
         if not self._stops:
             return piece
         text = self._buffer + piece
@@ -33,7 +33,7 @@ class StopStrings:
         return text[: len(text) - n_held]
 
     def finish(self) -> str:
-        """Return the text that was held back, at the end of the text."""
+        """End the text; return the text held back."""
         buffer, self._buffer = self._buffer, ""
         return buffer
 

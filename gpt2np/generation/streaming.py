@@ -1,4 +1,4 @@
-"""Streaming text: token ids → text as it grows, up to a stop, and the completion in the end."""
+"""Streaming text: decode token ids as they arrive, up to a stop text, into a Completion."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ class Completion:
         prompt: the text of the prompt.
         prompt_ids: the ids of the prompt; for an empty prompt the end-of-text id.
         text: the continuation, without the prompt and without the stop text.
-        ids: all generated ids, including an end-of-text id and the ids of a stop text.
+        ids: all generated ids, including any end-of-text id and the ids of a stop text.
         finish_reason: "eos" (end-of-text id), "stop" (stop text, stop regex, stop id, or a complete
             constraint), "length" (max_new_tokens, or a full context), "cancelled"; None while the
             generation runs.
         seed: the seed that reproduces this continuation.
         model: the model's name.
-        seconds: time since the start, including the prompt and, in a batch, the queue.
+        seconds: time since the start, including the prompt's computation and any wait in a queue.
         logprobs: the log probability of each of `ids`, if requested.
-        prompt_logprobs: the same for `prompt_ids`; None for the first id and those before a window.
-        alternatives: the prompt's other continuations.
+        prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
+            first id and for ids before the window.
+        alternatives: the other continuations of the prompt.
     """
 
     prompt: str
@@ -53,23 +54,23 @@ class Completion:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens per second, prompt time included."""
+        """Generated tokens per second; the time includes the prompt's computation."""
         return len(self.ids) / self.seconds if self.seconds else 0.0
 
 
 class StreamingDetokenizer:
-    """Turns ids into text as they arrive, up to a stop text.
+    """Decodes token ids to text as they arrive, up to a stop text.
 
-    The pieces end at character boundaries. A possible start of a stop text is held back.
+    Pieces of text end at character boundaries. Text that may start a stop text is held back.
 
     Attributes:
-        seconds: time from the creation to the latest id.
+        seconds: time from the creation of the detokenizer to the latest token id.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, options: GenerationOptions, eos_token_ids: Collection[int] = ()
     ) -> None:
-        """`eos_token_ids` and the stop ids of `options` add no text."""
+        """Omit `eos_token_ids` and `options.stop_token_ids` from the text."""
         self._decoder = tokenizer.streaming_decoder()
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._stops: StopStrings | StopPatterns
@@ -95,14 +96,14 @@ class StreamingDetokenizer:
         return "".join(self._pieces[start:])
 
     def push(self, token_id: int) -> bool:
-        """Add an id; return whether a stop text is complete."""
+        """Add a token id; return whether the text has reached a stop text."""
         self.seconds = time.perf_counter() - self._started
         if token_id not in self._skipped_ids:
             self._pieces.append(self._stops.push(self._decoder.push(token_id)))
         return self._stops.matched is not None
 
     def finish(self) -> bool:
-        """Add the text that was held back, after the last id; return whether it has a stop."""
+        """End the text with the part held back; return whether it reached a stop text."""
         self.seconds = time.perf_counter() - self._started
         if self._stops.matched is None:
             self._pieces.append(self._stops.push(self._decoder.finish()))
@@ -114,10 +115,9 @@ class StreamingDetokenizer:
 class TextStream(Iterator[str]):
     """A continuation in progress: an iterator over the pieces of its text.
 
-    A piece ends at a character boundary and has no part of a stop text. The pieces joined are
-    `completion.text`.
-
-    A `gpt2np.generation.Scheduler` may run the `sequence` instead.
+    A piece ends at a character boundary and contains no part of a stop text. The joined pieces
+    equal `completion.text`. Instead of iterating, add `sequence` to a
+    `gpt2np.generation.Scheduler`.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class TextStream(Iterator[str]):
         eos_token_ids: Collection[int] = (),
         name: str = "model",
     ) -> None:
-        """For use by `LanguageModel.stream`; `options` must have a seed."""
+        """Create a stream, for `LanguageModel.stream`; `options.seed` must be set."""
         self.model = model
         self._name = name
         self._prompt = prompt
@@ -166,7 +166,7 @@ class TextStream(Iterator[str]):
         )
 
     def step(self) -> None:
-        """Generate one id, or more with drafts; `new_text` returns the text."""
+        """Generate one token, or more with draft tokens; then `new_text` returns the text."""
         if not self._scheduler.busy:
             self._scheduler.add(self.sequence)
         self._scheduler.step()
@@ -187,17 +187,17 @@ class TextStream(Iterator[str]):
         return self._detokenizer.read_new()
 
     def cancel(self) -> str:
-        """End the generation; return the text added since the last `new_text`."""
+        """End the generation; return the text added since the last call of `new_text`."""
         self.sequence.end("cancelled")
         return self.new_text()
 
 
 def run_streams(streams: Sequence[TextStream]) -> None:
-    """Run streams of one model to their ends, in batches.
+    """Run the streams of one model in batches until all have ended.
 
     Raises:
-        InvalidArgumentError: every token of a stream is ruled out. The error is raised after the
-            other streams have ended.
+        InvalidArgumentError: bans and constraint leave a stream no token. The error is raised
+            after the other streams have ended.
     """
     if not streams:
         return
@@ -212,10 +212,10 @@ def run_streams(streams: Sequence[TextStream]) -> None:
 
 
 def pick_best(streams: Sequence[TextStream]) -> Completion:
-    """Return the first of a prompt's continuations, or the best of `best_of`, with alternatives.
+    """Return one continuation of a prompt, with the others as `alternatives`.
 
-    The best has the highest mean log probability; among equals the first. A stream that was
-    cancelled before its first id comes last.
+    With `best_of`, continuations are sorted by mean log probability, highest first; ties keep
+    their order. A stream cancelled before its first token comes last.
     """
     options = streams[0].sequence.options
     if options.best_of is not None:

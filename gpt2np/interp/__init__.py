@@ -1,13 +1,13 @@
 """Interpretability tools built on the hooks of the forward pass.
 
-trace, Trace           one pass with its activations kept
+trace, Trace           record the activations of a forward pass
 HOOK_POINTS            names and shapes of the activations; hook_points_nbytes: their size
 Intervention           a hook that edits activations: replace, scale, zero, zero_head, mean_ablate,
                        patch_from; `chain` joins several
-logit_lens             predictions from any residual; lens_table: from every layer and position
+logit_lens             next-token logits from any residual; lens_table: at all layers, positions
 attribution            direct logit attribution: what each head, MLP and bias adds to a logit
-attention_summary      entropy, distance and other means of each head; induction_scores
-differences            differences between two passes; compare_with_transformers
+attention_summary      mean entropy, distance and more of each head; see also induction_scores
+differences            differences between two passes; see also compare_with_transformers
 """
 
 from gpt2np.interp.attribution import Attribution, attribution

@@ -26,14 +26,14 @@ from gpt2np.model import GPT2
 
 @dataclass(frozen=True)
 class Attribution:
-    """Logits of some tokens at one position, as sums over the model's components.
+    """The contributions of the model's components to the logits of some tokens at one position.
 
     Attributes:
-        position: the token whose next-token logits are attributed, from 0.
+        position: index, from 0, of the token after which the logits are attributed.
         components: P names: wte, wpe, blocks.i.attn.head.h, blocks.i.attn.c_proj.bias,
-            blocks.i.mlp, blocks.i.mlp.c_proj.bias, ln_f.bias; after `by_block`, fewer.
-        values: (P, K), the contribution of each component.
-        logits: (K), the logits of the pass.
+            blocks.i.mlp, blocks.i.mlp.c_proj.bias, ln_f.bias; `by_block` has fewer.
+        values: the contribution of each component to each logit, (P, K).
+        logits: the logits of the pass, (K).
     """
 
     position: int
@@ -44,7 +44,7 @@ class Attribution:
 
     @property
     def unexplained(self) -> NDArray[np.float64]:
-        """Logits minus the sum of all components, (K): rounding, unless a hook edited the sum."""
+        """Logits minus all contributions (K,): only rounding, unless hooks edited the pass."""
         difference: NDArray[np.float64] = self.logits - self.values.sum(0)
         return difference
 
@@ -62,15 +62,15 @@ class Attribution:
 def attribution(
     model: GPT2, trace: Trace, tokens: int | Sequence[int], position: int = -1
 ) -> Attribution:
-    """Attribute the logits of `tokens` after the token at `position` to the model's components.
+    """Attribute the logits of `tokens`, after the token at `position`, to the model's components.
 
-    The attribution of a logit difference is the difference of the two tokens' columns.
+    For the attribution of a logit difference, subtract the two tokens' columns of `values`.
 
     The trace needs embed, blocks.*.attn.z, blocks.*.mlp.out, the last block's resid, and logits. A
     negative position counts from the end.
 
     Raises:
-        InvalidArgumentError: the trace lacks a hook point; invalid tokens or position.
+        InvalidArgumentError: the trace lacks a hook point, or tokens or position are invalid.
     """
     ids = np.atleast_1d(np.asarray(tokens))
     is_list = ids.ndim == 1 and ids.size and ids.dtype.kind in "iu"
@@ -98,7 +98,7 @@ def attribution(
 
 
 def _component_vectors(model: GPT2, trace: Trace, position: int) -> Iterator[tuple[str, Array]]:
-    """Names and float64 vectors (C,) whose sum is the last residual."""
+    """Yield the name and vector (C,) of each component; the vectors sum to the last residual."""
     weights = model.weights
     wpe = weights["wpe.weight"][position].astype(np.float64)
     yield "wte", trace["embed"][position] - wpe
@@ -115,7 +115,7 @@ def _component_vectors(model: GPT2, trace: Trace, position: int) -> Iterator[tup
 
 
 def _apply_ln_f(model: GPT2, vectors: Array, residual: Array) -> Array:
-    """Apply ln_f, without its bias, to vectors (P, C) with the deviation of `residual` (C)."""
+    """Apply ln_f without bias to `vectors` (P, C), using the standard deviation of `residual`."""
     deviation = np.sqrt(residual.astype(np.float64).var() + model.config.layer_norm_epsilon)
     centred = vectors - vectors.mean(-1, keepdims=True)
     result: Array = centred / deviation * model.weights["ln_f.weight"]

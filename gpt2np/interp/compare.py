@@ -1,4 +1,4 @@
-"""Comparison of a pass, array by array, with the same pass in `transformers`, if installed."""
+"""Comparison of a forward pass with that of `transformers` (if installed), array by array."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Difference:
 
 
 def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[Difference]:
-    """Return the difference of every array that both mappings have, in the order of `ours`."""
+    """Compare the arrays whose names are in both mappings, in the order of `ours`."""
     result = []
     for name, array in ours.items():
         if name in theirs:
@@ -48,7 +48,7 @@ def worst_per_layer(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def compare_with_transformers(model: GPT2, ids: Sequence[int]) -> list[Difference]:
-    """Compare every hook point of a pass with transformers' GPT-2 on the same weights.
+    """Compare a forward pass with that of transformers' GPT-2, at every hook point.
 
     Raises:
         GPT2NPError: transformers or torch is not installed.
@@ -58,7 +58,7 @@ def compare_with_transformers(model: GPT2, ids: Sequence[int]) -> list[Differenc
 
 
 def transformers_model(model: GPT2) -> Any:
-    """Build a GPT2LMHeadModel with eager attention and a copy of the weights, in the same dtype.
+    """Build a GPT2LMHeadModel from the weights, config and dtype of `model`, with eager attention.
 
     Raises:
         GPT2NPError: transformers or torch is not installed.
@@ -115,7 +115,7 @@ def transformers_arrays(reference: Any, ids: Sequence[int]) -> dict[str, Array]:
 
 @contextmanager
 def _captured_modules(reference: Any) -> Iterator[dict[str, Any]]:
-    """Capture inputs and outputs of transformers' modules, under gpt2np's names, during a run."""
+    """Capture inputs and outputs of transformers' modules in a dict with gpt2np's names."""
     captured: dict[str, Any] = {}
     hooks = []
 

@@ -10,11 +10,11 @@ Each function returns an `Intervention`. An intervention is a hook: pass it to `
     source = trace(lm, "The dog ran")
     patched = trace(lm, "The fox ran", "logits", interventions=patch_from(source, "blocks.2.resid"))
 
-Positions index the tokens of an array, from the end if negative; in a pattern, the queries (rows).
-Without positions or heads, an intervention edits all of them. In a trace, positions are those of
-the prompt. The same holds for `GPT2.forward` with one sequence, without `logits_indices` and
-without a cache. In other passes an array can hold the tokens of several sequences, or only some of
-the tokens (see `help(gpt2np.model.gpt2)`).
+Positions index the tokens of an array, or the queries (rows) of a pattern; negative positions count
+from the end. Without positions or heads, an intervention edits all positions or heads. In a trace,
+positions are those of the prompt, as in `GPT2.forward` with one sequence, without `logits_indices`
+and without a cache. In other passes an array can hold tokens of several sequences, or only some
+tokens (see `help(gpt2np.model.gpt2)`).
 
 Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
 """
@@ -43,9 +43,9 @@ Indices = int | Sequence[int] | None
 class Intervention:
     """A hook that edits selected positions and heads of selected hook points.
 
-    edit(name, part) returns the new part, of the same shape or one that broadcasts to it. The part
-    is (positions, …), or (heads, positions, …) for arrays with a head axis. In the names of
-    `points`, `*` stands for any part.
+    edit(name, part) returns a replacement for the selected part of an array, broadcastable to its
+    shape. The part is (positions, …), or (heads, positions, …) for arrays with a head axis. In
+    `points`, `*` matches any part of a name.
     """
 
     points: tuple[str, ...]
@@ -59,7 +59,7 @@ class Intervention:
                 raise InvalidArgumentError(f"{name} has no heads; choose positions only")
 
     def for_layers(self, n_layer: int) -> Intervention:
-        """Resolve the patterns for a model with `n_layer` blocks.
+        """Replace `*` in `points` by the names in a model with `n_layer` blocks.
 
         Raises:
             InvalidArgumentError: the model lacks a hook point.
@@ -67,7 +67,7 @@ class Intervention:
         return dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
 
     def __call__(self, name: str, array: Array) -> Array:
-        """Return the array, or an edited copy if the name is selected."""
+        """Return an edited copy of the array if `points` selects its name, otherwise the array."""
         if not any(matches(name, point) for point in self.points):
             return array
         index = _part_index(name, array, self.positions, self.heads)
@@ -84,7 +84,7 @@ class Intervention:
 
 
 def _part_index(name: str, array: Array, positions: Indices, heads: Indices) -> tuple[Any, ...]:
-    """Index of the selected positions and heads of an array."""
+    """Return the NumPy index of the selected positions and heads of an array."""
     if not get_hook_point(name).by_head:
         return (_index_array(positions, len(array), f"position of {name}"),)
     rows = _index_array(heads, len(array), f"head of {name}")
@@ -105,12 +105,12 @@ def _index_array(indices: Indices, n: int, label: str) -> IntArray:
 
 @dataclass(frozen=True)
 class Chain:
-    """A hook that applies several hooks in order, see `chain`."""
+    """A hook that applies several hooks in order; made by `chain`."""
 
     hooks: tuple[Hook, ...]
 
     def for_layers(self, n_layer: int) -> Chain:
-        """Resolve the patterns of every hook for a model with `n_layer` blocks.
+        """Replace `*` in the `points` of every hook, for a model with `n_layer` blocks.
 
         Raises:
             InvalidArgumentError: the model lacks a hook point.
@@ -118,14 +118,14 @@ class Chain:
         return Chain(tuple(resolve_hook(hook, n_layer) for hook in self.hooks))
 
     def __call__(self, name: str, array: Array) -> Array:
-        """Return the array after all hooks."""
+        """Pass the array through all hooks; return the result."""
         for hook in self.hooks:
             array = hook(name, array)
         return array
 
 
 def chain(*hooks: Hook) -> Chain:
-    """Join several hooks; each receives the array that the previous hook returned."""
+    """Join several hooks to one; each receives the array that the previous hook returned."""
     return Chain(hooks)
 
 
@@ -136,7 +136,7 @@ def replace(
     positions: Indices = None,
     heads: Indices = None,
 ) -> Intervention:
-    """Replace the selected part by `value`, which must have its shape or broadcast to it."""
+    """Replace the selected part by `value`, which must broadcast to the part's shape."""
     return Intervention(_as_tuple(points), lambda name, part: value, positions, heads)
 
 
@@ -150,12 +150,12 @@ def scale(
 def zero(
     points: str | Sequence[str], *, positions: Indices = None, heads: Indices = None
 ) -> Intervention:
-    """Zero ablation: replace the selected part by zeros."""
+    """Replace the selected part by zeros (zero ablation)."""
     return replace(points, 0.0, positions=positions, heads=heads)
 
 
 def zero_head(layer: int, head: int | Sequence[int], *, positions: Indices = None) -> Intervention:
-    """Zero ablation of one or several heads of a block.
+    """Replace the output `z` of one or several heads of a block by zeros (zero ablation).
 
     The bias of the output projection belongs to no head and is still added.
     """
@@ -169,11 +169,11 @@ def mean_ablate(
     positions: Indices = None,
     heads: Indices = None,
 ) -> Intervention:
-    """Mean ablation: replace the selected part by its mean over all tokens of the given traces.
+    """Replace the selected part by its mean over all tokens of the given traces (mean ablation).
 
     Raises:
-        InvalidArgumentError: no traces; a trace lacks a hook point; a pattern, whose columns mean
-            different tokens in different rows.
+        InvalidArgumentError: there are no traces, a trace lacks a hook point, or the hook point is
+            an attention pattern, which has no mean over tokens.
     """
     traces = over if isinstance(over, Sequence) else [over]
     if not traces:
@@ -203,10 +203,10 @@ def patch_from(
     heads: Indices = None,
     source_positions: Indices = None,
 ) -> Intervention:
-    """Activation patching: replace the selected part by the activations of another prompt.
+    """Replace the selected part by that of another prompt's trace (activation patching).
 
-    By default all hook points of the source are patched. `source_positions` are the positions in
-    the source, as many as `positions` (default: the same).
+    By default, all hook points of `source` are patched. `source_positions` are the positions to
+    read from the source, one for each of `positions`, which is the default.
 
     Raises:
         InvalidArgumentError: the source lacks a hook point.

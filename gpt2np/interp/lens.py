@@ -1,4 +1,4 @@
-"""Logit lens (nostalgebraist 2020): the prediction if the model ended at a given layer.
+"""Logit lens (nostalgebraist 2020): the predictions of a model that ends after a given layer.
 
 Shape letters: K residuals, P positions, C channels, V vocabulary, n tokens per prediction.
 """
@@ -17,16 +17,16 @@ from gpt2np.model import GPT2
 from gpt2np.model.ops import layer_norm, softmax
 
 RESIDUALS = ("embed", "blocks.*.resid")
-"""The residual stream before the first block and after each: the rows of the usual logit lens."""
+"""The residual stream before the first block and after each block."""
 
 _CHUNK = 128  # rows of logits at a time, to bound the memory
 
 
 def logit_lens(model: GPT2, residual: Array) -> Array:
-    """Apply ln_f and the unembedding to any residual: (…, C) → logits (…, V).
+    """Apply ln_f and the unembedding to a residual (…, C). Returns logits (…, V).
 
-    On the last block's residual, the result is the model's logits; bit-identical where
-    `GPT2.forward` guarantees that.
+    For the last block's residual these are the model's logits, bit-identical where `GPT2.forward`
+    guarantees bit-identical logits.
     """
     ln_f = model.weights["ln_f.weight"], model.weights["ln_f.bias"]
     x = layer_norm(residual, *ln_f, model.config.layer_norm_epsilon)
@@ -52,10 +52,10 @@ def lens_table(
     last: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> LensTable:
-    """Apply the logit lens to the residuals `points` of a trace, with n tokens per prediction.
+    """Apply the logit lens to the residuals `points` of a trace; keep n tokens per prediction.
 
-    `last` limits the positions to the final ones. `progress` is called with the number of
-    predictions just made, of K·P in all.
+    `last` is the number of final positions to use; None uses all. `progress` receives the number
+    of predictions made since its last call; there are K·P predictions.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.
@@ -79,7 +79,7 @@ def lens_table(
 
 
 def finite_softmax(logits: Array) -> Array:
-    """Softmax of logits (…, V). Raises CheckpointError if any logit is infinite or NaN."""
+    """Compute the softmax of logits (…, V). Raises CheckpointError for infinite or NaN logits."""
     if not np.isfinite(logits).all():
         raise CheckpointError(
             "the model's logits are not numbers; its weights or config are damaged"
@@ -88,7 +88,7 @@ def finite_softmax(logits: Array) -> Array:
 
 
 def top_k(scores: Array, k: int) -> IntArray:
-    """Return the indices of the k highest of each row of scores (…, V), highest first.
+    """Return the indices of the k highest scores in each row of scores (…, V), highest first.
 
     Ties go to the lowest index.
     """

@@ -1,4 +1,4 @@
-"""Summaries of a pass: attention heads, arrays, and an overview.
+"""Summaries of a forward pass: its attention heads, its arrays, an overview.
 
 Shape letters: K residuals, L layers, H heads, T tokens.
 """
@@ -24,16 +24,16 @@ OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
 
 @dataclass(frozen=True)
 class AttentionSummary:
-    """Means over all queries of each head, every array (L, H)."""
+    """Statistics of each attention head, averaged over all queries. Every array is (L, H)."""
 
-    entropy: Array  # of the pattern's rows in nats, 0 for a single token to log T for uniform
+    entropy: Array  # of the attention weights, in nats: 0 on one token, log T if uniform
     distance: Array  # expected distance between query and key, in tokens
     previous_token: Array  # weight on the previous token; 0 for a single token
     first_token: Array  # weight on the first token, the usual target of idle heads
 
 
 def attention_summary(trace: Trace) -> AttentionSummary:
-    """Summarize every head of a trace with blocks.*.attn.pattern.
+    """Summarize every attention head of a trace that has blocks.*.attn.pattern.
 
     Raises:
         InvalidArgumentError: the trace lacks the patterns.
@@ -43,7 +43,7 @@ def attention_summary(trace: Trace) -> AttentionSummary:
 
 
 def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
-    """The four fields of AttentionSummary for a pattern (H, T, T), each (H)."""
+    """Compute the four fields of AttentionSummary from a pattern (H, T, T), each (H,)."""
     heads, tokens, _ = pattern.shape
     logs = np.log(pattern, out=np.zeros_like(pattern), where=pattern > 0)
     distance = np.arange(tokens)[:, None] - np.arange(tokens)
@@ -57,15 +57,16 @@ def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int = 0) -> Array:
-    """Score each head for induction: attention to the token after the last occurrence, (L, H).
+    """Score each head for induction: attention to what followed an earlier copy of the token.
 
-    The model runs the ids twice in a row. The score is a head's mean weight, over the repetition,
+    The model reads the ids twice in a row. The score is a head's mean weight, over the second copy,
     on the token that followed the same id in the first copy (Olsson et al. 2022, "In-context
-    Learning and Induction Heads"). By default the ids are 50 random ones drawn with `seed`, or as
-    many as fit twice into the context.
+    Learning and Induction Heads"). By default, the ids are 50 random ids drawn with `seed`, or
+    fewer if the context is shorter than 100. Returns (L, H).
 
     Raises:
-        InvalidArgumentError: fewer than two ids, or a context of fewer than four tokens.
+        InvalidArgumentError: there are fewer than two ids, or the context has fewer than four
+            positions.
         ContextLengthError: the repeated ids exceed the model's context.
     """
     if ids is None:
@@ -85,13 +86,13 @@ def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int
 
 
 def _mean_weight_at(pattern: Array, distance: int) -> Array:
-    """Mean weight (H) on the token `distance` back, over the queries of the second copy."""
+    """Average the weights on the token `distance` back, over queries of the second copy. (H,)."""
     return np.asarray(np.diagonal(pattern, -distance, 1, 2)[:, 1:].mean(-1))
 
 
 @dataclass(frozen=True)
 class AttentionWeight:
-    """One head's attention weight from the last token to another."""
+    """The attention weight of one head from the last token to the token at `position`."""
 
     layer: int
     head: int
@@ -112,7 +113,7 @@ class ArraySummary:
 
 @dataclass(frozen=True)
 class Overview:
-    """A pass over T ids at a glance: logit lens, attention, the n most likely next tokens."""
+    """An overview of a pass over T tokens: logit lens, attention, n most likely next tokens."""
 
     ids: list[int]
     lens: LensTable
@@ -131,7 +132,7 @@ def overview(
     last: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> Overview:
-    """Summarize a trace with the hook points OVERVIEW_POINTS.
+    """Summarize a trace that has the hook points OVERVIEW_POINTS.
 
     `last` and `progress` are passed to `lens_table`.
 
@@ -155,7 +156,7 @@ def overview(
 
 
 def _largest_weights(layer: int, rows: Array, n: int) -> list[AttentionWeight]:
-    """The n largest weights in a layer's rows (H, T)."""
+    """Return the n largest attention weights of a layer; `rows` are those of one query, (H, T)."""
     heads, positions = np.unravel_index(top_k(rows.reshape(-1), min(n, rows.size)), rows.shape)
     return [
         AttentionWeight(layer, int(head), int(position), float(rows[head, position]))
@@ -164,7 +165,7 @@ def _largest_weights(layer: int, rows: Array, n: int) -> list[AttentionWeight]:
 
 
 def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:
-    """Summarize every array of a trace or mapping."""
+    """Summarize every array of a trace or of another mapping."""
     return [
         ArraySummary(name, array.shape, float(array.min()), float(array.mean()), float(array.max()))
         for name, array in arrays.items()
@@ -172,12 +173,12 @@ def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:
 
 
 def token_bytes(ids: Sequence[int], table: Mapping[int, bytes]) -> list[bytes]:
-    """Look up the bytes of each id; ids without a token become b"[123]"."""
+    """Look up the bytes of each token id; an id without a token, such as 123, gives b"[123]"."""
     return [table.get(number, f"[{number}]".encode()) for number in ids]
 
 
 def overview_as_json(summary: Overview, table: Mapping[int, bytes]) -> dict[str, Any]:
-    """Convert an overview to JSON; bytes of a token that are not UTF-8 are backslash-escaped."""
+    """Convert an overview to JSON values; token bytes that are not UTF-8 are backslash-escaped."""
 
     def tokens(ids: Sequence[int]) -> list[str]:
         return [token.decode("utf-8", "backslashreplace") for token in token_bytes(ids, table)]

@@ -1,4 +1,4 @@
-"""Traces: one pass over a prompt with its activations kept."""
+"""Traces: the recorded activations of a forward pass over a prompt."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gpt2np.runtime.hooks import Hook, resolve_hook
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace(Mapping[str, Array]):
-    """Activations of one pass over one sequence without a cache: hook point → array.
+    """A mapping from hook points to the activations of one forward pass over one sequence.
 
-    Aliases work too: `trace["blocks.3.attn.pattern"]` and `trace["blocks.3.attn.hook_pattern"]` are
-    the same array. Iteration yields gpt2np's names in the order of the pass.
-
+    TransformerLens's names work too: `trace["blocks.3.attn.pattern"]` and
+    `trace["blocks.3.attn.hook_pattern"]` are the same array. Iteration yields gpt2np's names in the
+    order of the pass.
     """
 
     ids: IntArray  # (T,)
@@ -34,7 +34,7 @@ class Trace(Mapping[str, Array]):
     arrays: Mapping[str, Array]  # see `gpt2np.model.hooks.HOOK_POINTS`
 
     def __getitem__(self, name: str) -> Array:
-        """Return the array of a hook point. KeyError if the trace lacks the name."""
+        """Return the array of a hook point. Raises KeyError if the trace lacks the hook point."""
         if name in self.arrays:
             return self.arrays[name]
         for kept in self.arrays:
@@ -53,14 +53,14 @@ class Trace(Mapping[str, Array]):
 
     @property
     def nbytes(self) -> int:
-        """Size of all arrays in bytes."""
+        """Total size of the arrays in bytes."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def require(self, points: str | Sequence[str]) -> list[str]:
-        """Return the names that the patterns select, after checking that the trace has them.
+        """Return the names of the hook points that `points` selects.
 
         Raises:
-            InvalidArgumentError: an unknown hook point, or one that this trace did not keep.
+            InvalidArgumentError: a hook point does not exist, or the trace lacks it.
         """
         names = select_hook_points(points, self.config.n_layer)
         for name in names:
@@ -71,12 +71,12 @@ class Trace(Mapping[str, Array]):
         return names
 
     def subset(self, points: str | Sequence[str]) -> Trace:
-        """Return a trace of the selected hook points only; raises like `require`."""
+        """Return a trace of the selected hook points only. Raises the same errors as `require`."""
         names = self.require(points)
         return Trace(self.ids, self.config, {name: self.arrays[name] for name in names})
 
     def save(self, path: str | Path) -> None:
-        """Write an .npz file: the ids as "ids", every array under its name.
+        """Write an .npz file with the token ids as "ids" and every array under its name.
 
         Raises:
             OSError: the file can't be written; an existing file is left unchanged.
@@ -93,7 +93,7 @@ class Trace(Mapping[str, Array]):
 
 
 class _StopForward(Exception):
-    """Raised by the hook once all selected hook points are kept."""
+    """Raised by a hook to end the forward pass once all selected arrays are recorded."""
 
 
 def trace(
@@ -103,18 +103,18 @@ def trace(
     *,
     interventions: Hook | Sequence[Hook] = (),
 ) -> Trace:
-    """Run a prompt and keep the arrays of the selected hook points, for all tokens.
+    """Run a prompt and record the arrays of the selected hook points, for all tokens.
 
-    The pass stops at the last selected hook point. To know the size of the trace beforehand, call
+    The pass stops after the last selected hook point. To get the size of the trace beforehand, call
     `hook_points_nbytes(model.config, tokens, points, model.dtype)`.
 
-    Only a LanguageModel accepts a text. The names of hook points may be TransformerLens's; `*`
-    stands for any part. Interventions are hooks that edit the arrays, applied in order; the trace
-    holds the result.
+    A text prompt needs a LanguageModel; a GPT2 takes token ids. `points` may use TransformerLens's
+    names; `*` matches any part of a name. Interventions are hooks that edit the arrays, in order;
+    the trace holds the edited arrays.
 
     Raises:
-        InvalidArgumentError: an unknown hook point, also in an intervention; invalid ids; a text
-            without a tokenizer.
+        InvalidArgumentError: a hook point of `points` or of an intervention does not exist, a token
+            id is invalid, or the prompt is a text but `model` is a GPT2.
         ContextLengthError: the prompt has more tokens than the model's context.
     """
     gpt2 = model.model if isinstance(model, LanguageModel) else model
@@ -134,7 +134,7 @@ def trace(
 def _record(
     model: GPT2, ids: ArrayLike, names: Sequence[str], hooks: Sequence[Hook]
 ) -> dict[str, Array]:
-    """Run `ids` with the hooks and copy the arrays of the named hook points."""
+    """Run `ids` with the hooks. Returns copies of the arrays of the named hook points."""
     arrays: dict[str, Array] = {}
 
     def record(name: str, array: Array) -> Array:
@@ -152,7 +152,7 @@ def _record(
 
 
 def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """Encode a prompt as plain text; an empty prompt becomes the BOS token.
+    """Encode a prompt, with special tokens as plain text; an empty prompt becomes the BOS token.
 
     Raises:
         ContextLengthError: the prompt has more tokens than the model's context.
