@@ -1,1 +1,1 @@
-"""A model folder ↔ config and arrays: safetensors, tensor names, config.json, conversion."""
+"""Reading, checking and writing model folders: config.json, safetensors, tensor names."""

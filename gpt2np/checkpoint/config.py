@@ -1,4 +1,4 @@
-"""A model's architecture as given in `config.json`."""
+"""A model's architecture, which `config.json` describes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpt2np.errors import CheckpointError, short_repr
 
 CONFIG_FILE = "config.json"
 ACTIVATION_FUNCTIONS = ("gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu", "swish", "tanh")
-"""Values of `activation_function` in config.json, as `transformers` names them."""
+"""Supported values of `activation_function` in config.json, with `transformers`' names."""
 ALIASES = {
     "max_position_embeddings": "n_positions",
     "block_size": "n_positions",  # nanoGPT's
@@ -22,7 +22,7 @@ ALIASES = {
     "num_attention_heads": "n_head",
     "intermediate_size": "n_inner",
 }
-"""Names in the configs of other models → GPT-2's names."""
+"""Maps names in the configs of other models to GPT-2's names."""
 
 _MAX_DIMENSION = (1 << 31) - 1  # Python refuses to print numbers of thousands of digits
 
@@ -66,7 +66,10 @@ class GPT2Config:
 
     @classmethod
     def from_file(cls, path: str | Path) -> GPT2Config:
-        """Read a `config.json`. Raises CheckpointError if the file is missing or damaged."""
+        """Read a `config.json`.
+
+        Raises CheckpointError if the file is missing or damaged, or `from_mapping` raises it.
+        """
         content = read_json_object(Path(path), CheckpointError, max_bytes=SMALL_JSON_BYTES)
         return cls.from_mapping(content, source=str(path))
 
@@ -76,8 +79,8 @@ class GPT2Config:
 
         `source` names the file in error messages.
 
-        Raises CheckpointError for another architecture, a value of the wrong type, or an option
-        that changes the result and is not supported.
+        Raises CheckpointError if the architecture is not GPT-2, a value is invalid, or the config
+        sets an unsupported option that changes the logits.
         """
         content = _resolve_aliases(content, source)
         _check_supported(content, source)
@@ -99,7 +102,10 @@ class GPT2Config:
         return config
 
     def attention_scale(self, layer: int) -> float:
-        """Factor of a block's attention scores: 1/√D, times 1/(layer + 1) if configured."""
+        """Return the factor of a block's attention scores.
+
+        The factor is 1/√D by default. The config can drop it, or divide it by layer + 1.
+        """
         scale = 1.0
         if self.scale_attn_weights:
             scale /= math.sqrt(self.n_embd // self.n_head)
@@ -109,7 +115,10 @@ class GPT2Config:
 
 
 def parse_eos_token_ids(value: object, source: str) -> tuple[int, ...]:
-    """Return the ids in an `eos_token_id`: an id, a list of ids, or null; else CheckpointError."""
+    """Return the token ids in an `eos_token_id`, which is an id, a list of ids, or null.
+
+    Raises CheckpointError for any other value.
+    """
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if not all(type(token_id) is int for token_id in ids):
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Rewrite a checkpoint: another dtype, one file or shards, GPT-2's names and layout."""
+"""Convert a checkpoint to `transformers`' names and layout, in a chosen dtype and shard size."""
 
 from __future__ import annotations
 
@@ -36,10 +36,13 @@ _ROUNDING_ERRORS = {
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """Options for writing a checkpoint; raises InvalidArgumentError for invalid ones."""
+    """Options for writing a checkpoint.
+
+    Raises InvalidArgumentError if an option is invalid.
+    """
 
     dtype: str | None = None  # a key of DTYPES; None keeps the embedding's dtype
-    max_shard_size: int | None = None  # in bytes, unless one tensor is larger; None: one file
+    max_shard_size: int | None = None  # bytes; a larger tensor has its own shard; None: one file
     keep_head: bool = False  # store the unembedding even if it equals the embedding
 
     def __post_init__(self) -> None:
@@ -75,14 +78,16 @@ def convert(
 ) -> ConversionReport:
     """Write `checkpoint` to the new or empty folder `target` in the format of `transformers`.
 
-    The folder appears only once it is complete and verified: every weight is read back and must
-    equal the source, rounded to the dtype. Memory holds one chunk of a matrix at a time, or two
-    copies of a matrix that must be transposed. `companions` names further files to copy, such as
-    the vocabulary. `on_progress` gets the number of values written or verified since its last call.
+    Every weight is read back, and must equal the source after rounding to the dtype. `target`
+    appears only when it is complete and verified. Memory holds one chunk of a matrix at a time, or
+    two copies of a matrix that must be transposed.
+
+    `companions` lists names or patterns of further files to copy, such as the vocabulary.
+    `on_progress` gets the number of values written or verified since its last call.
 
     Raises:
-        CheckpointError: the weights do not match their config, cannot be read, or are too large
-            for the dtype.
+        CheckpointError: the weights do not match the config, cannot be read, or contain values too
+            large for the dtype.
         InvalidArgumentError: `target` exists and is not an empty folder.
         OSError: the folder cannot be written.
     """
@@ -137,7 +142,10 @@ def _write(
 
 
 def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return the files that match, without links out of the folder, except to a cache's blobs."""
+    """Return the files in `folder` that match a pattern.
+
+    Links to files outside of the folder are skipped, except links to the blobs of a Hub cache.
+    """
     resolved = folder.resolve()
     allowed_parents = (resolved, resolved.parent.parent / "blobs")
     files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
@@ -145,7 +153,10 @@ def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]]:
-    """Return file name → its tensors, in order: as many as fit `limit` bytes, at least one."""
+    """Distribute tensors among files, in order; return each file's tensor names.
+
+    A file has at most `limit` bytes of tensors, or a single larger tensor.
+    """
     shards: list[list[str]] = [[]]
     shard_size = 0
     for name, size in sizes.items():
@@ -160,7 +171,7 @@ def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]
 
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
-    """Write the source's config.json with GPT-2's names for the known keys."""
+    """Write the source's config.json again, with GPT-2's names instead of aliases."""
     content = read_json_object(
         checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=SMALL_JSON_BYTES
     )
@@ -178,7 +189,10 @@ def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) 
 def _verify(
     source: Checkpoint, written: Checkpoint, names: Iterable[str], on_progress: ProgressCallback
 ) -> tuple[float, list[str]]:
-    """Return the largest difference of any weight, and the weights that are not finite."""
+    """Compare the written weights with the source.
+
+    Returns the largest change of any value, and the names of weights with NaN or infinite values.
+    """
     written.validate()
     largest_change, not_finite = 0.0, []
     for name in names:

@@ -1,4 +1,4 @@
-"""Read a model folder: config, tensor headers and weights, validated before use."""
+"""Reading and validation of a model folder: config, tensor headers and weights."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ _MAX_LISTED_PROBLEMS = 6  # in one error message
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model folder whose config and tensor headers have been read, but no weights.
+    """A model folder's config and tensor headers, without the weights.
 
     `tensors` maps GPT-2's names to the stored tensors, without causal masks. If only the
-    unembedding of a tied pair is stored, as by safetensors' save_model, it is listed as the
-    embedding. `transposed` tells whether matrices are stored `[out, in]` (torch.nn.Linear, as in
-    nanoGPT) instead of `[in, out]`: the shape of c_attn tells, because c_attn is never square.
+    unembedding of a tied pair is stored, as safetensors' save_model does, `tensors` lists it under
+    the embedding's name. `transposed` tells whether matrices are stored `[out, in]`, as nanoGPT
+    does (torch.nn.Linear), instead of `[in, out]`. The shape of c_attn, which is never square,
+    shows which.
     """
 
     folder: Path
@@ -44,7 +45,7 @@ class Checkpoint:
 
     @property
     def expected_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Name → shape of the weights that the config requires, in the forward pass's order."""
+        """The shapes of the required weights, by name, in the order of the forward pass."""
         shapes = weight_shapes(self.config)
         if self.has_no_biases:
             shapes = {name: shape for name, shape in shapes.items() if not is_bias(name)}
@@ -54,23 +55,23 @@ class Checkpoint:
 
     @property
     def has_no_biases(self) -> bool:
-        """Whether no bias is stored at all, nanoGPT's default; then all biases are 0."""
+        """Whether no bias is stored, which is nanoGPT's default. All biases are then 0."""
         return not any(map(is_bias, self.tensors))
 
     @property
     def n_parameters(self) -> int:
-        """Number of stored parameters, without an unembedding that the config declares tied."""
+        """The number of stored parameters. A tied unembedding is not counted."""
         tied = {LM_HEAD} if self.config.tie_word_embeddings else set()
         return sum(tensor.size for name, tensor in self.tensors.items() if name not in tied)
 
     def sorted_tensors(self) -> dict[str, TensorInfo]:
-        """Return the tensors in the order of the forward pass, unexpected tensors last."""
+        """Return the tensors in the order of the forward pass; unexpected tensors come last."""
         rank = {name: index for index, name in enumerate(self.expected_shapes)}
         names = sorted(self.tensors, key=lambda name: rank.get(name, len(rank)))
         return {name: self.tensors[name] for name in names}
 
     def find_problems(self) -> list[str]:
-        """Describe every missing or unexpected tensor and every wrong shape or dtype."""
+        """Return a message for each missing or unexpected tensor and each wrong shape or dtype."""
         expected_shapes = self.expected_shapes
         n_blocks = len({name.split(".")[1] for name in self.tensors if name.startswith("h.")})
         problems = []
@@ -102,7 +103,10 @@ class Checkpoint:
             )
 
     def read_values(self, name: str) -> Iterator[NDArray[Any]]:
-        """Yield a weight's values in 1-D chunks; a matrix is in `[in, out]` order."""
+        """Return an iterator over a weight's values in 1-D chunks.
+
+        The values of a matrix are in `[in, out]` order, however it is stored.
+        """
         if self.has_no_biases and is_bias(name):
             return iter([np.zeros(weight_shapes(self.config)[name], np.float32)])
         tensor = self.tensors[name]
@@ -113,7 +117,7 @@ class Checkpoint:
         return (values[i : i + CHUNK_SIZE] for i in range(0, len(values), CHUNK_SIZE))
 
     def is_tied(self) -> bool:
-        """Whether the unembedding equals the embedding; reads a stored unembedding to compare."""
+        """Tell whether the unembedding equals the embedding. Reads both if both are stored."""
         head = self.tensors.get(LM_HEAD)
         return head is None or equal_values(head, self.tensors[WTE])
 
@@ -122,7 +126,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read a folder's config and the headers of its weight files.
+    """Read the config of a model folder and the headers of its weight files.
 
     Raises CheckpointError if a file is missing or damaged, or the config is not supported.
     """
@@ -149,10 +153,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _read_headers(folder: Path) -> dict[str, TensorInfo]:
-    """Return stored name → tensor for the folder's weight file, or for its shards.
+    """Return the tensors in a folder's weight file or shards, by stored name.
 
-    As in `transformers`, the single file wins where both exist, and shards missing from the index
-    are ignored.
+    If both a weight file and shards exist, the weight file is read. Shards that the index does not
+    list are ignored. `transformers` does the same.
     """
     if (folder / WEIGHTS_FILE).exists():
         return read_header(folder / WEIGHTS_FILE)
@@ -187,11 +191,11 @@ def _read_headers(folder: Path) -> dict[str, TensorInfo]:
 
 
 def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[str, NDArray[Any]]:
-    """Return GPT-2's name → weight, matrices `[in, out]`, in the order of the forward pass.
+    """Return the weights by GPT-2's names, in the order of the forward pass.
 
-    Weights stored in `dtype` are views of the memory-mapped file; others are converted.
-    `lm_head.weight` is included only if it is stored and differs from `wte.weight`. Raises
-    CheckpointError if the tensors do not match the config, or cannot be read.
+    Matrices are `[in, out]`. Weights stored in `dtype` are views of the memory-mapped file; other
+    weights are converted. `lm_head.weight` is included only if it is stored and differs from
+    `wte.weight`. Raises CheckpointError if the tensors do not match the config, or cannot be read.
     """
     checkpoint.validate()
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.expected_shapes}
@@ -207,11 +211,11 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
 
 
 def is_finite(tensor: TensorInfo) -> bool:
-    """Whether no value is NaN or infinite; reads the tensor chunk by chunk."""
+    """Tell whether all values of a stored tensor are finite. Reads the tensor chunk by chunk."""
     return all(np.isfinite(chunk).all() for chunk in read_chunks(tensor))
 
 
 def equal_values(a: TensorInfo, b: TensorInfo) -> bool:
-    """Whether two tensors have equal values in the same order; reads both chunk by chunk."""
+    """Tell whether two stored tensors have equal values. Reads both chunk by chunk."""
     chunks = zip_longest(read_chunks(a), read_chunks(b), fillvalue=())
     return all(np.array_equal(x, y) for x, y in chunks)

@@ -1,7 +1,8 @@
 """Names and shapes of GPT-2's tensors, and the prefixes that checkpoints put before the names.
 
-The name "h.0.ln_1.weight" is OpenAI's and that of `transformers`' GPT2Model. GPT2LMHeadModel writes
-"transformer.h.0.ln_1.weight", torch.compile prepends "_orig_mod.", wrappers "model." or "module.".
+OpenAI and `transformers`' GPT2Model use names such as "h.0.ln_1.weight". GPT2LMHeadModel writes
+"transformer.h.0.ln_1.weight". torch.compile prepends "_orig_mod."; wrappers prepend "model." or
+"module.".
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers in old che
 
 
 def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
-    """Return name → shape of every weight, in the order of the forward pass.
+    """Return the shape of every weight by name, in the order of the forward pass.
 
-    Matrices are `[in, out]` (OpenAI's Conv1D), so that `x @ weight` applies them.
+    Matrices are `[in, out]`, as in OpenAI's Conv1D: a layer computes `x @ weight`.
     """
     c, f = config.n_embd, config.n_inner
     block = {
@@ -54,12 +55,12 @@ def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
 
 
 def is_bias(name: str) -> bool:
-    """Whether the tensor of this name is a bias."""
+    """Tell whether a tensor name is that of a bias."""
     return name.endswith(".bias")
 
 
 def strip_prefixes(stored_names: Iterable[str]) -> dict[str, str]:
-    """Return GPT-2's name → stored name for all tensors except causal masks.
+    """Map GPT-2's name of each tensor to the stored name; causal masks are left out.
 
     Raises CheckpointError if two stored names differ only in their prefix.
     """

@@ -2,8 +2,8 @@
 
 The format (huggingface/safetensors, "Format"): 8 bytes with the header's length (little-endian), a
 JSON header with every tensor's dtype, shape and byte range, then the tensors' bytes. The
-`safetensors` package validates every file. This module makes the arrays, because the package copies
-tensors into memory and lacks bfloat16 for NumPy.
+`safetensors` package validates every file. This module creates the arrays, because the
+package copies tensors into memory and lacks bfloat16 for NumPy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NUMPY_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 """Floating-point dtypes: the name in NumPy and torch → safetensors' name."""
 
-CHUNK_SIZE = 1 << 18  # values converted at a time, so that few of them are in memory twice
+CHUNK_SIZE = 1 << 18  # values per conversion step; only these values are in memory twice
 
 _GIT_LFS_MAGIC = b"version "  # start of the text file that Git leaves in a clone without LFS
 _MADV_POPULATE_READ = 22  # missing from Python's mmap module
@@ -40,7 +40,7 @@ _MADV_POPULATE_READ = 22  # missing from Python's mmap module
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor's entry in the header of a safetensors file."""
+    """The dtype, shape and location of a tensor, from the header of a safetensors file."""
 
     path: Path  # path of the file
     dtype: str  # safetensors' name of the dtype: "F32", "F16", "BF16", "I64", …
@@ -55,7 +55,7 @@ class TensorInfo:
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Return name → tensor for a file, of which only the header is read.
+    """Read the header of a safetensors file; return its tensors' entries by name.
 
     Raises CheckpointError if the file is missing, truncated, or not in the safetensors format.
     """
@@ -101,12 +101,13 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
 def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[str, NDArray[Any]]:
     """Return the tensors as read-only arrays of `dtype`, float32 or float64.
 
-    Tensors stored in `dtype` are views of the memory-mapped file; their pages take memory when they
-    are first used (see `read_ahead` and `release`). Other tensors are converted chunk by chunk, so
-    that memory never holds more than the result. Unaligned tensors are also copied, because NumPy
-    would copy them for every product; early safetensors versions wrote such files, among them
-    openai-community/gpt2. Raises CheckpointError if a file is truncated, or a value is too large
-    for `dtype`.
+    Tensors stored in `dtype` become views of the memory-mapped file, which take memory only when
+    they are read (see `read_ahead` and `release`). Other tensors are converted chunk by chunk, so
+    that memory holds little more than the result. Unaligned tensors are also copied, because NumPy
+    would copy them for every product. Early safetensors versions wrote unaligned files, such as
+    that of openai-community/gpt2.
+
+    Raises CheckpointError if a file is truncated, or a value is too large for `dtype`.
     """
     paths = {tensor.path for tensor in tensors.values() if _can_view(tensor, dtype)}
     mapped = {path: _map_file(path) for path in paths}
@@ -131,12 +132,15 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
 
 
 def read_ahead(array: NDArray[Any]) -> None:
-    """Load a mapped array at once, three times as fast as page by page, if the system can."""
+    """Read a memory-mapped array from disk now, if the system supports it.
+
+    This is three times as fast as reading the pages one by one when they are used.
+    """
     _advise(array, _MADV_POPULATE_READ)
 
 
 def release(array: NDArray[Any]) -> None:
-    """Free the memory of a mapped read-only array; the next access reads the file again."""
+    """Free the memory of a memory-mapped array; the next access reads the file again."""
     if hasattr(mmap, "MADV_DONTNEED") and not array.flags.writeable:
         _advise(array, mmap.MADV_DONTNEED)
 
@@ -182,8 +186,8 @@ def _convert(name: str, tensor: TensorInfo, dtype: DTypeLike) -> NDArray[Any]:
 def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
     """Yield a tensor's values in the file's order, in 1-D chunks of the stored dtype.
 
-    bfloat16, which NumPy lacks, is widened to float32 without loss. Raises CheckpointError if the
-    file cannot be read, or is truncated.
+    NumPy lacks bfloat16, so bfloat16 values become float32 without loss. Raises CheckpointError if
+    the file is truncated or cannot be read.
     """
     try:
         with tensor.path.open("rb") as file:
@@ -204,9 +208,10 @@ def read_chunks(tensor: TensorInfo) -> Iterator[NDArray[Any]]:
 def write_safetensors(
     path: Path, dtype: str, tensors: Mapping[str, tuple[tuple[int, ...], Iterable[NDArray[Any]]]]
 ) -> None:
-    """Write tensors, name → (shape, values in 1-D chunks), to a file, one chunk at a time.
+    """Write a safetensors file, one chunk of values at a time.
 
-    `dtype` is safetensors' name, one of `NUMPY_DTYPES`.
+    `tensors` maps each name to the tensor's shape and its values in 1-D chunks. `dtype` is a key of
+    `NUMPY_DTYPES`.
 
     Raises:
         CheckpointError: a value is too large for `dtype`.
@@ -239,7 +244,10 @@ def _encode(name: str, chunk: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the upper halves of float32 values, rounded to nearest, ties to even, like torch."""
+    """Round float32 values to bfloat16 like torch: to the nearest value, and ties to even.
+
+    Returns the bits of the bfloat16 values.
+    """
     bits = x.view(np.uint32)
     halves: NDArray[np.uint16] = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
     halves[np.isnan(x)] = 0x7FC0

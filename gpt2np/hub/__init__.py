@@ -1,8 +1,9 @@
-"""Find a model by name or path: return the folder with its files.
+"""Finding the files of a model by name or path, and downloading them from the Hugging Face Hub.
 
-The cache's folder, endpoint, tokens, proxies and offline mode are configured by huggingface_hub's
-variables (HF_HOME, HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY, HF_HUB_OFFLINE, …). huggingface_hub reads
-them when it is imported, and is imported only when needed.
+huggingface_hub's environment variables (HF_HOME, HF_ENDPOINT, HF_TOKEN, HTTPS_PROXY,
+HF_HUB_OFFLINE, …) set the cache folder, endpoint, tokens, proxies and offline mode.
+huggingface_hub reads the variables when it is imported. This package imports huggingface_hub only
+when needed.
 """
 
 from gpt2np.hub.find import ModelSource, find_model, find_vocabulary

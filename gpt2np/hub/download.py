@@ -1,8 +1,9 @@
-"""Download the files of a model into the Hugging Face cache; weights resume after interruptions.
+"""Downloads of models into the Hugging Face cache. Weights resume after interruptions.
 
-huggingface_hub resumes an interrupted download only in the same process; its older versions also
-resumed in the next one. So a weight file is written here under the name that the older versions
-used, next to its place in the cache. huggingface_hub then finds the file there and does the rest.
+huggingface_hub resumes an interrupted download only in the same process. Older versions could also
+resume in a later process, from a partial file in the cache. This module writes partial weight
+files under the same name as those versions. huggingface_hub then finds the complete file, and adds
+it to the snapshot.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ from gpt2np.hub.repository import HubId, cache_folder, repository_folder
 
 _SHA256_DIGITS = 64  # the ETag of a large file is its SHA-256; of a small file, git's SHA-1
 _HASH_CHUNK = 1 << 20
-_LOCK_NOTICE_S = 1.0  # wait for another process before the user is told
+_LOCK_NOTICE_S = 1.0  # how long to wait for another process before telling the user
 
 
 def list_files(model: HubId, timeout: float | None = None) -> frozenset[str]:
-    """List the names of all files of `model`; raise huggingface_hub's exceptions."""
+    """Return the names of all files of `model` on the Hub.
+
+    Raises the exceptions of huggingface_hub.
+    """
     from huggingface_hub import HfApi, constants
 
     seconds = timeout or constants.HF_HUB_ETAG_TIMEOUT
@@ -41,9 +45,9 @@ def list_files(model: HubId, timeout: float | None = None) -> frozenset[str]:
 def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None) -> Path:
     """Download `files` of `model` into the cache, and return the snapshot's folder.
 
-    Cached files are kept, and partial weights are resumed. Other processes may download the same
-    files. On a terminal, large files show a progress bar on stderr. `listing` has the names of all
-    files of the model; without it, a request is sent.
+    Files in the cache are not downloaded again, and partial weights are resumed. Other processes
+    may download the same files at the same time. On a terminal, large files show a progress bar on
+    stderr. `listing` is the result of `list_files`; by default, it is requested from the Hub.
 
     Raises:
         ModelNotFoundError: the model does not exist, or the download fails.
@@ -83,7 +87,7 @@ def _download_small_files(model: HubId, files: FileSet, listing: frozenset[str])
 
 
 def _weight_files(model: HubId, files: FileSet, folder: Path, listing: frozenset[str]) -> list[str]:
-    """List the names of the weight files or shards, without the index."""
+    """Return the names of the weight file or the shards, without the index."""
     if not files.has_weights:
         return []
     is_single = WEIGHTS.select(listing.__contains__) == (WEIGHTS_FILE,)
@@ -94,7 +98,10 @@ def _weight_files(model: HubId, files: FileSet, folder: Path, listing: frozenset
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise OSError with the folder's name now, instead of warnings and an error later."""
+    """Raise OSError if the folder is not writable.
+
+    Otherwise huggingface_hub would print warnings first, and fail later.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f".gpt2np-{os.getpid()}"
     file.touch()
@@ -121,7 +128,7 @@ def _download_weights(repository: str, folder: Path, name: str) -> None:
 
 @dataclass(frozen=True)
 class _Blob:
-    """The content of a file, stored in the cache under its ETag."""
+    """The content of one weight file, which the cache stores under its ETag."""
 
     url: str  # address on the Hub
     label: str  # file and repository, for messages
@@ -130,7 +137,7 @@ class _Blob:
     size: int  # in bytes
 
     def download(self) -> None:
-        """Download the content unless it is cached; only one process at a time does."""
+        """Download the content unless it is cached. A lock keeps other processes waiting."""
         if self.path.exists():
             return
         with _lock(self.path, self.label):
@@ -138,7 +145,10 @@ class _Blob:
                 self._complete(self.path.with_name(f"{self.path.name}.incomplete"))
 
     def _complete(self, partial: Path) -> None:
-        """Download the rest of `partial`; start again if its beginning was wrong."""
+        """Download the rest of the partial file.
+
+        If the completed file is damaged and its start was from an earlier download, start again.
+        """
         resumed = partial.exists()
         partial.parent.mkdir(parents=True, exist_ok=True)
         self._append_to(partial)
@@ -178,7 +188,7 @@ class _Blob:
         )
 
     def _is_valid(self, file: Path) -> bool:
-        """Whether a file has the announced size and, if the Hub announces it, SHA-256."""
+        """Tell whether a file has the size and, if known, the SHA-256 that the Hub announces."""
         if file.stat().st_size != self.size or len(self.path.name) != _SHA256_DIGITS:
             return file.stat().st_size == self.size
         digest = hashlib.sha256()
@@ -190,7 +200,7 @@ class _Blob:
 
 @contextlib.contextmanager
 def _lock(blob: Path, label: str) -> Iterator[None]:
-    """Hold the lock with which huggingface_hub guards a blob against other processes."""
+    """Hold the lock that huggingface_hub uses to download a blob in one process only."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     lock = cache_folder() / ".locks" / blob.parent.parent.name / f"{blob.name}.lock"
@@ -206,7 +216,10 @@ def _lock(blob: Path, label: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Hide progress bars of small files: up to three per file, some drawn again at exit."""
+    """Hide huggingface_hub's progress bars during the `with` block, which loads small files.
+
+    Otherwise each file would show up to three bars, some of them again at exit.
+    """
     from huggingface_hub import constants
     from huggingface_hub.utils import (  # type: ignore[attr-defined]
         are_progress_bars_disabled,
@@ -229,7 +242,7 @@ def _no_progress_bars() -> Iterator[None]:
 def _warnings_silenced() -> Iterator[None]:
     """Silence huggingface_hub's log messages and warnings unless HF_HUB_VERBOSITY is set.
 
-    It reports every failed attempt; here one error message at the end tells the outcome.
+    huggingface_hub reports every failed attempt; one final error message is enough.
     """
     logger = logging.getLogger("huggingface_hub")
     level = logger.level

@@ -19,14 +19,14 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Interrupted(Exception):
-    """A file arrived only in part; the reason is the exception's cause."""
+    """Part of a file has not arrived. The exception's `__cause__` tells why."""
 
     def __init__(self, name: str, done: int, size: int) -> None:
         super().__init__(f"{name} after {_megabytes(done)} of {_megabytes(size)}")
 
 
 def unreachable(model: HubId, files: FileSet, error: Exception) -> ModelNotFoundError:
-    """Return the error for a Hub that does not list the files of `model`."""
+    """Return the error for a failed request for the list of a model's files."""
     message = _disk_problem(error) or _refusal(model, error) or _no_network(model, files, error)
     return ModelNotFoundError(message)
 
@@ -60,7 +60,7 @@ def incomplete(
 
 
 def damaged(label: str) -> ModelNotFoundError:
-    """Return the error for a file with a wrong checksum."""
+    """Return the error for a downloaded file with a wrong size or checksum."""
     return ModelNotFoundError(
         f"{label} arrived damaged from {_endpoint()}: its SHA-256 differs from the announced one; "
         "try again, and if that fails, use another HF_ENDPOINT or network"
@@ -68,7 +68,7 @@ def damaged(label: str) -> ModelNotFoundError:
 
 
 def no_disk_space(label: str, needed: int, free: int) -> ModelNotFoundError:
-    """Return the error for a file that is larger than the free disk space."""
+    """Return the error for a download that needs more than the free disk space."""
     return ModelNotFoundError(
         f"not enough disk space for {label}: it needs {_megabytes(needed)}, and the cache "
         f"{cache_folder()} has {_megabytes(free)} free; free some space, or set HF_HOME to a "
@@ -77,7 +77,10 @@ def no_disk_space(label: str, needed: int, free: int) -> ModelNotFoundError:
 
 
 def root_cause(error: BaseException) -> str:
-    """Describe the cause of an error: the system's message if there is one, else its first line."""
+    """Return one line that describes the cause of an error.
+
+    The line is the operating system's message if there is one, else the latest message's first.
+    """
     chain = list(_causes(error))
     system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
     with_message = [e for e in chain if str(e).strip() and not isinstance(e, Interrupted)]
@@ -86,7 +89,7 @@ def root_cause(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors that led to it, latest first."""
+    """Yield an error and the errors that caused it; the latest error comes first."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -94,7 +97,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _disk_problem(error: Exception) -> str | None:
-    """Describe a problem with the cache's folder or disk; None if there is none."""
+    """Return the message if the cache's folder or disk caused the error, else None."""
     for cause in _causes(error):
         if not isinstance(cause, OSError):
             continue
@@ -112,7 +115,7 @@ def _disk_problem(error: Exception) -> str | None:
 
 
 def _refusal(model: HubId, error: Exception) -> str | None:
-    """Describe the Hub's HTTP error; None if the Hub did not answer."""
+    """Return the message if the Hub answered with an HTTP error, else None."""
     from huggingface_hub import errors, get_token
 
     http_errors = [cause for cause in _causes(error) if isinstance(cause, errors.HfHubHTTPError)]
@@ -183,7 +186,7 @@ def _no_network(model: HubId, files: FileSet, error: Exception) -> str:
 
 
 def _proxy() -> str:
-    """Describe the proxy of the request, without its password; "" without a proxy."""
+    """Return words that name the request's proxy without its password, or "" without a proxy."""
     endpoint = urlsplit(_endpoint())
     proxies = getproxies()
     proxy = proxies.get(endpoint.scheme) or proxies.get("all")

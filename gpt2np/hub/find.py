@@ -1,4 +1,4 @@
-"""Find a model by name or path: a folder, the bundled model, the cache, the Hub."""
+"""Search for a model in this order: a folder, the bundled model, the cache, the Hub."""
 
 import os
 import threading
@@ -25,24 +25,25 @@ VOCABULARY_SUFFIXES = (".json", ".tiktoken")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Location of a model, or of its vocabulary."""
+    """Where the files of a model or a vocabulary are."""
 
     name: str  # for messages
-    folder: Path  # with its files; `find_vocabulary` may return a single file
+    folder: Path  # contains the files; `find_vocabulary` may return a single file
     fallback_reason: str | None = None  # why the bundled model replaces the default model
     hub_id: HubId | None = None  # None if the model does not come from the Hub
 
 
 def find_model(model: str | Path | None = None) -> ModelSource:
-    """Find a model; download it if necessary.
+    """Find a model, and download it if necessary.
 
-    A named model is found or raises an error. Existing folders come before ids on the Hub, and the
-    cache comes before the network: a cached model costs no request.
+    `model` can be "bundled", a folder, the path of a `model.safetensors`, or an id on the Hub. An
+    id can end in a branch, tag or commit: "openai-community/gpt2-medium", "gpt2@main". An existing
+    folder takes precedence over an id, and the cache over the network. A cached model needs no
+    request.
 
-    `model` is "bundled"; a folder, or the `model.safetensors` in it; or an id on the Hub, such as
-    "openai-community/gpt2-medium" or "gpt2@main" (a branch, tag or commit). None means the
-    environment variable GPT2NP_MODEL if set, else GPT-2 small. If GPT-2 small is neither cached nor
-    available, the result is the bundled model, with `fallback_reason` set.
+    If `model` is None, the environment variable GPT2NP_MODEL names the model. If the variable is
+    not set, the model is GPT-2 small. If GPT-2 small is neither cached nor available, the result is
+    the bundled model, and `fallback_reason` tells why.
 
     Raises:
         InvalidArgumentError: `model` is neither a string nor a path.
@@ -53,7 +54,7 @@ def find_model(model: str | Path | None = None) -> ModelSource:
 
 
 def find_vocabulary(model: str | Path | None = None) -> ModelSource:
-    """Find the vocabulary of a model like `find_model`, without its weights.
+    """Find a model's vocabulary in the places where `find_model` looks, without the weights.
 
     `model` may also be the path of a file, such as a `tokenizer.json` or a `.tiktoken` file.
 
@@ -117,7 +118,7 @@ def _local_folder(name: str) -> Path | None:
 
 
 def _folder_of_weights(file: Path) -> Path | None:
-    """Return the model folder if `file` is its weight file, else None."""
+    """Return the folder of `file` if it is the weight file or index of a model, else None."""
     is_weights = file.name in (WEIGHTS_FILE, INDEX_FILE)
     return file.parent if is_weights and (file.parent / "config.json").is_file() else None
 
@@ -145,7 +146,10 @@ def _find_default(files: FileSet) -> ModelSource:
 
 
 def _list_files_in_time(model: HubId) -> frozenset[str]:
-    """List the files of `model`; raise ModelNotFoundError after DEFAULT_MODEL_TIMEOUT_S."""
+    """Return the names of a model's files on the Hub.
+
+    Raises ModelNotFoundError if the request fails or takes longer than DEFAULT_MODEL_TIMEOUT_S.
+    """
     from huggingface_hub import constants
 
     from gpt2np.hub.download import list_files

@@ -29,13 +29,13 @@ _LICENCE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTIL
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Groups of files of which one complete group is enough; the first group is preferred."""
+    """Alternative groups of files. A model needs one complete group; the first is preferred."""
 
     label: str  # name in error messages if every group is incomplete
     groups: tuple[tuple[str, ...], ...]  # of file names
 
     def select(self, exists: Callable[[str], bool]) -> tuple[str, ...]:
-        """Return the first group whose files all exist, or ()."""
+        """Return the first group whose files all exist, or () if every group is incomplete."""
         return next((names for names in self.groups if all(map(exists, names))), ())
 
 
@@ -49,7 +49,7 @@ VOCABULARY_EXTRAS = ("added_tokens.json", "tokenizer_config.json", "special_toke
 
 @dataclass(frozen=True)
 class FileSet:
-    """The files of a model or vocabulary: those that must exist, and those used if they exist."""
+    """The required, alternative and optional files of a model or a vocabulary."""
 
     required: tuple[str, ...] = ()
     alternatives: tuple[Alternatives, ...] = (VOCABULARY,)
@@ -57,22 +57,22 @@ class FileSet:
 
     @property
     def has_weights(self) -> bool:
-        """Whether weights are part of the set."""
+        """Whether the set includes weights."""
         return WEIGHTS in self.alternatives
 
     @property
     def names(self) -> set[str]:
-        """Names of all files except the optional ones and shards."""
+        """The names of all required and alternative files, without shards."""
         groups = (group for alternatives in self.alternatives for group in alternatives.groups)
         return {*self.required, *(name for group in groups for name in group)}
 
     def missing(self, exists: Callable[[str], bool]) -> list[str]:
-        """List the required files and alternatives that do not exist."""
+        """Return the names of missing required files, and the labels of missing alternatives."""
         required = [name for name in self.required if not exists(name)]
         return required + [a.label for a in self.alternatives if not a.select(exists)]
 
     def missing_in(self, folder: Path) -> list[str]:
-        """List what is missing in `folder`, including shards.
+        """Return what `missing` returns for a folder, and the names of missing shards.
 
         Raises CheckpointError if the index of the shards is damaged.
         """
@@ -82,9 +82,10 @@ class FileSet:
         return missing + [name for name in self._weights(folder) if not (folder / name).exists()]
 
     def download_steps(self, listing: Collection[str]) -> tuple[list[str], list[str]]:
-        """Split the small files of a repository into two downloads: optional, then required files.
+        """Return the names of optional and of required small files, for two separate downloads.
 
-        Required files come last: a cache that contains them contains the optional files, too.
+        Required files are downloaded last. A cache that contains them is therefore known to contain
+        the optional files, too. Weights are not small files.
         """
         required = {*self.required}
         for alternatives in self.alternatives:
@@ -96,7 +97,7 @@ class FileSet:
         return optional, [name for name in sorted(required) if name in listing]
 
     def existing_in(self, folder: Path) -> list[str]:
-        """List the files in `folder` that belong to the set, or may."""
+        """Return the names of the set's files that exist in `folder`, sorted."""
         names = {*self.required, *self.optional, *self._weights(folder)}
         names |= {name for group in VOCABULARY.groups for name in group}
         return sorted(name for name in names if (folder / name).is_file())
@@ -120,11 +121,11 @@ COMPANIONS = (
     "*.tiktoken",
     "LICENSE*",
 )
-"""Names and patterns of the files that accompany config and weights."""
+"""Names and patterns of the files that a model folder can have besides config and weights."""
 
 
 def list_weight_files(folder: Path) -> list[str]:
-    """List the names of the weight files: a single file, or an index and its shards.
+    """Return the names of the weight files: a single file, or an index and its shards.
 
     Raises CheckpointError if the index is damaged.
     """
@@ -135,12 +136,12 @@ def list_weight_files(folder: Path) -> list[str]:
 
 
 def shard_name(number: int, total: int) -> str:
-    """Return the file name of a shard: (1, 3) → "model-00001-of-00003.safetensors"."""
+    """Return the file name of a shard, such as "model-00001-of-00003.safetensors" for (1, 3)."""
     return f"model-{number:05}-of-{total:05}.safetensors"
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Read an index: return tensor name → name of its shard, a file in the index's folder.
+    """Read the index of a sharded model; return the shard's file name for each tensor name.
 
     Raises CheckpointError if the index is damaged, or names a file in another folder.
     """
@@ -160,7 +161,7 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def _is_shard_name(name: object) -> bool:
-    """Whether a name stays in its folder on every platform, unlike a/b, a\\b and c:d."""
+    """Tell whether a name can only mean a file in the same folder, unlike a/b, a\\b and c:d."""
     return (
         isinstance(name, str)
         and name.endswith(".safetensors")
@@ -171,7 +172,7 @@ def _is_shard_name(name: object) -> bool:
 
 
 def missing_weights(folder: Path) -> str:
-    """Return the error message for a folder without weights in safetensors."""
+    """Return the error message for a folder without safetensors weights."""
     if pickles := find_pickles(file.name for file in folder.iterdir()):
         return (
             f"{folder} has its weights in {pickles[0]}, a pickle; gpt2np never opens pickles, "
@@ -188,7 +189,10 @@ def find_pickles(names: Iterable[str]) -> list[str]:
 
 
 def conversion_advice(model: str, revision: str | None = None) -> str:
-    """Tell how to convert a model with pickled weights, a folder or a Hub id, to safetensors."""
+    """Return advice on how to convert pickled weights to safetensors.
+
+    `model` is a folder or a Hub id.
+    """
     arguments = f"({model!r}, revision={revision!r})" if revision else f"({model!r})"
     return (
         "if you trust the model, convert it with transformers: "
@@ -198,7 +202,7 @@ def conversion_advice(model: str, revision: str | None = None) -> str:
 
 
 def read_licence(folder: Path) -> str | None:
-    """Return the licence in the front matter of a model's README.md, such as "mit", or None."""
+    """Return the licence that a model's README.md states, such as "mit", or None."""
     card = folder / CARD_FILE
     if not card.is_file():
         return None

@@ -15,7 +15,7 @@ FULL_NAMES = {
     "gpt2-xl": "openai-community/gpt2-xl",
     "distilgpt2": "distilbert/distilgpt2",
 }
-"""Names from before the Hub had owners; many caches contain the models under these names."""
+"""Maps old Hub names, which had no owner, to full names; many caches still use the old names."""
 
 _SHORT_NAMES = {full: short for short, full in FULL_NAMES.items()}
 _NOT_IN_REVISIONS = frozenset(" ~^:?*[\\")  # git's rules for names of branches and tags
@@ -23,7 +23,7 @@ _NOT_IN_REVISIONS = frozenset(" ~^:?*[\\")  # git's rules for names of branches 
 
 @dataclass(frozen=True)
 class HubId:
-    """Id of a model on the Hub."""
+    """The id of a model on the Hub, with an optional revision."""
 
     repository: str  # `owner/name`
     revision: str | None = None  # a branch, tag or commit; None for the main branch
@@ -33,15 +33,15 @@ class HubId:
 
     @property
     def cache_names(self) -> list[str]:
-        """Names under which a cache may contain the repository."""
+        """The names under which a cache may contain the repository."""
         short = _SHORT_NAMES.get(self.repository)
         return [self.repository, short] if short else [self.repository]
 
 
 def parse_hub_id(name: str) -> HubId:
-    """Parse `owner/name` or a short name, with an optional `@revision`.
+    """Parse `owner/name` or a short name such as `gpt2`, with an optional `@revision`.
 
-    Raises ModelNotFoundError if the name is not a valid id.
+    Raises ModelNotFoundError if the name or the revision is invalid.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
@@ -73,13 +73,13 @@ def _is_revision(text: str) -> bool:
 
 
 def find_cached(model: HubId, files: FileSet) -> Path | None:
-    """Return the cached snapshot of `model` with all required files, or None. Sends no request."""
+    """Return a cached snapshot of `model` that is complete, or None. Sends no request."""
     snapshots = _cached_snapshots(model, files)
     return next((folder for folder in snapshots if not files.missing_in(folder)), None)
 
 
 def missing_in_cache(model: HubId, files: FileSet) -> list[str]:
-    """List what is missing in an incomplete snapshot of `model`; [] if there is no snapshot."""
+    """Return what the first cached snapshot of `model` lacks, or [] without a snapshot."""
     return next((files.missing_in(folder) for folder in _cached_snapshots(model, files)), [])
 
 
@@ -97,14 +97,14 @@ def _cached_snapshots(model: HubId, files: FileSet) -> list[Path]:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the Hugging Face cache, which may not exist yet."""
+    """Return the folder of the Hugging Face cache. The folder may not exist yet."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE).expanduser()
 
 
 def repository_folder(repository: str) -> Path:
-    """Return the folder of `repository` in the cache."""
+    """Return the folder of a repository in the cache."""
     from huggingface_hub.file_download import repo_folder_name
 
     return cache_folder() / repo_folder_name(repo_id=repository, repo_type="model")

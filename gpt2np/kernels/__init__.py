@@ -1,1 +1,1 @@
-"""Matrix products that are fast in NumPy: arrays in, arrays out."""
+"""Fast matrix products and linear layers on NumPy arrays, and the threads that share them."""

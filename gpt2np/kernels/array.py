@@ -1,4 +1,4 @@
-"""Names for the array types that signatures use."""
+"""Type aliases for NumPy arrays."""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
-"""The BLAS library behind NumPy: its thread count, and whether it has small-matrix kernels.
+"""NumPy's BLAS library: its thread count, and whether it has small-matrix kernels.
 
-An unknown library works too: then one thread calls it, and products take its ordinary routines.
+An unknown library works too: then only one Python thread calls the library, and keeps the
+library's thread count.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class Blas:
     """Functions and properties of a BLAS library.
 
     Attributes:
-        get_threads, set_threads: the number of threads per product, for the whole process.
-        small_kernels: whether small products (m·n·k up to a million) of float32 and float64 read
-            their operands in place. OpenBLAS on AVX-512 has such kernels.
+        get_threads, set_threads: read or set the number of threads per product in this process.
+        small_kernels: whether products of up to a million multiplications, in float32 or float64,
+            read their operands in place. OpenBLAS has such kernels for AVX-512.
     """
 
     get_threads: Callable[[], int]
@@ -41,7 +42,7 @@ class Blas:
 
 @cache
 def blas() -> Blas | None:
-    """Return NumPy's BLAS if it exports the functions of OpenBLAS or MKL, else None."""
+    """Return NumPy's BLAS if it is OpenBLAS or MKL, else None."""
     with suppress(AttributeError, ImportError, OSError):
         library = ctypes.CDLL(import_module("numpy._core._multiarray_umath").__file__)
         for pattern in _OPENBLAS:
@@ -65,14 +66,14 @@ def _openblas(library: ctypes.CDLL, pattern: str) -> Blas | None:
 
 @cache
 def small_kernels() -> bool:
-    """Tell whether BLAS has small-matrix kernels, whose rows do not depend on the batch."""
+    """Tell whether BLAS has small-matrix kernels, which compute each row independently."""
     library = blas()
     return library is not None and library.small_kernels
 
 
 @cache
 def python_threads() -> int:
-    """Return how many Python threads share a product: 1 if BLAS keeps threads of its own."""
+    """Return how many Python threads share a product: 1 if BLAS's threads can't be turned off."""
     return thread_count() if blas() else 1
 
 
@@ -83,10 +84,10 @@ _threads_before = 1
 
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Run every product on the Python thread that calls it, while the context lasts.
+    """Set BLAS to one thread during the `with` block, in the whole process.
 
-    Idle BLAS threads spin, and would slow down the Python threads that share the work. The setting
-    holds for the whole process; the last context to exit restores the previous one.
+    Idle BLAS threads spin, and would slow down the Python threads that share the work. If several
+    such blocks overlap, the last block to end restores the previous thread count.
     """
     global _users, _threads_before
     library = blas()
@@ -108,7 +109,7 @@ def single_threaded_blas() -> Iterator[None]:
 
 
 def _reset_after_fork() -> None:
-    """Restore the thread count in a forked child, where no other thread survives."""
+    """Restore BLAS's thread count in a forked child, where no `with` block will restore it."""
     global _lock, _users
     _lock = threading.Lock()
     library = blas() if _users else None

@@ -1,8 +1,8 @@
-"""Linear layers on packed matrices, and row-wise functions in chunks.
+"""Linear layers with packed matrices, and functions that treat each row (token) separately.
 
-With few rows, a product reads the whole matrix, so threads share the matrix (`matmul`). With many
-rows, threads share the rows (`map_rows`). A chunk of rows then goes through several layers, so that
-the activations between the layers stay in one core's cache.
+With few rows, reading the matrix takes most of the time, so threads share the matrix (`matmul`).
+With many rows, threads share the rows (`map_rows`). Each thread then computes several layers for
+one chunk of rows, so that the activations between the layers stay in one core's cache.
 
 Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by P panels of m
 outputs.
@@ -28,7 +28,7 @@ class PackedLinear:
     Attributes:
         name: the layer's name; ranks share one buffer for each name.
         panels: the matrix, (I, P, k, m).
-        bias: (P·m,), or None.
+        bias: (P·m,), or None for a layer without a bias.
         out_features: the number of outputs without padding.
     """
 
@@ -45,7 +45,7 @@ class PackedLinear:
 
 @dataclass(frozen=True)
 class PackedHeads:
-    """The weights of the linear layer that projects to queries, keys and values by head.
+    """The weights of the linear layer that computes queries, keys and values, split by head.
 
     Attributes:
         panels: (I, 3, H, k, D): I groups of k inputs; queries, keys, values; H heads; D channels.
@@ -57,7 +57,10 @@ class PackedHeads:
 
 
 def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
-    """Compute x (n, C) @ panels (I, P, k, m) + bias (P·m) → (n, P·m)."""
+    """Compute x @ panels + bias, for x (n, C), panels (I, P, k, m) and bias (P·m,).
+
+    Returns (n, P·m).
+    """
     (groups, n_panels, k, m), n = panels.shape, x.shape[0]
     partials = np.empty((groups, n, n_panels, m), x.dtype)
     matmul(split_k(x, groups, k)[:, None], panels, out=partials.swapaxes(1, 2))
@@ -69,7 +72,7 @@ def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
 
 
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
-    """Compute queries, keys and values of h heads: x (N, C) → (3, h, N, D)."""
+    """Project x (N, C) to the queries, keys and values of h heads. Returns (3, h, N, D)."""
     groups, _, _, k, _ = w.panels.shape
     qkv = sum_partials(matmul(split_k(x, groups, k)[:, None, None], w.panels[:, :, heads]))
     qkv += w.bias[:, heads]
@@ -77,7 +80,10 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
 
 
 def split_k(x: Array, groups: int, k: int) -> Array:
-    """Split the channels of x (n, C) into groups of k, (I, n, k); zeros pad the last group."""
+    """Split the channels of x (n, C) into groups of k channels. Returns (I, n, k).
+
+    Zeros pad the last group.
+    """
     n, channels = x.shape
     if groups * k > channels:
         x = np.pad(x, ((0, 0), (0, groups * k - channels)))
@@ -87,9 +93,9 @@ def split_k(x: Array, groups: int, k: int) -> Array:
 
 
 def sum_partials(partials: Array) -> Array:
-    """Sum over the first axis in ascending order, in place: the sum overwrites the first partial.
+    """Sum partial results over the first axis, in ascending order.
 
-    np.sum would add in another order.
+    The sum overwrites `partials[0]`. np.sum would add in another order.
     """
     total: Array = partials[0]
     for i in range(1, partials.shape[0]):
@@ -98,7 +104,10 @@ def sum_partials(partials: Array) -> Array:
 
 
 def map_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:
-    """Apply a row-wise function to chunks of the rows: function(*arrays) → (n, width)."""
+    """Apply a function that treats each row separately; threads share the rows if there are many.
+
+    Each call gets a chunk of the same rows from all arrays. Returns (n, width).
+    """
     n = arrays[0].shape[0]
     if n <= SMALL_BATCH:
         return function(*arrays)

@@ -1,10 +1,10 @@
-"""Matrix products whose rows do not depend on the number of rows, to the bit.
+"""Matrix products in which a row's bits do not depend on the number of rows.
 
-BLAS has one routine for a single row and another for many, which first packs its operands into
-buffers. Two rows take three times as long as one, and their last bits differ. OpenBLAS on AVX-512
-has a third routine for small products. The routine reads the operands in place and sums over k in
-ascending order, independently of the other rows and columns (tests/unit/kernels/test_matmul.py).
-So every product here is a stack of small products.
+BLAS has one routine for a single row, and another for several rows, which first packs its operands
+into buffers. Two rows take three times as long as one row, and the last bits of the results differ.
+OpenBLAS on AVX-512 has a third routine for small products. It reads the operands in place, and sums
+over k in ascending order independently of other rows and columns
+(tests/unit/kernels/test_matmul.py). Therefore this module splits every product into small products.
 """
 
 from typing import Any
@@ -16,10 +16,12 @@ from gpt2np.kernels.blas import python_threads, small_kernels
 from gpt2np.kernels.threads import even_slices, parallel_for
 
 LANES = 16
-"""Columns are padded to a multiple of LANES: BLAS sums the last few columns in another order."""
+"""The number of columns is padded to a multiple of LANES.
+
+BLAS would sum the columns after the last multiple in another order."""
 
 SMALL_BATCH = 64
-"""Up to this many rows, threads share the matrix; beyond, they share the rows."""
+"""The largest number of rows for which threads share the matrix instead of the rows."""
 
 _MAX_SMALL_PRODUCT = 1_000_000  # n·k·m of one call of the small kernel
 _MAX_SMALL_ROWS = 16  # more rows in one call are not faster
@@ -29,15 +31,15 @@ _ones: dict[np.dtype[Any], Array] = {}
 
 
 def min_rows() -> int:
-    """Return the fewest rows for which `matmul` gives each row its batch-independent bits."""
+    """Return the fewest rows that the batch-independent kernel computes; else callers add a row."""
     return 2 if small_kernels() else 1
 
 
 def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
-    """Multiply x (…, n, k) by w (…, k, m) → (…, n, m), for m a multiple of LANES.
+    """Multiply x (…, n, k) by w (…, k, m); m must be a multiple of LANES. Returns (…, n, m).
 
-    Where `small_kernels()` and k·m ≤ 500,000, a row of the result depends neither on n nor on the
-    other rows. Elsewhere the result is that of np.matmul.
+    If `small_kernels()` and k·m ≤ 500,000, a row of the result depends neither on n nor on the
+    other rows. Otherwise the result equals that of np.matmul.
     """
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
     is_small, max_rows = True, n
@@ -62,16 +64,16 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
 
 
 def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
-    """Return ones (k, LANES): each column of matmul(x, ones) holds the row sums of x (…, n, k)."""
+    """Return a matrix of ones (k, LANES), whose product with x (…, n, k) contains x's row sums."""
     if dtype not in _ones or _ones[dtype].shape[0] < k:
         _ones[dtype] = np.ones((2 * k, LANES), dtype)
     return _ones[dtype][:k]
 
 
 def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:
-    """Let each thread multiply all rows by its share of the stacked matrices.
+    """Multiply all rows by the stacked matrices, which threads share.
 
-    The threads run nothing but the product: Python code on several threads would run in turns.
+    The threads compute only products, because several threads can't run Python code in parallel.
     """
     x_is_stacked = x.ndim > 2 and x.shape[-3] > 1
 
@@ -95,5 +97,5 @@ def _matmul_in_row_chunks(x: Array, w: Array, out: Array, max_rows: int) -> None
     )
     # Row chunks are the innermost axis of the stack: a matrix is read once for all of them.
     np.matmul(chunks, w[..., None, :, :], out=results, order="C")
-    if whole < n:  # the last chunk repeats rows of the chunk before, to have enough
+    if whole < n:  # the last chunk overlaps the previous one, to have as many rows
         np.matmul(x[..., n - rows :, :], w, out=out[..., n - rows :, :])

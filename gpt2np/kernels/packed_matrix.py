@@ -1,4 +1,4 @@
-"""A matrix stored as panels, in the order in which small matrix products read it (as in BLIS)."""
+"""A matrix stored as panels, in the order in which small products read it, as BLIS does."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MIN_SHARED_SIZE = 100_000  # numbers; waking a thread takes as long as copying 
 class PackedMatrix:
     """A matrix [in, out] cut into panels that are contiguous in memory.
 
-    A product of a few rows and a panel is small (`gpt2np.kernels.matmul`) and reads the panel from
-    one end to the other. Zeros pad the last panel of each axis, and a panel's width to a multiple
-    of LANES.
+    The product of a few rows and one panel is small (`gpt2np.kernels.matmul`) and reads the panel
+    sequentially. Zeros pad the last panel of each axis. They also pad the width of each panel to a
+    multiple of LANES.
 
     Attributes:
         data: (I, P, k, m): I groups of k inputs by P groups of m outputs.
         shape: (in, out), without padding.
-        panel_shape: inputs and outputs of one panel, without padding.
+        panel_shape: the number of inputs and outputs of one panel, without padding.
     """
 
     data: Array
@@ -37,12 +37,15 @@ class PackedMatrix:
     def in_buffer(
         cls, buffer: Array, shape: tuple[int, int], panel_shape: tuple[int, int]
     ) -> PackedMatrix:
-        """Wrap a flat buffer of `packed_size(shape, panel_shape)` numbers, to be filled."""
+        """Return a matrix whose panels lie in a flat buffer; call `fill` to set its numbers.
+
+        The buffer has `packed_size(shape, panel_shape)` numbers.
+        """
         return cls(buffer.reshape(_data_shape(shape, panel_shape)), shape, panel_shape)
 
     @classmethod
     def of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix:
-        """Cut a matrix [in, out] into panels: a view where no padding is needed, else a copy.
+        """Cut a matrix [in, out] into panels. The result is a view if no padding is needed.
 
         The panels of a view are not contiguous, so reading them takes longer.
         """
@@ -55,13 +58,13 @@ class PackedMatrix:
         return packed
 
     def column_range(self, start: int, stop: int) -> PackedMatrix:
-        """Return the panels of columns start … stop - 1; `start` must begin a panel."""
+        """Return a view of columns start … stop - 1; a panel must begin at `start`."""
         m = self.panel_shape[1]
         data = self.data[:, start // m : -(-stop // m)]
         return PackedMatrix(data, (self.shape[0], stop - start), self.panel_shape)
 
     def fill(self, matrix: Array) -> None:
-        """Copy a matrix [in, out] into the panels."""
+        """Overwrite the panels with a matrix [in, out]."""
         threads = python_threads() if self.data.size > _MIN_SHARED_SIZE else 1
         shares = even_slices(self.data.shape[1], threads)
         parallel_for(lambda panels: self._fill(matrix, panels), shares, threads)
@@ -87,7 +90,7 @@ class PackedMatrix:
         return matrix
 
     def gather_columns(self, indices: IntArray) -> Array:
-        """Return columns of the matrix as rows, (n, in)."""
+        """Return the columns at n indices, as the rows of an array (n, in)."""
         p, j = np.divmod(indices, self.panel_shape[1])
         columns: Array = self.data[:, p, :, j]  # (n, I, k)
         return columns.reshape(len(indices), math.prod(columns.shape[1:]))[:, : self.shape[0]]

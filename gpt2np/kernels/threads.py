@@ -1,4 +1,7 @@
-"""Python threads that share a computation, and their number. This module does not import NumPy."""
+"""Python threads that share a computation.
+
+This module does not import NumPy, because BLAS reads its thread count when NumPy is imported.
+"""
 
 import os
 import threading
@@ -25,10 +28,10 @@ _thread = threading.local()  # .is_inline: whether parallel_for runs on the call
 
 
 def let_idle_blas_threads_sleep() -> None:
-    """Shorten the time for which idle OpenBLAS threads spin, from 2²⁶ to 2²⁰ clock cycles.
+    """Let idle OpenBLAS threads spin for 2²⁰ clock cycles instead of 2²⁶.
 
-    Spinning threads slow down everything else that computes. OpenBLAS reads the variable when NumPy
-    is imported. The setting holds for the whole process, so only the command line changes it.
+    Spinning threads slow down all other threads. OpenBLAS reads the environment variable when NumPy
+    is imported. The setting affects the whole process, so only the command line calls this.
     """
     os.environ.setdefault(IDLE_TIMEOUT_VARIABLE, IDLE_TIMEOUT)
 
@@ -36,10 +39,10 @@ def let_idle_blas_threads_sleep() -> None:
 def set_threads(threads: int | None) -> None:
     """Set the environment variables from which BLAS takes its thread count.
 
-    BLAS reads the variables when NumPy is imported, so call this before. None changes nothing.
+    Call this before NumPy is imported, because BLAS reads the variables then. None keeps them.
 
     Raises:
-        InvalidArgumentError: fewer than 1 thread.
+        InvalidArgumentError: `threads` is less than 1.
     """
     if threads is None:
         return
@@ -50,7 +53,10 @@ def set_threads(threads: int | None) -> None:
 
 
 def thread_count() -> int:
-    """Return the thread count that the environment sets, at most one per CPU; by default all."""
+    """Return the thread count that the environment sets, limited to the number of CPUs.
+
+    Without a setting, return the number of CPUs.
+    """
     values = (os.environ.get(variable, "") for variable in THREAD_VARIABLES)
     counts = [int(value) for value in values if value.isdecimal() and int(value)]
     return min(counts[0], usable_cpus()) if counts else usable_cpus()
@@ -67,13 +73,13 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
     """Call function(item) for every item, on this thread and on worker threads.
 
     Returns when all calls are done. At most `threads` threads take part; the caller never waits for
-    an idle worker to wake. Threads pay off where the calls release the interpreter lock, as NumPy's
-    loops do. Nested calls run on the thread of their item. Several threads may call parallel_for at
-    once.
+    an idle worker to wake. Threads pay off if `function` releases the interpreter lock, as NumPy's
+    loops do. A parallel_for inside `function` uses no further threads. Several threads may call
+    parallel_for simultaneously.
 
     Raises:
-        The first exception of `function`, once no call is running. After KeyboardInterrupt, items
-        that have not begun are dropped.
+        The first exception that `function` raises, after all calls have ended. After
+        KeyboardInterrupt, items that have not begun are dropped.
     """
     if threads == 1 or len(items) <= 1 or getattr(_thread, "is_inline", False):
         for item in items:
@@ -100,7 +106,7 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
 
 @contextmanager
 def inline() -> Iterator[None]:
-    """Run every parallel_for of this thread on this thread alone, while the context lasts."""
+    """Make parallel_for use only the calling thread during the `with` block."""
     before = getattr(_thread, "is_inline", False)
     _thread.is_inline = True
     try:
@@ -110,14 +116,17 @@ def inline() -> Iterator[None]:
 
 
 def even_slices(count: int, parts: int) -> list[slice]:
-    """Cut 0 … count into at most `parts` slices of nearly equal length; 0 gives one empty slice."""
+    """Split range(count) into at most `parts` slices of nearly equal length.
+
+    If `count` is 0, return one empty slice.
+    """
     parts = max(1, min(parts, count))
     cuts = [count * part // parts for part in range(parts + 1)]
     return [slice(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
 
 
 class _Task:
-    """One call of parallel_for: its pending items, which any thread may take."""
+    """The state of one parallel_for call: its pending items, which any thread may take."""
 
     def __init__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> None:
         self.function = function
@@ -126,7 +135,7 @@ class _Task:
         self.outcomes: SimpleQueue[BaseException | None] = SimpleQueue()  # of the workers' items
 
     def run(self) -> list[BaseException | None]:
-        """Run pending items until none is left; return their outcomes."""
+        """Process pending items until none is left. Returns an exception or None for each item."""
         outcomes = []
         with suppress(IndexError):
             while True:
@@ -134,7 +143,7 @@ class _Task:
         return outcomes
 
     def help(self) -> None:
-        """Run pending items on a worker thread."""
+        """Process pending items on a worker thread, and put their outcomes into the queue."""
         while self.pending:
             self.in_progress.append(None)  # before the item is taken: `abandon` must see it
             try:
@@ -154,7 +163,7 @@ class _Task:
         return None
 
     def abandon(self) -> None:
-        """Drop the pending items and wait for those in progress."""
+        """Drop the pending items, and wait until worker threads finish the items in progress."""
         self.pending.clear()
         while self.in_progress:
             with suppress(Empty):
@@ -167,7 +176,7 @@ _queue: _WorkerQueue | None = None
 
 
 def _worker_queue() -> _WorkerQueue:
-    """Return the queue of the worker threads; the first call starts one worker per further CPU."""
+    """Return the queue from which worker threads take tasks; the first call starts the threads."""
     global _queue
     with _lock:
         if _queue is None:

@@ -1,4 +1,4 @@
-"""GPT-2 itself: the mathematics, and the class that runs it."""
+"""GPT-2: the mathematics of the forward pass, and the class that runs it."""
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.model.model import GPT2

@@ -1,8 +1,8 @@
 """Hook points: the arrays of the forward pass that a hook can read and edit.
 
-`HOOK_POINTS` lists the hook points in the order of the pass. Functions that take a name also accept
-TransformerLens's name (`blocks.3.hook_resid_post`) and `*` for any part of a name
-(`blocks.*.attn.pattern`).
+`HOOK_POINTS` lists the hook points in the order of the pass. Functions that take a
+pattern accept a name, TransformerLens's name for the same array (`blocks.3.hook_resid_post`), or
+either of these with `*` for any part (`blocks.*.attn.pattern`).
 
 Differences from TransformerLens: arrays have no batch axis, and the head axis comes first:
 (H, T, D) instead of (batch, T, H, D). These hook points are missing, because no step of this
@@ -27,11 +27,11 @@ from gpt2np.errors import InvalidArgumentError, short_repr
 
 @dataclass(frozen=True)
 class HookPoint:
-    """A kind of array inside the forward pass.
+    """A kind of array that hooks can read and edit inside the forward pass.
 
     Attributes:
         name: the name passed to the hook, with `{i}` for the block's number.
-        shape: letters: T tokens, C channels, H heads, D head size, F MLP width, V vocabulary.
+        shape: a letter per axis: T tokens, C channels, H heads, D head size, F MLP, V vocabulary.
         aliases: TransformerLens's names, with `{i}` for this block and `{next}` for the next.
         meaning: a short description.
     """
@@ -43,7 +43,7 @@ class HookPoint:
 
     @property
     def by_head(self) -> bool:
-        """Whether the array has a head axis: first heads, then tokens."""
+        """Whether the array's first axis is the head axis."""
         return self.shape.startswith("H")
 
 
@@ -93,7 +93,7 @@ _BY_NAME = {point.name: point for point in HOOK_POINTS}
 
 
 def hook_point_names(n_layer: int) -> list[str]:
-    """Return the names of all hook points of a model with `n_layer` blocks, in pass order."""
+    """Return all hook point names of a model with `n_layer` blocks, in the order of the pass."""
     return _names_in_blocks(range(n_layer))
 
 
@@ -105,7 +105,7 @@ def _names_in_blocks(blocks: Iterable[int]) -> list[str]:
 
 
 def get_hook_point(name: str) -> HookPoint:
-    """Return the hook point with a name: blocks.3.attn.q → that of blocks.{i}.attn.q."""
+    """Return the hook point that a name belongs to, such as blocks.3.attn.q."""
     return _BY_NAME[re.sub(r"^blocks\.\d+\.", "blocks.{i}.", name)]
 
 
@@ -117,8 +117,8 @@ def _block_number(name: str) -> int | None:
 def all_names(name: str, n_layer: int | None = None) -> list[str]:
     """Return the name of a hook point and its aliases in a model with `n_layer` blocks.
 
-    The output of the last block is no later block's `hook_resid_pre`. With `n_layer` None, every
-    block counts as followed by another.
+    The last block's output has no alias `hook_resid_pre`, because no block follows. If `n_layer` is
+    None, every block counts as followed by another block.
     """
     i = _block_number(name) or 0
     is_last = i + 1 == n_layer
@@ -127,13 +127,13 @@ def all_names(name: str, n_layer: int | None = None) -> list[str]:
 
 
 def matches(name: str, pattern: str, n_layer: int | None = None) -> bool:
-    """Whether a pattern (`*` for any part) matches one of a hook point's names."""
+    """Whether a pattern matches a hook point's name or an alias; `*` stands for any part."""
     expression = ".*".join(map(re.escape, re.split(r"\*+", pattern)))
     return any(re.fullmatch(expression, alias) for alias in all_names(name, n_layer))
 
 
 def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]:
-    """Return the names that match the patterns in a model with `n_layer` blocks, in pass order.
+    """Return the hook points that match any of the patterns, in the order of the pass.
 
     Raises:
         InvalidArgumentError: a pattern matches no hook point; the message suggests the closest.
@@ -153,15 +153,16 @@ def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]
 
 
 def candidate_hook_points(pattern: str) -> list[str]:
-    """Return hook points that a pattern can match in a model of unknown depth.
+    """Return names that a pattern can match in a model with an unknown number of blocks.
 
-    The list has at least one name of each matching kind.
+    The list has at least one name of each matching `HookPoint`.
 
     Raises:
-        InvalidArgumentError: the pattern matches in no model; the message suggests the closest.
+        InvalidArgumentError: the pattern matches no hook point of any model; the message suggests
+            the closest.
     """
-    # The block numbers worth trying are the digits of the pattern, also joined over a `*` (1*2
-    # matches block 12), and the block below each (hook_resid_pre of block 3 is resid of block 2).
+    # Try the numbers in the pattern, also joined across a `*` (1*2 matches block 12), and the
+    # block before each number (hook_resid_pre of block 3 is resid of block 2).
     runs = re.findall("[0-9]+", pattern) + re.findall("[0-9]+", pattern.replace("*", ""))
     numbers = {0, *(int(run) for run in runs if len(run) < 10)}
     names = _names_in_blocks(sorted(numbers | {number - 1 for number in numbers if number}))
@@ -177,14 +178,17 @@ def hook_points_nbytes(
     points: str | Sequence[str] = "*",
     dtype: DTypeLike = np.float32,
 ) -> int:
-    """Return the bytes that the arrays of the selected hook points take for a prompt."""
+    """Return how many bytes the arrays of hook points take for a prompt of `tokens` tokens.
+
+    `points` selects the hook points by pattern.
+    """
     names = select_hook_points(points, config.n_layer)
     size = sum(math.prod(hook_point_shape(name, config, tokens)) for name in names)
     return size * np.dtype(dtype).itemsize
 
 
 def hook_point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, ...]:
-    """Return the shape of a hook point's array in a pass without a cache."""
+    """Return the shape of a hook point's array in a pass over `tokens` tokens without a cache."""
     size = {
         "T": tokens,
         "C": config.n_embd,
@@ -197,7 +201,7 @@ def hook_point_shape(name: str, config: GPT2Config, tokens: int) -> tuple[int, .
 
 
 def _unknown(pattern: str, names: Sequence[str]) -> str:
-    """Error message for a pattern that matches none of the names."""
+    """Return the error message for a pattern that matches none of the names."""
     known = [alias for name in names for alias in all_names(name)]
     starred = dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in known)
     close = get_close_matches(pattern, [*known, *starred], n=1)

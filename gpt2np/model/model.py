@@ -1,4 +1,4 @@
-"""The class GPT2: load a model, compute logits."""
+"""The class GPT2, which loads a model and computes logits."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class GPT2:
-    """GPT-2's weights, and the function from token ids to logits.
+    """A GPT-2 model: its weights, and the forward pass that computes logits from token ids.
 
     Attributes:
         config: the architecture.
-        weights: name → array, see `gpt2np.runtime.packed_weights`.
+        weights: a mapping from names to arrays (`gpt2np.runtime.packed_weights.PackedWeights`).
     """
 
     def __init__(self, config: GPT2Config, weights: Mapping[str, Array]) -> None:
@@ -47,13 +47,14 @@ class GPT2:
 
     @classmethod
     def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> GPT2:
-        """Load `config.json` and the weights beside it, to compute in float32 or float64.
+        """Load a model from a folder with `config.json` and weights.
 
-        `gpt2np.load(name).model` loads a model by its name.
+        The model computes in `dtype`, float32 or float64. To load a model by its name, use
+        `gpt2np.load(name).model`.
 
         Raises:
-            CheckpointError: files are missing, damaged, or don't fit each other.
-            InvalidArgumentError: another dtype.
+            CheckpointError: a file is missing or damaged, or the weights don't match the config.
+            InvalidArgumentError: `dtype` is neither float32 nor float64.
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
@@ -66,7 +67,7 @@ class GPT2:
         return self.weights.dtype
 
     def new_cache(self) -> KVCache:
-        """Return an empty cache for one sequence."""
+        """Return an empty KV cache for one sequence."""
         group = self._group
         return KVCache(self.config, self.dtype, group.allocate if group else private_zeros)
 
@@ -74,17 +75,19 @@ class GPT2:
     def processes(self) -> int:
         """The number of processes that compute a pass together; 1 by default.
 
-        Assign a larger number to fork workers at the first pass that needs them. Workers share this
-        process's memory, see the caches that `new_cache` makes from then on, and end with the
-        model. The number stays 1 outside of Linux on x86, and is at most the number of threads. The
-        results are the same, to the bit where `forward` says so. A pass with a hook, or with more
-        than 64 requested logits, runs in this process alone.
+        If a larger number is assigned, the first pass that needs workers forks them. Workers share
+        this process's memory, and end with the model. They can use caches that `new_cache` makes
+        after the assignment. The number is at most the number of threads, and stays 1 except on
+        Linux with an x86 processor. More processes don't change the logits beyond what `forward`
+        says about their bits. A pass with a hook, or with more than 64 requested logits, runs in
+        this process alone.
 
-        Costs: every rank waits for the slowest, so one process can be faster while other programs
-        need the CPUs. BLAS has one thread in this process as long as workers exist. Workers keep
-        the memory that this process frees after the fork. Freed caches keep up to half of the
-        weights' memory for later caches. A fork made by the program has one process again, and
-        can't use the caches. NumPy warns of overflow only in this process's share.
+        Costs: all processes wait for the slowest one, so a single process can be faster while other
+        programs need the CPUs. BLAS uses one thread in this process as long as workers exist.
+        Workers keep the memory that this process frees after the fork. Memory of freed caches, up
+        to half of the weights' size, is kept for later caches. If the program forks, the model in
+        the child has one process, and can't use these caches. NumPy warns of overflow only in this
+        process's share of a pass.
         """
         return self._group.world_size if self._group else 1
 
@@ -116,10 +119,10 @@ class GPT2:
         logits_indices: ArrayLike | None = None,
         hook: Hook | None = None,
     ) -> Array:
-        """Return logits (R, V) for what follows each of R of the N new tokens.
+        """Compute the next-token logits of R of the N new tokens. Returns (R, V).
 
-        A token's logits have the same bits in a prompt, after a cache, among draft tokens and in
-        any batch, where `gpt2np.kernels.blas.small_kernels()`; elsewhere they agree to rounding.
+        If `gpt2np.kernels.blas.small_kernels()`, a token's logits have the same bits in a prompt,
+        after a cache, among draft tokens and in any batch. Otherwise they agree up to rounding.
 
         Continue a text greedily, computing one token per step:
 
@@ -130,17 +133,18 @@ class GPT2:
                 logits = model.forward([ids[-1:]], [cache])
 
         Args:
-            sequences: the new ids of each sequence, as in [[5, 6, 7], [8]]; N in all.
+            sequences: the new token ids of each sequence, as in [[5, 6, 7], [8]]; N ids in total.
             caches: one KVCache per sequence with its earlier tokens; each grows by the new tokens.
-                Without caches, every sequence begins here.
-            logits_indices: which of the N tokens, counted over all sequences, to return logits for;
-                by default all. `last_token_indices(sequences)` are what generation needs.
-            hook: called as hook(name, array) with every inner array; the result, of the same shape,
-                replaces the array. `help(gpt2np.model.gpt2)` lists the hook points.
+                Without caches, no sequence has earlier tokens.
+            logits_indices: the tokens whose logits are returned, counted over all sequences; by
+                default all N tokens. Generation needs `last_token_indices(sequences)`.
+            hook: a function hook(name, array) → array, called with every inner array. The result
+                has the same shape, and replaces the array. `help(gpt2np.model.gpt2)` lists the
+                hook points.
 
         Raises:
             ContextLengthError: a sequence would exceed n_positions tokens.
-            InvalidArgumentError: an invalid id, index, sequence, cache, or result of the hook.
+            InvalidArgumentError: a token id, index, sequence, cache or hook result is invalid.
         """
         new = check_sequences(sequences, self.config.vocab_size)
         if caches is None:
@@ -159,7 +163,7 @@ class GPT2:
             return self._runner.run(new, caches, indices, hook)
 
     def unembed(self, x: Array) -> Array:
-        """Return the logits (n, V) of final layer norm outputs x (n, C)."""
+        """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
         w = self.weights.for_pass(short=False).lm_head
         with single_threaded_blas():
             return map_rows(

@@ -1,4 +1,4 @@
-"""GPT-2's weights in the order in which the forward pass takes them."""
+"""GPT-2's weights in the structure that the forward pass reads: blocks, layers, panels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_GROUP = 768  # inputs of one panel
 
 @dataclass(frozen=True)
 class LayerNorm:
-    """A layer norm: its weight (C), its bias (C), and what it adds to the variance."""
+    """A layer norm: its weight (C,), its bias (C,), and the constant added to the variance."""
 
     weight: Array
     bias: Array
@@ -32,11 +32,11 @@ class LayerNorm:
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """The weights of one transformer block, and what the config says of it.
+    """The weights of one transformer block, and its settings from the config.
 
     Attributes:
-        attention_scale: what scores are multiplied by.
-        activation: the MLP's activation function, elementwise.
+        attention_scale: the factor of the attention scores.
+        activation: the MLP's elementwise activation function.
     """
 
     ln_1: LayerNorm
@@ -54,11 +54,11 @@ class ModelWeights:
     """All weights of one forward pass.
 
     Attributes:
-        wte: token ids (N,) → their embeddings (N, C).
-        wpe: (n_positions, C).
+        wte: a function that returns the embeddings (N, C) of token ids (N,).
+        wpe: (n_positions, C), the position embeddings.
         blocks: the weights of each block.
         ln_f: the final layer norm.
-        lm_head: the unembedding (C, V), whole or as consecutive columns.
+        lm_head: the unembedding (C, V), whole or as an iterable over groups of its columns.
     """
 
     wte: Callable[[IntArray], Array]
@@ -68,7 +68,7 @@ class ModelWeights:
     lm_head: PackedLinear | Iterable[PackedLinear]
 
     def output_widths(self) -> dict[str, int]:
-        """Return the padded number of outputs of each layer, by the layer's name."""
+        """Return each layer's number of outputs, padding included, by the layer's name."""
         block = next(iter(self.blocks))
         assert isinstance(self.lm_head, PackedLinear)
         layers = block.attn_c_proj, block.c_fc, block.mlp_c_proj, self.lm_head
@@ -77,7 +77,7 @@ class ModelWeights:
 
 
 def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeights:
-    """Return the weights of a model, given by GPT-2's names (`weight_shapes`)."""
+    """Wrap a model's weight arrays, whose names are those of `weight_shapes`, for packing."""
     names = [*weight_shapes(config), *([LM_HEAD] if LM_HEAD in arrays else [])]
     kinds = _packings(config)
     return PackedWeights(
@@ -89,16 +89,16 @@ def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeigh
 
 
 def _kind(name: str) -> str:
-    """Drop the block's number: h.3.ln_1.bias → ln_1.bias."""
+    """Remove the block's prefix from a weight's name: h.3.ln_1.bias → ln_1.bias."""
     return name.split(".", 2)[-1] if name.startswith("h.") else name
 
 
 def _packings(config: GPT2Config) -> dict[str, Packing]:
-    """Return how each kind of matrix is packed; a bias is packed like its matrix.
+    """Return how each kind of matrix is packed; a bias has the panel width of its matrix.
 
-    A panel of c_attn holds the queries, keys or values of one head. Inputs are split into groups,
-    whose products are added: more inputs would not fit one small product of 16 rows, and the error
-    of a running sum grows with its length.
+    A panel of c_attn computes the queries, keys or values of one head. Inputs are split into
+    groups, whose products are added. More inputs per group would not fit into a small product of 16
+    rows, and the rounding error of a sum grows with its length.
     """
     c, f = _group_size(config.n_embd), _group_size(config.n_inner)
     d = config.n_embd // config.n_head
@@ -118,7 +118,7 @@ def _packings(config: GPT2Config) -> dict[str, Packing]:
 
 
 def _group_size(n: int) -> int:
-    """Return the inputs of one group: at most _MAX_GROUP, and a divisor of n if one is near."""
+    """Return how many of n inputs form a group: up to _MAX_GROUP, preferably a divisor of n."""
     groups = -(-n // _MAX_GROUP)
     even = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
     return n // even[0] if even else -(-n // groups)

@@ -1,1 +1,1 @@
-"""One forward pass on this machine."""
+"""Execution of a forward pass: batches, KV caches, threads and processes."""

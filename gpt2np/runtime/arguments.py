@@ -1,4 +1,4 @@
-"""Checks of the forward pass's arguments."""
+"""Validation of the arguments of `GPT2.forward`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from gpt2np.runtime.kv_cache import KVCache
 
 
 def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[IntArray]:
-    """Return the ids of each sequence as an array (n,).
+    """Check the sequences; return the token ids of each one as an array (n,).
 
     Raises:
-        InvalidArgumentError: no sequences, an empty one, or an id outside the vocabulary.
+        InvalidArgumentError: `sequences` is empty, a sequence is empty, or an id is not in the
+            vocabulary.
     """
     arrays = [_integers(ids, "each sequence, as in [[5, 6, 7]],") for ids in sequences]
     if not arrays:
@@ -40,11 +41,11 @@ def check_caches(
     config: GPT2Config,
     dtype: np.dtype[Any],
 ) -> None:
-    """Check that there is one cache for each sequence and that the new ids fit the context.
+    """Check that each sequence has its KV cache, and that the new tokens fit the context.
 
     Raises:
         ContextLengthError: a sequence would exceed n_positions tokens.
-        InvalidArgumentError: caches are missing, repeated, or of another dtype.
+        InvalidArgumentError: a cache is missing or given twice, or its dtype is not `dtype`.
     """
     if isinstance(caches, KVCache):
         raise InvalidArgumentError("caches must be a list, one per sequence, as in [cache]")
@@ -61,10 +62,12 @@ def check_caches(
 
 
 def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
-    """Return the indices (R,) of the tokens whose logits are requested; None means all n.
+    """Check which of n tokens need logits; return their indices. None means all tokens.
+
+    Returns (R,).
 
     Raises:
-        InvalidArgumentError: an index outside 0 … n - 1.
+        InvalidArgumentError: an index is not an integer in 0 … n - 1.
     """
     if logits_indices is None:
         return np.arange(n)
@@ -77,7 +80,10 @@ def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
 
 
 def last_token_indices(sequences: Sequence[Sequence[int] | Array]) -> IntArray:
-    """Return the index of each sequence's last token: lengths 3, 1, 2 → [2, 3, 5]."""
+    """Return the index of each sequence's last token, counted over all sequences.
+
+    Sequences of 3, 1 and 2 tokens give [2, 3, 5].
+    """
     return np.cumsum([len(ids) for ids in sequences], dtype=np.int64) - 1
 
 

@@ -16,9 +16,9 @@ from gpt2np.runtime.kv_cache import KVCache, KVWrite, kv_writes, reserve
 from gpt2np.runtime.query_blocks import QUERY_BLOCK, QueryBlock, query_blocks
 
 PREFILL_CHUNK = 512
-"""The most tokens of one pass, so that a prompt of any length takes bounded memory."""
+"""The largest number of tokens in one pass. The limit bounds the memory that a prompt takes."""
 
-_MIN_TOKENS_PER_WORKER = 8  # in attention; with fewer, sharing costs more than it gains
+_MIN_TOKENS_PER_WORKER = 8  # with fewer, sharing attention costs more than it gains
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Batch:
     """The tokens that one rank computes in one pass.
 
     Attributes:
-        token_ids: (N,).
-        positions: (N,), of each token in its sequence.
-        sequences: the range of each sequence in the batch of all ranks.
-        caches: one per sequence, with capacity for the new tokens.
-        kv_writes: where the keys and values of this rank's tokens go.
-        query_blocks: the blocks of this rank's queries.
-        output_rows: (R,), the tokens whose logits are requested.
-        logits_mask: which of the caller's requested logits these are.
+        token_ids: (N,), the ids of the tokens.
+        positions: (N,), the position of each token in its sequence.
+        sequences: where each sequence's tokens lie among the tokens of all ranks.
+        caches: the KV cache of each sequence, with capacity for the new tokens.
+        kv_writes: where the KV caches store the keys and values of this rank's tokens.
+        query_blocks: this rank's queries, in blocks for attention.
+        output_rows: (R,), the indices of the tokens whose logits are requested.
+        logits_mask: for each token whose logits the caller requests, whether it is in this batch.
     """
 
     token_ids: IntArray
@@ -46,10 +46,10 @@ class Batch:
     logits_mask: BoolArray
 
     def share_of(self, rank: int, world_size: int) -> Batch:
-        """Return one rank's share of the tokens: whole query blocks, packed.
+        """Return the part of the batch that one rank computes: some of its query blocks.
 
-        Later blocks see more keys, so ranks take blocks in turns, forwards and backwards: rank 0 of
-        two gets blocks 0, 3, 4, 7, …
+        Later blocks attend to more keys. To balance the work, the order of the ranks alternates:
+        with two ranks, rank 0 gets blocks 0, 3, 4, 7, …
         """
         turns = [*range(world_size), *reversed(range(world_size))]
         blocks = [b for i, b in enumerate(self.query_blocks) if turns[i % len(turns)] == rank]
@@ -69,9 +69,9 @@ class Batch:
         )
 
     def doubled(self) -> Batch:
-        """Return this batch of at most one token with the token, and its logits, twice.
+        """Repeat the only token of this batch, because the small-matrix kernel needs two rows.
 
-        The small-matrix kernel needs two rows.
+        The logits then have two equal rows, if any. A batch without tokens stays empty.
         """
         return replace(
             self,
@@ -90,14 +90,14 @@ def make_batches(
     *,
     whole_sequences: bool = False,
 ) -> Iterator[Batch]:
-    """Cut the new tokens of the sequences into batches of at most PREFILL_CHUNK tokens.
+    """Split the new tokens of the sequences into batches of at most PREFILL_CHUNK tokens.
 
-    Each batch must be computed before the next is made.
+    The caller must compute each batch before it asks for the next one.
 
     Args:
-        sequences: the new ids of each sequence.
-        caches: one per sequence.
-        logits_indices: (R,), the tokens of all sequences whose logits are requested.
+        sequences: the new token ids of each sequence.
+        caches: the KV cache of each sequence.
+        logits_indices: (R,), the tokens whose logits are requested, counted over all sequences.
         n_workers: how many threads or ranks share the queries of a batch.
         whole_sequences: make a single batch, with one query block per sequence, for a hook.
     """
@@ -149,6 +149,6 @@ def _make_batch(
 
 
 def _queries_per_block(tokens: int, n_workers: int) -> int:
-    """Return a block size that gives each worker about as many queries as any other."""
+    """Return the number of queries per block that divides the work evenly among workers."""
     blocks_per_worker = -(-tokens // (n_workers * QUERY_BLOCK))
     return max(_MIN_TOKENS_PER_WORKER, -(-tokens // (n_workers * blocks_per_worker)))

@@ -1,7 +1,7 @@
-"""Where the pieces of a forward pass run. A context never changes the result.
+"""How the steps of a forward pass run: on which threads, and with which KV caches and hook.
 
-Shape letters: N tokens of the batch, C n_embd, H heads of D channels, h some of the heads, n
-queries of one block.
+Shape letters: N tokens of the batch, C n_embd, H heads of D channels, h selected heads, n queries
+of one block.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Item = TypeVar("Item")
 
 
 class Context:
-    """One rank's forward pass over a batch, on Python threads where they pay off.
+    """One rank's forward pass over a batch, on several Python threads where they pay off.
 
     Attributes:
-        token_ids: (N,).
-        positions: (N,).
-        query_blocks: the blocks of queries that attention computes at once.
-        layer: the index of the current block.
+        token_ids: (N,), the ids of the batch's tokens.
+        positions: (N,), the position of each token in its sequence.
+        query_blocks: the groups of queries that attention computes together.
+        layer: the index of the current transformer block.
     """
 
     max_rows = SMALL_BATCH
-    """More rows than this run in chunks, on threads."""
+    """Arrays with more rows (tokens) than this are split among threads."""
 
     def __init__(self, config: GPT2Config, batch: Batch) -> None:
         self.token_ids = batch.token_ids
@@ -51,29 +51,35 @@ class Context:
 
     @property
     def rows(self) -> slice | IntArray:
-        """The tokens that the rest of the current block computes.
+        """The tokens for which the current transformer block computes its output.
 
-        All tokens; in the last block only those whose logits are requested.
+        In the last block, these are the tokens whose logits are requested; before, all tokens.
         """
         return self._batch.output_rows if self.layer == self._last_layer else slice(None)
 
     def hook(self, name: str, x: Array) -> Array:
-        """Return x, after the caller's hook has seen and edited it. Without a hook: x itself."""
+        """Return what the caller's hook makes of the array x; without a hook, return x."""
         return x
 
     def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Return queries, keys and values (h, N, D), after the caller's hook has edited them."""
+        """Return what the caller's hook makes of queries, keys and values, each (h, N, D)."""
         return q, k, v
 
     def linear(
         self, x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None
     ) -> Array:
-        """Return x @ w.weight + w.bias, and an elementwise function of it: (N, C) → (N, out)."""
+        """Apply a linear layer to x (N, C), then the elementwise function `then`, if given.
+
+        Returns (N, out_features).
+        """
         y = linear(x, w.panels, w.bias)[:, : w.out_features]
         return then(y) if then else y
 
     def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
-        """Return x @ w.weight: (R, C) → (R, V), from the whole matrix or consecutive columns."""
+        """Return the logits (R, V) of x (R, C).
+
+        `w` is the unembedding matrix, or an iterable over consecutive groups of its columns.
+        """
         parts = [
             map_rows(partial(self.linear, w=part), part.out_features, x)
             for part in ([w] if isinstance(w, PackedLinear) else w)
@@ -81,17 +87,25 @@ class Context:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def qkv(self, x: Array, w: PackedHeads, heads: slice) -> Array:
-        """Return the queries, keys and values of h heads: (N, C) → (3, h, N, D)."""
+        """Project x (N, C) to the queries, keys and values of h heads. Returns (3, h, N, D)."""
         return project_heads(x, w, heads)
 
     def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
-        """Return function(*arrays), shaped like the first array; many rows run in chunks."""
+        """Apply a function that treats every row (token) separately.
+
+        Beyond `max_rows` rows, threads compute chunks of the rows in parallel. The result has the
+        shape of the first array.
+        """
         if arrays[0].shape[0] <= self.max_rows:
             return function(*arrays)
         return map_rows(function, arrays[0].shape[1], *arrays)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Let function(heads, z) fill z (h, N, D) for some of the heads; return all, (N, C)."""
+        """Compute attention's output for the tokens of x (N, C); threads share the heads.
+
+        function(heads, z) computes h heads and writes their output to z (h, N, D). Returns the
+        joined output of all heads, (N, C).
+        """
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         if x.shape[0] <= self.max_rows:
             function(slice(0, self._n_head), z.swapaxes(0, 1))
@@ -105,11 +119,11 @@ class Context:
         return self._join_heads(z)
 
     def _join_heads(self, z: Array) -> Array:
-        """Drop the heads' padding and join them: (N, H, D) → (N, C)."""
+        """Remove the padding of each head, and concatenate the heads: (N, H, D) → (N, C)."""
         return z[..., : self._head_size].reshape(z.shape[0], self._n_head * self._head_size)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
-        """Append the keys and values (h, N, D) of this layer to the KV cache."""
+        """Append the keys and values (h, N, D) of the current layer to the KV caches."""
         for write in self._batch.kv_writes:
             write.append(self.layer, heads, keys, values)
 
@@ -125,7 +139,7 @@ class Context:
         )
 
     def for_each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:
-        """Call function(item) for every item."""
+        """Call function(item) for every item, on several threads."""
         if len(items) == 1:
             function(items[0])
         else:

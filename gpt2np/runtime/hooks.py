@@ -1,4 +1,4 @@
-"""Hooks: functions of the caller that see and edit the arrays inside a forward pass."""
+"""Hooks: functions that read and replace arrays inside a forward pass."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from gpt2np.runtime.batch import Batch
 from gpt2np.runtime.context import Context, Item
 
 Hook = Callable[[str, Array], Array]
-"""Called as hook(name, array) at every hook point. The result, an array of the same shape, replaces
-the array. A hook with a method `for_layers(n_layer)` is replaced by the method's result before each
-pass."""
+"""A function hook(name, array) → array, called at every hook point. The result replaces the array,
+and must have the same shape. If a hook has a method `for_layers`, each pass calls the hook that
+`for_layers(n_layer)` returns."""
 
-_PER_BLOCK = ("ln_", "attn.", "mlp.", "resid")  # names that get the block's number
+_PER_BLOCK = ("ln_", "attn.", "mlp.", "resid")  # names that get the prefix blocks.{i}
 
 
 def resolve_hook(hook: Hook, n_layer: int) -> Hook:
-    """Return the hook for a model with n_layer blocks: `hook`, or the result of `for_layers`."""
+    """Return hook.for_layers(n_layer) if the hook has this method, else the hook."""
     for_layers: Callable[[int], Hook] | None = getattr(hook, "for_layers", None)
     return for_layers(n_layer) if for_layers else hook
 
 
 class HookedContext(Context):
-    """A forward pass that calls a hook, on one thread and on whole arrays.
+    """A forward pass that calls a hook at every hook point.
 
-    The hook sees the points in the documented order, without padding.
+    The pass runs on one thread and does not split arrays, so the hook gets whole arrays in the
+    order of `gpt2np.model.hooks`. The arrays have no padding.
     """
 
     max_rows = sys.maxsize
@@ -40,10 +41,10 @@ class HookedContext(Context):
         self._hook = resolve_hook(hook, config.n_layer)
 
     def hook(self, name: str, x: Array) -> Array:
-        """Call the hook and put its result in the place of x.
+        """Call the hook with a copy of x, overwrite x with the result, and return x.
 
         Raises:
-            InvalidArgumentError: the hook returned no array of the same shape.
+            InvalidArgumentError: the hook's result is not an array with the shape of x.
         """
         if name.startswith(_PER_BLOCK) and name != "ln_f":
             name = f"blocks.{self.layer}.{name}"

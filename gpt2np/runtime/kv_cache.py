@@ -1,7 +1,7 @@
-"""Keys and values of earlier tokens, kept so that each is computed once.
+"""The KV cache: keys and values of earlier tokens, which later passes reuse.
 
-Shape letters: S sequences, L layers, H heads, h some of them, D head size (rounded up to LANES), N
-tokens of a batch, n of them, T tokens of a sequence, in tiles of TILE.
+Shape letters: S sequences, L layers, H heads, h selected heads, D head size (rounded up to LANES),
+N tokens of a batch, n selected tokens, T tokens of a sequence, in tiles of TILE.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import round_up
 
 TILE = 64  # tokens
-MAX_SLOTS = 16  # sequences per store: as many rows as one small product takes
+MAX_SLOTS = 16  # sequences per store: the most rows of one small product
 
 
 Allocator = Callable[["KVStore", tuple[int, ...], DTypeLike], Array]
 
 
 def private_zeros(_: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Allocate zeros that no other process sees."""
+    """Allocate zeros in memory that this process does not share."""
     return np.zeros(shape, dtype)
 
 
 def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32) -> int:
-    """Return the bytes of the keys and values of `length` tokens."""
+    """Return how many bytes the keys and values of `length` tokens take."""
     return 2 * config.n_layer * length * config.n_embd * np.dtype(dtype).itemsize
 
 
 class KVCache:
     """The keys and values of one sequence, in a slot of a `KVStore`.
 
-    `reserve` moves caches that are used together to adjacent slots of one store, so that one
-    product serves all of their sequences. A cache can be copied, truncated and pickled.
+    `reserve` moves the caches of one batch to adjacent slots of one store. One matrix product then
+    computes the attention of all their sequences. A cache can be copied, truncated and pickled.
 
     Attributes:
         length: T, the number of cached tokens.
-        place: the store and the slot.
+        place: the store that holds the keys and values, and the slot in the store.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class KVCache:
 
     @classmethod
     def in_slot(cls, store: KVStore, slot: int, length: int) -> KVCache:
-        """Return the cache of the `length` tokens in a slot of a store."""
+        """Return a cache for the `length` tokens that a slot of a store already holds."""
         cache = cls.__new__(cls)
         cache.length, cache.place = length, (store, slot)
         return cache
@@ -72,7 +72,7 @@ class KVCache:
         """The store that holds the keys and values.
 
         Raises:
-            InvalidArgumentError: this process is a fork of the process that owns the store.
+            InvalidArgumentError: the process was forked after the cache was made, and can't use it.
         """
         store = self.place[0]
         if store.process not in (None, os.getpid()):
@@ -83,7 +83,7 @@ class KVCache:
 
     @property
     def slot(self) -> int:
-        """The index of the sequence in the store."""
+        """The index of this cache's slot in the store."""
         return self.place[1]
 
     @property
@@ -92,26 +92,26 @@ class KVCache:
         return self.store.keys.dtype
 
     def read(self, layer: int, heads: slice, n_keys: int, count: int = 1) -> tuple[Array, Array]:
-        """Return views of the first `n_keys` tokens, rounded up to tiles, in `count` slots.
+        """Return views of the whole tiles that contain the first `n_keys` keys and values.
 
-        Keys (tiles, count, h, D, TILE) and values (tiles, count, h, TILE, D), for the slots from
-        this cache's slot on.
+        The views cover `count` slots of the store, from this cache's slot on. Returns keys
+        (tiles, count, h, D, TILE) and values (tiles, count, h, TILE, D).
         """
         store, slot = self.place
         view = slice(-(-n_keys // TILE)), slice(slot, slot + count), layer, heads
         return store.keys[view], store.values[view]
 
     def is_adjacent(self, previous: KVCache) -> bool:
-        """Tell whether this cache's slot follows the slot of `previous`."""
+        """Tell whether this cache's slot comes directly after the slot of `previous`."""
         return self.store is previous.store and self.slot == previous.slot + 1
 
     def advance(self, n: int) -> None:
-        """Count n tokens that every layer has appended."""
+        """Add n to the length, once every layer has appended keys and values of n new tokens."""
         self.length += n
 
     def copy(self) -> KVCache:
-        """Return a cache of the same tokens that grows independently."""
-        other = KVCache.in_slot(*self.place, self.length)  # until `other` has a slot of its own
+        """Return an independent cache that contains the same tokens."""
+        other = KVCache.in_slot(*self.place, self.length)  # until `other` moves to another slot
         if not self.store.move_in([other]):  # a first copy is often followed by more
             self.store.new_store(MAX_SLOTS, _tiles(self.length)).move_in([self, other])
         return other
@@ -120,7 +120,7 @@ class KVCache:
         """Drop all but the first `length` tokens.
 
         Raises:
-            InvalidArgumentError: the cache has fewer tokens.
+            InvalidArgumentError: `length` is negative, or the cache has fewer tokens.
         """
         if not 0 <= length <= self.length:
             raise InvalidArgumentError(
@@ -144,15 +144,15 @@ class KVCache:
 
 
 class KVStore:
-    """Keys and values of several sequences, one slot each.
+    """Memory for the keys and values of several sequences; each sequence has one slot.
 
-    Keys are stored as columns: a product with queries reads them from one end to the other. The
-    system provides memory page by page, as the store is written.
+    Keys are stored as columns, so that a product with queries reads memory sequentially. The
+    system provides the memory page by page when the store is written.
 
     Attributes:
         keys: (tiles, S, L, H, D, TILE).
-        values: (tiles, S, L, H, TILE, D). Between passes, values beyond a sequence's end are 0: a
-            product multiplies them by 0 where an adjacent sequence is longer.
+        values: (tiles, S, L, H, TILE, D). Between passes, values beyond a sequence's end are 0,
+            because a product includes them when an adjacent sequence is longer.
         config: the model's config.
         process: the only process that may use the store; None if forks may use it too.
     """
@@ -187,10 +187,10 @@ class KVStore:
         return KVStore(self.config, self.keys.dtype, slots, tiles, allocate or self._allocate)
 
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
-        """Move caches to free slots of this store, with capacity for `length` tokens each.
+        """Move caches to free slots of this store, if each slot can hold `length` tokens.
 
-        Returns False and moves nothing if slots or capacity are too few, or if ended sequences
-        account for more than half of the store's memory.
+        Returns False and moves nothing if free slots or capacity are lacking. The same holds if
+        more than half of the store's memory is left over from ended sequences.
         """
         with self._lock:
             free = [slot for slot in range(len(self._nonzero)) if slot not in self._owners]
@@ -216,12 +216,12 @@ class KVStore:
         self.values[:tiles, slot] = cache.store.values[:tiles, cache.slot]
 
     def leave(self, slot: int, cache: KVCache) -> None:
-        """Free a slot if it belongs to `cache`."""
+        """Free a slot if it still belongs to `cache`."""
         if self._owners.get(slot) is cache:
             del self._owners[slot]
 
     def expect(self, slot: int, length: int) -> None:
-        """Note that a slot is about to hold `length` tokens."""
+        """Record that a slot will hold up to `length` tokens; the caller writes them afterwards."""
         self._nonzero[slot] = max(self._nonzero[slot], length)
         self._high_water_mark[slot] = max(self._high_water_mark[slot], length)
 
@@ -236,12 +236,12 @@ class KVStore:
 
 @dataclass(frozen=True)
 class KVWrite:
-    """The places in one store where new tokens of a batch go.
+    """Where one store keeps the keys and values of new tokens.
 
     Attributes:
-        store: the store.
-        tokens: the tokens' range in the batch.
-        tile, slot, offset: the place of each token, (n,).
+        store: the store to write to.
+        tokens: which tokens of the batch the store keeps.
+        tile, slot, offset: (n,), the place of each of these tokens in the store.
     """
 
     store: KVStore
@@ -251,9 +251,9 @@ class KVWrite:
     offset: IntArray
 
     def select(self, tokens: IntArray) -> KVWrite:
-        """Return the write of the tokens that are among `tokens`, in ascending order.
+        """Restrict the write to a smaller batch, which consists of the given tokens only.
 
-        The selected tokens are numbered by their rank in `tokens`, as a batch of their own.
+        `tokens` are ascending indices in the present batch.
         """
         start, stop = np.searchsorted(tokens, (self.tokens.start, self.tokens.stop))
         chosen = tokens[start:stop] - self.tokens.start
@@ -261,9 +261,9 @@ class KVWrite:
         return KVWrite(self.store, slice(int(start), int(stop)), *places)
 
     def append(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
-        """Store the keys and values (h, N, D) of the batch's tokens, as far as they go here.
+        """Write the keys and values (h, N, D) of one layer; tokens of other stores are skipped.
 
-        They count only from `KVCache.advance` on, when every layer has appended its own.
+        The new tokens become part of a cache when `KVCache.advance` is called after the last layer.
         """
         place = self.tile, self.slot, layer, heads
         self.store.keys[(*place, slice(None), self.offset)] = keys[:, self.tokens].swapaxes(0, 1)
@@ -271,7 +271,10 @@ class KVWrite:
 
 
 def kv_writes(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[KVWrite]:
-    """Plan where the new tokens of each cache go: one write for consecutive caches of a store."""
+    """Plan where the caches store their new tokens.
+
+    Consecutive caches in the same store share one write.
+    """
     runs: list[list[tuple[KVCache, slice]]] = []
     for cache, new in zip(caches, tokens, strict=True):
         if not runs or runs[-1][-1][0].store is not cache.store:
@@ -292,11 +295,11 @@ def _kv_write(run: Sequence[tuple[KVCache, slice]]) -> KVWrite:
 def reserve(
     caches: Sequence[KVCache], counts: Sequence[int], allocate: Allocator | None = None
 ) -> None:
-    """Give each cache capacity for `counts` more tokens.
+    """Ensure that each cache has capacity for its number of new tokens, given by `counts`.
 
-    Caches without capacity join a store of the other caches that has free slots, if any. Otherwise
-    all caches move to new stores, adjacent to each other, with capacity for twice as many tokens,
-    up to the context length.
+    Caches that lack capacity move to free slots in a store of the other caches, if possible.
+    Otherwise all caches move to adjacent slots of new stores. A new store has capacity for twice
+    the longest sequence, up to the context length.
     """
     lengths = [cache.length + n for cache, n in zip(caches, counts, strict=True)]
     lacking = [c for c, n in zip(caches, lengths, strict=True) if c.store.capacity < n]
@@ -312,7 +315,7 @@ def reserve(
 
 @contextmanager
 def rollback_on_error(caches: Sequence[KVCache]) -> Iterator[None]:
-    """Truncate caches to their present lengths if the body raises."""
+    """If the `with` block raises an exception, truncate the caches to their lengths before it."""
     lengths = [cache.length for cache in caches]
     try:
         yield

@@ -1,7 +1,7 @@
-"""Attention's two matrix products, on keys and values as the KV cache stores them.
+"""Attention's two matrix products, computed on the KV cache's tiles without copying them.
 
-Shape letters: h heads, n queries of a block, Q = copies · n, S sequences of a span, D head size, T
-keys, in tiles of TILE keys.
+Shape letters: h heads, n queries of a block, Q = copies · n, S sequences of a span, D head size,
+T keys, in tiles of TILE keys. A span is a group of sequences in adjacent slots (`KVSpan`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from gpt2np.runtime.query_blocks import KVSpan, QueryBlock
 
 
 class KVView:
-    """The keys and values that one block of queries attends to."""
+    """The cached keys and values that one block of queries attends to."""
 
     def __init__(self, block: QueryBlock, tiles: Sequence[tuple[Array, Array]]) -> None:
-        """Take the keys (tiles, S, h, D, TILE) and values (tiles, S, h, TILE, D) of each span."""
+        """Take each span's tiles: keys (tiles, S, h, D, TILE), values (tiles, S, h, TILE, D)."""
         self._block = block
         self._tiles = tiles
 
     def scores(self, query: Array) -> Array:
-        """Return query · keys: (h, n, D) → (h, n, T). The causal mask is not applied."""
+        """Return the dot products of queries (h, n, D) and keys, without the causal mask.
+
+        Returns (h, n, T).
+        """
         block = self._block
         if block.copies > 1:
             query = np.repeat(query, block.copies, axis=1)
@@ -41,10 +44,11 @@ class KVView:
         return self._visible
 
     def weighted_values(self, pattern: Array) -> Array:
-        """Return pattern @ values: (h, n, T) → (h, n, D).
+        """Return pattern @ values, for an attention pattern (h, n, T). Returns (h, n, D).
 
-        `pattern` is the array that `scores` returned, or takes its place. Each tile is mixed by
-        itself, and the tiles are added in ascending order.
+        Call `scores` first. `pattern` may be the array that `scores` returned, overwritten with
+        the pattern; any other array is copied into it. Each tile is multiplied separately; the
+        products are then added in ascending order.
         """
         if pattern is not self._visible:
             self._visible[...] = pattern
@@ -57,7 +61,11 @@ class KVView:
 
 
 def _by_sequence(array: Array, span: KVSpan) -> Array:
-    """Split a span's rows: (h, Q, D) → (S, h, n, D), (h, Q, tiles, m) → (tiles, S, h, n, m)."""
+    """Split the queries of a span by sequence, Q = S · n.
+
+    An array (h, Q, D) becomes (S, h, n, D). An array (h, Q, tiles, m) becomes
+    (tiles, S, h, n, m).
+    """
     if span.count == 1:
         return array[None] if array.ndim == 3 else array.transpose(2, 0, 1, 3)[:, None]
     split = array.reshape(array.shape[0], span.count, -1, *array.shape[2:])

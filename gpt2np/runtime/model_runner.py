@@ -1,4 +1,4 @@
-"""Run a model's forward function over batches, on one rank."""
+"""Run a model's forward pass in one process, batch by batch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelCon
 
 @dataclass(frozen=True)
 class ModelRunner:
-    """A model function, its weights, and how to run it.
+    """A model's forward function with its weights.
 
     Attributes:
-        function: (context, weights of one pass) → logits (R, V).
-        config: the model's config.
-        weights: the model's weights.
+        function: computes the logits (R, V) from a context and the weights of one pass.
+        config: the architecture.
+        weights: the weights, which are packed when needed.
     """
 
     function: Callable[[Context, Any], Array]
@@ -42,10 +42,10 @@ class ModelRunner:
         hook: Hook | None = None,
         rank: Rank | None = None,
     ) -> Array:
-        """Return the logits (R, V) of the tokens at `logits_indices`; the caches grow.
+        """Append the sequences to the caches; return the logits of the tokens at `logits_indices`.
 
-        The arguments have been checked. With a rank, this process computes its share of the pass,
-        and the result is in shared memory, valid until the next pass.
+        The caller has checked the arguments. With a rank, this process computes only its share of
+        the pass. The result then lies in shared memory until the next pass. Returns (R, V).
         """
         n_tokens = sum(map(len, sequences))
         is_context_parallel = rank is not None and n_tokens > SMALL_BATCH
@@ -67,7 +67,7 @@ class ModelRunner:
                 result = self.function(self._context(batch, hook, rank, n_tokens), weights)
                 for cache, tokens in zip(batch.caches, batch.sequences, strict=True):
                     cache.advance(tokens.stop - tokens.start)
-                result = result[: np.count_nonzero(batch.logits_mask)]  # drops a doubled row
+                result = result[: np.count_nonzero(batch.logits_mask)]  # drops a repeated row
                 if logits is None:
                     return result
                 logits[batch.logits_mask] = result

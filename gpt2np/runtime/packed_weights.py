@@ -1,8 +1,8 @@
-"""A model's weights by name, packed for fast products when they are first needed.
+"""A model's weights by name. Matrices are packed for fast products when a pass first needs it.
 
-Packing copies every matrix into panels (`gpt2np.kernels.packed_matrix`), which takes longer than a
-short pass. So the first pass, if short, reads the arrays as they lie in the mapped file; from the
-second pass on, panels replace the arrays that they were copied from.
+Packing copies every matrix into panels (`gpt2np.kernels.packed_matrix`), and takes longer than a
+short pass. A short first pass therefore reads the memory-mapped file directly. Any other pass
+packs the matrices first; from then on, the panels replace the original arrays.
 """
 
 from __future__ import annotations
@@ -21,51 +21,56 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 
-_CHUNK_COLUMNS = 2048  # of a transposed matrix, packed at a time; a multiple of the panel width
+_CHUNK_COLUMNS = 2048  # of a transposed matrix, packed together; a multiple of the panel width
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How one array is packed.
+    """How one weight array is packed.
 
     Attributes:
-        panel_shape: inputs and outputs of one panel.
-        is_transposed: the array is stored as [out, in].
+        panel_shape: the number of inputs and outputs of one panel.
+        is_transposed: whether the array is stored as [out, in] instead of [in, out].
     """
 
     panel_shape: tuple[int, int]
     is_transposed: bool = False
 
     def matrix(self, array: Array) -> Array:
-        """Return the array as a matrix [in, out]; a vector is one row."""
+        """Return the array as a matrix [in, out]; a vector becomes a matrix with one row."""
         return array.T if self.is_transposed else np.atleast_2d(array)
 
 
 class WeightSource(Protocol):
-    """The weights of one pass, packed or as they lie in the mapped file."""
+    """Access to the weights during one pass, whether packed or read from the mapped file."""
 
     def array(self, name: str) -> Array:
-        """Return a weight that is not packed."""
+        """Return a weight that has no packing, such as a layer norm's, as a plain array."""
 
     def packed(self, name: str) -> PackedMatrix:
-        """Return a weight in panels."""
+        """Return a weight matrix in panels."""
 
     def packed_parts(self, name: str) -> Iterator[PackedMatrix]:
-        """Yield consecutive columns of a transposed matrix; each part replaces the one before."""
+        """Yield a transposed matrix in panels, as one or more consecutive groups of columns.
+
+        Groups may share a buffer, so use each group before the next one is requested.
+        """
 
     def gather_rows(self, name: str, indices: IntArray) -> Array:
-        """Return rows of a transposed matrix (V, C) → (n, C)."""
+        """Return the rows of an embedding (V, C) at n indices. Returns (n, C)."""
 
     def prefetch(self, prefix: str) -> None:
         """Read the weights whose names begin with `prefix` into memory."""
 
 
 class PackedWeights(MutableMapping[str, Array]):
-    """Weights by name. Reading gives a copy or a read-only view; assignment changes the model.
+    """A mapping from names to weights, which packs matrices when a pass needs them.
+
+    Reading a weight returns a copy or a read-only view. Assigning a weight changes the model.
 
     Attributes:
         dtype: the dtype of all weights.
-        version: how many weights have been assigned; workers forked earlier have old weights.
+        version: the number of assignments so far. Workers forked earlier have outdated weights.
     """
 
     def __init__(
@@ -75,9 +80,13 @@ class PackedWeights(MutableMapping[str, Array]):
         packings: Mapping[str, Packing],
         arrange: Callable[[WeightSource, bool], Any],
     ) -> None:
-        """Take the arrays by name, how to pack some of them, and how to arrange them for a pass.
+        """Convert the arrays to `dtype`; packing waits until a pass needs it.
 
-        `arrange(source, is_packed)` is called once for packed weights, and for the first pass.
+        Args:
+            arrays: the weights by name.
+            dtype: the dtype of all weights.
+            packings: how to pack each matrix, by name; other weights stay plain arrays.
+            arrange: arrange(source, is_packed) builds the object that `for_pass` returns.
         """
         self.dtype = dtype
         self.version = 0
@@ -91,7 +100,10 @@ class PackedWeights(MutableMapping[str, Array]):
         self._lock = threading.RLock()
 
     def for_pass(self, *, short: bool) -> Any:
-        """Return the weights of one pass; pack them first, unless this is a short first pass."""
+        """Return the weights for one pass, as built by `arrange`.
+
+        Packs the matrices first, unless this is the first pass and it is short.
+        """
         if self._packed_pass is not None:
             return self._packed_pass  # without the lock, which another thread may hold in a fork
         with self._lock:
@@ -105,12 +117,12 @@ class PackedWeights(MutableMapping[str, Array]):
 
     @property
     def was_used(self) -> bool:
-        """Whether there has been a pass."""
+        """Whether a pass has used the weights."""
         return self._was_read or self._packed_pass is not None
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Keep other threads from assigning weights while the context lasts."""
+        """Keep other threads from assigning weights during the `with` block."""
         with self._lock:
             yield
 
@@ -118,7 +130,7 @@ class PackedWeights(MutableMapping[str, Array]):
         return _PackedSource(self._matrices, self._arrays)
 
     def _pack(self) -> None:
-        """Copy the matrices into panels, and release each one when it is copied."""
+        """Copy every matrix into panels, and free the original as soon as it is copied."""
         names = [name for name in self._arrays if name in self._packings]
         for name, packed in self._allocate(names).items():
             packing = self._packings[name]
@@ -132,7 +144,7 @@ class PackedWeights(MutableMapping[str, Array]):
             del self._arrays[name]
 
     def _allocate(self, names: Sequence[str]) -> dict[str, PackedMatrix]:
-        """Allocate the panels in one array: NumPy asks for huge pages for a large one."""
+        """Allocate the panels of all matrices in one array, for which NumPy requests huge pages."""
         shapes = {n: self._packings[n].matrix(self._arrays[n]).shape for n in names}
         sizes = [packed_size(shape, self._packings[n].panel_shape) for n, shape in shapes.items()]
         starts = np.cumsum([0, *sizes]).tolist()
@@ -145,7 +157,10 @@ class PackedWeights(MutableMapping[str, Array]):
         }
 
     def gather_rows(self, name: str, indices: IntArray) -> Array:
-        """Return rows of an embedding (V, C) → (n, C), without a copy of the whole matrix."""
+        """Return the rows of an embedding (V, C) at n indices, without unpacking the whole matrix.
+
+        Returns (n, C).
+        """
         with self._lock:
             if name in self._arrays:
                 return self._arrays[name][indices]
@@ -189,12 +204,12 @@ class PackedWeights(MutableMapping[str, Array]):
 
     @property
     def parameters(self) -> int:
-        """The number of parameters."""
+        """The total number of parameters."""
         return sum(map(math.prod, self._shapes.values()))
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the parameters."""
+        """The size of all parameters in bytes, without padding."""
         return self.parameters * self.dtype.itemsize
 
 

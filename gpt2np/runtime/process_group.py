@@ -1,10 +1,10 @@
-"""A group of processes that compute forward passes together.
+"""A group of processes that compute each forward pass together.
 
-Python threads wait for the interpreter lock between NumPy calls. Where matrix products take tens of
-microseconds, threads lose more by waiting than they gain; in a long prompt they lose a fifth of the
-time. Processes share no lock. The process that owns the model forks workers, which see its weights
-without a copy, and all ranks run the same pass (`gpt2np.runtime.ranks`). During a pass the ranks
-spin at barriers; between passes the workers sleep.
+Python threads wait for the interpreter lock between NumPy calls. When matrix products take tens of
+microseconds, threads lose more by waiting than they gain; in a long prompt, they lose a fifth of
+the time. Processes share no lock. The process that owns the model forks workers, which share its
+weights without a copy. The owner and the workers are the ranks (`gpt2np.runtime.ranks`). During a
+pass, ranks spin at barriers; between passes, the workers sleep.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ if TYPE_CHECKING:
 
 
 class ProcessGroup:
-    """The ranks of one model, seen from rank 0, the process that owns the model.
+    """The processes that compute one model's passes, managed by rank 0, which owns the model.
 
-    Workers are forked when a pass first needs them. If a worker fails, rank 0 goes on alone for
-    good. BLAS has one thread as long as the group exists: a fork while another thread of this
-    process is inside a multithreaded product can block both for ever.
+    Workers are forked when a pass first needs them. If a worker fails, rank 0 computes all later
+    passes alone. As long as the group exists, BLAS uses one thread: a fork during a multithreaded
+    product can block parent and child for ever.
 
     Attributes:
         world_size: the number of ranks.
 
     Raises:
-        OSError: the system refuses shared memory.
+        OSError: the system does not provide shared memory.
     """
 
     def __init__(self, runner: ModelRunner, world_size: int, owner: object) -> None:
-        """Workers end with `owner`, at the latest with this process."""
+        """Set up shared memory; the workers end when `owner` is deleted or this process exits."""
         address_space = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         nbytes = runner.weights.nbytes
         self._memory = SharedMemory(address_space, large=nbytes // 10, max_kept=nbytes // 2)
         self._runner = runner
         self.world_size = world_size
         self._workers: list[Worker] = []
-        self._is_busy = False  # workers are being forked, or inside a pass
+        self._is_busy = False  # workers are being forked, or compute a pass
         self._weights_version = 0
         self._store_offsets: weakref.WeakKeyDictionary[KVStore, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -80,13 +80,13 @@ class ProcessGroup:
         return [worker.pid for worker in self._workers]
 
     def close(self) -> None:
-        """End the workers, once no pass is in progress."""
+        """Wait for the pass in progress, then end the workers."""
         with self._lock:
             self.world_size = 1
             self.end()
 
     def allocate(self, store: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Allocate zeros for a KVStore in shared memory; in private memory if that is full."""
+        """Allocate zeros for a KVStore, in shared memory or, if that is full, in private memory."""
         shared = None
         if self.world_size > 1 and np.prod(shape):
             shared = self._memory.zeros(shape, dtype)
@@ -99,10 +99,10 @@ class ProcessGroup:
     def run(
         self, sequences: Sequence[IntArray], caches: Sequence[KVCache], logits_indices: IntArray
     ) -> Array | None:
-        """Compute a pass on all ranks; the caches must have capacity.
+        """Compute a pass on all ranks and return the logits; the caches must have capacity.
 
-        Returns None if the ranks can't: they work for another thread, a cache is in private memory,
-        the ids exceed a message, or a rank has failed.
+        Returns None if the ranks can't compute the pass: they are busy with another thread's pass,
+        a cache is in private memory, the token ids exceed a message, or a rank has failed.
         """
         if self.world_size == 1 or not self._lock.acquire(blocking=False):
             return None
@@ -121,7 +121,7 @@ class ProcessGroup:
 
     @contextmanager
     def _workers_killed_on_error(self) -> Iterator[None]:
-        """Keep workers from writing to the caches of a pass that has failed on rank 0."""
+        """Kill the workers if the pass fails on rank 0, so that they stop writing to its caches."""
         try:
             yield
         except BaseException:
@@ -179,7 +179,7 @@ class ProcessGroup:
         self._rank = make_rank(rank=0, has_failed=lambda: any(w.has_ended() for w in workers))
 
     def forget_workers(self) -> None:
-        """Drop the workers in a fork made by the program, where they are no children."""
+        """Forget the workers in a process that the program has forked; its parent keeps them."""
         self.world_size, self._lock = 1, threading.Lock()
         for worker in self._workers:
             worker.socket.close()
@@ -187,14 +187,14 @@ class ProcessGroup:
 
 
 def _end(workers: list[Worker], settings: ExitStack, owner_pid: int) -> None:
-    """Kill the workers and restore BLAS's threads; in a fork made by the program do nothing."""
+    """Kill the workers and restore BLAS's threads, if this process owns the group."""
     if os.getpid() == owner_pid:
         kill_workers(workers)
         settings.close()
 
 
 def _serve(runner: ModelRunner, rank: Rank, memory: SharedMemory, messages: socket.socket) -> None:
-    """Compute passes as a worker, until rank 0 closes the socket or is gone."""
+    """Compute this worker's share of every pass, until rank 0 closes the socket or ends."""
     with inline(), np.errstate(all="ignore"):  # rank 0 warns
         while message := messages.recv(MAX_MESSAGE):
             ids, places, logits_indices = json.loads(message)
@@ -206,7 +206,7 @@ def _serve(runner: ModelRunner, rank: Rank, memory: SharedMemory, messages: sock
 def _shared_caches(
     runner: ModelRunner, memory: SharedMemory, places: Sequence[Sequence[int]]
 ) -> list[KVCache]:
-    """Return rank 0's caches; those of one store share a store here too."""
+    """Return KV caches in this worker that view the memory of rank 0's caches."""
 
     def attach(offset: int, slots: int, tiles: int) -> KVStore:
         def allocate(_: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:

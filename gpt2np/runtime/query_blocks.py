@@ -1,8 +1,8 @@
-"""How the queries of a batch are grouped into blocks for attention.
+"""How attention groups the queries of a batch into blocks.
 
-Every sequence attends to its own keys and values only. A block holds at most QUERY_BLOCK queries,
-so most of the scores that the causal mask hides are never computed. Queries of several sequences
-share a block, and so one softmax.
+Each block has at most QUERY_BLOCK queries, so that most of the scores that the causal mask hides
+are never computed. A block can contain queries of several sequences, which share one softmax call.
+A query still attends only to keys and values of its sequence.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from gpt2np.kernels.array import BoolArray, IntArray
 from gpt2np.kernels.matmul import min_rows
 
 QUERY_BLOCK = 64
-_MAX_LENGTH_GAP = 128  # keys; beyond, computing padded scores costs more than a span of its own
+_MAX_LENGTH_GAP = 128  # keys; with a larger gap, padded scores cost more than a separate span
 
 
 @dataclass(frozen=True)
 class KVSpan:
-    """The keys of one sequence, or of several in adjacent slots with equally many queries each.
+    """Sequences whose scores one matrix product computes: a single one, or several.
+
+    Several sequences lie in adjacent cache slots and have equal numbers of queries.
 
     Attributes:
-        sequence: index of the first sequence.
+        sequence: the index of the first sequence.
         count: the number of sequences.
-        queries: the rows of these sequences' queries in the block, copies included.
-        n_keys: keys that the last query sees, itself included; of the longest sequence.
+        queries: the range of these sequences' queries in the block, copies included.
+        n_keys: how many keys the last query of the longest sequence attends to.
     """
 
     sequence: int
@@ -39,15 +41,15 @@ class KVSpan:
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Queries whose attention pattern is computed at once.
+    """Queries whose attention patterns are computed together.
 
     Attributes:
-        tokens: the block's tokens in the batch.
+        tokens: the range of the queries' tokens in the batch.
         copies: how often each query is computed: twice if a sequence has a single query, because
             the small-matrix kernel needs two rows.
-        spans: the keys, in the order of the queries.
+        spans: the sequences of the queries, in the order of the queries.
         mask: (n, m), the causal mask of the last m of T keys: True where a key follows the query.
-            All queries see the earlier keys.
+            Every query attends to all earlier keys.
         n_keys: T, the number of keys of the longest sequence.
     """
 
@@ -59,7 +61,7 @@ class QueryBlock:
 
 
 class _Chunk(NamedTuple):
-    """Consecutive queries of one sequence, and the number of keys that the last query sees."""
+    """Consecutive queries of one sequence. The last query attends to `n_keys` keys."""
 
     sequence: int
     tokens: slice
@@ -78,14 +80,14 @@ def query_blocks(
     adjacent: Sequence[bool] = (),
     whole_sequences: bool = False,
 ) -> list[QueryBlock]:
-    """Group the queries of sequences with `lengths` new tokens after `cached` earlier tokens.
+    """Group the queries of the new tokens of several sequences into blocks.
 
     Args:
-        lengths: new tokens of each sequence.
-        cached: earlier tokens of each sequence.
-        max_queries: the most queries of one block.
-        adjacent: whether a sequence's cache slot follows the slot of the sequence before it.
-        whole_sequences: make one block of each sequence, so that a hook sees whole patterns.
+        lengths: the number of new tokens of each sequence.
+        cached: the number of earlier tokens of each sequence, which are in its KV cache.
+        max_queries: the largest number of queries in one block.
+        adjacent: for each sequence, whether its cache slot follows that of the sequence before it.
+        whole_sequences: make one block per sequence, so that a hook sees whole patterns.
     """
     blocks: list[list[_Chunk]] = []
     for chunk in _chunks(lengths, cached, max(lengths) if whole_sequences else max_queries):
@@ -124,7 +126,10 @@ def _query_block(chunks: Sequence[_Chunk], adjacent: Sequence[bool]) -> QueryBlo
 
 
 def _extends(span: Sequence[_Chunk], chunk: _Chunk, adjacent: Sequence[bool]) -> bool:
-    """Tell whether a chunk can join a span: the next slot, as many queries, similar length."""
+    """Tell whether a chunk can join a span.
+
+    The chunk must have the next cache slot, the span's number of queries, and a similar length.
+    """
     n_keys = [chunk.n_keys, *(other.n_keys for other in span)]
     is_next = chunk.sequence == span[-1].sequence + 1 and adjacent[chunk.sequence]
     return is_next and chunk.n == span[-1].n and max(n_keys) - min(n_keys) <= _MAX_LENGTH_GAP

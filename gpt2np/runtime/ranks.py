@@ -1,9 +1,10 @@
 """The ranks of a process group: how several processes share one forward pass.
 
-Up to SMALL_BATCH tokens run tensor-parallel: each rank computes some heads, and some output columns
-of every layer, for all tokens (Shoeybi et al. 2019, section 3). More tokens run context-parallel:
-each rank computes all layers for some of the tokens, and reads the keys and values of the other
-ranks' tokens. No sum spans ranks, so the bits are those of a single rank.
+A pass over up to SMALL_BATCH tokens is tensor-parallel: each rank computes some heads, and some
+output columns of every layer, for all tokens (Shoeybi et al. 2019, section 3). A longer pass is
+context-parallel: each rank computes all layers for some of the tokens, and reads the keys and
+values of the other ranks' tokens. No addition combines numbers of several ranks, so the logits
+equal those of a single process to the bit.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from gpt2np.runtime.batch import Batch
 from gpt2np.runtime.context import Context
 
 COUNTER_STRIDE = 8
-"""Counters of two ranks are this many apart, to lie in different cache lines."""
+"""Distance between two ranks' barrier counters, so that they lie in different cache lines."""
 
-_SPIN_LIMIT = 100  # looks at a counter before the rank yields its CPU
+_SPIN_LIMIT = 100  # reads of a counter before the rank yields its CPU
 _TIMEOUT_S = 60.0
 
 
 def max_processes() -> int:
-    """Return how many processes can share a pass: one per thread in use, or 1 where unsupported.
+    """Return how many processes can share a pass: `thread_count()`, or 1 where unsupported.
 
-    Ranks need Linux, a BLAS whose threads can be turned off, and an x86 processor, whose cores see
-    each other's writes in order.
+    Several processes need Linux and a BLAS whose threads can be turned off. They also need an x86
+    processor, because its cores see each other's writes in order.
     """
     is_supported = sys.platform == "linux" and os.uname().machine == "x86_64"
     return thread_count() if is_supported and blas() else 1
@@ -50,10 +51,12 @@ class Rank:
     """One of several processes that run the same pass at the same time.
 
     Attributes:
-        rank, world_size: the index of this process, and the number of processes.
-        shared_buffers: layer name → (SMALL_BATCH, columns), for the outputs of all ranks.
-        barrier_counters: how many barriers each rank has reached, COUNTER_STRIDE apart; shared.
-        has_failed: tells whether another rank is known to have ended.
+        rank: the index of this process.
+        world_size: the number of processes.
+        shared_buffers: for each layer name, shared memory (SMALL_BATCH, columns) for its output.
+        barrier_counters: how many barriers each rank has reached, in shared memory; the counters
+            are COUNTER_STRIDE apart.
+        has_failed: returns whether another rank is known to have ended.
     """
 
     rank: int
@@ -63,7 +66,7 @@ class Rank:
     has_failed: Callable[[], bool]
 
     def barrier(self) -> None:
-        """Wait until all ranks have reached as many barriers.
+        """Wait until all other ranks have reached this barrier, too.
 
         Raises:
             RankFailedError: another rank has ended or does not answer.
@@ -88,7 +91,7 @@ class Rank:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
 
     def share(self, count: int) -> slice:
-        """Return this rank's share of `count` columns or heads, possibly empty."""
+        """Return which of `count` columns or heads this rank computes; the range can be empty."""
         return slice(
             count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
         )
@@ -97,8 +100,8 @@ class Rank:
 class TensorParallelContext(Context):
     """A pass in which each rank computes some heads and some output columns, for all tokens.
 
-    Outputs go to buffers that all ranks see. An output lasts until the layer of the same name runs
-    again.
+    A layer's output goes to its shared buffer. The layer of the same name in the next transformer
+    block overwrites the output.
     """
 
     def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
@@ -108,7 +111,7 @@ class TensorParallelContext(Context):
     def linear(
         self, x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None
     ) -> Array:
-        """Compute this rank's output columns; return the columns of all ranks."""
+        """Compute this rank's output columns, wait for the other ranks, and return all columns."""
         _, n_panels, _, width = w.panels.shape
         y = self._rank.shared_buffers[w.name][: len(x), : n_panels * width]
         share = self._rank.share(n_panels)
@@ -121,7 +124,7 @@ class TensorParallelContext(Context):
         return y[:, : w.out_features]
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Compute this rank's heads; return the heads of all ranks."""
+        """Compute this rank's heads, wait for the other ranks, and return all heads joined."""
         shape = len(x), self._n_head, self._padded_head_size
         z = self._rank.shared_buffers["attn.z"][: len(x)].reshape(shape)
         heads = self._rank.share(self._n_head)
@@ -139,12 +142,12 @@ class ContextParallelContext(Context):
         self._rank = rank
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Compute all heads at once, so that ranks meet only once per layer."""
+        """Compute all heads in one call, so that ranks wait for each other only once per layer."""
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         function(slice(0, self._n_head), z.swapaxes(0, 1))
         return self._join_heads(z)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
-        """Append this rank's keys and values, then wait for those of all ranks."""
+        """Append this rank's keys and values, then wait until all ranks have done so."""
         super().append_kv(heads, keys, values)
         self._rank.barrier()

@@ -1,4 +1,4 @@
-"""Memory shared by a process and the workers that it forks later."""
+"""Memory that a process shares with the workers that it forks later."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ Range = tuple[int, int]  # start, stop
 
 
 class SharedMemory:
-    """A range of addresses from which arrays are cut; memory is taken as it is written.
+    """An allocator of arrays in one range of shared memory.
 
-    Only the process that made the object may allocate. Freed memory returns to the system, except
-    some memory of large arrays, which is kept for later ones: a virtual machine can take longer to
-    get new memory from its host than the pass that needs it.
+    The range takes memory only where arrays have been written. Only the process that made the
+    object may allocate. Freed memory returns to the system, except memory of large arrays, which
+    is kept for later arrays: a virtual machine can need more time to get new memory from its host
+    than the forward pass takes.
 
     Attributes:
-        large: bytes from which an array counts as large.
-        max_kept: bytes that are kept at most.
+        large: the smallest size of a large array, in bytes.
+        max_kept: the most memory that is kept, in bytes.
 
     Raises:
-        OSError: the system refuses the range.
+        OSError: the system does not provide the range.
     """
 
     def __init__(self, size: int, large: int, max_kept: int) -> None:
@@ -44,7 +45,10 @@ class SharedMemory:
         self._lock = threading.Lock()
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, int] | None:
-        """Allocate zeros; return the array and its offset, or None if memory is exhausted."""
+        """Allocate an array of zeros.
+
+        Returns the array and its offset in the range, or None if the range is full.
+        """
         size = _whole_pages(math.prod(shape) * np.dtype(dtype).itemsize)
         with self._lock:
             self._collect_freed()
@@ -64,7 +68,7 @@ class SharedMemory:
         return flat.reshape(shape), start
 
     def at(self, start: int, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Return the array at an offset, in a process that was forked after its allocation."""
+        """Return the array at an offset that `zeros` returned; workers call this method."""
         return np.frombuffer(self._memory, dtype, math.prod(shape), start).reshape(shape)
 
     def _free(self, memory: Range, process: int) -> None:
@@ -94,7 +98,10 @@ class SharedMemory:
 
 
 def _take(ranges: list[Range], size: int) -> int | None:
-    """Cut `size` bytes from the first range that is large enough; return their start."""
+    """Remove `size` bytes from the first range that is large enough.
+
+    Returns the start of the removed bytes, or None if no range is large enough.
+    """
     for i, (start, stop) in enumerate(ranges):
         if stop - start >= size:
             ranges[i : i + 1] = [(start + size, stop)] if stop - start > size else []
@@ -103,7 +110,7 @@ def _take(ranges: list[Range], size: int) -> int | None:
 
 
 def _merge_ranges(ranges: list[Range]) -> list[Range]:
-    """Sort ranges and join neighbours."""
+    """Sort ranges, and join ranges that touch."""
     merged: list[Range] = []
     for start, stop in sorted(ranges):
         if merged and merged[-1][1] == start:

@@ -1,4 +1,4 @@
-"""A forked process that computes one rank's share of every pass, and the messages to it."""
+"""Worker processes: forking, messaging and killing them. A worker computes passes as one rank."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 1 << 17  # bytes; some 20,000 token ids
 
-_fork = threading.local()  # .is_worker: whether the fork in progress is that of a worker
+_fork = threading.local()  # .is_worker: whether the fork in progress creates a worker
 
 
 def is_forking_worker() -> bool:
-    """Tell whether the fork in progress on this thread makes a worker."""
+    """Tell whether the fork in progress on this thread creates a worker process."""
     return getattr(_fork, "is_worker", False)
 
 
 class Worker:
-    """A worker process, seen from the process that forked it."""
+    """A handle to a worker process, in the process that forked it."""
 
     def __init__(self, socket: socket.socket) -> None:
         self.socket = socket
@@ -37,17 +37,17 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process id, which is the worker's first message; 0 if the fork failed."""
+        """The process id; 0 if the fork failed. The worker sends the id in its first message."""
         if self._pid is None:
             with suppress(ConnectionResetError):  # the worker was killed before its first message
                 self._pid = int(self.socket.recv(MAX_MESSAGE) or 0)
         return self._pid or 0
 
     def send(self, message: bytes) -> None:
-        """Send a message; a worker that has ended is left for the barrier to notice.
+        """Send a message. If the worker has ended, do nothing: the next barrier raises the error.
 
         Raises:
-            RankFailedError: the system refuses the message.
+            RankFailedError: the system can't send the message.
         """
         from socket import MSG_NOSIGNAL
 
@@ -59,15 +59,15 @@ class Worker:
             raise RankFailedError(f"can't send a message to another rank: {error}") from error
 
     def has_ended(self) -> bool:
-        """Tell whether the process has ended."""
+        """Tell whether the worker process has ended."""
         try:
             return not self.pid or os.waitpid(self.pid, os.WNOHANG)[0] != 0
-        except ChildProcessError:  # the program has waited for it
+        except ChildProcessError:  # the program has already waited for the worker
             return True
 
 
 def kill_workers(workers: list[Worker]) -> None:
-    """Kill the processes and empty the list."""
+    """Kill all worker processes in the list, and empty the list."""
     while workers:
         worker = workers[-1]
         if not worker.has_ended():  # otherwise the pid may be another process's by now
@@ -79,12 +79,13 @@ def kill_workers(workers: list[Worker]) -> None:
 
 
 def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -> None:
-    """Fork a process that runs `serve` with its end of a socket, and append it to `workers`.
+    """Fork a worker process that calls serve(socket), and append its handle to `workers`.
 
-    The worker is in the list before the fork, so that Ctrl-C can't lose it.
+    The socket receives the messages that `Worker.send` sends. The handle joins the list before the
+    fork, so that Ctrl-C can't lose the worker.
 
     Raises:
-        RankFailedError: the system refuses to fork.
+        RankFailedError: the system can't fork.
     """
     import socket
 
@@ -116,7 +117,10 @@ def _serve_and_exit(serve: Callable[[socket.socket], None], socket: socket.socke
 
 
 def _detach(messages: socket.socket) -> socket.socket:
-    """Close all other files, and leave signals and garbage collection to the parent process."""
+    """Detach a worker from its parent: reset signals, stop garbage collection, close other files.
+
+    Returns the worker's socket under a new file descriptor.
+    """
     import socket
 
     signal.set_wakeup_fd(-1)
