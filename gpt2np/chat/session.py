@@ -145,7 +145,7 @@ class ChatSession:
         template: the chat template, None for a base model.
         conversation: messages and answers so far.
         options: keyword arguments of `LanguageModel.generate` for the next answers.
-        seed: the seed of the next answer; every answer increases it by 1.
+        seed: the seed of the next answer; every answer increases the seed by 1.
         left_out: number of oldest exchanges that the last prompt omits because of its length.
         cut_at: the special token before which the last answer was cut, or None.
         n_reused: number of tokens of the last prompt that came from the KV cache.

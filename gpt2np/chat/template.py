@@ -30,7 +30,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ChatTemplate:
-    """The chat template of a model; `origin` names its file in error messages."""
+    """The chat template of a model; error messages name the template file `origin`."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], origin: str) -> None:
         """Compile a template; `special_tokens` maps names such as "eos_token" to tokens.

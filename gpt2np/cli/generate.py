@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 def _generate(
     lm: "LanguageModel", messages: list[str], prompt: str, options: Any, args: argparse.Namespace
 ) -> int:
-    """Continue one prompt; returns the exit code."""
+    """Generate texts that continue one prompt; returns the exit code."""
     beam_search = lm.resolve_options(**options).num_beams > 1
     check_beam_options(args, beam_search=beam_search)
     if beam_search:

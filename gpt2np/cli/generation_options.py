@@ -142,7 +142,8 @@ def generation_options(args: argparse.Namespace) -> Any:
 def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
     """Check that sampling options and beam search options fit the search.
 
-    --num-beams above 1 excludes sampling options. Beam search options require `beam_search`. Only options on the command line count, not the model's defaults. --seed is valid with --greedy:
+    --num-beams above 1 excludes sampling options. Beam search options require `beam_search`. Only
+    options on the command line count, not the model's defaults. --seed is valid with --greedy:
     every seed gives the same text.
 
     Raises:

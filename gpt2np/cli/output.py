@@ -108,7 +108,7 @@ class InterruptHandler:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self._deferring and not self._pending:
             self._pending = True
-        else:  # a second Ctrl-C interrupts even a deferred write, as the reader may hang
+        else:  # a second Ctrl-C interrupts even a deferred write, because the reader may hang
             signal.default_int_handler(number, frame)
 
     @contextlib.contextmanager
@@ -127,7 +127,7 @@ interrupt_handler = InterruptHandler()
 
 
 def write_stream(stream: TextStream) -> None:
-    """Generate a text and write it to stdout step by step.
+    """Write a text to stdout, step by step, while the model generates the text.
 
     `interrupt_handler` must be the SIGINT handler, so that Ctrl-C never cuts a write in half.
 

@@ -43,7 +43,7 @@ def token_markup(data: bytes) -> str:
 
 
 def escape_prompt(prompt: str) -> str:
-    """Escape a prompt line by line, with visible signs for invisible characters."""
+    """Escape a prompt line by line, and show invisible characters as visible symbols."""
     return "".join(map(_escape_character, prompt))
 
 
@@ -121,7 +121,7 @@ class Numbers:
         self.carried: list[str] = []
 
     def add(self, name: str, array: Array, *, carry: bool = False) -> Array:
-        """Register an array under a name; with `carry`, embed it in the page."""
+        """Register an array under a name; `carry` embeds the array in the page."""
         self.arrays[name] = array
         if carry:
             self.carried.append(name)
