@@ -122,7 +122,7 @@ def peak_memory(workers: Sequence[int] = ()) -> int | None:
 def _worker_memory(workers: Sequence[int]) -> int:
     """Return the memory in bytes of the workers, without pages shared with this process.
 
-    The result is the sum of all proportional set sizes minus the RSS of this process.
+    This is the sum of all proportional set sizes minus the RSS of this process.
     """
     if not workers:
         return 0

@@ -158,7 +158,7 @@ def _random_ids(model: GPT2, count: int) -> list[int]:
 def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:
     """Return a function that runs a pass over `tokens` new tokens per KV cache.
 
-    The function also chooses the next token ids, and restores the KV caches.
+    The function chooses the next token ids, too, and truncates the KV caches again.
     """
     new = [_random_ids(model, tokens)] * len(caches)
     lengths = [cache.length for cache in caches]

@@ -209,8 +209,7 @@ class ChatSession:
         """Add a message and return the stream that generates the answer.
 
         Raises:
-            InvalidArgumentError, ContextLengthError: the message is invalid. The conversation is
-                unchanged.
+            InvalidArgumentError, ContextLengthError: the message is invalid and is not added.
         """
         self.conversation.exchanges.append(Exchange(text))
         try:

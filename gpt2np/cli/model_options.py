@@ -23,8 +23,7 @@ def add_model_arguments(
 ) -> "argparse._ArgumentGroup":
     """Declare --model and --threads, and --dtype if the parameter `dtype` is true.
 
-    A command without --dtype computes in float32. Returns the argument group "Performance", to
-    which the caller can add options.
+    A command without --dtype computes in float32. Returns the argument group "Performance".
     """
     parser.add_argument("--model", metavar="MODEL", help=f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})")
     parser.set_defaults(dtype="float32")

@@ -241,8 +241,7 @@ def _difference_table(numbers: Numbers, logits: Array, reference: Array) -> str:
 def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:
     """Return the residual stream's largest relative error before and after each block.
 
-    The maximum is over all tokens. `exact` holds the float64 activations by hook point. Returns
-    (L+1,).
+    `exact` holds the float64 activations. Returns the maximum over all tokens, (L+1,).
     """
     errors = []
     for layer in range(run.config.n_layer + 1):

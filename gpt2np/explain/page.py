@@ -74,9 +74,9 @@ def explain(
 
     The model must be in float32. `window` selects tokens of the prompt (default: all); at most
     `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`, `head` and `position` select the
-    details that the page opens; `run_prompt` describes their defaults. `steps` is the
-    number of tokens to generate. `float64` adds a comparison with float64, which needs twice the
-    model's memory. `on_progress` receives the name of each part before the part is computed.
+    details that the page opens (defaults: see `run_prompt`). `steps` is the number of tokens to
+    generate. `float64` adds a comparison with float64, which needs twice the model's memory.
+    `on_progress` receives the name of each part before the part is computed.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.

@@ -88,8 +88,7 @@ class PromptJob:
         `prompts` is a .txt or .jsonl file (see `gpt2np.prompts.prompt_file`). The file `out` is
         replaced when the job is complete. `options` are keyword arguments of
         `LanguageModel.generate` and include a seed; options of a line take precedence.
-        `fingerprint` is a digest of the model's files. An unfinished job with another fingerprint
-        is discarded.
+        `fingerprint` is a digest of the model's files; an unfinished job with another is discarded.
 
         Raises:
             InvalidArgumentError: an option is invalid, or `prompts` is not a file of prompts.
