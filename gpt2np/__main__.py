@@ -8,7 +8,7 @@ import warnings
 
 
 def main() -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command that sys.argv names; returns the exit code."""
     # Until a command installs its own handler, Ctrl-C exits at once: a KeyboardInterrupt during
     # an import could surface as another exception, with a traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))

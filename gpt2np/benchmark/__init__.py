@@ -1,1 +1,1 @@
-"""Benchmarks of a model on this machine, compared with the machine's own limits."""
+"""Benchmarks of a model, compared with the limits of the machine."""

@@ -1,7 +1,7 @@
 """Operation and byte counts of GPT-2, derived from the config.
 
-The counts cover matrix products only; everything else is negligible. They are the minimum for the
-next token's logits, so the speed limits derived from them are upper bounds.
+The counts cover only matrix products; all other work is negligible. They are the minimum for the
+next token's logits, so speed limits derived from the counts are upper bounds.
 
 Shape letters: C channels, F MLP width, L layers, N tokens, V vocabulary.
 """
@@ -17,19 +17,19 @@ def block_parameters(config: GPT2Config) -> int:
 
 
 def weight_bytes_per_token(config: GPT2Config, itemsize: int = 4) -> int:
-    """Count the bytes of weights read to decode one token: all block matrices and the LM head.
+    """Count the bytes of weights that decoding one token reads: all block matrices and the LM head.
 
-    The one row read of each embedding is neglected. `itemsize` is the size of a weight in bytes.
+    The count omits the row that is read from each embedding. `itemsize` is the bytes per weight.
     """
     head = config.vocab_size * config.n_embd
     return itemsize * (config.n_layer * block_parameters(config) + head)
 
 
 def prefill_flops(config: GPT2Config, tokens: int) -> int:
-    """Count the floating-point operations to prefill a prompt of `tokens` tokens.
+    """Count the floating-point operations of the prefill of a prompt with `tokens` tokens.
 
     Causal attention has tokens · (tokens + 1) / 2 query-key pairs. The last block computes keys and
-    values of all tokens, but everything else for the last token only.
+    values for all tokens, and all other activations only for the last token.
     """
     width, parameters = config.n_embd, block_parameters(config)
     pair = 4 * width  # per channel, two operations for the score and two for the weighted value
@@ -41,19 +41,19 @@ def prefill_flops(config: GPT2Config, tokens: int) -> int:
 
 
 def decode_flops(config: GPT2Config, context: int) -> int:
-    """Count the floating-point operations to decode one token with a KV cache.
+    """Count the floating-point operations of decoding one token with a KV cache.
 
-    `context` is the number of keys that the token attends to, itself included.
+    `context` is the number of tokens that the new token attends to, including the new token.
     """
     block = 2 * block_parameters(config) + 4 * config.n_embd * context
     return config.n_layer * block + 2 * config.n_embd * config.vocab_size
 
 
 def hook_point_flops(config: GPT2Config, tokens: int) -> dict[str, int]:
-    """Count the operations of a pass with logits for every token, by hook point.
+    """Count the operations before each hook point, in a pass with logits for every token.
 
-    The counts are totals of all blocks. Each operation counts for the first hook point after it;
-    `attn.q` includes keys and values. Masked query-key pairs do not count: there are
+    Each count is the total over all blocks. An operation belongs to the first hook point after it;
+    `attn.q` includes keys and values. Masked query-key pairs are not counted, which leaves
     tokens · (tokens + 1) / 2 pairs.
     """
     c, f, layers = config.n_embd, config.n_inner, config.n_layer

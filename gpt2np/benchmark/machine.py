@@ -1,4 +1,4 @@
-"""This machine and its limits: memory bandwidth and matrix multiplication."""
+"""Description of this machine, and its limits: memory bandwidth and matrix multiplication speed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpt2np.benchmark.timing import Effort, repeat
 from gpt2np.kernels.array import Array
 
 _MAX_READ_BYTES = 512_000_000  # far larger than every cache; more would not be slower
-_MATRIX_COLUMNS = 4096  # of the matrix that is read, about as wide as a model's
+_MATRIX_COLUMNS = 4096  # of the matrix that is read; a model's matrices are about as wide
 _MATMUL_SIZE = 2048
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Hardware and software of a measurement; the versions of Python, NumPy and gpt2np."""
+    """Hardware and software of a measurement; `python`, `numpy` and `gpt2np` are versions."""
 
     cpu: str
     cpus: int  # logical CPUs
@@ -39,14 +39,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class Limits:
-    """Measured limits of the machine, with the same threads and dtype as the model."""
+    """Limits of the machine, measured with the threads and the dtype of the model."""
 
     bytes_per_second: float  # memory bandwidth when reading `bytes_read` repeatedly
-    bytes_read: int  # as much as the model reads per token, so that both use the same caches
+    bytes_read: (
+        int  # per repetition; as much as the model reads per token, to hit the same CPU caches
+    )
     flops_per_second: float  # throughput of a product of two large square matrices
 
     def best_of(self, other: Limits) -> Limits:
-        """Combine two measurements: a limit is the best value ever reached."""
+        """Combine two measurements: return the higher value of each limit."""
         return Limits(
             max(self.bytes_per_second, other.bytes_per_second),
             self.bytes_read,
@@ -55,7 +57,7 @@ class Limits:
 
 
 def describe_machine(threads: int) -> Machine:
-    """Describe this machine and its software; the caller passes the number of threads."""
+    """Describe this machine and its software; `threads` is the number used for matrix products."""
     return Machine(
         cpu=_cpu_name(),
         cpus=os.cpu_count() or 1,
@@ -70,7 +72,7 @@ def describe_machine(threads: int) -> Machine:
 
 
 def blas_name() -> str:
-    """Return NumPy's BLAS, such as "scipy-openblas 0.3.31"; "unknown" if NumPy names none."""
+    """Return the name of NumPy's BLAS, e.g. "scipy-openblas 0.3.31", or "unknown"."""
     try:
         config: Any = np.show_config(mode="dicts")  # type: ignore[call-overload,unused-ignore]
         blas = config["Build Dependencies"]["blas"]
@@ -90,7 +92,10 @@ def _cpu_name() -> str:
 
 
 def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) -> Limits:
-    """Measure bandwidth on `nbytes` and matmul throughput; `effort` is per measurement (four)."""
+    """Measure memory bandwidth and matmul throughput.
+
+    The bandwidth test reads `nbytes` bytes. `effort` applies to each of the four measurements.
+    """
     matrix = np.ones((_MATMUL_SIZE, _MATMUL_SIZE), dtype)
     data = np.ones(max(1, min(nbytes, _MAX_READ_BYTES) // matrix.itemsize), dtype)
     return Limits(
@@ -99,11 +104,11 @@ def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) 
 
 
 def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
-    """Measure the bytes per second at which a vector can be read.
+    """Measure the bytes per second at which memory can be read.
 
-    The fastest way to read depends on the machine and on the BLAS. The result is the best of three:
-    the maximum of one slice per thread, the dot product of the vector with itself, and a
-    vector-matrix product, which is how decoding reads weights.
+    The fastest way to read depends on the machine and on the BLAS. The result is the fastest of
+    three ways: each thread computes the maximum of a slice; the dot product of the vector with
+    itself; and a vector-matrix product, the operation with which decoding reads weights.
     """
     slices = np.array_split(data, min(threads, len(data)))
     columns = min(_MATRIX_COLUMNS, len(data))
@@ -119,7 +124,7 @@ def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
 
 
 def matmul_flops(left: Array, right: Array, effort: Effort) -> float:
-    """Measure the floating-point operations per second of a matmul, (n, k) by (k, m)."""
+    """Measure the floating-point operations per second of left (n, k) times right (k, m)."""
     result = np.empty((len(left), right.shape[1]), left.dtype)
     operations = 2 * left.size * right.shape[1]
     return _rate(operations, lambda: np.dot(left, right, out=result), effort)

@@ -1,7 +1,7 @@
-"""Measurements in a fresh process: time to the first token, peak memory.
+"""Measurements in a new process: time to the first token, and peak memory.
 
-`python -m gpt2np.benchmark.process FOLDER DTYPE` fills a model's context and prints its memory use
-as JSON.
+`python -m gpt2np.benchmark.process FOLDER DTYPE` fills a model's context and prints the memory
+use of the process as JSON.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _DECODED = 16  # tokens decoded one by one at the end of the context; the rest i
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of a process that has filled the model's context, in bytes."""
+    """Memory in bytes of a process that has filled the model's context."""
 
     peak: int | None  # resident memory; None if the system does not report it
     weights: int
-    kv_cache: int  # of a full context
+    kv_cache: int  # KV cache of a full context
 
     @property
     def relative_peak(self) -> float | None:
-        """Peak memory relative to weights and KV cache, the unavoidable minimum."""
+        """Peak memory divided by the size of weights and KV cache, which is the minimum."""
         return self.peak / (self.weights + self.kv_cache) if self.peak else None
 
 
@@ -62,7 +62,7 @@ def _read_first_byte(command: Sequence[str]) -> None:
         if not process.stdout.read(1):
             raise _process_error(process.stderr.read())
     finally:
-        process.kill()  # only its exit is left
+        process.kill()  # the process has only to exit
         process.communicate()
 
 
@@ -86,7 +86,7 @@ def _process_error(stderr: bytes) -> GPT2NPError:
 
 
 def fill_context(folder: str, dtype: str) -> Memory:
-    """Load a model, fill its context, and return the memory of this process and its workers."""
+    """Load a model, fill its context, and return the memory of this process and of its workers."""
     model = GPT2.from_folder(folder, dtype)
     model.processes = thread_count()  # as the commands do
     # Loaded because every use of a model also holds its vocabulary in memory.
@@ -101,9 +101,10 @@ def fill_context(folder: str, dtype: str) -> Memory:
 
 
 def peak_memory(workers: Sequence[int] = ()) -> int | None:
-    """Return this process's peak resident memory in bytes; None if the system does not report it.
+    """Return the peak resident memory in bytes; None if the system does not report it.
 
-    Adds the current memory of the worker processes, without the pages shared with this process.
+    The result is the peak of this process plus the current memory of the worker processes, without
+    pages that they share with this process. Only Linux counts the workers.
     """
     status = Path("/proc/self/status")
     if status.is_file():  # getrusage would include the parent process's peak
@@ -119,7 +120,10 @@ def peak_memory(workers: Sequence[int] = ()) -> int | None:
 
 
 def _worker_memory(workers: Sequence[int]) -> int:
-    """Memory of the workers beyond this process's own: all proportional set sizes minus its RSS."""
+    """Return the memory in bytes of the workers, without pages shared with this process.
+
+    This is the sum of all proportional set sizes minus the RSS of this process.
+    """
     if not workers:
         return 0
     proportional = sum(_smaps_field(str(process), "Pss") for process in ("self", *workers))

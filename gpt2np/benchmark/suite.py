@@ -1,4 +1,4 @@
-"""The benchmark suite: all measurements of one model, reported as a text table or as JSON."""
+"""The benchmark suite: measures one model and reports the results as a text table or as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = tuple[str, str, str, str, str]
 
 @dataclass(frozen=True)
 class Plan:
-    """Cases and repetitions of a benchmark; contexts are cached tokens per sequence."""
+    """Cases and repetitions of a benchmark; a context length is the cached tokens per sequence."""
 
     prompt_lengths: Sequence[int]  # of prefills
     context_lengths: Sequence[int]  # of decode steps
@@ -33,12 +33,12 @@ class Plan:
     batch_context: int
     draft_tokens: int  # verified in one pass
     draft_context: int
-    limit_effort: Effort  # of each limit of the machine
+    limit_effort: Effort  # for each limit of the machine
     prefill_effort: Effort
     decode_effort: Effort
     turn_effort: Effort  # per turn where cases alternate
     rounds: int  # turns of each alternating case
-    starts: int  # fresh processes to start
+    starts: int  # new processes that measure the time to the first token
 
     @property
     def n_measurements(self) -> int:
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a plan; `start` is None for a model without a vocabulary."""
+    """Results of a benchmark; `start` is None for a model without a vocabulary."""
 
     model: str
     config: GPT2Config
@@ -65,12 +65,12 @@ class Results:
 
     @property
     def weight_bytes_per_token(self) -> int:
-        """Bytes of weights that decoding one token reads."""
+        """Number of bytes of weights that decoding one token reads."""
         return weight_bytes_per_token(self.config, np.dtype(self.dtype).itemsize)
 
 
 def plan_for(n_positions: int, quick: bool = False) -> Plan:
-    """Return a plan that fits a model's context; a quick plan has fewer repetitions."""
+    """Return a plan for a model of `n_positions` positions; `quick` reduces the repetitions."""
     draft_tokens = min(8, n_positions)
     return Plan(
         prompt_lengths=_clip(n_positions, 64, 512, 1000),
@@ -126,7 +126,10 @@ def run_suite(
 
 
 def _time_decodes(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Speed]:
-    """Time the longest context first; the same cache is then truncated for the shorter ones."""
+    """Time decode steps for each context length.
+
+    The longest context comes first; truncating its KV cache gives the shorter contexts.
+    """
     speeds: list[Speed] = []
     [cache] = timing.fill_caches(model, max(plan.context_lengths), 1)
     for context in sorted(plan.context_lengths, reverse=True):
@@ -137,17 +140,20 @@ def _time_decodes(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Spee
 
 
 def decode_limit(results: Results) -> float:
-    """Return the tokens per second if decoding only had to read the weights."""
+    """Return the tokens per second of decoding if reading the weights took all the time."""
     return results.limits.bytes_per_second / results.weight_bytes_per_token
 
 
 def prefill_limit(results: Results, tokens: int) -> float:
-    """Return the tokens per second if prefill only had to compute its matmuls at full speed."""
+    """Return the tokens per second of a prefill if matmuls at full speed took all the time."""
     return results.limits.flops_per_second * tokens / prefill_flops(results.config, tokens)
 
 
 def as_json(results: Results, date: datetime) -> dict[str, Any]:
-    """Convert results to JSON: seconds, bytes, and tokens, bytes and operations per second."""
+    """Convert results to JSON.
+
+    Units are seconds and bytes; speeds are tokens, bytes or operations per second.
+    """
     memory = results.memory
     return {
         "model": results.model,
@@ -255,7 +261,7 @@ def _speed_row(measurement: str, case: str, speed: Speed, comparison: str) -> Ro
 
 
 def _range(runs: Sequence[float], digits: int | None = None) -> str:
-    """Lowest – highest; empty for a single run."""
+    """Format the lowest and the highest value as "low – high"; empty for a single run."""
     ends = (min(runs), max(runs))
     low, high = (_format_rate(end) if digits is None else f"{end:.{digits}f}" for end in ends)
     return f"{low} – {high}" if len(runs) > 1 else ""
@@ -290,7 +296,7 @@ def _format_rate(value: float) -> str:
 
 
 def _align(rows: Iterable[Row]) -> Iterator[str]:
-    """Align the columns: text to the left, numbers to the right."""
+    """Align the columns of a table: text to the left, numbers to the right."""
     rows = [("", "", "median         ", "lowest – highest", ""), *rows]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for measurement, case, median, spread, comparison in rows:

@@ -1,4 +1,4 @@
-"""Timing of forward passes: prefill, decode, batches, draft tokens."""
+"""Timing of forward passes: prefill, decoding, batches, and verification of draft tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds taken by each of several runs of the same work."""
+    """Seconds that each of several runs of the same work takes."""
 
     runs: tuple[float, ...]
 
@@ -29,7 +29,7 @@ class Timing:
 
     @property
     def fastest(self) -> float:
-        """Seconds of the fastest run, the least disturbed by other processes."""
+        """Seconds of the fastest run, which other processes disturb the least."""
         return min(self.runs)
 
     @property
@@ -40,7 +40,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Effort:
-    """How often to repeat a measurement: at least `runs` times and for at least `seconds`."""
+    """Minimum repetition of a measurement: `runs` times and `seconds` seconds."""
 
     runs: int
     seconds: float
@@ -63,9 +63,10 @@ def repeat(work: Work, effort: Effort) -> Timing:
 
 
 def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing]:
-    """Time several pieces of work in turns, so that disturbances affect all of them alike.
+    """Time several pieces of work in turns, so that disturbances affect all pieces alike.
 
-    `effort` is per turn. The first run of each turn warms up caches and threads and is discarded.
+    `effort` applies to each turn. The first run of a turn warms up CPU caches and threads and is
+    discarded.
     """
     runs: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
@@ -79,7 +80,8 @@ def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing
 class Speed:
     """Timing of a pass that computes `tokens` new tokens for each of `sequences` sequences.
 
-    `relative_time` is relative to one token of one sequence, measured in turns.
+    `relative_time` is the median time divided by the median time of a pass over one token of one
+    sequence. Both passes are timed in turns.
     """
 
     tokens: int
@@ -90,7 +92,7 @@ class Speed:
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens of all sequences per second, in the median run."""
+        """Number of new tokens per second of all sequences together, in the median run."""
         return self.rate(self.timing.median)
 
     def rate(self, seconds: float) -> float:
@@ -99,13 +101,13 @@ class Speed:
 
 
 def warm_up(model: GPT2) -> None:
-    """Run a few passes, so that weights are packed and worker processes are forked."""
-    for _ in range(3):  # the processes are forked in the second
+    """Run a few passes, which pack the weights and fork the worker processes."""
+    for _ in range(3):  # the second pass forks the processes
         model.forward([_random_ids(model, min(8, model.config.n_positions))])
 
 
 def time_prefill(model: GPT2, tokens: int, effort: Effort) -> Speed:
-    """Time the prefill of a prompt, up to the logits of the next token."""
+    """Time the prefill of a prompt with `tokens` tokens, including the next token's logits."""
     ids = _random_ids(model, tokens)
     last = last_token_indices([ids])
     timing = repeat(lambda: model.forward([ids], [model.new_cache()], logits_indices=last), effort)
@@ -113,7 +115,7 @@ def time_prefill(model: GPT2, tokens: int, effort: Effort) -> Speed:
 
 
 def fill_caches(model: GPT2, context: int, count: int) -> list[KVCache]:
-    """Return `count` caches that each hold a sequence of `context` tokens."""
+    """Return `count` KV caches, each filled with a sequence of `context` tokens."""
     caches = [model.new_cache() for _ in range(count)]
     if context:
         sequences = [_random_ids(model, context)] * count
@@ -130,7 +132,7 @@ def time_decode(model: GPT2, cache: KVCache, effort: Effort) -> Speed:
 def time_batches(
     model: GPT2, sizes: Sequence[int], context: int, rounds: int, effort: Effort
 ) -> list[Speed]:
-    """Time batched decode steps, each batch size in turns with a step of one sequence."""
+    """Time decode steps of each batch size, in turns with a decode step of one sequence."""
     caches = fill_caches(model, context, max(sizes))
     steps = [_decode_step(model, caches[:size]) for size in (1, *sizes)]
     one, *timings = alternate(steps, rounds, effort)
@@ -141,7 +143,7 @@ def time_batches(
 
 
 def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effort) -> Speed:
-    """Time the verification of draft tokens: one pass with logits for several tokens."""
+    """Time the verification of draft tokens, a pass that computes logits for several tokens."""
     caches = fill_caches(model, context, 1)
     steps = [_decode_step(model, caches, count) for count in (1, tokens)]
     one, timing = alternate(steps, rounds, effort)
@@ -154,7 +156,10 @@ def _random_ids(model: GPT2, count: int) -> list[int]:
 
 
 def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:
-    """A pass over `tokens` new tokens per cache, and the next ids; restores the caches."""
+    """Return a function that runs a pass over `tokens` new tokens per KV cache.
+
+    The function chooses the next token ids, too, and truncates the KV caches again.
+    """
     new = [_random_ids(model, tokens)] * len(caches)
     lengths = [cache.length for cache in caches]
 

@@ -1,4 +1,4 @@
-"""Chat input: messages of one or several lines, and slash commands such as /set."""
+"""Input of a chat: messages of one or more lines, and slash commands such as /set."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ The argument tells whether the line continues a message.
 
 
 class ChatInput(NamedTuple):
-    """A message, or a slash command with its /."""
+    """One input of the user: a message, or a slash command that includes the "/"."""
 
     text: str
     is_command: bool = False
 
 
 def read_input(read_line: ReadLine) -> ChatInput | None:
-    """Read the next message or command; None at the end of the input.
+    """Read the next message or command; returns None at the end of the input.
 
-    A line that starts with / is a command; // starts a message with one /. A backslash at the end
-    of a line continues the message in the next line. A message between two fences may have any
-    number of lines. The end of the input ends a message, too.
+    A line that starts with "/" is a command; a line that starts with "//" is a message that starts
+    with "/". A backslash at the end of a line continues the message in the next line. A message
+    between two fences can have any number of lines. The end of the input also ends a message.
     """
     line = read_line(False)
     if line is None:
@@ -66,7 +66,7 @@ def _read_fenced(line: str | None, read_line: ReadLine) -> str:
         text, fence, _ = line.partition(FENCE)
         lines.append(text)
         line = None if fence else read_line(True)
-    # A line with nothing but a fence is not part of the message.
+    # A line that contains only a fence is not part of the message.
     first = 0 if lines[0] else 1
     last = len(lines) - 1 if fence and not lines[-1] else len(lines)
     return "\n".join(lines[first:last])
@@ -77,10 +77,10 @@ RETRY = "retry"
 
 
 class Command(NamedTuple):
-    """A slash command, with placeholders of its arguments and a description for /help.
+    """A slash command, with the syntax of its arguments and a description for /help.
 
     `function` takes the session and the text after the command's name, and returns a message for
-    the user. QUIT and RETRY are left to the caller of `run_command`.
+    the user. The caller of `run_command` carries out QUIT and RETRY.
     """
 
     arguments: str
@@ -94,7 +94,8 @@ def run_command(session: ChatSession, line: str) -> str:
     Returns a message for the user, or QUIT or RETRY, which the caller carries out.
 
     Raises:
-        InvalidArgumentError: an unknown command, invalid arguments, or a file error.
+        InvalidArgumentError: the command is unknown, its arguments are invalid, or a file can't be
+            read or written.
     """
     name, _, text = line.removeprefix("/").partition(" ")
     name = _ALIASES.get(name, name)
@@ -135,7 +136,7 @@ def _set(session: ChatSession, text: str) -> str:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse "none" or a JSON value; any other text is a string."""
+    """Parse an option's value: "none", JSON, or else a plain string."""
     if text.lower() == "none":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Conversations and chat sessions, which reuse the KV cache between answers."""
+"""Conversations, and chat sessions that keep the KV cache from one answer to the next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNSUPPORTED_OPTIONS = (
 
 @dataclass
 class Exchange:
-    """A message of the user and the model's answer; None before the model has answered."""
+    """A message of the user and the model's answer; an answer of None means no answer yet."""
 
     message: str
     answer: str | None = None
@@ -36,20 +36,20 @@ class Exchange:
 
 @dataclass
 class Conversation:
-    """Exchanges between user and model; the last one may lack an answer.
+    """Exchanges between user and model; the last exchange may lack an answer.
 
     Attributes:
-        system: the system message, None without one.
-        exchanges: in order.
+        system: the system message, or None.
+        exchanges: the exchanges, oldest first.
     """
 
     system: str | None = None
     exchanges: list[Exchange] = field(default_factory=list)
 
     def messages(self, start: int = 0) -> list[dict[str, str]]:
-        """Return messages with role and content: the system message, then exchanges from `start`.
+        """Return the system message and all messages from exchange `start` on.
 
-        The format is that of chat templates and of OpenAI's API.
+        Each message has a role and a content, as in chat templates and in OpenAI's API.
         """
         messages = [] if self.system is None else [{"role": "system", "content": self.system}]
         for exchange in self.exchanges[start:]:
@@ -59,9 +59,9 @@ class Conversation:
         return messages
 
     def joined_text(self) -> str:
-        """Join all messages and answers to one text, for a base model.
+        """Join all messages and answers into one text, the prompt for a base model.
 
-        A space separates an answer from the next message where neither has white space.
+        A space is added between an answer and the next message if neither has white space there.
         """
         text = self.system or ""
         for exchange in self.exchanges:
@@ -87,12 +87,12 @@ class Conversation:
 
 
 def read_conversation(path: Path) -> Conversation:
-    """Read a conversation that `Conversation.save` has written.
+    """Read a conversation from a file that `Conversation.save` has written.
 
-    The messages are an optional system message, then user and assistant in turn.
+    The file holds an optional system message, then messages of user and assistant in turn.
 
     Raises:
-        InvalidArgumentError: the file can't be read, or is not a conversation.
+        InvalidArgumentError: the file can't be read, or does not hold a conversation.
     """
     saved = read_json_object(path, InvalidArgumentError, max_bytes=LARGE_JSON_BYTES)
     messages = saved.get("messages")
@@ -135,18 +135,19 @@ class ChatSession:
         >>> print("".join(stream))
         >>> session.finish(stream)
 
-    With a template, every text is a message. Without a template, the model continues all messages
-    and answers as one text. The session keeps the KV cache and computes only the tokens after the
-    prefix that two successive prompts share; the answers are the same as without reuse.
+    With a template, the model answers messages. Without a template, the model continues all
+    messages and answers as one text. The session keeps the KV cache between answers and computes
+    only the tokens after the prefix that two successive prompts share. The reuse does not change
+    the answers.
 
     Attributes:
-        lm: the model.
+        lm: the language model.
         template: the chat template, None for a base model.
         conversation: messages and answers so far.
         options: keyword arguments of `LanguageModel.generate` for the next answers.
-        seed: the seed of the next answer; every answer increases it by 1.
-        left_out: number of first exchanges that did not fit into the last prompt.
-        cut_at: the special token in the last answer's text, where the answer was cut; or None.
+        seed: the seed of the next answer; every answer increases the seed by 1.
+        left_out: number of oldest exchanges that the last prompt omits because of its length.
+        cut_at: the special token before which the last answer was cut, or None.
         n_reused: number of tokens of the last prompt that came from the KV cache.
         files: files that the conversation was loaded from or saved to.
     """
@@ -162,8 +163,8 @@ class ChatSession:
         """Create a session with an empty conversation.
 
         Raises:
-            InvalidArgumentError: an option is unsupported or out of range, or there is a system
-                message without a template.
+            InvalidArgumentError: an option is unsupported or out of range, or `system` is given
+                without a template.
         """
         if system is not None and template is None:
             raise InvalidArgumentError(
@@ -192,11 +193,11 @@ class ChatSession:
 
     @property
     def n_cached(self) -> int:
-        """Number of tokens in the KV cache."""
+        """Number of tokens in the KV cache that the session keeps."""
         return len(self._cached_ids)
 
     def resolve_options(self, options: dict[str, Any]) -> GenerationOptions:
-        """Complete `options` with the defaults of the session and of the model.
+        """Fill in missing `options` with the defaults of the session and of the model.
 
         Raises:
             InvalidArgumentError: a value is out of range.
@@ -205,10 +206,10 @@ class ChatSession:
         return self.lm.resolve_options(**given)
 
     def say(self, text: str) -> TextStream:
-        """Add a message and start its answer.
+        """Add a message and return the stream that generates the answer.
 
         Raises:
-            InvalidArgumentError, ContextLengthError: the message is invalid, and is not added.
+            InvalidArgumentError, ContextLengthError: the message is invalid and is not added.
         """
         self.conversation.exchanges.append(Exchange(text))
         try:
@@ -218,7 +219,7 @@ class ChatSession:
             raise
 
     def retry(self) -> TextStream:
-        """Start another answer to the last message, with the next seed.
+        """Return a stream that generates another answer to the last message, with the next seed.
 
         Raises:
             InvalidArgumentError: the conversation is empty.
@@ -242,7 +243,7 @@ class ChatSession:
         return stream
 
     def _prompt_ids(self) -> list[int]:
-        """Encode the conversation; the first exchanges are left out if the context is too short."""
+        """Encode the conversation; omit the oldest exchanges if the context is too short."""
         encode = self.lm.tokenizer.encode
         if self.template is None:
             return encode(self.conversation.joined_text(), disallowed_special=())
@@ -260,10 +261,10 @@ class ChatSession:
             start += 1
 
     def check_special_tokens(self, conversation: Conversation) -> None:
-        """Check that no message spells a special token, which would forge the end of a turn.
+        """Check that no message contains a special token, which could forge the end of a turn.
 
         Raises:
-            InvalidArgumentError: there is a template, and a message contains a special token.
+            InvalidArgumentError: a message contains a special token, and there is a template.
         """
         for message in conversation.messages() if self.template else ():
             if token := self._find_special_token(message["content"]):
@@ -277,10 +278,10 @@ class ChatSession:
         return min(tokens, key=text.index, default=None)
 
     def _reuse_cache(self, stream: TextStream) -> None:
-        """Give a stream the KV cache of the prefix that its prompt shares with the last one."""
+        """Give a stream the KV cache of the prefix that its prompt shares with the last prompt."""
         prompt, self.n_reused = stream.sequence.prompt, 0
         cached_ids, cache = self._cached_ids, self._cache
-        self._cached_ids, self._cache = [], None  # until `finish`
+        self._cached_ids, self._cache = [], None  # `finish` sets both again
         if cache is None or len(prompt) > self.lm.model.config.n_positions:
             return
         limit = min(len(cached_ids), len(prompt) - 1)
@@ -290,10 +291,10 @@ class ChatSession:
         stream.sequence.cache = cache
 
     def finish(self, stream: TextStream) -> None:
-        """Add the answer of an ended stream of `say` or `retry` to the conversation.
+        """Add the answer of a stream to the conversation, after the stream has ended.
 
-        With a template, an answer that spells a special token is cut before the token: the next
-        prompt could not distinguish the token from the end of a turn.
+        The stream comes from `say` or `retry`. With a template, an answer is cut before a special
+        token in its text, which the next prompt would present as the end of a turn.
         """
         sequence, answer = stream.sequence, stream.completion.text
         self.cut_at = self._find_special_token(answer) if self.template else None

@@ -1,9 +1,9 @@
-"""Chat templates: messages → the text that the model was trained to continue.
+"""Chat templates, which turn messages into the text that the model was trained to continue.
 
-A template is a Jinja program from the model's files. It runs in jinja2's sandbox, in the same
-environment as in transformers 5 (`apply_chat_template`): the filter `tojson`, the functions
-`raise_exception` and `strftime_now`, the tags `{% break %}` and `{% generation %}`, the special
-tokens as `bos_token`, `eos_token`, …, and `tools` and `documents`, which are always None.
+A template is a Jinja program from the model's files. jinja2's sandbox runs the template and
+provides the names of `apply_chat_template` in transformers 5: the filter `tojson`, the functions
+`raise_exception` and `strftime_now`, the tags `{% break %}` and `{% generation %}`, and special
+tokens such as `bos_token` and `eos_token`. The variables `tools` and `documents` are always None.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ChatTemplate:
-    """The chat template of a model; `origin` names its file in error messages."""
+    """The chat template of a model; error messages name the template file `origin`."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], origin: str) -> None:
-        """Compile a template; `special_tokens` maps roles, such as "eos_token", to tokens.
+        """Compile a template; `special_tokens` maps names such as "eos_token" to tokens.
 
         Raises:
             GPT2NPError: jinja2 is missing or too old.
@@ -46,13 +46,13 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
     ) -> str:
-        """Render messages, each with a `role` of ROLES and a `content`.
+        """Render messages to a text. Each message has a `role` from ROLES and a `content`.
 
         `add_generation_prompt` appends the text that starts the model's answer.
 
         Raises:
             InvalidArgumentError: a message is invalid, or the template refuses the conversation.
-            TokenizerError: the template fails.
+            TokenizerError: the template raises another error.
         """
         content = {
             "messages": [_check_message(message, i) for i, message in enumerate(messages, 1)],
@@ -73,7 +73,7 @@ class ChatTemplate:
 
 
 class TemplateRefusalError(Exception):
-    """A template has called `raise_exception`."""
+    """Raised when a template calls `raise_exception`."""
 
 
 def _check_message(message: Mapping[str, str], number: int) -> dict[str, str]:
@@ -90,14 +90,15 @@ def _check_message(message: Mapping[str, str], number: int) -> dict[str, str]:
 def read_chat_template(
     folder: Path, special_tokens: Mapping[str, str] | None = None, *, file: Path | None = None
 ) -> ChatTemplate | None:
-    """Read the chat template of the model in `folder`; None if the model has none.
+    """Read the chat template of the model in `folder`; returns None if the model has no template.
 
-    A Jinja `file` replaces the template of the model. As in transformers 5, chat_template.jinja
-    takes precedence over `chat_template` in tokenizer_config.json, and among several templates
-    there, "default" is used.
+    A Jinja `file` replaces the model's template. As in transformers 5, chat_template.jinja takes
+    precedence over `chat_template` in tokenizer_config.json. If tokenizer_config.json has several
+    templates, "default" is used.
 
     Raises:
-        GPT2NPError, TokenizerError: see `ChatTemplate`; or a file is damaged.
+        GPT2NPError, TokenizerError: the template can't be compiled (see `ChatTemplate`), or a file
+            is damaged.
     """
     path = file or folder / CHAT_TEMPLATE
     if file or path.exists():
@@ -154,14 +155,14 @@ def _compile(source: str, origin: str) -> Template:
 
 
 def _create_environment() -> ImmutableSandboxedEnvironment:
-    """Create a sandbox with the settings of transformers; jinja2 is an optional dependency."""
+    """Create a Jinja sandbox with the settings of transformers. jinja2 must be installed."""
     from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
     from jinja2.utils import Namespace
 
     class GenerationTag(Extension):
-        """{% generation %}, which marks the text of the model; rendered without effect."""
+        """The tag {% generation %}, which marks the model's text and does not change the output."""
 
         tags = {"generation"}  # noqa: RUF012 (as in jinja2)
 
@@ -174,7 +175,7 @@ def _create_environment() -> ImmutableSandboxedEnvironment:
             raise SecurityError(f"{name!r} is no name for an attribute")
 
     class SafeNamespace(Namespace):
-        """A namespace that refuses names such as __init__, a way out of the sandbox."""
+        """A namespace that refuses names such as __init__, which could escape the sandbox."""
 
         def __init__(*args: Any, **values: Any) -> None:  # a value may be named "self"
             Namespace.__init__(*args, **values)
@@ -206,7 +207,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Convert a value to JSON, without the HTML escapes of jinja2's own filter."""
+    """Convert a value to JSON without HTML escapes, which jinja2's filter `tojson` would add."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

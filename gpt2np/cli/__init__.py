@@ -1,1 +1,1 @@
-"""The command line: a module per subcommand, each with `add_arguments(parser)`, `run(args)`."""
+"""The command line. Each subcommand is a module that defines `add_arguments` and `run`."""

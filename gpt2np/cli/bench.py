@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print; returns the exit code."""
+    """Run the benchmark and print its results; returns the exit code."""
     set_threads(args.threads)
     from gpt2np.benchmark.suite import as_json, as_text
 

@@ -86,7 +86,7 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
 
 
 def _chat(session: "ChatSession", read_line: "ReadLine") -> int:
-    """Process input until it ends or /quit; returns 1 if any input caused an error."""
+    """Process input until /quit or the end of the input; returns 1 if any input caused an error."""
     from gpt2np.chat.commands import read_input
 
     exit_code, is_open = 0, True
@@ -121,7 +121,7 @@ def _process(session: "ChatSession", chat_input: "ChatInput") -> bool:
 
 
 def _write_answer(session: "ChatSession", stream: "TextStream") -> None:
-    """Write an answer while the model generates; Ctrl-C keeps the text so far."""
+    """Write an answer while the model generates the text; Ctrl-C keeps the text so far."""
     try:
         write_stream(stream)
     except KeyboardInterrupt:

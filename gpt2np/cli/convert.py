@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert and report; returns the exit code."""
+    """Convert the model and print a report; returns the exit code."""
     if args.target == Path():
         raise InvalidArgumentError("DST is empty or the current folder; name a new folder")
     limit = None if args.max_shard_size is None else _parse_size(args.max_shard_size)

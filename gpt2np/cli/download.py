@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Download, check and print the folder; returns the exit code."""
+    """Download and check a model, then print its folder; returns the exit code."""
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.errors import ModelNotFoundError
     from gpt2np.hub import MODEL_FILES, find_model

@@ -119,7 +119,7 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate and print; returns the exit code."""
+    """Evaluate the model and print the results; returns the exit code."""
     if getattr(args, "limit", None) is not None and args.limit < 1:
         raise InvalidArgumentError(f"--limit is {args.limit}; it must be at least 1")
     set_threads(args.threads)
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "Result | None":
-    """Return the result; after Ctrl-C, print the values up to then and return None."""
+    """Run an evaluation; after Ctrl-C, print the partial results and return None."""
     from tqdm import tqdm
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar

@@ -87,7 +87,7 @@ def _create_page(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> 
 
 
 def _check_output(path: Path) -> None:
-    """Check that the page can be written, before the model loads."""
+    """Raise an error if the page can't be written; called before the model loads."""
     from tempfile import TemporaryFile
 
     if path.exists() and not path.is_file():

@@ -75,7 +75,7 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate and print; returns the exit code."""
+    """Generate texts and print them; returns the exit code."""
     if args.draft is not None and args.prompt_lookup:
         raise InvalidArgumentError("--draft and --prompt-lookup contradict each other; give one")
     if args.prompts is not None:
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 def _generate(
     lm: "LanguageModel", messages: list[str], prompt: str, options: Any, args: argparse.Namespace
 ) -> int:
-    """Continue one prompt; returns the exit code."""
+    """Generate texts that continue one prompt; returns the exit code."""
     beam_search = lm.resolve_options(**options).num_beams > 1
     check_beam_options(args, beam_search=beam_search)
     if beam_search:
@@ -117,7 +117,7 @@ def _generate(
 def _run_streams(
     streams: Sequence["TextStream"], args: argparse.Namespace, prompt: str
 ) -> tuple["Completion", int]:
-    """Generate and print the texts; returns the best one and the exit code.
+    """Generate and print the texts; returns the best text and the exit code.
 
     After Ctrl-C, the texts generated so far are printed.
     """
@@ -176,7 +176,7 @@ def _summary(completions: Sequence["Completion"], context: int, window: bool) ->
 
 
 def completion_as_json(completion: "Completion") -> dict[str, Any]:
-    """Return the JSON object of a completion."""
+    """Return a completion as a JSON object."""
     names = ("prompt", "prompt_ids", "text", "ids", "finish_reason", "seed", "model")
     content = {name: getattr(completion, name) for name in names}
     content["tokens_per_second"] = round(completion.tokens_per_second, 2)
@@ -188,7 +188,7 @@ def completion_as_json(completion: "Completion") -> dict[str, Any]:
 
 
 def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
-    """Continue every prompt of --prompts; returns 1 if a line was skipped."""
+    """Continue every prompt of the file --prompts; returns 1 if a line was skipped."""
     _check_prompts_options(args)
     from gpt2np.data.append_log import partial_folder
     from gpt2np.prompts.job import job_seed
@@ -236,7 +236,7 @@ def _check_prompts_options(args: argparse.Namespace) -> None:
 
 
 def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
-    """Load the model; returns it with a digest that changes when its files change."""
+    """Load the model; returns the model and a digest of its files."""
     from gpt2np.data.append_log import input_digests
     from gpt2np.hub import find_model
     from gpt2np.hub.model_files import COMPANIONS, list_weight_files
@@ -287,7 +287,7 @@ def _run_job(
 
 
 def _output_line(completion: "Completion") -> dict[str, Any]:
-    """Return the JSON object of a completion without the speed, which differs between runs."""
+    """Return a completion as a JSON object without the speed, which differs between runs."""
     content = completion_as_json(completion)
     del content["tokens_per_second"]
     return content

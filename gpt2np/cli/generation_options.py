@@ -1,4 +1,4 @@
-"""Options that control generation: declaration, conversion to library options, error names."""
+"""Command-line options of generation, and their conversion to options of the library."""
 
 import argparse
 import re
@@ -55,7 +55,10 @@ _HELP = {
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool = True) -> None:
-    """Declare the options of generation, in groups; those for `multiple` texts are optional."""
+    """Declare the options of generation.
+
+    `multiple` declares the options for several texts per prompt, too.
+    """
     add: Add = parser.add_argument_group("Sampling").add_argument
     add("--temperature", type=float, metavar="T", help=_HELP["--temperature"])
     add("--greedy", action="store_true", help=_HELP["--greedy"])
@@ -106,7 +109,7 @@ _OPTION_NAMES = {
     "bad_words_ids": "--bad-word",
     "stop_token_ids": "--stop-id",
     "num_return_sequences": "--samples",
-}  # library name → option, where they differ
+}  # library name → option, where the two names differ
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")
 
 
@@ -117,7 +120,9 @@ def generation_options(args: argparse.Namespace) -> Any:
         InvalidArgumentError: --greedy contradicts another option, or a value is malformed.
     """
     if args.greedy:
-        temperature = ("temperature",) if args.temperature else ()  # 0 agrees with --greedy
+        temperature = (
+            ("temperature",) if args.temperature else ()
+        )  # temperature 0 does not contradict --greedy
         _check_contradictions("--greedy", args, (*temperature, *_FILTERS))
     options: dict[str, Any] = {name: getattr(args, name, None) for name in _NAMES}
     if args.greedy:
@@ -135,13 +140,14 @@ def generation_options(args: argparse.Namespace) -> Any:
 
 
 def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
-    """Refuse sampling options with --num-beams, and beam search options without `beam_search`.
+    """Check that sampling options and beam search options fit the search.
 
-    Only options of the command line count, not defaults of the model. --seed with --greedy is
-    valid: the text is the same for every seed.
+    --num-beams above 1 excludes sampling options. Beam search options require `beam_search`. Only
+    options on the command line count, not the model's defaults. --seed is valid with --greedy:
+    every seed gives the same text.
 
     Raises:
-        InvalidArgumentError: names the two options.
+        InvalidArgumentError: two options contradict each other; the message names both.
     """
     if args.num_beams is not None and args.num_beams > 1:
         _check_contradictions("--num-beams", args, (*_FILTERS, "seed", "draft"))
@@ -170,7 +176,7 @@ def option_names_in_errors() -> Iterator[None]:
 
 
 def _replace_names(message: str) -> str:
-    """Replace names of options, but neither in quoted text nor where they are plain words."""
+    """Replace option names in a message, except in quoted text and where they are plain words."""
     from gpt2np.generation import GenerationOptions
 
     names = [field.name for field in fields(GenerationOptions)]

@@ -1,7 +1,7 @@
 """Command-line parser, dispatch to subcommands, and exit codes.
 
-Exit codes: 0 for success, also when the reader of stdout has closed the pipe; 1 when the work could
-not be done; 2 for wrong usage; 130 for Ctrl-C.
+The exit code is 0 for success, 1 for a failure, 2 for wrong usage and 130 for Ctrl-C. If the reader
+of stdout closes the pipe, the exit code is 0, too.
 """
 
 import argparse
@@ -27,7 +27,7 @@ COMMANDS = (
 
 
 class _Parser(argparse.ArgumentParser):
-    """Argument parser with one-line errors; only --help prints the usage."""
+    """Argument parser that reports an error in one line; only --help prints the usage."""
 
     def __init__(self, **options: Any) -> None:
         options["formatter_class"] = argparse.RawDescriptionHelpFormatter
@@ -39,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print a message; unlike in argparse, a failed write of the help is an error."""
+        """Print a message; unlike argparse, raise an error if the help can't be written."""
         if file is sys.stdout:
             print(message, end="", flush=True)
         else:

@@ -1,4 +1,4 @@
-"""Options --model, --threads and --dtype, and the model or tokenizer that they load."""
+"""Options --model, --threads and --dtype; loading of the selected model or tokenizer."""
 
 import argparse
 import warnings
@@ -21,9 +21,9 @@ THREADS_HELP = "Number of CPU cores to use (default: all)"
 def add_model_arguments(
     parser: argparse.ArgumentParser, *, dtype: bool = True
 ) -> "argparse._ArgumentGroup":
-    """Declare --model, --threads and --dtype; without `dtype`, the dtype is float32.
+    """Declare --model and --threads, and --dtype if the parameter `dtype` is true.
 
-    Returns the group Performance, for further options.
+    A command without --dtype computes in float32. Returns the argument group "Performance".
     """
     parser.add_argument("--model", metavar="MODEL", help=f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})")
     parser.set_defaults(dtype="float32")
@@ -36,7 +36,7 @@ def add_model_arguments(
 
 
 def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
-    """Load the model that --model, --threads, --dtype and --draft (if declared) specify.
+    """Load the model that --model, --threads, --dtype and --draft specify.
 
     Returns the model and the messages to print: the model's name, then warnings.
     """
@@ -48,13 +48,13 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
         draft, processes = getattr(args, "draft", None), thread_count()
         lm = LanguageModel.load(args.model, args.dtype, draft, processes)
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
-    # The fallback reason is one of the warnings, but the first line already has it.
+    # The fallback reason is also a warning; the first message already contains it.
     others = (message for message in messages if not reason or reason not in message)
     return lm, [source_message("model", lm.name, reason), *others]
 
 
 def source_message(kind: str, name: str, fallback_reason: str | None) -> str:
-    """Return a line that names the chosen model or vocabulary, and why it is a fallback."""
+    """Return a message that names the model or vocabulary in use, and the reason for a fallback."""
     suffix = f" ({fallback_reason}; choose another with --model)" if fallback_reason else ""
     return f"{kind}: {name}{suffix}"
 
@@ -71,7 +71,7 @@ def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
-    """Load the tokenizer of `model`; returns it with the message that names its source."""
+    """Load the tokenizer of `model`; returns the tokenizer and a message that names its source."""
     from gpt2np.hub import find_vocabulary
     from gpt2np.tokenizer import Tokenizer
 

@@ -1,4 +1,4 @@
-"""Output of every command: standard streams, messages on stderr, generated text, Ctrl-C."""
+"""Output of all commands: standard streams, messages on stderr, generated text and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def discard_stdout() -> None:
 
 
 def print_stderr(text: str) -> None:
-    """Print a message to stderr; a closed or full stderr is ignored."""
+    """Print a message to stderr; ignore a failure to write it."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
@@ -53,16 +53,16 @@ def print_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Print a warning in one line; replaces `warnings.showwarning`."""
+    """Print a warning in one line. This function replaces `warnings.showwarning`."""
     print_stderr(f"warning: {message}")
 
 
 @contextlib.contextmanager
 def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
-    """Turn an OSError into a GPT2NPError that names `path`.
+    """Convert an OSError in the block to a GPT2NPError that names `path`.
 
-    With `check_filename`, an OSError about a file outside `path` and its companions is raised
-    unchanged, and so is a BrokenPipeError of stderr.
+    `check_filename` leaves two errors unchanged: a BrokenPipeError of stderr, and an OSError about
+    a file whose name does not start with `path`.
     """
     from gpt2np.errors import GPT2NPError
 
@@ -78,7 +78,7 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar of `total` named steps; yields a function that starts the next step."""
+    """Show a progress bar of `total` steps; yields a function that starts a named step."""
     from tqdm import tqdm
 
     layout = f"{{desc:<{width}}}{{bar:20}} {{n_fmt}} of {{total_fmt}}, {{elapsed}}"
@@ -93,14 +93,14 @@ def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
 
 
 def report_interrupted(folder: Path) -> int:
-    """Print, after Ctrl-C, that unfinished work is kept in `folder`; returns the exit code."""
+    """Print how to resume the unfinished work in `folder` after Ctrl-C; returns the exit code."""
     if folder.exists():
         print_stderr(f"interrupted; run the same command again to resume from {folder}")
     return 130
 
 
 class InterruptHandler:
-    """A SIGINT handler that raises KeyboardInterrupt, but never inside `deferred`."""
+    """SIGINT handler that raises KeyboardInterrupt, or delays the exception within `deferred`."""
 
     def __init__(self) -> None:
         self._deferring = self._pending = False
@@ -108,12 +108,12 @@ class InterruptHandler:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self._deferring and not self._pending:
             self._pending = True
-        else:  # a second Ctrl-C interrupts even a deferred write, as the reader may hang
+        else:  # a second Ctrl-C interrupts even a deferred write, because the reader may hang
             signal.default_int_handler(number, frame)
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Delay a KeyboardInterrupt to the end of the block."""
+        """Delay a KeyboardInterrupt until the end of the `with` block."""
         self._deferring = True
         try:
             yield
@@ -127,13 +127,13 @@ interrupt_handler = InterruptHandler()
 
 
 def write_stream(stream: TextStream) -> None:
-    """Generate a text and write it to stdout step by step.
+    """Write a text to stdout, step by step, while the model generates the text.
 
     `interrupt_handler` must be the SIGINT handler, so that Ctrl-C never cuts a write in half.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C. The stream is cancelled, and its text so far is written.
-        InvalidArgumentError: the constraints exclude every token. The text so far is written.
+        KeyboardInterrupt: Ctrl-C was pressed. The stream is cancelled and its text is written.
+        InvalidArgumentError: the constraints exclude every token. The text before is written.
     """
     try:
         while stream.running:

@@ -1,4 +1,4 @@
-"""UTF-8 text from command-line arguments, files and standard input."""
+"""Input of UTF-8 text from command-line arguments, files and standard input."""
 
 import argparse
 import codecs
@@ -18,10 +18,10 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_prompt(args: argparse.Namespace) -> str:
-    """Return the prompt that PROMPT, --file or standard input gives.
+    """Read the prompt from PROMPT, --file or standard input.
 
     Raises:
-        InvalidArgumentError: no prompt, more than one prompt, or text that is not UTF-8.
+        InvalidArgumentError: there is no prompt or more than one, or the prompt is not UTF-8.
     """
     if args.file is not None:
         if args.prompt is not None:
@@ -35,10 +35,10 @@ def read_prompt(args: argparse.Namespace) -> str:
 
 
 def decode_argument(text: str, name: str) -> str:
-    """Decode a command-line argument as UTF-8, whatever the locale is.
+    """Decode a command-line argument as UTF-8 in every locale.
 
     Raises:
-        InvalidArgumentError: the argument is not UTF-8; the message calls it `name`.
+        InvalidArgumentError: the argument is not UTF-8; the message contains `name`.
     """
     return decode_utf8(os.fsencode(text), name, keep_bom=True)
 
@@ -46,7 +46,7 @@ def decode_argument(text: str, name: str) -> str:
 def read_stdin(kind: str) -> str:
     """Read standard input and strip one trailing newline.
 
-    At a terminal, a message asks for a `kind`, such as "prompt".
+    At a terminal, a message asks for the input. `kind` is the noun in the message, e.g. "prompt".
     """
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")
@@ -72,10 +72,11 @@ def strip_newline(text: str) -> str:
 
 
 def decode_utf8(data: bytes, source: str, *, keep_bom: bool = False) -> str:
-    """Decode UTF-8 and strip the byte-order mark, unless `keep_bom`.
+    """Decode UTF-8. Strip the byte-order mark unless `keep_bom` is true.
 
     Raises:
-        InvalidArgumentError: names `source` and the first byte that is not UTF-8.
+        InvalidArgumentError: the data is not UTF-8; the message names `source` and the first
+            invalid byte.
     """
     try:
         return (data if keep_bom else data.removeprefix(codecs.BOM_UTF8)).decode()

@@ -105,7 +105,7 @@ def _format(
 def _as_json(
     text: str, tokenizer: "Tokenizer", options: dict[str, Any], *, with_merges: bool
 ) -> dict[str, Any]:
-    """Return the tokens of a text; bytes of incomplete characters are escaped as in Python."""
+    """Return the tokens of a text as JSON; escape bytes of incomplete characters as in Python."""
     spans = tokenizer.offsets(text, **options)
     table = tokenizer.vocabulary.token_bytes
     content = {

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trace and print; returns the exit code."""
+    """Trace the prompt and print the overview; returns the exit code."""
     if args.list_points:
         print(_point_table())
         return 0
@@ -122,7 +122,7 @@ def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace
 def _format_result(
     lm: "LanguageModel", prompt: str, trace: "Trace", points: list[str], args: argparse.Namespace
 ) -> str:
-    """Return the overview of a trace as text, or as JSON with --json."""
+    """Format the overview of a trace as text, or as JSON for --json."""
     from gpt2np.cli.trace_report import as_text, difference_table, numbers_table
     from gpt2np.interp.compare import compare_with_transformers
     from gpt2np.interp.summary import overview_as_json, summarize_arrays
@@ -149,7 +149,7 @@ def _format_result(
 
 
 def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) -> "Overview":
-    """Compute the overview; the logit lens covers as many last tokens as fit into `width`."""
+    """Compute the overview; the logit lens covers the last tokens that fit into `width` columns."""
     from tqdm import tqdm
 
     from gpt2np.cli.trace_report import lens_columns

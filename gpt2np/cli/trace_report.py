@@ -1,4 +1,4 @@
-"""Text report of `gpt2np trace`, fitted to the width of a terminal."""
+"""Text report of `gpt2np trace`, whose tables fit into the width of a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def as_text(overview: Overview, table: Mapping[int, bytes], width: int, style: Style) -> str:
-    """Format the tokens, the logit lens, the last token's attention, and the next token."""
+    """Format the overview: tokens, logit lens, the last token's attention, and the next token."""
     tokens = token_bytes(overview.ids, table)
     parts = (
         [token_rows(tokens, overview.ids, width, style)],
@@ -38,7 +38,10 @@ def lens_columns(width: int) -> int:
 def _lens_lines(
     overview: Overview, table: Mapping[int, bytes], width: int, style: Style
 ) -> Iterator[str]:
-    """Yield a line per residual, with a column per token; predictions of the last row stand out."""
+    """Yield a table of the logit lens: a line per residual stream, a column per token.
+
+    Predictions that equal the last line's are highlighted.
+    """
     lens, total = overview.lens, len(overview.ids)
     n_columns = min(len(lens.positions), lens_columns(width))
     suffix = "" if n_columns == total else f" (the last {n_columns} of {total} tokens)"
@@ -74,7 +77,7 @@ def _attention_cell(head: AttentionWeight, tokens: Sequence[bytes]) -> str:
 def _next_token_lines(
     overview: Overview, table: Mapping[int, bytes], style: Style
 ) -> Iterator[str]:
-    """Yield a bar per likely token, relative to the most likely, and the rest's probability."""
+    """Yield a bar for each likely next token, then the total probability of all other tokens."""
     yield style.bold("next token")
     ids, probabilities = overview.next_ids, overview.next_probabilities
     for token, p in zip(token_bytes(ids, table), probabilities, strict=True):
@@ -87,7 +90,7 @@ def _next_token_lines(
 
 
 def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
-    """Format shape, minimum, mean and maximum of arrays, one per line."""
+    """Format a table of the shape, minimum, mean and maximum of each array."""
     head = f"{'point':<26}{'shape':<18}{'minimum':>12}{'mean':>12}{'maximum':>12}"
     lines = [
         f"{n.name:<26}{' × '.join(map(str, n.shape)):<18}"
@@ -98,7 +101,7 @@ def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
 
 
 def difference_table(differences: Sequence[Difference], style: Style) -> str:
-    """Format the point with the largest difference of each layer, one per line."""
+    """Format a table of each layer's hook point with the largest difference."""
     title = "difference from transformers: the point of each layer with the largest difference"
     head = f"{'layer':<{_LABEL}}{'point':<26}{'maximum':>10}{'mean':>10}{'largest value':>18}"
     lines = [
@@ -110,12 +113,12 @@ def difference_table(differences: Sequence[Difference], style: Style) -> str:
 
 
 def _layer_label(point: str) -> str:
-    """Return the layer of a hook point: blocks.3.resid → block 3."""
+    """Return the name of a hook point's layer, e.g. "block 3" for blocks.3.resid."""
     return f"block {point.split('.')[1]}" if point.startswith("blocks.") else point
 
 
 def _fit(token: bytes, columns: int) -> str:
-    """Return a token as visible text of `columns` columns, cut with … if it is too long."""
+    """Format a token as text of `columns` columns; a long token is cut and ends in "…"."""
     text = escape_token(token).replace(" ", SPACE_SYMBOL)
     if display_width(text) >= columns:
         while display_width(text) >= columns - 1:

@@ -103,7 +103,7 @@ def _check_out(out: Path) -> None:
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise an error before the work begins if `folder` can't be created or written to."""
+    """Raise an error if `folder` can't be created or written to; called before the training."""
     from tempfile import TemporaryDirectory
 
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -134,7 +134,7 @@ def _train(
 def _read_parts(
     files: list[Path], corpus: "CorpusOptions", skip_errors: bool, quiet: bool = False
 ) -> "Iterator[TextPart]":
-    """Read the text; `quiet` suppresses the notices about skipped files."""
+    """Yield the text of the files; `quiet` suppresses the messages about skipped files."""
     from gpt2np.data.corpus import UnreadableFileError, read_parts
 
     def on_skip(error: UnreadableFileError) -> None:

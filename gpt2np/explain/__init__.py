@@ -1,4 +1,4 @@
-"""An HTML page that shows what a model does with a prompt, number by number.
+"""HTML page that shows how a model processes a prompt, with the numbers of each step.
 
     page = explain(gpt2np.load("bundled"), "The little fox")
     Path("page.html").write_text(page.html, encoding="utf-8")
@@ -7,7 +7,8 @@ page                   the page and its order of sections, with page.html, page.
 run                    one traced pass over the prompt
 input, attention, block, output, audit
                        the sections; each computes its numbers and its markup
-markup, figures        HTML helpers, numbers that can be checked, pictures and charts
+markup                 HTML helpers, and displayed numbers that name their array and index
+figures                arrays as PNG images, line charts as SVG
 """
 
 from gpt2np.explain.page import PROGRESS_STEPS, Page, explain

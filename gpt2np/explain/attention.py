@@ -1,4 +1,4 @@
-"""Sections on attention: one score term by term, and the patterns of all heads."""
+"""Page sections on attention: the terms of one score, and the attention patterns of all heads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from gpt2np.model.ops import causal_softmax, softmax
 
 
 def score_terms(query: Array, key: Array, scale: float) -> dict[str, Array]:
-    """Compute one score by hand in float32: query and key (D,) → name → (D,) or scalar.
+    """Compute the steps of one attention score in the dtype of the query.
 
-    The forward pass adds the same terms in another order, so its last digits can differ.
+    The forward pass adds the terms in another order, so the last digits of its score can differ.
+    Query and key are (D,). Returns arrays (D,) or scalars by name.
     """
     terms = query * key
     sums = np.cumsum(terms, dtype=terms.dtype)
@@ -31,7 +32,10 @@ def score_terms(query: Array, key: Array, scale: float) -> dict[str, Array]:
 
 
 def softmax_row(query: Array, keys: Array, scale: float) -> dict[str, Array]:
-    """Compute one row of the pattern by hand: query (D,), keys (T, D) → name → (T,)."""
+    """Compute the steps from one query and all keys to a row of the attention pattern.
+
+    The query is (D,), the keys (T, D). Returns arrays (T,) by name.
+    """
     scores = np.cumsum(query * keys, axis=1, dtype=query.dtype)[:, -1] * query.dtype.type(scale)
     return {
         "row.scores": scores,
@@ -41,7 +45,7 @@ def softmax_row(query: Array, keys: Array, scale: float) -> dict[str, Array]:
 
 
 def attention_section(run: Run, numbers: Numbers) -> str:
-    """Return the markup of the section on the focused head."""
+    """Return the markup of the section on the selected attention head."""
     focus, attn = run.focus, f"blocks.{run.focus.layer}.attn"
     _add_score_numbers(run, numbers)
     heads, size = run.config.n_head, run.config.n_embd // run.config.n_head
@@ -87,7 +91,7 @@ def _add_score_numbers(run: Run, numbers: Numbers) -> None:
 
 
 def _focus_form(run: Run) -> str:
-    """A form in which the reader can choose another head, query and key."""
+    """Return a form in which the reader can select another head, query and key."""
 
     def options(names: Sequence[str], selected: int) -> str:
         return "".join(
@@ -137,13 +141,16 @@ def _softmax_table(run: Run, numbers: Numbers) -> str:
 
 
 def visible_weights(patterns: Array) -> Array:
-    """Drop the masked weights: patterns (…, N, N) → rows one after another, (…, N(N+1)/2)."""
+    """Drop the masked weights of attention patterns and join the rows of each pattern.
+
+    The patterns are (…, N, N). Returns (…, N(N+1)/2).
+    """
     rows, columns = np.tril_indices(patterns.shape[-1])
     return patterns[..., rows, columns]
 
 
 def patterns_section(run: Run, numbers: Numbers) -> str:
-    """Return the markup of the section on all heads' patterns."""
+    """Return the markup of the section on the attention patterns of all heads."""
     config = run.config
     patterns = np.stack([run.arrays[f"blocks.{i}.attn.pattern"] for i in range(config.n_layer)])
     numbers.add("patterns", visible_weights(patterns), carry=True)

@@ -1,4 +1,4 @@
-"""Sections that audit the model: every tensor, time and operations, and float32 precision."""
+"""Page sections on all tensors, on time and operations, and on float32 precision."""
 
 from __future__ import annotations
 
@@ -113,10 +113,10 @@ def _group_table(counts: dict[str, int], total: int) -> str:
 
 
 def seconds_per_part(model: GPT2, ids: list[int], passes: int) -> dict[str, float]:
-    """Measure the seconds between hook points, over all blocks: PASS_PARTS' key → median.
+    """Measure how many seconds each part of a forward pass takes, summed over all blocks.
 
-    The time of the hook itself is excluded, as is a first pass, which packs the weights and fills
-    the processor's caches.
+    The time of the hook is excluded. A first pass, which packs the weights and fills the CPU
+    caches, is discarded. Returns the median over all passes for each key of PASS_PARTS.
     """
     runs = [_time_pass(model, ids) for _ in range(passes + 1)][1:]
     return {part: median(run[part] for run in runs) for part in PASS_PARTS}
@@ -184,13 +184,13 @@ def _time_rows(
 
 
 def in_float64(model: GPT2) -> GPT2:
-    """Return the model with its weights converted to float64, which takes twice the memory."""
+    """Return a copy of the model in float64, which needs twice the memory of float32."""
     weights = {name: array.astype(np.float64) for name, array in model.weights.items()}
     return GPT2(model.config, weights)
 
 
 def precision_section(run: Run, numbers: Numbers, float64: bool) -> str:
-    """Return the markup of the section on precision; `float64` enables the comparison."""
+    """Return the markup of the section on precision; `float64` adds a comparison with float64."""
     if not float64:
         summary = (
             "Everything on this page was computed in float32, numbers with about 7 decimal "
@@ -239,7 +239,10 @@ def _difference_table(numbers: Numbers, logits: Array, reference: Array) -> str:
 
 
 def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:
-    """The largest relative error of a token's residual before and after each block, (L+1,)."""
+    """Return the residual stream's largest relative error before and after each block.
+
+    `exact` holds the float64 activations. Returns the maximum over all tokens, (L+1,).
+    """
     errors = []
     for layer in range(run.config.n_layer + 1):
         reference = exact[f"blocks.{layer - 1}.resid" if layer else "embed"]

@@ -1,4 +1,4 @@
-"""Sections on one block: overview, layer norm, MLP neurons, and the residual stream."""
+"""Page sections on one block: overview, layer norm, MLP neurons, and the residual stream."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def block_section(run: Run) -> str:
 
 
 def norm_steps(x: Array, weight: Array, bias: Array, epsilon: float) -> dict[str, Array]:
-    """Compute the steps of `layer_norm` for one row x (C,): name → (C,) or scalar."""
+    """Compute the steps of `layer_norm` for one token.
+
+    x is (C,). Returns arrays (C,) or scalars by name.
+    """
     mean = np.add.reduce(x) / x.dtype.type(len(x))
     centred = x - mean
     return {
@@ -90,9 +93,10 @@ def _channel_table(numbers: Numbers, x: Array) -> str:
 
 
 def active_neurons(activation: Array, output: Array, count: int) -> tuple[Array, Array]:
-    """Return the neurons that write the longest vectors, and these lengths, both (count,).
+    """Return the neurons that write the longest vectors, and the lengths of these vectors.
 
-    A neuron writes its activation (F,) times its row of the output weights (F, C).
+    A neuron writes its activation times its row of the output weights. `activation` is (F,),
+    `output` (F, C). Returns two arrays (count,).
     """
     lengths = np.abs(activation) * np.sqrt(np.einsum("fc,fc->f", output, output))  # (F,)
     neurons = np.argsort(-lengths, kind="stable")[:count]
@@ -149,7 +153,7 @@ def _neuron_table(run: Run, numbers: Numbers) -> str:
 
 
 def residual_norms(run: Run) -> Array:
-    """Compute the residuals' lengths before the first block and after each, (L+1, N)."""
+    """Compute each token's residual norm before the first block and after each block, (L+1, N)."""
     rows = np.stack([run.residual(layer) for layer in range(run.config.n_layer + 1)])
     lengths: Array = np.sqrt(np.einsum("lnc,lnc->ln", rows, rows))
     return lengths

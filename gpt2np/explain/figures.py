@@ -1,8 +1,8 @@
-"""Figures of the page: arrays as PNG pictures, and line charts as SVG.
+"""Images of the page: arrays as PNG pictures, and line charts as SVG.
 
-A picture has one pixel per number. The pixel's opacity shows the size, so that a picture works on a
-light and on a dark page. Positive numbers are blue and negative ones orange, a pair that readers
-with any kind of colour blindness can tell apart.
+A picture has one pixel per number. The opacity of a pixel shows the absolute value, so that a
+picture works on light and dark pages. Positive numbers are blue and negative numbers are orange:
+readers with any kind of colour blindness can distinguish these colours.
 
 Shape letters: n rows, m columns.
 """
@@ -23,13 +23,13 @@ from gpt2np.explain.markup import escape, format_number
 from gpt2np.kernels.array import Array
 
 BLUE, ORANGE = (31, 104, 199), (214, 103, 11)
-_LEVELS = 127  # of opacity, for each of the two colours
+_LEVELS = 127  # levels of opacity for each of the two colours
 _WIDTH, _HEIGHT = 460, 240  # small, so that letters stay readable on a phone
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 26
 
 
 def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
-    """Return an img element of array (n, m); `alt` and `attributes` are markup."""
+    """Return an img element that shows an array (n, m); `alt` and `attributes` are markup."""
     rows, columns = array.shape
     url = picture_url(array, limit)
     size = f'width="{columns}" height="{rows}"'
@@ -37,14 +37,14 @@ def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
 
 
 def picture_url(array: Array, limit: float) -> str:
-    """Return a picture of array (n, m) as a data URL; ±limit and beyond have full colour."""
+    """Return a picture of an array (n, m) as a data URL; numbers beyond ±limit have full colour."""
     levels = np.rint(np.clip(array / (limit or 1), -1, 1) * _LEVELS).astype(np.int16)  # (n, m)
     data = base64.b64encode(_png((levels + _LEVELS).astype(np.uint8))).decode("ascii")
     return f"data:image/png;base64,{data}"
 
 
 def _png(levels: NDArray[np.uint8]) -> bytes:
-    """Encode levels (n, m), 0 … 254, as a PNG with a palette (W3C PNG, section 11)."""
+    """Encode levels 0 … 254 as a PNG with a palette (W3C PNG, section 11). `levels` is (n, m)."""
     rows, columns = levels.shape
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), levels], axis=1)  # filter type 0
     header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)
@@ -60,9 +60,9 @@ def _png(levels: NDArray[np.uint8]) -> bytes:
 
 
 def strip(name: str, title: str, array: Array, row_names: str = "tokens") -> str:
-    """Return a picture of array (n, m) whose numbers the reader can inspect.
+    """Return a picture of an array (n, m) in which the reader can inspect each number.
 
-    The script looks up the array by `name`. `row_names` is "tokens" if each row is a token.
+    The page's script finds the array by `name`. `row_names` is "tokens" if each row is a token.
     """
     limit = float(np.quantile(np.abs(array), 0.995)) or 1.0
     scale = f'full colour at ±<span class="limit">{format_number(limit)}</span>'
@@ -78,7 +78,7 @@ def strip(name: str, title: str, array: Array, row_names: str = "tokens") -> str
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: its name, and its value at each step."""
+    """A line of a chart: name, and one value per step."""
 
     name: str
     values: Sequence[float]
@@ -87,7 +87,7 @@ class Line:
 def line_chart(
     lines: Sequence[Line], steps: Sequence[str], title: str, *, logarithmic: bool = False
 ) -> str:
-    """Return a chart of lines over the named steps; a logarithmic scale omits zeros."""
+    """Return a line chart with `steps` on the horizontal axis; a logarithmic scale omits zeros."""
     ticks = _ticks(lines, logarithmic)
     scale = math.log10 if logarithmic else float
     low, high = scale(ticks[0]), scale(ticks[-1])
@@ -138,7 +138,7 @@ def _polyline(number: int, points: Sequence[tuple[float, float]]) -> str:
 
 
 def _ticks(lines: Sequence[Line], logarithmic: bool) -> list[float]:
-    """Round grid values from at most the lowest value to at least the highest."""
+    """Return round values for the grid lines, which enclose all values of the lines."""
     values = [float(v) for line in lines for v in line.values if not logarithmic or v > 0]
     if logarithmic and not values:
         return [0.1, 1.0]  # an empty chart still has a scale

@@ -1,4 +1,4 @@
-"""Sections on the input: text → pieces → bytes → merges → ids → vectors."""
+"""Page sections on the input: pieces of the text, bytes, merges, token ids and embeddings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PlacedPiece:
     """A piece of the text and the positions of its tokens in the window."""
 
     piece: MergeTrace
-    tokens: range  # shorter than the piece's ids if the window cuts the piece
+    tokens: range  # fewer than the piece's token ids if the window cuts the piece
 
 
 def pieces_in_window(run: Run) -> list[PlacedPiece]:
@@ -54,14 +54,14 @@ def pieces_in_window(run: Run) -> list[PlacedPiece]:
 
 
 def text_in_window(run: Run) -> str:
-    """Return the prompt; with a window, only the pieces in the window."""
+    """Return the prompt, or only its pieces in the window if there is a window."""
     if len(run.ids) == len(run.all_ids):
         return run.prompt
     return "".join(placed.piece.text for placed in pieces_in_window(run))
 
 
 def text_section(run: Run) -> str:
-    """Return the section's markup."""
+    """Return the markup of the section on the prompt's text and tokens."""
     pieces = pieces_in_window(run)
     vocabulary = run.lm.tokenizer.vocabulary
     merges = "\n".join(_merge_details(pieces, vocabulary))
@@ -117,7 +117,7 @@ def _piece_table(run: Run, pieces: list[PlacedPiece]) -> str:
 
 
 def _merge_details(pieces: list[PlacedPiece], vocabulary: Vocabulary) -> Iterator[str]:
-    """Collapsible merges of each piece; the first of the longest is open."""
+    """Yield a collapsible table of merges for each piece; the piece with most merges is open."""
     lengths = [len(placed.piece.steps) for placed in pieces]
     longest = lengths.index(max(lengths)) if any(lengths) else None
     for number, placed in enumerate(pieces):
@@ -163,9 +163,10 @@ def _next_merge(step: MergeStep, vocabulary: Vocabulary) -> str:
 
 
 def nearest_tokens(embedding: Array, ids: list[int], count: int) -> tuple[Array, Array]:
-    """Return the tokens with the highest cosine similarity to each id, and the similarities.
+    """Return the ids of the tokens most similar to each of `ids`, and the cosine similarities.
 
-    embedding: (V, C). Both results are (N, count), the nearest first, without the id itself.
+    A token is not its own neighbour; the nearest token comes first. `embedding` is (V, C). Returns
+    two arrays (N, count).
     """
     lengths = np.sqrt(np.einsum("vc,vc->v", embedding, embedding))  # (V,)
     lengths = np.maximum(lengths, np.finfo(embedding.dtype).tiny)
@@ -177,7 +178,7 @@ def nearest_tokens(embedding: Array, ids: list[int], count: int) -> tuple[Array,
 
 
 def embedding_section(run: Run, numbers: Numbers) -> str:
-    """Return the section's markup."""
+    """Return the markup of the section on embeddings."""
     n, config = len(run.ids), run.config
     wte = run.model.weights["wte.weight"]
     vectors = {

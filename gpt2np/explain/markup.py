@@ -1,10 +1,11 @@
-"""Building blocks of the page: escaped text, tables, sections, and traceable numbers.
+"""HTML helpers of the page: escaped text, tables, sections, and numbers that can be checked.
 
 Text from a prompt, a vocabulary or a model's name passes through `escape`, `token_markup` or
 `escape_prompt`, so that none of it can act as markup.
 
-Every displayed number names its array and index and holds all its digits. The arrays that the
-script needs travel with the page, bit for bit. So every number can be checked against the library.
+The element of a displayed number contains the array's name, the index and all digits, so that a
+reader can check the number against the library. The page embeds the exact arrays that its script
+needs.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ def token_text(data: bytes) -> str:
 
 
 def token_markup(data: bytes) -> str:
-    """Return a token as an element whose writing direction is isolated from its surroundings."""
+    """Return a token as an element that isolates its writing direction from the text around it."""
     return f'<bdi class="token">{escape(token_text(data))}</bdi>'
 
 
 def escape_prompt(prompt: str) -> str:
-    """Escape a prompt line by line, with visible signs for invisible characters."""
+    """Escape a prompt line by line, and show invisible characters as visible symbols."""
     return "".join(map(_escape_character, prompt))
 
 
@@ -62,12 +63,12 @@ def section(name: str, title: str, summary: str, body: str, *, level: int = 2) -
 
 
 def formula(lines: str) -> str:
-    """Return a formula given as plain text, which may have several lines."""
+    """Return the markup of a formula. `lines` is plain text of one or more lines."""
     return f'<p class="formula">{escape(lines)}</p>'
 
 
 def computed_by(*functions: Callable[..., Any] | type) -> str:
-    """Name the functions that computed the numbers of a section, each with its file."""
+    """Return markup that names the functions behind the numbers of a section, and their files."""
     sources = ((f.__qualname__, f.__module__.replace(".", "/") + ".py") for f in functions)
     names = ", ".join(
         f'<code data-function="{name}" data-file="{file}">{name}</code> in <code>{file}</code>'
@@ -84,9 +85,9 @@ def table(
     kind: str = "",
     row_heads: bool = True,
 ) -> str:
-    """Return a table of markup cells; a table wider than the page scrolls by itself.
+    """Return a table whose cells are markup; a table wider than the page scrolls.
 
-    The first cell of a row is its header unless `row_heads` is false. `caption` is plain text.
+    The first cell of each row is a header unless `row_heads` is false. `caption` is plain text.
     """
     columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     lines = []
@@ -102,39 +103,39 @@ def table(
 
 
 def bar(share: float, attributes: str = "", longest: float = 1.0) -> str:
-    """Return a bar as long as a share of 1, on a scale that ends at `longest`."""
+    """Return a bar for a `share` between 0 and `longest`; a share of `longest` gives a full bar."""
     lengths = f"--p:{share:.4f}" + (f";--max:{longest:.4f}" if longest != 1 else "")
     return f'<span class="bar"{attributes} style="{lengths}"></span>'
 
 
 def details(summary: str, body: str, *, opened: bool = False) -> str:
-    """Return a collapsible part with a markup summary; it is always open in print."""
+    """Return a collapsible part of the page, which is always open in print; `summary` is markup."""
     return f"<details{' open' if opened else ''}><summary>{summary}</summary>\n{body}</details>"
 
 
 class Numbers:
-    """The arrays displayed on a page, by name; those `carried` are embedded for the script."""
+    """The arrays that a page displays, by name; `carried` names those that the page embeds."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
         self.carried: list[str] = []
 
     def add(self, name: str, array: Array, *, carry: bool = False) -> Array:
-        """Register an array under a name; with `carry`, embed it in the page."""
+        """Register an array under a name; `carry` embeds the array in the page."""
         self.arrays[name] = array
         if carry:
             self.carried.append(name)
         return array
 
     def show(self, name: str, *index: int, style: str = "4g") -> str:
-        """Return one number of an array as a `data` element; for `style` see `format_number`."""
+        """Return one number of an array as a `data` element. `format_number` describes `style`."""
         value = self.arrays[name][index]
         at = ",".join(map(str, index))
         rounded = format_number(value, style)
         return f'<data data-of="{name}" data-at="{at}" value="{value!s}">{rounded}</data>'
 
     def as_json(self) -> dict[str, dict[str, Any]]:
-        """Return the embedded arrays: name → dtype, shape and base64 of the little-endian bytes."""
+        """Return dtype, shape and base64 (little-endian bytes) of each embedded array, by name."""
         content = {}
         for name, array in ((name, self.arrays[name]) for name in self.carried):
             data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
@@ -147,8 +148,8 @@ class Numbers:
 def format_number(value: float, style: str = "4g") -> str:
     """Round a number for display.
 
-    Styles: "p" a probability, "f3" three decimals, "4g" four significant digits, "n" an integer
-    with thousands separators.
+    `style` is "p" (a probability), "f3" (three decimals), "4g" (four significant digits), or "n"
+    (an integer with thousands separators).
     """
     number = float(value)
     if number == 0:
@@ -165,7 +166,7 @@ def format_number(value: float, style: str = "4g") -> str:
 
 
 def script_json(content: object) -> str:
-    """Return JSON that is safe inside a script element: it cannot contain a closing tag."""
+    """Return JSON without closing tags, so that a script element can contain the JSON."""
     encoded = json.dumps(content, separators=(",", ":"))
     for character in "<>&":
         encoded = encoded.replace(character, f"\\u{ord(character):04x}")

@@ -1,4 +1,4 @@
-"""The page: one HTML file with all sections, its style, its script, and the numbers themselves."""
+"""The page: one HTML file with all sections, the style sheet, the script and the arrays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CONTENTS = (  # id of the section, title, level
 
 @dataclass(frozen=True)
 class Page:
-    """The page's file content, the arrays behind its numbers, and the traced pass."""
+    """The HTML of the page, the arrays that it displays, and the traced forward pass."""
 
     html: str
     numbers: Numbers
@@ -70,18 +70,18 @@ def explain(
     float64: bool = True,
     on_progress: OnProgress = lambda part: None,
 ) -> Page:
-    """Make a page that shows what the model does with a prompt; see `gpt2np explain --help`.
+    """Create a page that shows how the model processes a prompt (see `gpt2np explain --help`).
 
-    The model must be in float32. The prompt, or the window of it that the page shows, has at most
-    `gpt2np.explain.run.MAX_TOKENS` tokens. `layer`, `head` and `position` select the details to
-    open (default: chosen from the attention weights). `steps` is the number of tokens to generate.
-    The comparison with float64 takes twice the model's memory. `on_progress` receives the name of
-    each part before it is computed.
+    The model must be in float32. `window` selects tokens of the prompt (default: all); at most
+    `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`, `head` and `position` select the
+    details that the page opens (defaults: see `run_prompt`). `steps` is the number of tokens to
+    generate. `float64` adds a comparison with float64, which needs twice the model's memory.
+    `on_progress` receives the name of each part before the part is computed.
 
     Raises:
-        ContextLengthError: too many tokens for a page or for the model.
-        InvalidArgumentError: a window, layer, head or position out of range; no steps; a model in
-            another dtype.
+        ContextLengthError: the prompt has too many tokens for a page or for the model.
+        InvalidArgumentError: the window, layer, head or position is out of range, `steps` is not
+            positive, or the model is not in float32.
         CheckpointError: the logits are infinite or NaN.
     """
     if lm.model.dtype != np.float32:
@@ -151,7 +151,7 @@ def _package_file(name: str) -> str:
 
 
 def _short_prompt(run: Run, max_length: int) -> str:
-    """The prompt on one line, cut to `max_length`; the tokens if no character is visible."""
+    """Return the prompt on one line, cut to `max_length`; the tokens if no character is visible."""
     line = "".join(c if c.isprintable() else " " for c in text_in_window(run))
     line = " ".join(line.split())
     line = line or "".join(token_text(run.token_bytes(token_id)) for token_id in run.ids)
@@ -177,7 +177,7 @@ def _facts(run: Run) -> str:
     config, weights = run.config, run.model.weights
     path = Path(run.lm.name)
     facts = {
-        "model": path.name if path.is_absolute() else run.lm.name,  # others may read the page
+        "model": path.name if path.is_absolute() else run.lm.name,  # other users may read the page
         "parameters": f"{weights.parameters:,}",
         "blocks × heads": f"{config.n_layer} × {config.n_head}",
         "channels": f"{config.n_embd}, of each head {config.n_embd // config.n_head}",

@@ -1,4 +1,4 @@
-"""A traced pass over a prompt, and the focus of the page: layer, head and tokens.
+"""Traced forward pass over a prompt, and the focus of the page: layer, head and positions.
 
 Shape letters: N tokens of the window, C channels, H heads, D head size, T keys, F MLP width,
 V vocabulary, L layers.
@@ -25,33 +25,33 @@ MAX_TOKENS = 64
 
 @dataclass(frozen=True)
 class Focus:
-    """The details that the page opens: a block, a head, and two positions."""
+    """The details that the page opens: a block, a head, and the positions of query and key."""
 
     layer: int
     head: int
-    position: int  # the token that is followed through the block, also the query
+    position: int  # of the query, the token that the page follows through the block
     key: int
 
 
 @dataclass(frozen=True)
 class Run:
-    """A traced pass over a prompt."""
+    """A forward pass over a prompt, with the activations at every hook point."""
 
     lm: LanguageModel
     prompt: str
-    all_ids: list[int]  # of an empty prompt, the BOS token
-    window: slice  # of all_ids; what the page shows and the model receives
+    all_ids: list[int]  # an empty prompt becomes the BOS token
+    window: slice  # the part of `all_ids` that the model processes and the page shows
     arrays: Mapping[str, Array]  # by hook point, see `gpt2np.model.hooks`
     focus: Focus
 
     @property
     def ids(self) -> list[int]:
-        """Ids of the window, (N,)."""
+        """Token ids of the window, (N,)."""
         return self.all_ids[self.window]
 
     @property
     def model(self) -> GPT2:
-        """The model."""
+        """The model of `lm`."""
         return self.lm.model
 
     @property
@@ -61,11 +61,11 @@ class Run:
 
     @property
     def layer_labels(self) -> list[str]:
-        """Labels of the residual stream before the first block and after each, (L+1,)."""
+        """Labels of the residual stream before the first block and after each block, (L+1,)."""
         return ["start", *map(str, range(self.config.n_layer))]
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return a token's bytes; an id without a token is shown as a number."""
+        """Return a token's bytes; for an id without a token, return the id as text."""
         return token_bytes([token_id], self.lm.tokenizer.vocabulary.token_bytes)[0]
 
     def token(self, token_id: int) -> str:
@@ -77,7 +77,10 @@ class Run:
         return f"{position} {self.token(self.ids[position])}"
 
     def residual(self, layer: int) -> Array:
-        """Return the residual stream (N, C) before a block, or after the last for `layer` L."""
+        """Return the residual stream before block `layer`, or after the last block if `layer` is L.
+
+        Returns (N, C).
+        """
         return self.arrays[f"blocks.{layer - 1}.resid" if layer else "embed"]
 
 
@@ -90,14 +93,14 @@ def run_prompt(
     head: int | None = None,
     position: int | None = None,
 ) -> Run:
-    """Run a prompt, or a window of its tokens, and keep all activations.
+    """Run the model on a prompt, or on a window of its tokens, and keep all activations.
 
-    Defaults: the middle block, the last token, and the head with the largest weight from that token
-    to any other than the first, which is the usual target of idle heads.
+    By default, the focus is the middle block, the last token, and the head with this token's
+    largest attention weight. Weights on the first token are ignored: idle heads attend to it.
 
     Raises:
-        ContextLengthError: more tokens than a page or the model's context can hold.
-        InvalidArgumentError: a window, layer, head or position out of range.
+        ContextLengthError: the prompt has too many tokens for a page or for the model.
+        InvalidArgumentError: the window, layer, head or position is out of range.
         CheckpointError: the logits are infinite or NaN.
     """
     ids = lm.tokenizer.encode(prompt, disallowed_special=())
@@ -163,14 +166,17 @@ def _resolve_index(name: str, value: int | None, count: int, default: int) -> in
 
 
 def is_integer(value: object) -> bool:
-    """Whether a value is a Python or NumPy integer, and not a bool."""
+    """Return whether a value is a Python or NumPy integer, but not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def token_cells(
     run: Run, numbers: Numbers, ids: Array, name: str, *index: int, style: str = "p"
 ) -> list[str]:
-    """Return the markup of tokens, each with its number in row `index` of the array `name`."""
+    """Return the markup of each token and its number.
+
+    The numbers of all tokens are row `index` of the array `name`.
+    """
     return [
         f"{run.token(int(token_id))} {numbers.show(name, *index, place, style=style)}"
         for place, token_id in enumerate(ids)

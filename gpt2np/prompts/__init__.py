@@ -1,1 +1,1 @@
-"""Generation from a file of prompts, in batches, with resumption after an interruption."""
+"""Batched generation from a file of prompts, which can resume after an interruption."""

@@ -1,8 +1,8 @@
-"""Resumable generation: continues every prompt of a file and writes JSON Lines in the same order.
+"""Resumable job that continues every prompt of a file and writes JSON Lines in the same order.
 
 An unfinished job keeps its results and a journal in the folder OUT.partial (see
 `gpt2np.data.append_log`). A job that was interrupted and resumed writes the same file as an
-uninterrupted one: every text depends only on its prompt, its options and its seed.
+uninterrupted job: each text depends only on the prompt, the options and the seed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.prompt_file import PromptLine, count_lines, read_lines
 
 _SAVE_INTERVAL_S = 1.0
-_MAX_FINISHED = 1000  # results in memory that wait for an earlier line
+_MAX_FINISHED = 1000  # finished lines in memory that wait for an earlier line
 _SEED_FILE = "seed"
 
 ToJson = Callable[[Completion], dict[str, Any]]
@@ -35,10 +35,10 @@ ToJson = Callable[[Completion], dict[str, Any]]
 class JobCallbacks:
     """Callbacks of a job.
 
-    `on_resume` receives the number of lines that an earlier run has finished, `on_progress` the
-    number of finished lines and the tokens of this run, `on_skip` an error message for every
-    invalid line. `on_restart` reports that the results of an earlier run are discarded, because it
-    had other prompts, options or model files.
+    `on_resume` receives the number of lines that an earlier run has finished. `on_progress`
+    receives the numbers of finished lines and of tokens generated in this run. `on_skip` receives
+    an error message for each invalid line. `on_restart` is called when an earlier run used other
+    prompts, options or model files, so that its results are discarded.
     """
 
     on_resume: Callable[[int], object] = lambda done: None
@@ -49,7 +49,7 @@ class JobCallbacks:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a job: numbers of lines over all runs, and of tokens generated in this run."""
+    """Result of a job: line counts over all runs, and the token count of this run."""
 
     written: int
     skipped: int
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def job_seed(out: Path, seed: int | None) -> int:
-    """Return `seed` if given, else the seed of the unfinished job for `out`, else a new seed."""
+    """Return `seed`; if None, the seed of the unfinished job for `out`, or else a new seed."""
     if seed is not None:
         return seed
     try:
@@ -67,10 +67,10 @@ def job_seed(out: Path, seed: int | None) -> int:
 
 
 class PromptJob:
-    """Continues the prompts of a file.
+    """Job that continues the prompts of a file.
 
-    Line i has the seed `seed + (i - 1) × n_drawn`, unless the line specifies a seed. The result is
-    the same as for the prompt alone. Invalid lines are skipped and reported.
+    Line i has the seed `seed + (i - 1) × n_drawn`, unless the line specifies a seed. Each prompt
+    gets the same result as in a run without other prompts. Invalid lines are skipped and reported.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class PromptJob:
     ) -> None:
         """Prepare a job; `run` starts it.
 
-        `prompts` is a .txt or .jsonl file, see `gpt2np.prompts.prompt_file`. `out` is replaced when
-        the job is complete. `options` are keyword arguments of `LanguageModel.generate` and include
-        a seed; options of a line take precedence. `fingerprint` is a digest of the model's files; a
-        change discards an unfinished job.
+        `prompts` is a .txt or .jsonl file (see `gpt2np.prompts.prompt_file`). The file `out` is
+        replaced when the job is complete. `options` are keyword arguments of
+        `LanguageModel.generate` and include a seed; options of a line take precedence.
+        `fingerprint` is a digest of the model's files; an unfinished job with another is discarded.
 
         Raises:
             InvalidArgumentError: an option is invalid, or `prompts` is not a file of prompts.
@@ -104,16 +104,16 @@ class PromptJob:
         task += [repr(lm.defaults), str(sorted(lm.eos_token_ids))]
         self._task = json.dumps(task, default=repr)
         self._scheduler = Scheduler(lm.model)
-        # Streams of the line that each running sequence belongs to, by the sequence's id().
+        # id() of a running sequence → its prompt line, and all streams of that line.
         self._running: dict[int, tuple[PromptLine, list[TextStream]]] = {}
-        # Output and error message of finished lines, by line number.
+        # Line number of a finished line → output and error message.
         self._finished: dict[int, tuple[bytes, bytes]] = {}
         self._n_tokens = 0
 
     def run(self) -> Outcome:
-        """Continue all prompts that no earlier run has finished, and write the file.
+        """Continue all prompts that no earlier run has finished, and write the output file.
 
-        Without any valid line, no file is written and an existing one is kept.
+        If no line is valid, no file is written, and an existing file is kept.
 
         Raises:
             CheckpointError: the model's logits are not finite.
@@ -203,7 +203,7 @@ class PromptJob:
         self._finished[line.number] = output, message
 
     def _append_finished(self) -> None:
-        """Append, in order, all finished lines before the first unfinished one."""
+        """Append the finished lines before the first unfinished line to the log, in order."""
         previous = self._resume_point.done
         while (number := self._resume_point.done + 1) in self._finished:
             self._log.append(*self._finished.pop(number))

@@ -1,4 +1,4 @@
-"""Files of prompts: a text per line of a .txt file, a JSON value per line of a .jsonl file."""
+"""Files of prompts: a .txt file has a text per line, a .jsonl file a JSON value per line."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class PromptLine:
     """A line of a file of prompts."""
 
     number: int  # from 1; blank lines count
-    prompt: str | list[int] | None = None  # None for a blank line, or if there is a problem
-    options: dict[str, Any] = field(default_factory=dict)  # of `LanguageModel.generate`
+    prompt: str | list[int] | None = None  # None if the line is blank or invalid
+    options: dict[str, Any] = field(
+        default_factory=dict
+    )  # keyword arguments of `LanguageModel.generate`
     label: Any = None  # the value of "id"
     problem: str | None = None  # an error message
 
@@ -46,7 +48,7 @@ def count_lines(path: Path) -> int:
 
 
 def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
-    """Yield the lines of a file of prompts after line number `after`."""
+    """Yield the lines of a file of prompts that follow line number `after`."""
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
             if number > after:
