@@ -151,7 +151,7 @@ def _package_file(name: str) -> str:
 
 
 def _short_prompt(run: Run, max_length: int) -> str:
-    """Return the prompt on one line, cut to `max_length`; the tokens if no character is visible."""
+    """Return the prompt on one line, cut to `max_length`. An invisible prompt gives its tokens."""
     line = "".join(c if c.isprintable() else " " for c in text_in_window(run))
     line = " ".join(line.split())
     line = line or "".join(token_text(run.token_bytes(token_id)) for token_id in run.ids)

@@ -203,7 +203,7 @@ class PromptJob:
         self._finished[line.number] = output, message
 
     def _append_finished(self) -> None:
-        """Append the finished lines before the first unfinished line to the log, in order."""
+        """Append to the log, in order, the finished lines that precede the first unfinished one."""
         previous = self._resume_point.done
         while (number := self._resume_point.done + 1) in self._finished:
             self._log.append(*self._finished.pop(number))

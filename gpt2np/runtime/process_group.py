@@ -121,7 +121,7 @@ class ProcessGroup:
 
     @contextmanager
     def _workers_killed_on_error(self) -> Iterator[None]:
-        """Kill the workers if the pass fails on rank 0, so that they stop writing to its caches."""
+        """If a pass fails on rank 0, kill the workers: they must stop writing to the KV caches."""
         try:
             yield
         except BaseException:
@@ -179,7 +179,7 @@ class ProcessGroup:
         self._rank = make_rank(rank=0, has_failed=lambda: any(w.has_ended() for w in workers))
 
     def forget_workers(self) -> None:
-        """Forget the workers in a process that the program has forked; its parent keeps them."""
+        """Drop the references to the workers in a forked child; the workers belong to the parent."""
         self.world_size, self._lock = 1, threading.Lock()
         for worker in self._workers:
             worker.socket.close()

@@ -47,7 +47,7 @@ class SharedMemory:
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, int] | None:
         """Allocate an array of zeros.
 
-        Returns the array and its offset in the range, or None if the range is full.
+        Returns the array and its byte offset, or None if shared memory has no room.
         """
         size = _whole_pages(math.prod(shape) * np.dtype(dtype).itemsize)
         with self._lock:
