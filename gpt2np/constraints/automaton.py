@@ -137,7 +137,7 @@ class ByteAutomaton:
         return cls(CharacterAutomaton(tree))
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the parses of the text up to a state, in any order of calls the same."""
+        """Return the parses of the text up to a state. The order of calls does not change them."""
         return self._readings[state]
 
     def state(self, readings: frozenset[Reading]) -> int:

@@ -179,7 +179,7 @@ class ProcessGroup:
         self._rank = make_rank(rank=0, has_failed=lambda: any(w.has_ended() for w in workers))
 
     def forget_workers(self) -> None:
-        """Drop the references to the workers in a forked child; the workers belong to the parent."""
+        """Drop the references to workers in a forked child; the workers belong to the parent."""
         self.world_size, self._lock = 1, threading.Lock()
         for worker in self._workers:
             worker.socket.close()
