@@ -5,25 +5,32 @@
     attention = softmax(mask(q·kᵀ / √D))·v                           each head
     logits = ln_f(x)·wteᵀ                                            unembedding
 
-This file is that mathematics. `ctx` decides where the work runs and in which pieces; only a hook
-changes a result. For one text without a cache, n = N = T and every `ctx.by_…` is a single call.
+`ctx` runs this mathematics on one thread or several, with or without a KV cache. How it splits the
+work changes no result; a hook can. `PlainContext` (plain.py) is its simplest version.
 
-    ctx.linear(x, w, then=f)    f(x @ w.weight + w.bias)
-    ctx.unembed(x, w)           x @ w.weight
-    ctx.qkv(x, w, heads)        queries, keys and values of some heads: a linear layer
-    ctx.by_rows(f, x, …)        f(x, …), on all rows or chunk by chunk
-    ctx.by_heads(f, x)          calls f(heads, z) to fill z for some heads; returns the heads joined
-    ctx.append_kv(heads, k, v)  adds to the KV cache
-    ctx.read_kv(heads, block)   the cached keys and values of the texts that a query block is from
-    ctx.rows                    all rows; in the last block the R rows whose logits are requested
-    ctx.hook(name, x)           x, or what the caller's hook returns in its place
+    ctx.linear(x, w, then=f)      f(x @ w.weight + w.bias), weight (in, out), f elementwise
+    ctx.unembed(x, w)             x @ w.weight, here wteᵀ (C, V)
+    ctx.qkv(x, w, heads)          queries, keys and values of some heads: a linear layer
+    ctx.by_rows(f, x, …)          f(x, …), on all rows at once or chunk by chunk
+    ctx.by_heads(f, x)            calls f(heads, z), which fills z for some heads, until every head
+                                  is done; returns the heads joined. x sets the rows and the dtype.
+    ctx.append_kv(heads, k, v)    keeps k and v, after those of earlier tokens
+    ctx.query_blocks              the N tokens, cut into query blocks: n consecutive tokens each
+    queries.tokens                the slice of the N tokens that a query block has
+    queries.mask                  (n, m), for the last m of T keys: True where the key follows the
+                                  query, so the query must not see the key
+    ctx.read_kv(heads, queries)   kv, the keys and values of the texts of a query block:
+                                  kv.scores(q) is q·kᵀ, kv.weighted_values(p) is p·v
+    ctx.for_each(f, items)        calls f(item) for each item, in any order
+    ctx.rows                      all N rows; in the last block the R rows that logits need
+    ctx.hook(name, x)             x, or what the caller's hook returns in its place
+    ctx.hook_qkv(q, k, v)         the same for attn.q, attn.k and attn.v
 
-Shape letters: N new tokens of all texts, one text after another; n tokens of one query block; T
-tokens of its text so far, cached ones included; R tokens whose logits are requested; r rows of one
-chunk, at most N; C = n_embd; H = n_head heads of D = C / H channels, h of them; F = n_inner;
-V = vocab_size.
+Shape letters: N new tokens of all texts, one text after another; n of them in one query block; T
+tokens so far of the query block's longest text; R tokens whose logits are requested; r rows of one
+chunk; C = n_embd; H = n_head heads of D = C / H channels, h of them; F = n_inner; V = vocab_size.
 
-A hook sees whole arrays (h = H, r = N, one query block per text), at these points:
+A hook sees whole arrays (h = H, r = N or R, one query block for each text), at these points:
 
     embed                                             (N, C)
     blocks.i.ln_1                                     (N, C)
@@ -55,7 +62,7 @@ from gpt2np.runtime.context import Context, QueryBlock
 
 def gpt2(ctx: Context, w: ModelWeights) -> Array:
     """Return the logits (R, V)."""
-    x = ctx.hook("embed", w.wte(ctx.token_ids) + w.wpe[ctx.positions])  # (N, C)
+    x = ctx.hook("embed", w.wte[ctx.token_ids] + w.wpe[ctx.positions])  # (N, C)
     for i, block in enumerate(w.blocks):
         ctx.layer = i  # for the KV cache, the names of hook points, and ctx.rows
         x = transformer_block(ctx, block, x)  # (N, C), after the last block (R, C)
@@ -64,7 +71,7 @@ def gpt2(ctx: Context, w: ModelWeights) -> Array:
 
 
 def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:
-    """Add attention, then the MLP, to the residual stream: (N, C) → (N, C), at last (R, C)."""
+    """Add attention and the MLP to the residual stream: (N, C) → (N, C), or (R, C) at the end."""
     normed = ctx.hook("ln_1", ctx.by_rows(w.ln_1, x))  # (N, C)
     z = attention(ctx, w, normed)  # (N, C)
 
@@ -75,7 +82,7 @@ def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:
         mlp_out = ctx.hook("mlp.out", mlp(ctx, w, normed))  # (r, C)
         return ctx.hook("resid", x + mlp_out)  # (r, C)
 
-    rows = ctx.rows  # attention needs the keys and values of all rows, the rest does not
+    rows = ctx.rows  # keys and values were needed for all rows; the rest is not
     return ctx.by_rows(project_and_mlp, x[rows], z[rows])
 
 
@@ -86,11 +93,11 @@ def attention(ctx: Context, w: BlockWeights, x: Array) -> Array:
         q, k, v = ctx.hook_qkv(*ctx.qkv(x, w.c_attn, heads))  # (h, N, D) each
         ctx.append_kv(heads, k, v)
 
-        def attend(block: QueryBlock) -> None:
-            kv = ctx.read_kv(heads, block)
-            scores = kv.scores(q[:, block.tokens] * w.attention_scale)  # q @ keysᵀ, (h, n, T)
-            pattern = ctx.hook("attn.pattern", causal_softmax(scores, block.mask))  # (h, n, T)
-            z[:, block.tokens] = ctx.hook("attn.z", kv.weighted_values(pattern))  # (h, n, D)
+        def attend(queries: QueryBlock) -> None:
+            kv = ctx.read_kv(heads, queries)
+            scores = kv.scores(q[:, queries.tokens] * w.attention_scale)  # q @ keysᵀ, (h, n, T)
+            pattern = ctx.hook("attn.pattern", causal_softmax(scores, queries.mask))  # (h, n, T)
+            z[:, queries.tokens] = ctx.hook("attn.z", kv.weighted_values(pattern))  # (h, n, D)
 
         ctx.for_each(attend, ctx.query_blocks)
 

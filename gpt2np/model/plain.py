@@ -20,7 +20,7 @@ import numpy as np
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import ACTIVATIONS, causal_mask
-from gpt2np.model.weights import LayerNorm
+from gpt2np.model.weights import BlockWeights, LayerNorm, ModelWeights
 from gpt2np.runtime.hooks import Hook
 
 
@@ -37,36 +37,11 @@ class PlainLinear:
         return y
 
 
-@dataclass(frozen=True)
-class PlainBlock:
-    """The weights of one transformer block; see `gpt2np.model.weights.BlockWeights`."""
-
-    ln_1: LayerNorm
-    c_attn: PlainLinear
-    attn_c_proj: PlainLinear
-    ln_2: LayerNorm
-    c_fc: PlainLinear
-    mlp_c_proj: PlainLinear
-    attention_scale: float
-    activation: Callable[[Array], Array]
-
-
-@dataclass(frozen=True)
-class PlainWeights:
-    """All weights of a model; see `gpt2np.model.weights.ModelWeights`."""
-
-    wte: Callable[[Array], Array]
-    wpe: Array
-    blocks: list[PlainBlock]
-    ln_f: LayerNorm
-    lm_head: PlainLinear
-
-
-def plain_weights(model: GPT2) -> PlainWeights:
-    """Return a copy of a model's weights as plain arrays, for the functions of the page."""
+def plain_weights(model: GPT2) -> ModelWeights:
+    """Return a model's weights as plain arrays, for the functions of `gpt2np.model.gpt2`."""
     config, arrays = model.config, dict(model.weights)
 
-    def linear(name: str) -> PlainLinear:
+    def linear(name: str) -> Any:  # a PlainLinear in the place of a PackedLinear
         return PlainLinear(arrays[f"{name}.weight"], arrays[f"{name}.bias"])
 
     def norm(name: str) -> LayerNorm:
@@ -75,7 +50,7 @@ def plain_weights(model: GPT2) -> PlainWeights:
         )
 
     blocks = [
-        PlainBlock(
+        BlockWeights(
             ln_1=norm(f"h.{i}.ln_1"),
             c_attn=linear(f"h.{i}.attn.c_attn"),
             attn_c_proj=linear(f"h.{i}.attn.c_proj"),
@@ -89,8 +64,8 @@ def plain_weights(model: GPT2) -> PlainWeights:
     ]
     wte = arrays["wte.weight"]
     head = arrays.get("lm_head.weight", wte).T  # (C, V)
-    lm_head = PlainLinear(head, np.zeros(head.shape[1], head.dtype))
-    return PlainWeights(wte.__getitem__, arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
+    lm_head: Any = PlainLinear(head, np.zeros(head.shape[1], head.dtype))
+    return ModelWeights(wte, arrays["wpe.weight"], blocks, norm("ln_f"), lm_head)
 
 
 @dataclass(frozen=True)
@@ -161,7 +136,7 @@ class PlainContext:
         """Remember keys and values (H, N, D)."""
         self._kv = PlainKV(keys, values)
 
-    def read_kv(self, heads: slice, block: PlainQueries) -> PlainKV:
+    def read_kv(self, heads: slice, queries: PlainQueries) -> PlainKV:
         """Return the remembered keys and values."""
         return self._kv
 

@@ -31,11 +31,22 @@ class LayerNorm:
 
 
 @dataclass(frozen=True)
+class TokenEmbedding:
+    """The token embeddings (V, C), read from the packed matrix; indexed like an array."""
+
+    gather_rows: Callable[[IntArray], Array]
+
+    def __getitem__(self, token_ids: IntArray) -> Array:
+        """Return the embeddings (N, C) of token ids (N,)."""
+        return self.gather_rows(token_ids)
+
+
+@dataclass(frozen=True)
 class BlockWeights:
     """The weights of one transformer block, and its settings from the config.
 
     Attributes:
-        attention_scale: the factor of the attention scores.
+        attention_scale: the factor of the attention scores: 1 / √D, unless the config differs.
         activation: the MLP's elementwise activation function.
     """
 
@@ -54,14 +65,14 @@ class ModelWeights:
     """All weights of one forward pass.
 
     Attributes:
-        wte: a function that returns the embeddings (N, C) of token ids (N,).
+        wte: (V, C), the token embeddings.
         wpe: (n_positions, C), the position embeddings.
         blocks: the weights of each block.
         ln_f: the final layer norm.
         lm_head: the unembedding (C, V), whole or as an iterable over groups of its columns.
     """
 
-    wte: Callable[[IntArray], Array]
+    wte: Array | TokenEmbedding
     wpe: Array
     blocks: Iterable[BlockWeights]
     ln_f: LayerNorm
@@ -131,7 +142,7 @@ def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: boo
         for part in source.packed_parts(head)
     )
     return ModelWeights(
-        wte=partial(source.gather_rows, WTE),
+        wte=TokenEmbedding(partial(source.gather_rows, WTE)),
         wpe=source.array("wpe.weight"),
         blocks=list(blocks) if is_packed else blocks,
         ln_f=_layer_norm(config, source, "ln_f"),

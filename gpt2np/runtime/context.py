@@ -127,14 +127,14 @@ class Context:
         for write in self._batch.kv_writes:
             write.append(self.layer, heads, keys, values)
 
-    def read_kv(self, heads: slice, block: QueryBlock) -> KVView:
+    def read_kv(self, heads: slice, queries: QueryBlock) -> KVView:
         """Return the keys and values that a block of queries attends to."""
         caches = self._batch.caches
         return KVView(
-            block,
+            queries,
             [
                 caches[span.sequence].read(self.layer, heads, span.n_keys, span.count)
-                for span in block.spans
+                for span in queries.spans
             ],
         )
 
