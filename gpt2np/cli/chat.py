@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import (
+    add_draft,
     add_generation_arguments,
-    add_prompt_lookup,
     generation_options,
     option_names_in_errors,
 )
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--chat-template", type=Path, metavar="FILE", help=template)
     add_generation_arguments(parser, multiple=False)
     performance = add_model_arguments(parser)
-    add_prompt_lookup(performance.add_argument)
+    add_draft(performance.add_argument)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +68,8 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
     source = find_model(args.model)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        lm = LanguageModel.load(source.folder, args.dtype, processes=thread_count())
+        draft, processes = args.draft or "auto", thread_count()
+        lm = LanguageModel.load(source.folder, args.dtype, draft, processes)
     lm.name = source.name
     roles = lm.tokenizer.vocabulary.special_tokens_map
     template = read_chat_template(source.folder, roles, file=args.chat_template)

@@ -14,7 +14,9 @@ Add = Callable[..., object]
 """The method `add_argument` of a parser or an argument group."""
 
 _HELP = {
-    "--prompt-lookup": "Draft tokens from earlier n-grams of the text; the output is the same",
+    "--draft": "Source of draft tokens, for speed; the output is the same: smaller MODEL, n-gram "
+    "table FILE.safetensors, auto (n-grams of the text so far and the model's table) or none "
+    "(default: auto)",
     "--temperature": "Sampling temperature; 0 selects the most likely token (default: 0.8)",
     "--greedy": "Always select the most likely token (temperature 0)",
     "--top-k": "Sample from the K most likely tokens; 0 disables the filter (default: 40)",
@@ -93,16 +95,16 @@ def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool 
     add("--regex", metavar="PATTERN", help=_HELP["--regex"])
 
 
-def add_prompt_lookup(add: Add) -> None:
-    """Declare --prompt-lookup."""
-    add("--prompt-lookup", action="store_true", default=None, help=_HELP["--prompt-lookup"])
+def add_draft(add: Add) -> None:
+    """Declare --draft."""
+    add("--draft", metavar="MODEL|FILE|auto|none", help=_HELP["--draft"])
 
 
 _NAMES = (
     *("max_new_tokens", "min_new_tokens", "ignore_eos", "window", "temperature", "top_k", "top_p"),
     *("min_p", "typical_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
     *("no_repeat_ngram_size", "num_return_sequences", "best_of", "num_beams", "length_penalty"),
-    *("prompt_lookup", "logprobs", "prompt_logprobs"),
+    *("logprobs", "prompt_logprobs"),
 )
 _OPTION_NAMES = {
     "bad_words": "--bad-word",
@@ -150,7 +152,9 @@ def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
         InvalidArgumentError: two options contradict each other; the message names both.
     """
     if args.num_beams is not None and args.num_beams > 1:
-        _check_contradictions("--num-beams", args, (*_FILTERS, "seed", "draft"))
+        _check_contradictions("--num-beams", args, (*_FILTERS, "seed"))
+        if args.draft not in (None, "auto", "none"):
+            raise InvalidArgumentError("--num-beams and --draft contradict each other; give one")
     for name in ("length_penalty", "early_stopping"):
         if not beam_search and getattr(args, name) is not None:
             raise InvalidArgumentError(

@@ -45,7 +45,7 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        draft, processes = getattr(args, "draft", None), thread_count()
+        draft, processes = getattr(args, "draft", None) or "auto", thread_count()
         lm = LanguageModel.load(args.model, args.dtype, draft, processes)
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is also a warning; the first message already contains it.

@@ -6,7 +6,7 @@ huggingface_hub reads the variables when it is imported. This package imports hu
 when needed.
 """
 
-from gpt2np.hub.find import ModelSource, find_model, find_vocabulary
+from gpt2np.hub.find import ModelSource, bundled_folder, find_model, find_vocabulary
 from gpt2np.hub.model_files import COMPANIONS, MODEL_FILES, VOCABULARY_FILES
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "MODEL_FILES",
     "VOCABULARY_FILES",
     "ModelSource",
+    "bundled_folder",
     "find_model",
     "find_vocabulary",
 ]

@@ -192,7 +192,7 @@ class TestOptions:
         )  # fmt: skip
         assert (found["ids"], found["text"]) == (expected.ids, expected.text)
 
-    @pytest.mark.parametrize("how", [["--prompt-lookup"], ["--draft", "bundled"]])
+    @pytest.mark.parametrize("how", [["--draft", "none"], ["--draft", "bundled"]])
     def test_speculation_changes_nothing(self, expected, how):
         assert generate(*ONCE, *how).stdout.decode() == f"Once upon a time{expected.text}\n"
 
@@ -317,7 +317,8 @@ class TestBadInput:
             (["--window", "513"], ["--window is 513", "context of 512"]),
             (["--early-stopping", "soon"], ["--early-stopping", "soon"]),
             (["--logprobs", "2"], ["need --json"]),
-            (["--draft", "bundled", "--prompt-lookup"], ["--draft and --prompt-lookup"]),
+            (["--draft", "no-such.safetensors"], ["n-gram table no-such.safetensors is missing"]),
+            (["--draft", "bundled", "--num-beams", "2"], ["--num-beams and --draft contradict"]),
             (["--file", "no-such-file"], ["either PROMPT or --file"]),
         ],
     )
