@@ -124,7 +124,7 @@ class Scheduler:
         return finished
 
     def _nbytes(self, sequence: RunningSequence) -> int:
-        """Return the maximum bytes of a sequence's KV caches, of the model and of any draft model."""
+        """Return the maximum bytes of a sequence's KV cache, plus those for its draft model."""
         length = len(sequence.prompt) + sequence.options.max_new_tokens
         draft = sequence.speculation.draft if sequence.speculation else None
         return _max_nbytes(self._model, length) + (_max_nbytes(draft.model, length) if draft else 0)

@@ -234,7 +234,10 @@ class SharedPrefix:
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def copy_to(self, sequence: RunningSequence, model: GPT2) -> None:
-        """Give a sequence the prompt's KV cache and log probabilities; the first call computes them."""
+        """Give a sequence the prompt's KV cache and log probabilities.
+
+        The first call computes both.
+        """
         if self.cache is None:
             self.cache = model.new_cache()
             if self.top is not None:
