@@ -154,7 +154,7 @@ class LanguageModel:
 
         Raises:
             ContextLengthError: the prompt is longer than the model's context.
-            InvalidArgumentError: an option is out of its range, bans and constraint forbid every
+            InvalidArgumentError: an option is out of its range, the options forbid every next
                 token, or the prompt is neither text nor token ids.
             TypeError: an option does not exist.
         """
@@ -177,8 +177,8 @@ class LanguageModel:
         `options`.
 
         Raises:
-            BatchError: for one of several prompts, bans and constraint forbid every token. The
-                error's `completions` holds the results of all prompts.
+            BatchError: the options forbid every next token of one of several prompts. The error's
+                `completions` holds the results of all prompts.
             InvalidArgumentError: see `generate`.
         """
         if isinstance(prompts, str):

@@ -25,7 +25,7 @@ The function's argument tells whether the line continues a message.
 
 
 class ChatInput(NamedTuple):
-    """An input of the user: a message, or a slash command with its "/"."""
+    """User input: a message, or a slash command with its "/"."""
 
     text: str
     is_command: bool = False

@@ -149,7 +149,7 @@ class ChatSession:
         left_out: number of oldest exchanges that the last prompt omits to fit the context.
         cut_at: the special token before which the last answer was cut, or None.
         n_reused: number of tokens of the last prompt that came from the KV cache.
-        files: files that this session has saved or loaded; /save may overwrite them.
+        files: conversation files saved or loaded in this session; /save may overwrite them.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class Result(ABC):
 
     @abstractmethod
     def rows(self) -> list[tuple[str, str]]:
-        """Return the (name, value) rows of the table."""
+        """Return the (name, value) rows that `to_text` formats."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict of the JSON_FIELDS, with None for infinite and undefined values."""
@@ -57,5 +57,5 @@ class Result(ABC):
 
 
 def format_share(part: int, whole: int) -> str:
-    """Format a share with both counts, as in "0.2500 (1 of 4)"."""
+    """Format `part` / `whole` and both counts, as in "0.2500 (1 of 4)"."""
     return f"{part / whole:.4f} ({part:,} of {whole:,})"

@@ -53,7 +53,7 @@ STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 @dataclass(frozen=True)
 class Lambada(Result):
-    """Accuracy and perplexity of the prediction of last words.
+    """Accuracy and perplexity of a model that predicts last words.
 
     `definition` is described in the module's docstring. `correct_filtered` counts the correct
     predictions with the stop-word filter; it is None for "harness". `log_probability` is the sum of

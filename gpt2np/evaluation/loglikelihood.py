@@ -19,7 +19,7 @@ from gpt2np.language_model import LanguageModel
 
 
 def encode(lm: LanguageModel, text: str) -> list[int]:
-    """Encode a text that may contain special tokens."""
+    """Encode a text, in which special tokens are recognized."""
     return lm.tokenizer.encode(text, allowed_special="all")
 
 
@@ -79,8 +79,8 @@ def continuation_loglikelihoods(
 def rolling_spans(length: int, context: int) -> Iterator[Span]:
     """Yield windows of up to context + 1 tokens. Each token but the first is scored once.
 
-    A window scores the tokens after those that the previous window scores. The last window starts
-    earlier than needed, so that it has the full length.
+    The scored parts of the windows follow one another without gaps. The last window of a long text
+    starts early enough to have the full length.
     """
     done = 1
     while done < length:

@@ -67,7 +67,7 @@ class PerUnitResult(Result):
         return self.nats_per(self.bytes) / math.log(2)
 
     def nats_per(self, count: int) -> float:
-        """Return the negative log probability per unit of a text of `count` units."""
+        """Return `total_nats` divided by a number of words, bytes or characters."""
         return self.total_nats / count if count else math.inf
 
     def per_unit_rows(self) -> list[tuple[str, str]]:
@@ -88,7 +88,8 @@ class Perplexity(PerUnitResult):
         words: number of words, separated by white space.
         characters: number of Unicode characters.
         bytes: number of bytes in UTF-8.
-        context, stride: size and distance of the windows in tokens.
+        context: size of the windows in tokens.
+        stride: distance between the starts of two windows, in tokens.
         counted: number of scored tokens.
         log_probability: sum of the scored tokens' log probabilities, in nats.
         guide_mean: mean negative log probability as computed by the guide's program; see
@@ -115,7 +116,7 @@ class Perplexity(PerUnitResult):
 
     @property
     def perplexity(self) -> float:
-        """Perplexity per token: exp of the mean over all scored tokens."""
+        """Perplexity per token: exp of the scored tokens' mean negative log probability."""
         return exp(-self.log_probability / self.counted)
 
     @property

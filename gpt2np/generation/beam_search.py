@@ -99,8 +99,8 @@ def beam_search(
 
     Raises:
         ContextLengthError, InvalidArgumentError: see `start_sequence`.
-        InvalidArgumentError: bans and constraint forbid every token for all beams before any
-            continuation has ended.
+        InvalidArgumentError: the options forbid every next token of all beams, and no continuation
+            has ended before.
     """
     start = start_sequence(model, prompt, options, eos_token_ids)
     max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
@@ -133,17 +133,14 @@ def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[
             ended.append(Hypothesis(ids, search.score(total_logprob, len(ids)), reason))
     search.add(ended)
     running = running[: options.num_beams]
-    if running and search.is_full:  # can the best running beam still enter them?
+    if running and search.is_full:  # can the best running beam still enter `hypotheses`?
         best, length = running[0][1].total_logprob, len(running[0][1].ids)
         if options.early_stopping == "never" and options.length_penalty > 0:
             length = search.max_length
         if search.score(best, length) <= search.hypotheses[-1].score:
             search.is_hopeless = True
     used: set[int] = set()
-    for (
-        index,
-        beam,
-    ) in running:  # the first extension of a beam takes its KV cache, further ones a copy
+    for index, beam in running:  # only the first extension of a beam takes over its KV cache
         if index in used:
             beam.cache = beam.cache.copy()
         used.add(index)
@@ -158,8 +155,8 @@ def _candidates(
     An extension is (beam index, token id, total log probability).
 
     Raises:
-        InvalidArgumentError: bans and constraint forbid every token for all beams before any
-            continuation has ended.
+        InvalidArgumentError: the options forbid every next token of all beams, and no continuation
+            has ended before.
     """
     rows, errors = [], []
     for beam, row in zip(beams, logits, strict=True):
@@ -179,7 +176,7 @@ def _candidates(
 
 
 def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
-    """Return the log probability of a beam extended by each token of the vocabulary, (V,)."""
+    """Return the total log probability of a beam after each possible next token, (V,)."""
     logprobs = process_logits(
         log_softmax(logits).astype(np.float32),
         search.options,

@@ -76,7 +76,7 @@ def process_logits(
     here, because `LanguageModel` has added the ids of these texts to `bad_words_ids`.
 
     Raises:
-        InvalidArgumentError: bans and constraint forbid every token.
+        InvalidArgumentError: options and constraint forbid every next token.
     """
     unprocessed = logits
     if options.logit_bias:
@@ -145,7 +145,7 @@ def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
 
 
 def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]]) -> Array:
-    """Forbid the last id of a word if `ids` ends with the word's other ids."""
+    """Forbid the last id of each word (a sequence of ids) if `ids` ends with its other ids."""
     banned = []
     for *start, last in words:
         if list(ids[len(ids) - len(start) :]) == start:

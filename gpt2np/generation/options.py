@@ -69,7 +69,8 @@ class GenerationOptions:
         presence_penalty: subtracted from the logits of generated tokens, -2 … 2.
         frequency_penalty: subtracted from the logits of generated tokens once per occurrence,
             -2 … 2. Presence and frequency penalty are those of OpenAI's API.
-        no_repeat_ngram_size: forbid repeated n-grams of this size, prompt included; 0 allows them.
+        no_repeat_ngram_size: forbid repeated n-grams of this size in prompt and continuation; 0
+            allows them.
         logit_bias: maps ids to numbers that are added to their logits, -10,000 … 10,000, as in
             {50256: -5.0}. Ids may be strings, like the keys of a JSON object.
         bad_words: texts whose token ids are never generated in sequence, with or without a space
@@ -84,7 +85,7 @@ class GenerationOptions:
         stop_token_ids: ids that end the generation; the result's text excludes them.
         stop_regex: one or more regular expressions whose match ends the generation; the result's
             text ends before the match. A match that further text may undo, as with `cat\\b` or
-            `foo(?!bar)`, counts once it is certain.
+            `foo(?!bar)`, counts as soon as it can't be undone.
         window: when the context is full, continue from the last `window` tokens; 0 ends the
             generation.
 
@@ -105,10 +106,10 @@ class GenerationOptions:
       Output:
         num_return_sequences: number of continuations, at most 1000; continuation j, from 0, has the
             seed `seed + j`.
-        best_of: sample this many, at most 1000, and return the `num_return_sequences` with the
-            highest mean log probability.
-        logprobs: number of most likely tokens at each position, 0 … 1000, whose log probabilities
-            are returned with that of the generated token; None for no log probabilities.
+        best_of: sample this many continuations, at most 1000; return the `num_return_sequences`
+            with the highest mean log probability.
+        logprobs: return log probabilities of each generated token and of this many most likely
+            tokens at its position, 0 … 1000; None for none.
         prompt_logprobs: like `logprobs`, for the prompt's tokens.
 
     Log probabilities come from the unprocessed logits, before penalties, filters and temperature.

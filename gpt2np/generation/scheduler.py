@@ -63,8 +63,8 @@ class Scheduler:
     def step(self) -> list[RunningSequence]:
         """Run one decode step: each running sequence gets one token, or more with draft tokens.
 
-        Returns the sequences that have ended since the last step. If bans and constraint forbid
-        every token, the sequence ends and its `error` is set.
+        Returns the sequences that have ended since the last step. If the options forbid
+        every next token, the sequence ends and its `error` is set.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.
@@ -131,12 +131,12 @@ class Scheduler:
 
 
 def _max_nbytes(model: GPT2, length: int) -> int:
-    """Return the size in bytes of a KV cache for `length` tokens, at most for a full context."""
+    """Return the size in bytes of a KV cache for min(`length`, context length) tokens."""
     return cache_nbytes(model.config, min(length, model.config.n_positions), model.dtype)
 
 
 def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """Sort sequences by KV store and slot, because one product computes adjacent slots' attention.
+    """Sort sequences by KV store and slot: adjacent slots share one product of the attention.
 
     KV stores are ordered by their first appearance in `batch`, so that every run gives
     bit-identical results.
@@ -148,7 +148,7 @@ def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
 
 
 def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
-    """Slide full windows and copy shared prefixes. Returns the draft tokens of each sequence."""
+    """Restart full contexts and copy shared prefixes. Returns each sequence's draft tokens."""
     speculates = False
     for sequence in batch:
         sequence.slide_window()

@@ -57,7 +57,7 @@ class WindowScore:
 
 @dataclass(frozen=True)
 class TextScore:
-    """The log probability of each token of a text, given the tokens before it.
+    """The log probability of each token of a text, given the tokens before the token.
 
     Every array is (T,). Log probabilities are natural logarithms. `best` is the most likely id at
     each position. A token that is not scored has the log probability NaN and `best` -1; see
@@ -70,7 +70,7 @@ class TextScore:
 
     @property
     def total(self) -> float:
-        """The sum of the log probabilities, in nats."""
+        """The sum of the scored tokens' log probabilities, in nats."""
         return float(np.nansum(self.log_probabilities))
 
     @property
@@ -118,8 +118,9 @@ def score_text(
 ) -> TextScore:
     """Compute the log probability of each token, given the tokens before it, in strided windows.
 
-    Windows have `context` tokens and start every `stride` tokens; `check_window` sets the
-    defaults. `prefix` is a token id to put before the text, so that the first token is scored.
+    Windows have `context` tokens and start every `stride` tokens. By default, `context` is the
+    model's, and `stride` is half of `context`. `prefix` is a token id to put before the text, so
+    that the first token is scored.
 
     Raises:
         InvalidArgumentError: a token id, context or stride is out of its range.
@@ -141,7 +142,7 @@ def score_text(
 def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[int, int]:
     """Check context and stride. Returns both, with None replaced by the defaults.
 
-    The default context is the model's, and the default stride is half of `context`.
+    By default, the context is the model's, and the stride is half of the context.
 
     Raises:
         InvalidArgumentError: context or stride is out of its range.

@@ -59,6 +59,7 @@ class RunningSequence:
         logprobs: log probabilities of `ids`, if requested.
         prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.
         context_start: index, in prompt + ids, of the first token in the context.
+        error: the error that ended the sequence, if any.
         finish_reason: None while the sequence runs; "eos" after one of `eos_token_ids`; "length" at
             `max_new_tokens` or when the context is full; "stop" after a stop id, at the listener's
             request or when the constraint is complete; "cancelled" by the caller or after an error.
@@ -122,7 +123,7 @@ class RunningSequence:
         its row. `logits` is (1 + len(draft), V). Returns the number of accepted draft tokens.
 
         Raises:
-            InvalidArgumentError: bans and constraint forbid every token.
+            InvalidArgumentError: options and constraint forbid every next token.
         """
         n_accepted = 0
         for row in logits:
@@ -234,10 +235,7 @@ class SharedPrefix:
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def copy_to(self, sequence: RunningSequence, model: GPT2) -> None:
-        """Give a sequence the prompt's KV cache and log probabilities.
-
-        The first call computes both.
-        """
+        """Give a sequence the prompt's KV cache and log probabilities; compute them if needed."""
         if self.cache is None:
             self.cache = model.new_cache()
             if self.top is not None:

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
 
 MAX_DRAFT = 15  # draft tokens per pass
-_ROW_COST = (
-    0.1  # cost of another token in a pass, as a fraction of the pass; measured with 8 tokens
-)
+_ROW_COST = 0.1  # cost of another token in a pass, relative to the pass; measured with 8 tokens
 _MIN_SPEEDUP = 1.1  # drafts pay off above this ratio of the speeds with and without drafts
 _DECAY = 0.85  # each draft multiplies the weight of earlier drafts in the acceptance rate by this
 _NGRAM_SIZES = (3, 2)  # n-grams of prompt lookup, in the order of the search

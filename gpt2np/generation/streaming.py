@@ -147,7 +147,7 @@ class TextStream(Iterator[str]):
 
     @property
     def running(self) -> bool:
-        """Whether the generation has not ended."""
+        """Whether the generation is still running."""
         return self.sequence.finish_reason is None
 
     @property
@@ -200,8 +200,8 @@ def run_streams(streams: Sequence[TextStream]) -> None:
     """Run the streams of one model in batches until all have ended.
 
     Raises:
-        InvalidArgumentError: bans and constraint forbid every token in a stream. The error is
-            raised after the other streams have ended.
+        InvalidArgumentError: the options forbid every next token in a stream. The error is raised
+            after the other streams have ended.
     """
     if not streams:
         return

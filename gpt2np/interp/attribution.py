@@ -45,14 +45,14 @@ class Attribution:
 
     @property
     def unexplained(self) -> NDArray[np.float64]:
-        """Logits minus the sum of contributions, (K,): rounding errors, and edits by hooks."""
+        """Logits minus the sum of contributions, (K,); near 0 unless hooks edited the pass."""
         difference: NDArray[np.float64] = self.logits - self.values.sum(0)
         return difference
 
     def by_block(self) -> Attribution:
-        """Sum the contributions to embed, blocks.i.attn, blocks.i.mlp and ln_f.bias.
+        """Return summed contributions of embed, blocks.i.attn, blocks.i.mlp and ln_f.bias.
 
-        The sums of attention and MLP include their biases.
+        Attention and MLP include the biases of their output projections.
         """
         groups: dict[str, list[int]] = {}
         for index, component in enumerate(self.components):

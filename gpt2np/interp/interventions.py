@@ -44,8 +44,8 @@ class Intervention:
     """A hook that edits selected positions and heads of selected hook points.
 
     `points` are names of hook points, in which `*` matches any part. `edit(name, part)` receives
-    the selected part of an array and returns the new values, which must broadcast to the shape of
-    the part: (positions, …), or (heads, positions, …) for arrays with a head axis.
+    the selected part of an array and returns new values, which must broadcast to the part's shape.
+    This shape is (positions, …), or (heads, positions, …) for arrays with a head axis.
     """
 
     points: tuple[str, ...]
@@ -67,7 +67,7 @@ class Intervention:
         return dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
 
     def __call__(self, name: str, array: Array) -> Array:
-        """Return an edited copy of the array, or the array itself if `points` lacks its name."""
+        """Return an edited copy of the array, or the array itself if no point matches `name`."""
         if not any(matches(name, point) for point in self.points):
             return array
         index = _part_index(name, array, self.positions, self.heads)
@@ -136,7 +136,7 @@ def replace(
     positions: Indices = None,
     heads: Indices = None,
 ) -> Intervention:
-    """Return a hook that sets the selected positions and heads to `value`, which must broadcast."""
+    """Return a hook that sets the selected positions and heads to `value`, by broadcasting."""
     return Intervention(_as_tuple(points), lambda name, part: value, positions, heads)
 
 
@@ -155,7 +155,7 @@ def zero(
 
 
 def zero_head(layer: int, head: int | Sequence[int], *, positions: Indices = None) -> Intervention:
-    """Return a hook that sets the output `z` of heads of a block to zero (zero ablation).
+    """Return a hook that sets the output `z` of one or several heads to zero (zero ablation).
 
     The bias of the output projection belongs to no head and is still added.
     """

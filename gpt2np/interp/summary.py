@@ -43,7 +43,7 @@ def attention_summary(trace: Trace) -> AttentionSummary:
 
 
 def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
-    """Compute the four fields of AttentionSummary from a pattern (H, T, T), each (H,)."""
+    """Compute the fields of AttentionSummary from a pattern (H, T, T). Returns four arrays (H,)."""
     heads, tokens, _ = pattern.shape
     logs = np.log(pattern, out=np.zeros_like(pattern), where=pattern > 0)
     distance = np.arange(tokens)[:, None] - np.arange(tokens)
@@ -81,7 +81,7 @@ def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int
     if len(ids) < 2:
         raise InvalidArgumentError("induction needs at least two ids, which are then repeated")
     repeated = trace(model, [*ids, *ids], PATTERNS)
-    # The token at n + j first occurred at j; its successor there is n - 1 tokens back.
+    # The token at n + j first occurred at j. The token at j + 1 is n - 1 tokens back.
     return np.stack([_mean_weight_at(pattern, len(ids) - 1) for pattern in repeated.values()])
 
 

@@ -208,7 +208,7 @@ class PromptJob:
         self._finished[line.number] = output, message
 
     def _append_finished(self) -> None:
-        """Append the finished lines before the first unfinished line to the log, in order."""
+        """Append finished lines to the log, in order, up to the first unfinished line."""
         previous = self._resume_point.done
         while (number := self._resume_point.done + 1) in self._finished:
             self._log.append(*self._finished.pop(number))
