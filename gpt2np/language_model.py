@@ -168,8 +168,8 @@ class LanguageModel:
     ) -> list[Completion]:
         """Continue several prompts in batches, with the same results as `generate`.
 
-        With n continuations per prompt, continuation j of prompt i has the seed `seed + i × n + j`,
-        where i and j count from 0; `generate` with this seed gives the same text. Up to sixteen
+        With n continuations per prompt, continuation j of prompt i has the seed `seed + i × n + j`;
+        i and j count from 0. `generate` with this seed gives the same text. Up to sixteen
         sequences run at a time; large models run fewer, to save memory. Beam search runs one prompt
         at a time.
 

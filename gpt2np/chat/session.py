@@ -294,9 +294,8 @@ class ChatSession:
     def finish(self, stream: TextStream) -> None:
         """Add the answer of a stream to the conversation, after the stream has ended.
 
-        The stream comes from `say` or `retry`. With a template, an answer whose text contains a
-        special token is cut before this token, which could forge the end of a turn in the next
-        prompt.
+        The stream comes from `say` or `retry`. With a template, the answer is cut before any
+        special token in its text, which could forge the end of a turn.
         """
         sequence, answer = stream.sequence, stream.completion.text
         self.cut_at = self._find_special_token(answer) if self.template else None

@@ -1,7 +1,7 @@
 """Multiple choice: select the answer that most probably follows the question.
 
-The score of an answer is the sum of its tokens' log probabilities (acc in lm-evaluation-harness),
-or this sum divided by the answer's length in characters (acc_norm) or in bytes (acc_bytes).
+The score of an answer is the sum of its tokens' log probabilities. For acc_norm, the sum is divided
+by the answer's length in characters; for acc_bytes, by its length in bytes.
 
 Each line of a question file is {"context": …, "choices": [string, …], "answer": index from 0}, or a
 record of HellaSwag, ARC or PIQA in its published layout. From these records, contexts are built as

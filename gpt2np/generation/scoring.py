@@ -2,7 +2,7 @@
 
 A text longer than the model's context is scored in windows. Each window is an independent sequence
 whose positions start at 0. Memory is bounded: a text needs its token ids and one or two numbers per
-token, and only the logits of 128 tokens are in memory at a time.
+token. Only the logits of 128 tokens are in memory at a time.
 
 Shape letters: T tokens of a text, n tokens of a window, R rows of logits, V vocabulary.
 """

@@ -24,7 +24,7 @@ class StopPatterns:
 
     Text that may be the start of a match is held back. Patterns are searched in the whole text,
     so that `^` and look-behind keep their meaning. If the next character may undo a match, as with
-    `cat\\b` or `$`, the match counts after this character or at the end of the text. A match of
+    `cat\\b` or `$`, the match counts after this character or at the end. A match of
     `foo(?!bar)` counts as soon as "bar" can't follow. Atomic groups, possessive quantifiers and
     nested negative look-aheads are evaluated on the text so far.
 

@@ -59,9 +59,9 @@ def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
 def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int = 0) -> Array:
     """Score each head for induction: attention to the token after an earlier copy of the query.
 
-    The model reads the ids twice in a row. A head's score is its mean attention weight from a token
-    of the second copy to the token that followed the same id in the first copy (Olsson et al. 2022,
-    "In-context Learning and Induction Heads"). By default, the ids are 50 random ids drawn with
+    The model reads the ids twice in a row. The score is a head's mean attention weight from each
+    token of the second copy to the token after its first copy (Olsson et al. 2022, "In-context
+    Learning and Induction Heads"). By default, the ids are 50 random ids drawn with
     `seed`, or fewer if the context is shorter than 100 tokens. Returns (L, H).
 
     Raises:

@@ -113,8 +113,8 @@ def trace(
     `hook_points_nbytes(model.config, tokens, points, model.dtype)`, with the number of tokens.
 
     Raises:
-        InvalidArgumentError: a hook point of `points` or of an intervention does not exist, a token
-            id is invalid, or the prompt is a text but `model` is a GPT2.
+        InvalidArgumentError: a hook point does not exist, a token id is invalid, or the prompt is a
+            text but `model` is a GPT2.
         ContextLengthError: the prompt has more tokens than the model's context.
     """
     gpt2 = model.model if isinstance(model, LanguageModel) else model

@@ -1,8 +1,8 @@
 """A resumable job: continue every prompt of a file, and write the results as JSON Lines in order.
 
 An unfinished job keeps its results and a journal in the folder OUT.partial (see
-`gpt2np.data.append_log`). An interrupted and resumed job writes the same file as an uninterrupted
-job, because each text depends only on the model, the prompt, the options and the seed.
+`gpt2np.data.append_log`). A resumed job writes the same file as an uninterrupted job, because
+each text depends only on the model, the prompt, the options and the seed.
 """
 
 from __future__ import annotations
