@@ -60,9 +60,9 @@ def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int
     """Score each head for induction: attention to the token after an earlier copy of the query.
 
     The model reads the ids twice in a row. The score is a head's mean attention weight from each
-    token of the second copy to the token after its first copy (Olsson et al. 2022, "In-context
-    Learning and Induction Heads"). By default, the ids are 50 random ids drawn with
-    `seed`, or fewer if the context is shorter than 100 tokens. Returns (L, H).
+    token of the second copy to the successor of the same token in the first copy (Olsson et al.
+    2022, "In-context Learning and Induction Heads"). By default, the ids are 50 random ids drawn
+    with `seed`, or fewer if the context is shorter than 100 tokens. Returns (L, H).
 
     Raises:
         InvalidArgumentError: there are fewer than two ids, or the context has fewer than four
