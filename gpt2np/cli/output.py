@@ -73,7 +73,7 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
         is_foreign = isinstance(error, BrokenPipeError) or (name and not name.startswith(str(path)))
         if check_filename and is_foreign:
             raise
-        raise GPT2NPError(f"can't write {path}: {error.strerror}") from error
+        raise GPT2NPError(f"cannot write {path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def read_text_file(file: Path) -> str:
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise InvalidArgumentError(f"can't read --file {file}: {error.strerror}") from error
+        raise InvalidArgumentError(f"cannot read --file {file}: {error.strerror}") from error
     return decode_utf8(data, str(file))
 
 

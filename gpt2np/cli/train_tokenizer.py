@@ -108,11 +108,11 @@ def _check_writable(folder: Path) -> None:
 
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
-        raise InvalidArgumentError(f"can't write to --out {folder}: {nearest} is not a folder")
+        raise InvalidArgumentError(f"cannot write to --out {folder}: {nearest} is not a folder")
     try:
         TemporaryDirectory(dir=nearest).cleanup()
     except OSError as error:
-        raise TokenizerError(f"can't write to --out {folder}: {error.strerror}") from error
+        raise TokenizerError(f"cannot write to --out {folder}: {error.strerror}") from error
 
 
 def _train(
