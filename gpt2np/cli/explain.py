@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Number of tokens to generate (default: 8)",
     )
     output = parser.add_argument_group("Output").add_argument
-    file = "HTML file to write; replaces an existing file"
+    file = "HTML file to write; an existing file is replaced"
     output("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
     performance = add_model_arguments(parser, dtype=False)
     no_float64 = "Omit the comparison with float64, which needs a float64 copy of the model"

@@ -69,7 +69,10 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("Output").add_argument
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
     add("--json", action="store_true", help="Print each text as a JSON object, after generation")
-    logprobs = "Add the log probabilities of each token, and of the K most likely tokens there, to the JSON"
+    logprobs = (
+        "Add to the JSON the log probability of each token, and of the K most likely tokens at "
+        "its position"
+    )
     add("--logprobs", type=int, metavar="K", help=logprobs)
     add("--prompt-logprobs", type=int, metavar="K", help="Like --logprobs, for the prompt's tokens")
     add("--out", type=Path, metavar="FILE.jsonl", help="File to write with --prompts")
