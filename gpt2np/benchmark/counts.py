@@ -54,9 +54,9 @@ def decode_flops(config: GPT2Config, context: int) -> int:
 def hook_point_flops(config: GPT2Config, tokens: int) -> dict[str, int]:
     """Count the floating-point operations of a forward pass, by hook point.
 
-    The pass computes logits for every token. A hook point counts the operations since the previous
-    hook point, summed over all blocks; `attn.q` includes keys and values. Attention has
-    tokens · (tokens + 1) / 2 query-key pairs, because masked pairs do not count.
+    The pass computes logits for every token. Each count covers the operations between the previous
+    hook point and this hook point, summed over all blocks; `attn.q` includes keys and values.
+    Attention has tokens · (tokens + 1) / 2 query-key pairs: masked pairs are not counted.
     """
     c, f, layers = config.n_embd, config.n_inner, config.n_layer
     pairs = tokens * (tokens + 1) // 2

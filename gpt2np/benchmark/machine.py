@@ -39,7 +39,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the machine for the model's dtype and number of threads."""
+    """Speed limits of the machine, measured with the model's dtype and number of threads."""
 
     bytes_per_second: float  # memory bandwidth when reading `bytes_read` repeatedly
     bytes_read: int  # per repetition; equals the weights read per token, for equal cache effects
@@ -55,7 +55,7 @@ class Limits:
 
 
 def describe_machine(threads: int) -> Machine:
-    """Describe this machine and its software; `threads` is the number used for matrix products."""
+    """Describe this machine and its software; `threads` is the number of threads per matmul."""
     return Machine(
         cpu=_cpu_name(),
         cpus=os.cpu_count() or 1,

@@ -37,7 +37,7 @@ class Plan:
     prefill_effort: Effort
     decode_effort: Effort
     turn_effort: Effort  # per turn, for batches and draft tokens: they are timed in turns
-    rounds: int  # turns of each batch size and number of tokens
+    rounds: int  # number of turns
     starts: int  # number of processes to start, for the time to the first token
 
     @property
@@ -95,7 +95,7 @@ def _clip(limit: int, *lengths: int) -> tuple[int, ...]:
 def run_suite(
     source: ModelSource, dtype: str, threads: int, plan: Plan, on_progress: OnProgress
 ) -> Results:
-    """Run the measurements of a plan; `on_progress` receives the name of each before it starts."""
+    """Run all measurements of a plan; `on_progress` receives the name of the next measurement."""
     on_progress("limits of the machine")
     machine = describe_machine(threads)  # first, before the benchmark adds to the load
     model = GPT2.from_folder(source.folder, dtype)
@@ -140,12 +140,12 @@ def _time_decodes(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Spee
 
 
 def decode_limit(results: Results) -> float:
-    """Return the maximum tokens per second of decoding: the time to read the weights, no more."""
+    """Return the tokens per second of a decode step that only reads the weights."""
     return results.limits.bytes_per_second / results.weight_bytes_per_token
 
 
 def prefill_limit(results: Results, tokens: int) -> float:
-    """Return the maximum tokens per second of a prefill: the time of the matmuls, no more."""
+    """Return the tokens per second of a prefill that only computes its matrix products."""
     return results.limits.flops_per_second * tokens / prefill_flops(results.config, tokens)
 
 

@@ -65,8 +65,8 @@ def repeat(work: Work, effort: Effort) -> Timing:
 def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing]:
     """Time several functions in turns, so that disturbances affect all functions alike.
 
-    Each of the `rounds` gives every function one turn with `effort`. The first run of a turn is not
-    timed: it warms up CPU caches and threads.
+    In each round, every function has one turn of `effort`. The first run of a turn is not timed: it
+    warms up CPU caches and threads.
     """
     runs: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):

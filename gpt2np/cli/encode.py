@@ -8,7 +8,7 @@ dropped.
 
 The suffix of OUT selects the format:
 
-.bin   raw ids, uint16 or (for a large vocabulary) uint32, as nanoGPT reads
+.bin   raw ids (uint16, or uint32 for a large vocabulary), as nanoGPT reads
        them; the id of <|endoftext|> follows each document
 .npy   the ids of .bin as a NumPy array
 .npz   several arrays of ids, as GPT-2's training code reads them
@@ -38,12 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("inputs", nargs="+", metavar="INPUT", help="File, folder or pattern to read")
     add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy or .npz")
     add_vocabulary_argument(parser)
-    add("--field", default="text", help="JSON field of the text in .jsonl files (default: text)")
+    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
     add(
         "--combine",
         type=int,
         metavar="N",
-        help="For .npz: join documents with <|endoftext|> to arrays of at least N characters "
+        help="For .npz: join documents with <|endoftext|> until an array has N characters "
         "(default: 50000)",
     )
     add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")

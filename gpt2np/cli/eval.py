@@ -99,7 +99,7 @@ def _add_perplexity(add: Callable[..., object]) -> None:
     add("--stride", type=int, metavar="S", help="Tokens between window starts (default: K / 2)")
     insert = "Insert <|endoftext|> before each document, to score also the document's first token"
     add("--from-end-of-text", action="store_true", help=insert)
-    add("--field", default="text", help="JSON field of the text in .jsonl files (default: text)")
+    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
 
 
 def _add_lambada(add: Callable[..., object]) -> None:
@@ -107,7 +107,7 @@ def _add_lambada(add: Callable[..., object]) -> None:
     definition = "Definition of the task (default: harness)"
     add("--definition", choices=("harness", "gpt2-paper"), default="harness", help=definition)
     add("--stop-words", type=Path, metavar="FILE", help="Text file of stop words, for gpt2-paper")
-    add("--field", default="text", help="JSON field of the passage (default: text)")
+    add("--field", default="text", help="Field with the passage (default: text)")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N passages")
 
 
@@ -154,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "Result | None":
-    """Run an evaluation with a progress bar. After Ctrl-C, print partial results; return None."""
+    """Run an evaluation with a progress bar. After Ctrl-C, print the progress and return None."""
     from tqdm import tqdm
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar

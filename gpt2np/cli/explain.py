@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
     add_prompt_arguments(parser)
-    window = "Process and show only tokens START to STOP - 1 of the prompt; the first token is 0"
+    window = "Process and show only tokens START to STOP - 1 of the prompt, counted from 0"
     add("--window", type=_parse_window, metavar="START:STOP", help=window)
     add("--layer", type=int, metavar="L", help="Block to show in detail, from 0 (default: middle)")
     head = "Attention head to show, from 0 (default: the head that attends most to another token)"

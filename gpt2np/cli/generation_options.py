@@ -118,7 +118,7 @@ _FILTERS = ("top_k", "top_p", "min_p", "typical_p")
 
 
 def generation_options(args: argparse.Namespace) -> Any:
-    """Convert options to keyword arguments of `LanguageModel.generate`; omit absent options.
+    """Convert the options that are given to keyword arguments of `LanguageModel.generate`.
 
     Raises:
         InvalidArgumentError: --greedy contradicts another option, or a value is malformed.

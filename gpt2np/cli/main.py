@@ -39,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print a message. Raise an error if stdout cannot be written, which argparse ignores."""
+        """Print a message. If stdout cannot be written, raise the error that argparse ignores."""
         if file is sys.stdout:
             print(message, end="", flush=True)
         else:

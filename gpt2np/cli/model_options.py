@@ -53,7 +53,7 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
 
 def source_message(kind: str, name: str, fallback_reason: str | None) -> str:
-    """Return a message that names the model or vocabulary in use, and why it is a fallback."""
+    """Return a message with the name of a model or vocabulary, and the reason for a fallback."""
     suffix = f" ({fallback_reason}; choose another with --model)" if fallback_reason else ""
     return f"{kind}: {name}{suffix}"
 

@@ -104,7 +104,7 @@ def report_interrupted(folder: Path) -> int:
 
 
 class InterruptHandler:
-    """SIGINT handler that raises KeyboardInterrupt, and within `deferred` delays the exception."""
+    """SIGINT handler that raises KeyboardInterrupt; `deferred` delays the exception."""
 
     def __init__(self) -> None:
         self._deferring = self._pending = False

@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--points",
         action="append",
         metavar="NAME",
-        help="Activations to save (with --npz) or to summarize (without); * matches any part of a "
-        "NAME; may be given several times",
+        help="Activations to save to --npz or, without --npz, to summarize; * matches any part of "
+        "a name; may be given several times",
     )
     add(
         "--list-points",

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--out", type=Path, required=True, metavar="FOLDER", help="Folder to write")
     _add_training_arguments(parser)
-    add("--field", default="text", help="JSON field of the text in .jsonl files (default: text)")
+    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
     add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
     add("--json", action="store_true", help="Print the report as one JSON object")
 
@@ -68,7 +68,7 @@ def _add_training_arguments(parser: argparse.ArgumentParser) -> None:
     )
     alphabet = "Initial tokens: all 256 bytes, or the characters of the text (default: bytes)"
     add("--alphabet", choices=("bytes", "characters"), default="bytes", help=alphabet)
-    limit = "With --alphabet characters: keep only the N most frequent; others become <unk>"
+    limit = "Keep only the N most frequent characters; others become <unk> (--alphabet characters)"
     add("--limit-alphabet", type=int, metavar="N", help=limit)
 
 

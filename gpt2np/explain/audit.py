@@ -190,7 +190,7 @@ def in_float64(model: GPT2) -> GPT2:
 
 
 def precision_section(run: Run, numbers: Numbers, float64: bool) -> str:
-    """Return the markup of the section on precision, with a comparison if `float64` is true."""
+    """Return the markup of the section on precision; `float64` adds the comparison."""
     if not float64:
         summary = (
             "Everything on this page was computed in float32, numbers with about 7 decimal "

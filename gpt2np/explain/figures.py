@@ -97,7 +97,10 @@ class Line:
 def line_chart(
     lines: Sequence[Line], steps: Sequence[str], title: str, *, logarithmic: bool = False
 ) -> str:
-    """Return a line chart, with `steps` as labels; a logarithmic scale omits values up to 0."""
+    """Return a line chart with `steps` as labels of the horizontal axis.
+
+    A logarithmic chart omits values that are not positive.
+    """
     ticks = _ticks(lines, logarithmic)
     scale = math.log10 if logarithmic else float
     low, high = scale(ticks[0]), scale(ticks[-1])

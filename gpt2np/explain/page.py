@@ -1,4 +1,4 @@
-"""Page as one HTML file, which contains the sections, the style sheet, script and arrays."""
+"""Assembly of the page: one HTML file with all sections, style sheet, script and arrays."""
 
 from __future__ import annotations
 
