@@ -13,8 +13,8 @@ The suffix of OUT selects the format:
 .npy   the ids of .bin as a NumPy array
 .npz   several arrays of ids, as GPT-2's training code reads them
 
-Run an interrupted command again to resume. If the input files, the model,
---field or --skip-errors have changed, the command starts over and says so.
+Run an interrupted command again to resume. If the model, --field or
+--skip-errors have changed, the command starts over and says so.
 """
 
 import argparse

@@ -59,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_generation_arguments(parser)
     _add_output_arguments(parser)
     performance = add_model_arguments(parser)
-    draft = "Speculative decoding with draft tokens from this model; does not change the text"
+    draft = (
+        "Speculative decoding with draft tokens from this model, which must have the same "
+        "vocabulary; does not change the text"
+    )
     performance.add_argument("--draft", metavar="MODEL", help=draft)
     add_prompt_lookup(performance.add_argument)
     parser.epilog = "Values in the model's generation_config.json replace these defaults."
