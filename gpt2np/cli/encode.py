@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: 50000)",
     )
     add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
-    add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
+    add("--skip-errors", action="store_true", help="Skip each file that cannot be read to its end")
     add("--force", action="store_true", help="Overwrite OUT if it exists")
 
 
