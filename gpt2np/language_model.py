@@ -210,7 +210,7 @@ class LanguageModel:
         streams = self.streams(prompt, **options)
         if len(streams) > 1:
             raise InvalidArgumentError(
-                f"{len(streams)} samples can't be one stream; call streams, or generate"
+                f"{len(streams)} samples cannot be one stream; call streams, or generate"
             )
         return streams[0]
 
@@ -223,7 +223,8 @@ class LanguageModel:
         chosen = self.resolve_options(**without_beams)
         if chosen.num_beams > 1:
             raise InvalidArgumentError(
-                f"num_beams is {chosen.num_beams}: beam search can't stream its text; call generate"
+                f"num_beams is {chosen.num_beams}: beam search cannot stream its text; "
+                "call generate"
             )
         return self._start_streams(prompt, chosen)
 

@@ -82,7 +82,7 @@ class Conversation:
             atomic_write_text(path, content + "\n")
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InvalidArgumentError(f"can't write {path}: {reason}") from error
+            raise InvalidArgumentError(f"cannot write {path}: {reason}") from error
         return len(messages)
 
 

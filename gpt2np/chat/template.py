@@ -127,7 +127,7 @@ def _read_template_file(path: Path) -> str:
             )
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
+        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is damaged: not UTF-8 text") from error
 

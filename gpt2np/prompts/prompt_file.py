@@ -44,7 +44,7 @@ def count_lines(path: Path) -> int:
         with path.open("rb") as file:
             return sum(1 for _ in file)
     except OSError as error:
-        raise InvalidArgumentError(f"can't read {path}: {error.strerror}") from error
+        raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
