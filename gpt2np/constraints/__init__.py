@@ -6,7 +6,7 @@
     token_mask    computes which token ids may come next
 
 A token may end inside of a character or a word, so the automaton reads bytes. A token is allowed if
-and only if the text after it can still become a match.
+and only if the text with that token can still become a match.
 """
 
 # Why not a library? llguidance 1.9 allows only one tokenization where the text is certain: at the

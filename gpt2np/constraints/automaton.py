@@ -2,9 +2,9 @@
 
 A tree becomes a nondeterministic automaton over characters (Thompson 1968). From that, the subset
 construction (Rabin and Scott 1959) makes a deterministic automaton over bytes. Each state of the
-latter is a set of readings. A reading is a position within the bytes of the next character, and the
-state of the nondeterministic automaton after that character. From every state but DEAD, a match can
-be reached.
+deterministic automaton is a set of readings. A reading is a position within the bytes of the next
+character, and the state of the nondeterministic automaton after that character. From every state
+but DEAD, a match can be reached.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class ByteAutomaton:
         return cls(CharacterAutomaton(tree))
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return a state's readings. Unlike state numbers, readings don't depend on other calls."""
+        """Return the readings of a state; other automata may number the same set differently."""
         return self._readings[state]
 
     def state(self, readings: frozenset[Reading]) -> int:
@@ -153,7 +153,7 @@ class ByteAutomaton:
         return state
 
     def step(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Return the next state for each of `states` and its byte in `data`. Returns (n,).
+        """Return the next state of each of `states` after its byte in `data`. Returns (n,).
 
         Raises:
             TooManyStatesError: the automaton needs more than MAX_BYTE_STATES states.

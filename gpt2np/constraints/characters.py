@@ -1,6 +1,7 @@
 """Sets of characters, and automata over the bytes of their UTF-8 encodings (RFC 3629, section 3).
 
-A set is a sorted tuple of ranges, (first, last) code point, that neither touch nor overlap.
+A set is a sorted tuple of ranges (first code point, last code point). Ranges neither touch nor
+overlap.
 Surrogates, U+D800 to U+DFFF, are in no set, because UTF-8 can't encode them.
 """
 
@@ -62,7 +63,7 @@ def _all_characters() -> str:
 
 @dataclass
 class ByteNodes:
-    """Automata that read one character byte by byte; automata of several sets share nodes.
+    """Automata that read the bytes of one character; the automata of all sets share nodes.
 
     Attributes:
         edges: the sorted edges of each node. No two nodes have equal edges.
@@ -82,10 +83,10 @@ class ByteNodes:
         return self._node(edges) if edges else None
 
     def _edges(self, codes: Sequence[tuple[int, int]], n_continuation: int) -> list[Edge]:
-        """Return the edges that read the upper bits of `codes`, before `n_continuation` bytes.
+        """Return the edges for a byte of `codes` that is followed by `n_continuation` bytes.
 
-        Each continuation byte reads 6 of the lower bits. Upper bits share one next node if all
-        their continuations are in `codes`.
+        This byte reads the upper bits of `codes`; each continuation byte reads 6 lower bits. Upper
+        bits share one next node if `codes` contains all their continuations.
         """
         if n_continuation == 0:
             return [(a, b, END) for a, b in codes]

@@ -1,4 +1,4 @@
-"""Token masks: the token ids that may come next, so that the text can still match."""
+"""Token masks: which token ids may come next so that the text can still match a constraint."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def text_constraint(
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """A constraint after the text so far. It is immutable, so sequences and drafts can share it.
+    """The state of a constraint after a text. Immutable, so sequences and drafts can share it.
 
     `state` is a set of readings instead of a state number, because state numbers change when
     `_TokenMasks` replaces its automaton.
@@ -58,7 +58,7 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """Whether the text matches, and no text that continues it can match."""
+        """Whether the text matches, and no continuation can match."""
         return self.state == {MATCHED}
 
     def allowed(self) -> BoolArray:
@@ -186,7 +186,7 @@ class _Level(NamedTuple):
 
 @dataclass(frozen=True)
 class VocabularyTrie:
-    """The prefix tree of the bytes of all tokens, for one automaton step per level of the tree.
+    """The prefix tree of the bytes of all tokens; an automaton reads it level by level.
 
     Attributes:
         levels: the nodes from depth 1 on; node 0 is the root.
@@ -218,7 +218,7 @@ class VocabularyTrie:
         return cls(tuple(levels), nodes)
 
     def allowed(self, automaton: ByteAutomaton, state: int) -> BoolArray:
-        """Return a mask of the token ids that can follow an automaton's state. Returns (V,)."""
+        """Return a mask of the token ids that can follow `state` of `automaton`. Returns (V,)."""
         size = self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
         states = np.zeros(size, np.int32)  # all DEAD
         states[_ROOT] = state

@@ -95,6 +95,7 @@ class AppendLog:
 
         A resume point is valid if it matches `digests`, the list from `input_digests`. Without a
         valid point, the files are emptied.
+
         Raises GPT2NPError if another process uses the folder, or its path is not a folder.
         """
         if self.folder.exists() and not self.folder.is_dir():
@@ -220,7 +221,7 @@ def _acquire_lock(path: Path) -> IO[bytes] | None:
 
 
 def _remove_lock(path: Path, file: IO[bytes]) -> None:
-    """Remove a lock file, release the lock, and remove the folder of the file if it is empty."""
+    """Remove a lock file, release the lock, and remove the folder if no file is left in it."""
     if sys.platform == "win32":
         file.close()  # Windows can't remove an open file
     try:

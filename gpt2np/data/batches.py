@@ -68,7 +68,7 @@ class Batch(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Total size of the parts in bytes; texts count in UTF-8."""
+        """Total size of the parts in bytes; texts are counted in UTF-8."""
         contents = (part.content for part in self.parts)
         return sum(
             len(content.encode()) if isinstance(content, str) else content.nbytes
@@ -84,11 +84,13 @@ def read_batches(
     skip_errors: bool = False,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Batch]:
-    """Yield the batches of `files` from `start` on: (index of the file, index of the batch in it).
+    """Yield the batches of `files`, from `start` (index of a file, index of a batch in it) on.
 
     Every call yields equal batches. Files are text or .jsonl, which may be compressed (.gz), or
-    .npz; each array of an .npz is a document of token ids. If a file can't be read, `skip_errors`
-    yields a batch with an `error`. Without `skip_errors`, UnreadableFileError is raised.
+    .npz; each array of an .npz is a document of token ids.
+
+    With `skip_errors`, a file that can't be read yields a batch with an `error`. Otherwise, such a
+    file raises UnreadableFileError.
     """
     options = CorpusOptions(field=field, split_long_documents=encoder.splits_before_whitespace)
     first_file, first_batch = start

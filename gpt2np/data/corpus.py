@@ -202,7 +202,7 @@ def _jsonl_texts(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
 
 
 def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterator[TextPart]:
-    """Split a text at separators. `texts` are its consecutive pieces, which may cut a separator."""
+    """Split a text at separators; `texts` are its consecutive parts, which may cut a separator."""
     separator = options.separator_pattern
     reach = max(map(len, options.separators), default=1)
     tail = ""

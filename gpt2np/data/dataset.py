@@ -4,9 +4,9 @@
     out.npy   the ids of out.bin as a NumPy array
     out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (OpenAI's GPT-2 training)
 
-Until the file out.bin is complete, the folder out.bin.partial holds the ids so far. A call after an
-interruption continues from that folder, with an equal result. Memory does not grow with the corpus
-or, with GPT-2's pre-tokenizer, with the length of a document.
+Until the file out.bin is complete, the folder out.bin.partial holds the ids encoded so far. A call
+after an interruption continues from that folder, with an equal result. Memory does not grow with
+the corpus. With GPT-2's pre-tokenizer, memory does not grow with the length of a document either.
 """
 
 from __future__ import annotations
@@ -159,7 +159,10 @@ class _Writer:
         self.position = log.resume(self._digests)  # how much of the input has been written
 
     def write(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
-        """Append an encoded batch to the log; for an error, drop earlier batches of the file."""
+        """Append an encoded batch to the log.
+
+        A batch with an error replaces all earlier batches of its file.
+        """
         if batch.error:
             self._on_skip(batch.error)
             self._log.truncate(self.position.rollback_lengths)

@@ -24,7 +24,8 @@ _MAX_KEY_LENGTH = 256  # characters; longer texts rarely repeat, and are not cac
 def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
     """Merge pairs of neighbouring tokens until no merge applies.
 
-    Each step merges the pair with the lowest rank; if the pair repeats, its leftmost occurrence.
+    Each step merges the pair with the lowest rank. If this pair occurs several times, its leftmost
+    occurrence is merged.
 
         merge_pairs(["h", "u", "g"], {"u g": 0, "h ug": 1}) → ["hug"]
 
@@ -103,7 +104,7 @@ def _push(positions: dict[int, list[int]], heap: list[int], rank: int, position:
 class BoundedCache(dict[str, tuple[int, ...]]):
     """Dictionary from text to token ids. `cache[text]` computes and stores missing ids.
 
-    A hit costs one look-up in C. When the entries exceed `limit` bytes, the cache is emptied;
+    A cache hit costs one look-up in C. When the entries exceed `limit` bytes, the cache is emptied;
     frequent entries soon return. Threads can share a cache; at worst, two threads compute the same
     entry.
     """

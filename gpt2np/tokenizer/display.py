@@ -147,9 +147,10 @@ def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Sty
 
 
 def merge_table(trace: MergeTrace, vocabulary: Vocabulary, style: Style) -> str:
-    """Format the merges of a piece of text; each step has a line of tokens and a line of ranks.
+    """Format the merges of a piece of text, with two lines per step: tokens and pair ranks.
 
-    The ranks are those of neighbouring pairs. Brackets mark the pair that is merged next.
+    The rank of a pair is below the border between its tokens. Brackets mark the pair that is merged
+    next.
 
         " was" → 373
           ␣   w     a    s

@@ -2,8 +2,9 @@
 
 OpenAI's `.tiktoken` files are read here. Each line has the bytes of a token, in base64, and the
 token's id, called its rank. The file has no merges: two neighbouring tokens can be merged if the
-result is a token, and the result with the lowest id comes first. A piece that equals a token needs
-no merging (tiktoken/src/lib.rs). The pattern and the special tokens are in tiktoken's code instead.
+result is a token, and the pair whose result has the lowest id is merged first. A piece that equals
+a token needs no merging (tiktoken/src/lib.rs). The pattern and the special tokens are not in the
+file, but in tiktoken's code.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _read_folder(folder: Path) -> Vocabulary:
 def read_tiktoken(
     path: Path, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None
 ) -> Vocabulary:
-    """Read a `.tiktoken` file; `special_tokens` maps the texts of its special tokens to ids.
+    """Read a `.tiktoken` file, and add `special_tokens`, a dictionary from text to id.
 
     The default pre-tokenizer `pattern` depends on the file's name: see TIKTOKEN_PATTERNS.
 
@@ -144,7 +145,8 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
 
     The files are `tokenizer.json` and `tokenizer_config.json`. If GPT-2's format can express the
     vocabulary, `vocab.json` and `merges.txt` are also written. Otherwise, existing files of these
-    two names are removed, like `special_tokens_map.json` and `added_tokens.json`.
+    two names are removed. Existing `special_tokens_map.json` and `added_tokens.json` are always
+    removed.
 
     Raises TokenizerError if the formats can't express the vocabulary, and OSError if the folder
     can't be created or written to.

@@ -74,9 +74,9 @@ def _are_openai_files(vocab_file: Path, merges_file: Path) -> bool:
 
 
 def _read_openai_merges(merges_file: Path) -> Vocabulary:
-    """Build OpenAI's vocabulary from its merges: twice as fast as parsing vocab.json.
+    """Build OpenAI's vocabulary from the merges alone: twice as fast as parsing vocab.json.
 
-    The ids count the 256 bytes, then the merges in order of rank, then END_OF_TEXT.
+    Ids are given to the 256 bytes first, then to the merges in order of rank, then to END_OF_TEXT.
     """
     _, _, text = merges_file.read_text(encoding="utf-8").rstrip("\n").partition("\n")
     lines = text.split("\n")
@@ -173,7 +173,7 @@ def _with_added_tokens(
 ) -> Vocabulary:
     """Build the vocabulary with the added tokens from the special tokens files in `folder`.
 
-    An added token is removed from `ids` if it is in `unmade`: neither a byte nor made by a merge.
+    Added tokens in `unmade`, which are neither a byte nor made by a merge, are removed from `ids`.
     """
     from gpt2np.tokenizer.special_tokens import read_for_gpt2_files
 

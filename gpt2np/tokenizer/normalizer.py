@@ -114,7 +114,7 @@ def nfc_with_spans(text: str) -> tuple[str, Spans]:
 
     The origins equal those of `tokenizers` (normalizer.rs, `transform_range`). The origin of a
     composed character is its first component. A character that decomposition adds has the origin of
-    the character in front.
+    the preceding character.
     """
     if unicodedata.is_normalized("NFC", text):
         return text, _identity_spans(0, len(text))
@@ -135,7 +135,7 @@ _Changes = list[tuple[str, int]]
 
 
 def _decompose(text: str) -> _Changes:
-    """Decompose `text` to NFD; return characters with their changes in the number of characters."""
+    """Decompose `text` to NFD: mark the added characters, and sort marks into canonical order."""
     changes: _Changes = []
     for character in text:
         parts = unicodedata.normalize("NFD", character)
@@ -194,7 +194,10 @@ def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan
 
 
 def find_first(text: str, contents: Collection[str]) -> str | None:
-    """Return the first of `contents` that occurs in `text`, or None; longer matches come first."""
+    """Return the text in `contents` that occurs first in `text`, or None if none occurs.
+
+    If several occur at the same position, the longest is returned.
+    """
     match = any_literal(frozenset(contents)).search(text) if contents else None
     return match[0] if match else None
 

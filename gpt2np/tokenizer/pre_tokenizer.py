@@ -5,15 +5,15 @@ GPT-2's pattern is equivalent to the one in OpenAI's gpt-2/src/encoder.py. It ma
     'll                   the end of an English contraction
     word   42   ?!        a run of letters, digits or other visible characters, with an optional
                           space in front
-    white space           without its last character if a visible character follows the run
+    white space           a run of it; if a visible character follows, without the last character
 
 The pattern needs the `regex` package: the standard `re` lacks \\p{L}, and its \\s is not Unicode's
 white space. For ASCII text, an equivalent pattern for `re` is used, because `re` is twice as fast.
 
 Encoding takes a shortcut. In GPT-2's pattern and its successors, a space before a visible character
 always begins a piece. So `str.split` can split a text into words at these spaces, ten times as fast
-as the pattern. A word may include punctuation ("dog,"). Its token ids don't depend on the words
-around it. Words repeat, so encoding mostly becomes one dictionary look-up per word.
+as the pattern. A word may include punctuation ("dog,"). The token ids of a word don't depend on the
+words around it. Words repeat, so encoding mostly becomes one dictionary look-up per word.
 """
 
 from __future__ import annotations

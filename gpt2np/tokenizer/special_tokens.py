@@ -255,7 +255,7 @@ def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
 def _parse_extra(
     config: Mapping[str, Any], older: Mapping[str, Any], folder: Path
 ) -> tuple[tuple[AddedToken, ...], _TokenMap]:
-    """Return two groups of extra tokens: tokens in JSON lists, and key → token of JSON objects."""
+    """Parse the extra special tokens: a tuple from JSON lists, a dictionary from JSON objects."""
     path, tokens = folder / CONFIG_FILE, config.get(_EXTRA) or config.get(_OLD_EXTRA)
     in_config = _EXTRA in config or _OLD_EXTRA in config
     named: _TokenMap = {}

@@ -58,8 +58,8 @@ class Tokenizer:
     encoding; they don't change the ids.
 
     Untrusted text may contain the text of a special token. By default, `encode` and similar methods
-    reject such text. Two keyword arguments, named as in tiktoken, take "all" or a set of special
-    tokens. A token that both arguments contain is allowed:
+    reject such text. The arguments `allowed_special` and `disallowed_special` change that, as in
+    tiktoken. Each takes "all" or a set of special tokens. A token in both is allowed:
 
         encode("<|endoftext|>")                            → InvalidArgumentError
         encode("<|endoftext|>", disallowed_special=())     → [27, 91, 437, …], plain text
@@ -151,7 +151,7 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the vocabulary's `eos_token`; without one, of `<|endoftext|>`, or else None."""
+        """Id of the `eos_token`; without `eos_token`, id of `<|endoftext|>`; None without both."""
         ids = {token.content: token.id for token in self.vocabulary.added_tokens}
         eos_token = self.vocabulary.special_tokens_map.get("eos_token")
         return ids[eos_token] if eos_token in ids else self.special_tokens.get(END_OF_TEXT)
@@ -197,7 +197,7 @@ class Tokenizer:
         return ids
 
     def encode_to_numpy(self, text: str, **options: Any) -> NDArray[np.uint16 | np.uint32]:
-        """Encode `text` to a uint16 array; uint32 if the vocabulary is too large. Returns (N,)."""
+        """Encode `text` to uint16, or to uint32 if `vocab_size` exceeds 65,536. Returns (N,)."""
         import numpy as np
 
         return np.array(
@@ -285,7 +285,7 @@ class Tokenizer:
     def decode(
         self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False
     ) -> str:
-        """Decode `ids` to text; `errors` means what it means in `bytes.decode`.
+        """Decode `ids` to text; `errors` treats invalid UTF-8 as in `bytes.decode`.
 
         Raises:
             InvalidArgumentError: an id is not in the vocabulary.
@@ -427,7 +427,7 @@ def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
 def _encode_packed(
     tokenizer: Tokenizer, options: Mapping[str, Any], texts: list[str]
 ) -> list[array[int]]:
-    """Encode `texts` to arrays; another process gets an array in a tenth of the time of a list."""
+    """Encode `texts` to arrays: sending an array to a process is ten times as fast as a list."""
     from array import array
 
     return [array("I", tokenizer.encode(text, **options)) for text in texts]

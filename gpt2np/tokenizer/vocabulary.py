@@ -67,9 +67,9 @@ class Vocabulary:
     """Content of a vocabulary, independent of the file format.
 
     Attributes:
-        ids: token → id, without most added tokens. A byte-level vocabulary spells tokens in the
-            byte alphabet ("Ġthe"). Any other vocabulary spells tokens in plain characters, with
-            SPACE_PLACEHOLDER for a space.
+        ids: token → id; added tokens are included only if merging can produce them. A byte-level
+            vocabulary spells tokens in the byte alphabet ("Ġthe"). Any other vocabulary spells
+            tokens in plain characters, with SPACE_PLACEHOLDER for a space.
         ranks: "left right" → rank of the merge: see `gpt2np.tokenizer.bpe`.
         added_tokens: tokens that are matched as a whole, including special tokens.
         patterns: pre-tokenizer patterns, applied one after another. Without a pattern, the whole

@@ -1,4 +1,4 @@
-"""Learning of merges: again and again, the most frequent pair of neighbours becomes a token.
+"""Learning of merges: repeatedly, the most frequent pair of neighbouring tokens becomes a token.
 
 One array holds the tokens of all pieces. A token has one position per symbol (byte or character),
 and its id is stored at the first and the last of these positions. So neighbours are found without
@@ -166,7 +166,7 @@ class PieceArray:
     def _group_by_id(
         self, ids: NDArray[np.int32], positions: NDArray[np.int32]
     ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
-        """Group positions by id; yield each id, its total weight, and its positions in order.
+        """Group positions by id; yield each id, its total weight, and its ascending positions.
 
         Separators are skipped.
         """
@@ -190,7 +190,7 @@ class PieceArray:
 def learn_merges(
     pieces: PieceArray, tokens: list[str], limits: MergeLimits, on_progress: Progress | None = None
 ) -> dict[tuple[int, int], int]:
-    """Merge the most frequent pair again and again, up to a limit; add new tokens to `tokens`.
+    """Merge the most frequent pair until one of `limits` is reached; append tokens to `tokens`.
 
     Equally frequent pairs are merged in order of their left id, then of their right id. A pair's
     count in the queue is updated only when the pair reaches the head of the queue.

@@ -31,12 +31,12 @@ class TrainingReport:
 
     @property
     def reduction(self) -> float:
-        """By how many percent merging reduces the number of tokens of the corpus."""
+        """Percentage by which merging reduces the number of tokens of the corpus."""
         return 100 * (1 - self.tokens / self.symbols) if self.symbols else 0.0
 
 
 def report_training(trained: TrainedVocabulary, parts: Iterable[TextPart]) -> TrainingReport:
-    """Compute the statistics of a vocabulary; `parts` holds its training documents again."""
+    """Compute the statistics of `trained`; `parts` are the documents of the training."""
     counts, in_bytes = trained.piece_counts, trained.options.alphabet == "bytes"
     characters = sum(len(piece) * count for piece, count in counts.items())
     symbols = sum(len(piece.encode()) * count for piece, count in counts.items())

@@ -156,7 +156,7 @@ class TrainedVocabulary:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The trained vocabulary, without counts, for `Tokenizer(vocabulary)`."""
+        """The trained vocabulary in the form that `Tokenizer` takes."""
         in_bytes, pattern = self.options.alphabet == "bytes", self.options.pattern
         merges = [_spell(left, right, sep=" ") for left, right in self.merges]
         made = {merge.replace(" ", "") for merge in merges}
@@ -218,7 +218,7 @@ def train(
 
 
 def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
-    """Count the tokens of `pieces` again: training merged across characters removed from them."""
+    """Count the tokens of `pieces` again, because training removed characters from `pieces`."""
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
         trained.piece_tokens[piece] = len(merge_pairs(list(_spell(piece)), ranks))
@@ -239,7 +239,7 @@ def _without_garbage_collection() -> Iterator[None]:
 def _make_alphabet(
     codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
 ) -> dict[int, str]:
-    """Return a dictionary from code to character for the alphabet, sorted by character."""
+    """Return the alphabet as a dictionary from code to character, sorted by character."""
     if options.alphabet == "bytes":
         return {byte: char for char, byte in sorted(CHAR_TO_BYTE.items())}
     counts = np.zeros(N_CODE_POINTS)
@@ -319,7 +319,10 @@ def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
 
 
 def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield (segment, keys of its words); no keys (None) if the segment has to be split by `pattern`."""
+    """Yield each segment of a document, with the keys of its words or with None.
+
+    None means that the segment can't be split into words.
+    """
     if pattern not in WORD_SPLITTING_PATTERNS:
         yield document, None
         return
@@ -376,7 +379,10 @@ def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
 
 
 def position_weights(ends: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Repeat each piece's count at its positions; `ends` are the separators'. Returns (N,)."""
+    """Repeat each piece's count at all positions of the piece. Returns (N,).
+
+    `ends` are the positions of the separators.
+    """
     if len(counts) and counts.min() == counts.max():
         return np.broadcast_to(counts[0], ends[-1] + 1)  # takes no memory
     return np.repeat(np.append(counts, 0), np.diff(ends, append=ends[-1] + 1))
