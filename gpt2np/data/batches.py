@@ -21,7 +21,7 @@ PART_DTYPE = np.dtype(
 """Record of a document or a part of it: number of token ids, number of characters, and two flags.
 
 The ids include the <|endoftext|> at the end of a document. The flag `is_array` marks an array from
-an .npz file. `gpt2np.data.dataset` cuts the arrays of its own .npz by these records."""
+an .npz input file. An .npz output file is cut into arrays by these records."""
 
 _BATCH_SIZE = 1 << 20  # in characters or, for arrays, token ids
 _NPZ_ERRORS = (  # raised by zipfile and NumPy for a file that is damaged or not an .npz
@@ -62,9 +62,7 @@ class Batch(NamedTuple):
     file: int  # index of the file
     parts: list[Part]  # documents and parts of documents
     ends_file: bool  # whether this is the last batch of the file
-    error: UnreadableFileError | None = (
-        None  # error of a file to skip; None if the file can be read
-    )
+    error: UnreadableFileError | None = None  # reason to skip the file, if any
 
     @property
     def nbytes(self) -> int:

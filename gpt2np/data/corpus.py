@@ -20,7 +20,7 @@ from typing import IO, NamedTuple, cast
 from gpt2np.data import END_OF_TEXT
 from gpt2np.errors import InvalidArgumentError
 
-_READ_SIZE = 1 << 20  # bytes to read at once; characters of a part of a document
+_READ_SIZE = 1 << 20  # bytes to read at once; minimum characters in a part of a document
 
 # A document may be cut before a space or newline that follows a visible character.
 _up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match

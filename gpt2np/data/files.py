@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SMALL_JSON_BYTES = 2 << 20
-"""Size limit of configs and headers, because parsing can take fifty times as much memory.
+"""Size limit of configs and headers; parsing can take fifty times the file's size in memory.
 
 GPT-2 XL's header has 60,000 bytes. The largest common tokenizer_config.json has 1.2 million."""
 

@@ -68,7 +68,7 @@ PreTokenizer = Callable[[str], list[str]]
 """Function that splits a text into pieces; the joined pieces equal the text."""
 
 # Characters assigned in Unicode 17 and 18. Each version of `regex` follows the latest Unicode, but
-# tiktoken 0.14 and tokenizers 0.23 follow Unicode 16. Token ids must not depend on the version.
+# tiktoken 0.14 and tokenizers 0.23 follow Unicode 16. Token ids must not depend on versions.
 _NEWER_THAN_UNICODE_16 = (
     "\u0558\u058b-\u058c\u05c8-\u05c9\u088f\u0b53-\u0b54\u0c5c\u0cdc\u1acf-\u1af0\u208f"
     "\u209d-\u209f\u20c1-\u20c4\u2b96\u2e60-\u2e63\ua7ce-\ua7cf\ua7d2\ua7d4\ua7dd\ua7e2\ua7f1"

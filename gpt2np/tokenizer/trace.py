@@ -62,7 +62,7 @@ class MergeStep:
 
     tokens: tuple[str, ...]  # spelled as in `Vocabulary.ids`
     ranks: tuple[int | None, ...]  # rank of each pair of neighbours; None if no merge joins them
-    # index of the next pair to merge: the leftmost pair of the lowest rank; None at the end
+    # index of the next pair to merge: the leftmost pair with the lowest rank; None at the end
     chosen: int | None
 
 

@@ -32,7 +32,8 @@ _ID_BITS = 32
 _ID_MASK = (1 << _ID_BITS) - 1
 
 Positions = list[int] | NDArray[np.int32]
-QueueEntry = tuple[int, int, Positions]  # -count, pair, its positions; no pair twice
+# (-count, pair, positions of the pair). No pair is queued twice, so positions are never compared.
+QueueEntry = tuple[int, int, Positions]
 Progress = Callable[[int, int], object]
 
 
@@ -97,7 +98,7 @@ class PieceArray:
     def tokens_per_piece(self) -> NDArray[np.int64]:
         """Count the tokens of each piece. Returns (number of pieces,)."""
         ends = np.flatnonzero(self.tokens == SEPARATOR)
-        # Count half tokens: a token's id is stored at two positions, if the token has several.
+        # Count half tokens: a token's id is stored at two positions if the token has several.
         halves = np.where(self.tokens < 0, 0, np.where(self.lengths[self.tokens] == 1, 2, 1))
         sums = np.cumsum(halves)
         return np.asarray(np.diff(sums[ends]) // 2)

@@ -341,10 +341,8 @@ def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreToke
         else:
             for piece in pre_tokenize(text):
                 pieces[piece] += count
-    for (
-        count,
-        texts,
-    ) in by_count.items():  # join texts: each text begins with a space, which begins a piece
+    # Texts can be joined, because each text begins with a space, and this space begins a piece.
+    for count, texts in by_count.items():
         for piece in pre_tokenize("".join(texts)):
             pieces[piece] += count
     words.clear()
