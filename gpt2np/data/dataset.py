@@ -112,10 +112,10 @@ def encode_dataset(
     may be compressed (.gz), or .npz files of token ids, which are copied. The special token
     `<|endoftext|>` separates documents. Other special tokens are encoded as plain text.
 
-    If an earlier call was interrupted, this call continues its work, and `on_resume` gets the
-    number of input bytes already encoded. If the earlier call had other files or options,
-    `on_restart` is called instead. `on_progress` gets the number of input bytes encoded so far.
-    `on_skip` gets the error of each skipped file.
+    After an interruption, the next call continues, and `on_resume` gets the number of input bytes
+    already encoded. If the interrupted call had other files or options, `on_restart` is called
+    instead. `on_progress` gets the number of input bytes encoded so far. `on_skip` gets the error
+    of each skipped file.
 
     Raises InvalidArgumentError if a file can't be read, the files have no text, the vocabulary has
     no end of text, or `check_output` fails. Raises OSError if the output can't be written. Raises

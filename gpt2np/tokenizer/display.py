@@ -149,8 +149,7 @@ def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Sty
 def merge_table(trace: MergeTrace, vocabulary: Vocabulary, style: Style) -> str:
     """Format the merges of a piece of text, with two lines per step: tokens and pair ranks.
 
-    The rank of a pair is below the border between its tokens. Brackets mark the pair that is merged
-    next.
+    Brackets mark the rank of the pair that is merged next.
 
         " was" → 373
           ␣   w     a    s

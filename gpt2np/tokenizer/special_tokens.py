@@ -292,9 +292,8 @@ def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
 def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[str]:
     """Return the texts that make a token of `added_tokens.json` a special token.
 
-    Two sources of special tokens are left out, because transformers reads them after
-    `added_tokens.json`: JSON objects in tokenizer_config.json, and the old list of extra tokens in
-    special_tokens_map.json.
+    JSON objects in tokenizer_config.json don't count, nor does the old list of extra tokens in
+    special_tokens_map.json, because transformers reads them later.
     """
     texts_in_config = {key: value for key, value in config.items() if isinstance(value, str)}
     token_map = {**texts_in_config, **older}

@@ -58,8 +58,8 @@ class Tokenizer:
     encoding; they don't change the ids.
 
     Untrusted text may contain the text of a special token. By default, `encode` and similar methods
-    reject such text. The arguments `allowed_special` and `disallowed_special` change that, as in
-    tiktoken. Each takes "all" or a set of special tokens. A token in both is allowed:
+    reject such text. The arguments `allowed_special` and `disallowed_special` change that. Each
+    takes "all" or a set of special tokens. A token in both is allowed:
 
         encode("<|endoftext|>")                            → InvalidArgumentError
         encode("<|endoftext|>", disallowed_special=())     → [27, 91, 437, …], plain text
@@ -210,7 +210,7 @@ class Tokenizer:
         """Encode each text in `texts`; `options` are the keyword arguments of `encode`.
 
         Several processes pay off from about ten megabytes of text, because each process has to
-        start and to fill its caches. Threads don't help in a Python with a global interpreter lock.
+        start and to fill its caches. Threads don't help under the global interpreter lock.
         """
         if isinstance(texts, str):
             raise InvalidArgumentError("texts is one text; give a list of texts, or use encode")

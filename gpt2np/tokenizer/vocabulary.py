@@ -107,8 +107,7 @@ class Vocabulary:
     def text_vocab_size(self) -> int:
         """The highest id of a token that is not special, plus one.
 
-        A model needs an embedding for each of these ids. Fine-tuned models often lack an embedding
-        for a special token.
+        Fine-tuned models often lack the embedding of a special token.
         """
         plain = (token.id for token in self.added_tokens if not token.special)
         return max([*self.ids.values(), *plain], default=-1) + 1

@@ -2,9 +2,8 @@
 
 One array holds the tokens of all pieces. A token has one position per symbol (byte or character),
 and its id is stored at the first and the last of these positions. So neighbours are found without
-links: the id before a token's first position is the id of the previous token, and the id after its
-last position is the id of the next token. A merge writes a few numbers per occurrence, and changes
-only the counts of neighbouring pairs.
+links: the ids next to a token's two ends are those of the previous and the next token. A merge
+writes a few numbers per occurrence, and changes only the counts of neighbouring pairs.
 
     position  0  1  2  3  4  5  6  7
     "banana"     b  a  n  a  n  a          (positions 0 and 7: separators)

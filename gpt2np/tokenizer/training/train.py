@@ -1,10 +1,8 @@
 """Training of a vocabulary on documents; the result equals that of `tokenizers`' BpeTrainer.
 
 Training counts the pieces of all documents, writes each distinct piece once as symbols of the
-alphabet, and merges the most frequent pairs (module `merges`).
-
-To count pieces fast, training first counts words, which repeat. The pre-tokenizer then splits only
-distinct words into pieces: see `gpt2np.tokenizer.pre_tokenizer`.
+alphabet, and merges the most frequent pairs (module `merges`). To count pieces fast, it first
+counts words. Then it splits only distinct words: see `gpt2np.tokenizer.pre_tokenizer`.
 """
 
 from __future__ import annotations
@@ -80,9 +78,8 @@ class TrainingOptions:
         pattern: pre-tokenizer pattern; tokens don't cross the borders of its pieces. With None,
             each document is one piece.
         alphabet: "bytes" (all 256 bytes) or "characters" (the characters of the documents).
-        limit_alphabet: number of characters to keep, the most frequent ones. Among equally
-            frequent characters, smaller code points are kept. For training, all other characters
-            are removed, so that their neighbours become adjacent.
+        limit_alphabet: number of characters to keep: the most frequent, then the smallest code
+            points. For training, other characters are removed, so their neighbours become adjacent.
 
     Raises InvalidArgumentError if an option is out of range, or two options contradict each other.
     """
