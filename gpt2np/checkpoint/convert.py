@@ -24,7 +24,7 @@ from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 
 ProgressCallback = Callable[[int], object]
 
-# The largest rounding errors of each dtype: the relative error of normal numbers (half a unit in the
+# Largest rounding errors of each dtype: the relative error of normal numbers (half a unit in the
 # last place), and the absolute error of subnormal numbers.
 _ROUNDING_ERRORS = {
     "F64": (0.0, 0.0),

@@ -58,7 +58,7 @@ class Checkpoint:
 
     @property
     def has_no_biases(self) -> bool:
-        """Whether the checkpoint stores no biases, as nanoGPT's does by default. They are then 0."""
+        """Whether the checkpoint stores no biases, nanoGPT's default. All biases are then 0."""
         return not any(map(is_bias, self.tensors))
 
     @property
