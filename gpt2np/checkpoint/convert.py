@@ -1,4 +1,4 @@
-"""Convert a checkpoint to `transformers`' names and layout, in a chosen dtype and shard size."""
+"""Conversion of a checkpoint to `transformers`' names and layout, with any dtype and shard size."""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ class Checkpoint:
     Attributes:
         folder: the model folder.
         config: the architecture.
-        tensors: the stored tensors by GPT-2's names, without causal masks. The embedding's name
-            means the unembedding if a tied checkpoint stores only the unembedding, as safetensors'
-            save_model does.
+        tensors: the stored tensors by GPT-2's names, without causal masks. safetensors' save_model
+            may store only the unembedding of a tied pair; `tensors` then has the unembedding under
+            the embedding's name.
         transposed: whether matrices are stored `[out, in]`, as by nanoGPT (torch.nn.Linear),
             instead of `[in, out]`. The shape of c_attn, which is never square, tells the layout.
     """
@@ -58,7 +58,7 @@ class Checkpoint:
 
     @property
     def has_no_biases(self) -> bool:
-        """Whether the checkpoint stores no biases, nanoGPT's default. All biases are then 0."""
+        """Whether no bias is stored, as in nanoGPT's default models. All biases are then 0."""
         return not any(map(is_bias, self.tensors))
 
     @property

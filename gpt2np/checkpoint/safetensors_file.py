@@ -1,4 +1,4 @@
-"""The safetensors format: read headers, map or convert tensors, write files.
+"""Safetensors files: reading headers, mapping or converting tensors, writing files.
 
 A file (huggingface/safetensors, "Format") begins with the header's length in 8 bytes,
 little-endian. The header is JSON: every tensor's dtype, shape and byte range. The tensors' bytes
@@ -153,9 +153,8 @@ def _advise(array: NDArray[Any], advice: int) -> None:
     if sys.platform != "linux" or not isinstance(mapped, mmap.mmap):
         return
     start = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
-    page_start = (
-        start // mmap.PAGESIZE * mmap.PAGESIZE
-    )  # other data on the first page is read again
+    # Other data on the first page is affected, too: the next access reads that data again.
+    page_start = start // mmap.PAGESIZE * mmap.PAGESIZE
     with suppress(OSError):  # POPULATE_READ before Linux 5.14
         mapped.madvise(advice, page_start, start + array.nbytes - page_start)
 

@@ -24,7 +24,7 @@ from gpt2np.hub import failures
 from gpt2np.hub.model_files import WEIGHTS, WEIGHTS_FILE, FileSet, list_weight_files
 from gpt2np.hub.repository import HubId, cache_folder, repository_folder
 
-_SHA256_DIGITS = 64  # the ETag of a large file is its SHA-256; of a small file, git's SHA-1
+_SHA256_DIGITS = 64  # a large file's ETag is its SHA-256; a small file's ETag is git's SHA-1
 _HASH_CHUNK = 1 << 20
 _LOCK_NOTICE_S = 1.0  # how long to wait for another process before telling the user
 

@@ -54,7 +54,7 @@ def find_model(model: str | Path | None = None) -> ModelSource:
 
 
 def find_vocabulary(model: str | Path | None = None) -> ModelSource:
-    """Find a model's vocabulary in the places where `find_model` looks, without the weights.
+    """Find a model's vocabulary, without the weights, in the places where `find_model` looks.
 
     `model` may also be the path of a file, such as a `tokenizer.json` or a `.tiktoken` file.
 
@@ -167,7 +167,7 @@ def _list_files_in_time(model: HubId) -> frozenset[str]:
         except Exception as error:  # any failure means the bundled model
             failures.append(f"{constants.ENDPOINT} did not list its files ({root_cause(error)})")
 
-    # A daemon thread, because name look-ups and retries can exceed every timeout.
+    # A daemon thread, because name look-ups and retries can exceed the timeout.
     thread = threading.Thread(target=request, daemon=True)
     thread.start()
     thread.join(timeout)

@@ -29,7 +29,7 @@ _LICENCE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTIL
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Alternative groups of files. A model needs one; the first complete group is used."""
+    """Alternative groups of files. The first complete group is used."""
 
     label: str  # the name in error messages, if every group is incomplete
     groups: tuple[tuple[str, ...], ...]  # the file names of each group
@@ -82,7 +82,7 @@ class FileSet:
         return missing + [name for name in self._weights(folder) if not (folder / name).exists()]
 
     def download_steps(self, listing: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return the names of the files to download first (optional) and second (required).
+        """Return two lists of file names: optional files to download first, then required files.
 
         A cache with the required files is then known to contain the optional files, too. Weight
         files and shards are left out. `listing` has the names of the model's files on the Hub.
@@ -111,9 +111,8 @@ MODEL_FILES = FileSet(
     alternatives=(WEIGHTS, VOCABULARY),
     optional=("generation_config.json", *VOCABULARY_EXTRAS, CHAT_TEMPLATE, CARD_FILE),
 )
-VOCABULARY_FILES = FileSet(
-    optional=("config.json", *VOCABULARY_EXTRAS)
-)  # config.json has the model type
+# config.json has the model type.
+VOCABULARY_FILES = FileSet(optional=("config.json", *VOCABULARY_EXTRAS))
 
 COMPANIONS = (
     *(name for group in VOCABULARY.groups for name in group),

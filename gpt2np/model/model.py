@@ -78,9 +78,9 @@ class GPT2:
         If a larger number is assigned, the first pass that needs workers forks them. Workers share
         this process's memory, and end with the model. They can use caches that `new_cache` makes
         after the assignment. The number is at most the number of threads, and stays 1 except on
-        Linux with an x86 processor. Logits of several processes differ no more from those of one
-        process than `forward` describes. A pass with a hook, or with logits for more than 64
-        tokens, runs in this process alone.
+        Linux with an x86 processor. The number affects the logits at most by rounding; `forward`
+        tells when the bits are equal. A pass with a hook, or with logits for more than 64 tokens,
+        runs in this process alone.
 
         Costs: all processes wait for the slowest process, so a single process can be faster while
         other programs need the CPUs. As long as the number is above 1, BLAS uses one thread in this

@@ -71,7 +71,7 @@ class Batch:
     def doubled(self) -> Batch:
         """Repeat the only token of this batch, because the small-matrix kernel needs two rows.
 
-        If logits are requested, both copies get the same logits. An empty batch stays empty.
+        If the token's logits are requested, they have two equal rows. An empty batch stays empty.
         """
         return replace(
             self,
@@ -92,7 +92,7 @@ def make_batches(
 ) -> Iterator[Batch]:
     """Split the new tokens of the sequences into batches of at most PREFILL_CHUNK tokens.
 
-    Compute each batch before requesting the next, which begins where the caches then end.
+    Compute each batch before requesting the next batch, which depends on the caches' new lengths.
 
     Args:
         sequences: the new token ids of each sequence.

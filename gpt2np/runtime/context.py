@@ -58,11 +58,11 @@ class Context:
         return self._batch.output_rows if self.layer == self._last_layer else slice(None)
 
     def hook(self, name: str, x: Array) -> Array:
-        """Pass x to the caller's hook, and return the hook's result. Without a hook, return x."""
+        """Call the caller's hook with x, and return the hook's result. Without a hook, return x."""
         return x
 
     def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Pass queries, keys and values to the caller's hook, and return the hook's results.
+        """Call the caller's hook with queries, keys and values, and return the hook's results.
 
         Without a hook, return the arguments. All arrays are (h, N, D).
         """

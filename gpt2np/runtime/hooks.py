@@ -18,12 +18,8 @@ Hook = Callable[[str, Array], Array]
 and must have the array's shape. If a hook has a method `for_layers`, each pass calls the hook that
 `for_layers(n_layer)` returns."""
 
-_PER_BLOCK = (
-    "ln_",
-    "attn.",
-    "mlp.",
-    "resid",
-)  # names with these beginnings get the prefix blocks.{i}
+# Names that begin with one of these strings get the prefix blocks.{i}, except for ln_f.
+_PER_BLOCK = ("ln_", "attn.", "mlp.", "resid")
 
 
 def resolve_hook(hook: Hook, n_layer: int) -> Hook:

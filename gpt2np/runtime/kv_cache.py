@@ -258,7 +258,7 @@ class KVWrite:
     offset: IntArray
 
     def select(self, tokens: IntArray) -> KVWrite:
-        """Return the write for a smaller batch, which contains only some of the tokens.
+        """Return a `KVWrite` for a smaller batch, which contains only some of the tokens.
 
         `tokens` lists the indices of the smaller batch's tokens in the present batch, ascending.
         """

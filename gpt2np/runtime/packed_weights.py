@@ -1,4 +1,4 @@
-"""A model's weights by name. Before the first long pass, matrices are packed for fast products.
+"""A model's weights by name, and the packing of matrices for fast products.
 
 Packing copies every matrix into panels (`gpt2np.kernels.packed_matrix`). This takes longer than a
 short pass, so a short first pass reads the memory-mapped file directly. Any other pass first packs
@@ -64,7 +64,7 @@ class WeightSource(Protocol):
 
 
 class PackedWeights(MutableMapping[str, Array]):
-    """A mapping from names to weight arrays, which are packed when `for_pass` needs panels.
+    """A mapping from names to weight arrays. `for_pass` packs the matrices when necessary.
 
     Reading a weight returns a copy or a read-only view. Assigning a weight changes the model.
 
@@ -101,7 +101,7 @@ class PackedWeights(MutableMapping[str, Array]):
         self._lock = threading.RLock()
 
     def for_pass(self, *, short: bool) -> Any:
-        """Return the weights for one pass, in the form that `arrange` builds.
+        """Return the weights for one pass, as the object that `arrange` builds.
 
         The matrices are packed first, except for a short first pass.
         """

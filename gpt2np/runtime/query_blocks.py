@@ -48,8 +48,8 @@ class QueryBlock:
         copies: how often each query is computed: 2 if a sequence has a single query in the block,
             because the small-matrix kernel needs two rows; else 1.
         spans: the block's sequences, grouped by matrix product, in the order of the queries.
-        mask: the causal mask for the last m of T keys: True where a key follows the query. Every
-            query attends to the first T - m keys. (n, m).
+        mask: (n, m), the causal mask for the last m of T keys: True where a key follows the query.
+            Every query attends to the first T - m keys.
         n_keys: T, the number of keys of the longest sequence.
     """
 

@@ -23,9 +23,9 @@ class SharedMemory:
     """An allocator of arrays in one range of shared memory.
 
     The range takes memory only where arrays have been written. Only the process that made the
-    object may allocate. The memory of freed arrays returns to the system, but that of large arrays
-    is kept for later arrays. In a virtual machine, getting new memory from the host can take longer
-    than a forward pass.
+    object may allocate. The memory of small arrays returns to the system when they are freed. The
+    memory of large arrays is kept for later arrays, because a virtual machine can need longer to
+    get new memory from its host than a forward pass takes.
 
     Attributes:
         large: the smallest size of a large array, in bytes.
@@ -41,9 +41,8 @@ class SharedMemory:
         self._memory.madvise(mmap.MADV_REMOVE, 0, mmap.PAGESIZE)  # fails early where unsupported
         self._zeros: list[Range] = [(0, _whole_pages(size))]
         self._kept: list[Range] = []
-        self._freed: deque[tuple[Range, bool]] = (
-            deque()
-        )  # freed by finalizers, which can't take the lock
+        # Finalizers append freed ranges to this queue, because they can't take the lock.
+        self._freed: deque[tuple[Range, bool]] = deque()
         self._lock = threading.Lock()
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, int] | None:

@@ -96,9 +96,8 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
     ours.settimeout(None)  # overrides the default timeout of the program
     workers.append(Worker(ours))
     with theirs, warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # about other threads, which the worker does not need
+        # Python warns of a fork with several threads; the worker needs none of the other threads.
+        warnings.simplefilter("ignore", DeprecationWarning)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         _fork.is_worker = True
         try:
