@@ -155,8 +155,7 @@ def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
 def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]]:
     """Distribute tensors among files in order. Returns the tensor names of each file name.
 
-    A file has at most `limit` bytes of tensors, or a single larger tensor. Without a limit, one
-    file has all tensors.
+    A file has at most `limit` bytes of tensors, or a single larger tensor.
     """
     shards: list[list[str]] = [[]]
     shard_size = 0

@@ -153,7 +153,7 @@ def _advise(array: NDArray[Any], advice: int) -> None:
     if sys.platform != "linux" or not isinstance(mapped, mmap.mmap):
         return
     start = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
-    # Other data on the first page is affected, too: the next access reads that data again.
+    # Other data on the first page is affected, too.
     page_start = start // mmap.PAGESIZE * mmap.PAGESIZE
     with suppress(OSError):  # POPULATE_READ before Linux 5.14
         mapped.madvise(advice, page_start, start + array.nbytes - page_start)

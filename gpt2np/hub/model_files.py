@@ -85,7 +85,7 @@ class FileSet:
         """Return two lists of file names: optional files to download first, then required files.
 
         A cache with the required files is then known to contain the optional files, too. Weight
-        files and shards are left out. `listing` has the names of the model's files on the Hub.
+        files and shards are left out.
         """
         required = {*self.required}
         for alternatives in self.alternatives:
