@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pkgutil
 import re
 
 import numpy as np
@@ -484,6 +485,11 @@ def test_every_public_name_exists_and_is_documented():
         assert name in dir(gpt2np) and name in gpt2np.__doc__ + gpt2np.errors.__doc__
     with pytest.raises(AttributeError, match="nonsense"):
         gpt2np.nonsense  # noqa: B018
+
+
+def test_every_module_is_an_attribute():
+    modules = {module.name for module in pkgutil.iter_modules(gpt2np.__path__)}
+    assert set(gpt2np._MODULES) == modules - {"__main__", "cli"}
 
 
 def test_float64(bundled):
