@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
@@ -166,15 +167,18 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
     from gpt2np.tokenizer.training.train import UNK_TOKEN, TrainingOptions
 
     special = args.special_token or [END_OF_TEXT]
-    return TrainingOptions(
-        vocab_size=args.vocab_size,
-        min_frequency=args.min_frequency,
-        max_token_length=args.max_token_length,
-        special_tokens=(*special, UNK_TOKEN) if args.alphabet == "characters" else tuple(special),
-        pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
-        alphabet=args.alphabet,
-        limit_alphabet=args.limit_alphabet,
-    )
+    with option_names_in_errors(TrainingOptions):
+        return TrainingOptions(
+            vocab_size=args.vocab_size,
+            min_frequency=args.min_frequency,
+            max_token_length=args.max_token_length,
+            special_tokens=(*special, UNK_TOKEN)
+            if args.alphabet == "characters"
+            else tuple(special),
+            pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
+            alphabet=args.alphabet,
+            limit_alphabet=args.limit_alphabet,
+        )
 
 
 def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "CorpusOptions":
