@@ -213,7 +213,7 @@ class LanguageModel:
         streams = self.streams(prompt, **options)
         if len(streams) > 1:
             raise InvalidArgumentError(
-                f"{len(streams)} samples cannot be one stream; call streams, or generate"
+                f"{len(streams)} continuations cannot be one stream; call streams or generate"
             )
         return streams[0]
 

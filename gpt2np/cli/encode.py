@@ -11,7 +11,7 @@ The suffix of OUT selects the format:
 .bin   raw ids (uint16, or uint32 for a large vocabulary), as nanoGPT reads
        them; the id of <|endoftext|> follows each document
 .npy   the ids of .bin as a NumPy array
-.npz   several arrays of ids, as GPT-2's training code reads them
+.npz   several arrays of ids, as nshepperd's gpt-2 reads them
 
 Run an interrupted command again to resume. If the model, --field or
 --skip-errors have changed, the command starts over and says so.
@@ -40,16 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy or .npz")
     add_vocabulary_argument(parser)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
-    add(
-        "--combine",
-        type=int,
-        metavar="N",
-        help="For .npz: join documents with <|endoftext|> until an array has N characters "
-        "(default: 50000)",
-    )
-    add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
     add("--skip-errors", action="store_true", help="Skip each file that cannot be read to its end")
-    add("--force", action="store_true", help="Overwrite OUT if it exists")
+    output = parser.add_argument_group("Output").add_argument
+    combine = (
+        "For .npz: join documents with <|endoftext|> until an array has N characters (default: "
+        "50000)"
+    )
+    output("--combine", type=int, metavar="N", help=combine)
+    output("--force", action="store_true", help="Overwrite OUT if it exists")
+    add = parser.add_argument_group("Performance").add_argument
+    add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
 
 
 def run(args: argparse.Namespace) -> int:

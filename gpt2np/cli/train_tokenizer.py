@@ -11,7 +11,7 @@ text.
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,15 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Number of tokens in the vocabulary",
     )
-    add("--out", type=Path, required=True, metavar="FOLDER", help="Folder to write")
-    _add_training_arguments(parser)
+    _add_training_arguments(add)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
     add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
-    add("--json", action="store_true", help="Print the report as one JSON object")
+    output = parser.add_argument_group("Output").add_argument
+    output("--out", type=Path, required=True, metavar="FOLDER", help="Folder to write")
+    output("--json", action="store_true", help="Print the report as one JSON object")
 
 
-def _add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_training_arguments(add: Callable[..., object]) -> None:
     min_frequency = "Merge only pairs that occur at least N times (default: 0)"
     add("--min-frequency", type=int, default=0, metavar="N", help=min_frequency)
     add(
