@@ -65,7 +65,7 @@ def _cpu_cgroups(root: Path) -> Iterator[Path]:
         paths.update(dict.fromkeys(controllers.split(","), path))
     for line in (root / "proc/self/mountinfo").read_text().splitlines():
         mount, _, file_system = line.partition(" - ")
-        kind, *_, options = file_system.split() or [""]
+        kind, *_, options = file_system.split() or ("", "")
         is_v1 = kind == "cgroup" and "cpu" in options.split(",")
         if not (is_v1 or kind == "cgroup2"):
             continue

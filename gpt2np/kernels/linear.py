@@ -4,7 +4,7 @@ With few rows, reading the matrix takes most of the time, so threads share the m
 With many rows, threads share the rows (`map_rows`). Each thread then computes several layers for
 one chunk of rows, so that the activations between the layers stay in one core's cache.
 
-Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by P panels of m
+Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by P groups of m
 outputs.
 """
 
@@ -26,8 +26,8 @@ class PackedLinear:
     """The weights of one linear layer.
 
     Attributes:
-        name: the layer's name; ranks share one buffer for each name.
-        panels: the matrix, (I, P, k, m).
+        name: the layer's name. Tensor-parallel ranks share one output buffer per name.
+        panels: the packed matrix, (I, P, k, m).
         bias: (P·m,), or None for a layer without a bias.
         out_features: the number of outputs without padding.
     """
@@ -57,9 +57,9 @@ class PackedHeads:
 
 
 def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
-    """Compute x @ panels + bias, for x (n, C), panels (I, P, k, m) and bias (P·m,).
+    """Multiply x by a packed matrix, and add the bias, if given.
 
-    Returns (n, P·m).
+    Takes x (n, C), panels (I, P, k, m) and bias (P·m,). Returns (n, P·m).
     """
     (groups, n_panels, k, m), n = panels.shape, x.shape[0]
     partials = np.empty((groups, n, n_panels, m), x.dtype)
@@ -93,7 +93,7 @@ def split_k(x: Array, groups: int, k: int) -> Array:
 
 
 def sum_partials(partials: Array) -> Array:
-    """Sum partial results over the first axis, in ascending order.
+    """Sum partial products over the first axis, in ascending order of the index.
 
     The sum overwrites `partials[0]`. np.sum would add in another order.
     """
@@ -104,9 +104,10 @@ def sum_partials(partials: Array) -> Array:
 
 
 def map_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:
-    """Apply a function that treats each row separately; threads share the rows if there are many.
+    """Apply a function to chunks of rows on several threads, and join the results.
 
-    Each call gets a chunk of the same rows from all arrays. Returns (n, width).
+    `function` must treat each row separately. Each call gets the same rows of every array. If there
+    are at most SMALL_BATCH rows, a single call gets all rows. Returns (n, width).
     """
     n = arrays[0].shape[0]
     if n <= SMALL_BATCH:

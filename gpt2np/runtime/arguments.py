@@ -15,11 +15,11 @@ from gpt2np.runtime.kv_cache import KVCache
 
 
 def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[IntArray]:
-    """Check the sequences; return the token ids of each one as an array (n,).
+    """Check the sequences, and return the token ids of each sequence as an array (n,).
 
     Raises:
-        InvalidArgumentError: `sequences` is empty, a sequence is empty, or an id is not in the
-            vocabulary.
+        InvalidArgumentError: there is no sequence, a sequence is empty or not a list of integers,
+            or a token id is not in the vocabulary.
     """
     arrays = [_integers(ids, "each sequence, as in [[5, 6, 7]],") for ids in sequences]
     if not arrays:
@@ -62,9 +62,9 @@ def check_caches(
 
 
 def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
-    """Check which of n tokens need logits; return their indices. None means all tokens.
+    """Check the indices of the tokens whose logits are requested. None means all n tokens.
 
-    Returns (R,).
+    Returns the indices, (R,).
 
     Raises:
         InvalidArgumentError: an index is not an integer in 0 … n - 1.

@@ -27,17 +27,17 @@ Item = TypeVar("Item")
 
 
 class Context:
-    """One rank's forward pass over a batch, on several Python threads where they pay off.
+    """One rank's forward pass over a batch, on several Python threads where threads pay off.
 
     Attributes:
         token_ids: (N,), the ids of the batch's tokens.
         positions: (N,), the position of each token in its sequence.
-        query_blocks: the groups of queries that attention computes together.
+        query_blocks: the groups of tokens that attention handles in one call.
         layer: the index of the current transformer block.
     """
 
     max_rows = SMALL_BATCH
-    """Arrays with more rows (tokens) than this are split among threads."""
+    """The most rows (tokens) of an array that a single thread computes; threads share more rows."""
 
     def __init__(self, config: GPT2Config, batch: Batch) -> None:
         self.token_ids = batch.token_ids
@@ -51,18 +51,21 @@ class Context:
 
     @property
     def rows(self) -> slice | IntArray:
-        """The tokens for which the current transformer block computes its output.
+        """The indices of the tokens for which the current transformer block computes its output.
 
-        In the last block, these are the tokens whose logits are requested; before, all tokens.
+        In the last block, the tokens whose logits are requested; in earlier blocks, all tokens.
         """
         return self._batch.output_rows if self.layer == self._last_layer else slice(None)
 
     def hook(self, name: str, x: Array) -> Array:
-        """Return what the caller's hook makes of the array x; without a hook, return x."""
+        """Call the caller's hook with x, and return the hook's result. Without a hook, return x."""
         return x
 
     def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Return what the caller's hook makes of queries, keys and values, each (h, N, D)."""
+        """Call the caller's hook with queries, keys and values, and return the hook's results.
+
+        Without a hook, return the arguments. All arrays are (h, N, D).
+        """
         return q, k, v
 
     def linear(
@@ -128,7 +131,7 @@ class Context:
             write.append(self.layer, heads, keys, values)
 
     def read_kv(self, heads: slice, queries: QueryBlock) -> KVView:
-        """Return the keys and values that a block of queries attends to."""
+        """Return the cached keys and values that a query block attends to."""
         caches = self._batch.caches
         return KVView(
             queries,

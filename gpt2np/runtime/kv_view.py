@@ -1,7 +1,8 @@
-"""Attention's two matrix products, computed on the KV cache's tiles without copying them.
+"""Attention's two matrix products, which read the KV cache's tiles in place.
 
-Shape letters: h heads, n queries of a block, Q = copies · n, S sequences of a span, D head size,
-T keys, in tiles of TILE keys. A span is a group of sequences in adjacent slots (`KVSpan`).
+Shape letters: h heads, n queries of a query block, Q queries of a span (copies included), S
+sequences of a span, D head size, T keys, in tiles of TILE keys. A span is a group of sequences in
+adjacent slots (`KVSpan`).
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from gpt2np.runtime.query_blocks import KVSpan, QueryBlock
 
 
 class KVView:
-    """The cached keys and values that one block of queries attends to."""
+    """The cached keys and values that one query block attends to."""
 
     def __init__(self, block: QueryBlock, tiles: Sequence[tuple[Array, Array]]) -> None:
-        """Take each span's tiles: keys (tiles, S, h, D, TILE), values (tiles, S, h, TILE, D)."""
+        """Set each span's tiles: keys (tiles, S, h, D, TILE), values (tiles, S, h, TILE, D)."""
         self._block = block
         self._tiles = tiles
 
     def scores(self, query: Array) -> Array:
-        """Return the dot products of queries (h, n, D) and keys, without the causal mask.
+        """Return the dot product of each query with each key, before the causal mask.
 
-        Returns (h, n, T).
+        Takes queries (h, n, D). Returns (h, n, T).
         """
         block = self._block
         if block.copies > 1:
@@ -39,16 +40,16 @@ class KVView:
             matmul(_by_sequence(query[:, span.queries], span), keys, out=span_scores)
         self._scores = scores
         flat = scores.reshape(heads, queries, -1)
-        flat[..., block.n_keys :] = 0  # the values of the padding keys must not count
+        flat[..., block.n_keys :] = 0  # in `weighted_values`, padding keys must not count
         self._visible = flat[:, :: block.copies, : block.n_keys]
         return self._visible
 
     def weighted_values(self, pattern: Array) -> Array:
         """Return pattern @ values, for an attention pattern (h, n, T). Returns (h, n, D).
 
-        Call `scores` first. `pattern` may be the array that `scores` returned, overwritten with
-        the pattern; any other array is copied into it. Each tile is multiplied separately; the
-        products are then added in ascending order.
+        Call `scores` first. If `pattern` is the array that `scores` returned, edited in place, no
+        copy is made. Any other array is copied into that array. Each tile is multiplied separately.
+        The products are then added in the order of the tiles.
         """
         if pattern is not self._visible:
             self._visible[...] = pattern
@@ -61,10 +62,10 @@ class KVView:
 
 
 def _by_sequence(array: Array, span: KVSpan) -> Array:
-    """Split the queries of a span by sequence, Q = S · n.
+    """Split the queries of a span by sequence.
 
-    An array (h, Q, D) becomes (S, h, n, D). An array (h, Q, tiles, m) becomes
-    (tiles, S, h, n, m).
+    An array (h, Q, D) becomes (S, h, Q / S, D). An array (h, Q, tiles, TILE) becomes
+    (tiles, S, h, Q / S, TILE).
     """
     if span.count == 1:
         return array[None] if array.ndim == 3 else array.transpose(2, 0, 1, 3)[:, None]

@@ -1,4 +1,4 @@
-"""Run a model's forward pass in one process, batch by batch."""
+"""Execution of a model's forward pass in one process, batch by batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelCon
 
 @dataclass(frozen=True)
 class ModelRunner:
-    """A model's forward function with its weights.
+    """A model's forward function and weights.
 
     Attributes:
         function: computes the logits (R, V) from a context and the weights of one pass.
@@ -44,8 +44,9 @@ class ModelRunner:
     ) -> Array:
         """Append the sequences to the caches; return the logits of the tokens at `logits_indices`.
 
-        The caller has checked the arguments. With a rank, this process computes only its share of
-        the pass. The result then lies in shared memory until the next pass. Returns (R, V).
+        The caller has checked the arguments. With `rank`, this process computes only that rank's
+        share of the pass. The result is then in shared memory, which the next pass overwrites.
+        Returns (R, V).
         """
         n_tokens = sum(map(len, sequences))
         is_context_parallel = rank is not None and n_tokens > SMALL_BATCH

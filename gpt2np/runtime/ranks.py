@@ -3,8 +3,8 @@
 A pass over up to SMALL_BATCH tokens is tensor-parallel: each rank computes some heads, and some
 output columns of every layer, for all tokens (Shoeybi et al. 2019, section 3). A longer pass is
 context-parallel: each rank computes all layers for some of the tokens, and reads the keys and
-values of the other ranks' tokens. No addition combines numbers of several ranks, so the logits
-equal those of a single process to the bit.
+values of the other ranks' tokens. No sum adds numbers of different ranks, so the logits have the
+same bits as in a single process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpt2np.runtime.batch import Batch
 from gpt2np.runtime.context import Context
 
 COUNTER_STRIDE = 8
-"""Distance between two ranks' barrier counters, so that they lie in different cache lines."""
+"""Distance between the barrier counters of two ranks, in 8-byte integers: one cache line."""
 
 _SPIN_LIMIT = 100  # reads of a counter before the rank lets other processes run
 _YIELD_S = 0.0002  # how long a rank then lets them run again and again before it sleeps
@@ -37,8 +37,8 @@ _TIMEOUT_S = 60.0
 def max_processes() -> int:
     """Return how many processes can share a pass: `thread_count()`, or 1 where unsupported.
 
-    Several processes need Linux and a BLAS whose threads can be turned off. They also need an x86
-    processor, because its cores see each other's writes in order.
+    Several processes need Linux, and a BLAS whose threads can be turned off. They also need an x86
+    processor, whose cores see each other's writes in order.
     """
     is_supported = sys.platform == "linux" and os.uname().machine == "x86_64"
     return thread_count() if is_supported and blas() else 1
@@ -55,10 +55,10 @@ class Rank:
     Attributes:
         rank: the index of this process.
         world_size: the number of processes.
-        shared_buffers: for each layer name, shared memory (SMALL_BATCH, columns) for its output.
-        barrier_counters: how many barriers each rank has reached, in shared memory; the counters
-            are COUNTER_STRIDE apart.
-        has_failed: returns whether another rank is known to have ended.
+        shared_buffers: by layer name, shared memory for the layer's output (SMALL_BATCH, columns).
+        barrier_counters: how many barriers each rank has reached, in shared memory. The counter of
+            a rank is at index rank · COUNTER_STRIDE.
+        has_failed: a function that tells whether another rank is known to have ended.
     """
 
     rank: int
@@ -105,7 +105,7 @@ class Rank:
             time.sleep(min(seconds / 10, _MAX_SLEEP_S))
 
     def share(self, count: int) -> slice:
-        """Return which of `count` columns or heads this rank computes; the range can be empty."""
+        """Return this rank's range of `count` panels or heads. The range can be empty."""
         return slice(
             count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
         )
@@ -114,8 +114,8 @@ class Rank:
 class TensorParallelContext(Context):
     """A pass in which each rank computes some heads and some output columns, for all tokens.
 
-    A layer's output goes to its shared buffer. The layer of the same name in the next transformer
-    block overwrites the output.
+    All ranks write a layer's output to one shared buffer. The same layer of the next transformer
+    block overwrites the buffer.
     """
 
     def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
@@ -162,6 +162,6 @@ class ContextParallelContext(Context):
         return self._join_heads(z)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
-        """Append this rank's keys and values, then wait until all ranks have done so."""
+        """Append this rank's keys and values, then wait until all ranks have appended theirs."""
         super().append_kv(heads, keys, values)
         self._rank.barrier()
