@@ -72,8 +72,7 @@ class Context:
 
         Returns (N, out_features).
         """
-        y = linear(x, w.panels, w.bias)[:, : w.out_features]
-        return then(y) if then else y
+        return linear(x, w, then)
 
     def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
         """Return the logits (R, V) of x (R, C).

@@ -260,6 +260,11 @@ class KVWrite:
         places = self.tile[chosen], self.slot[chosen], self.offset[chosen]
         return KVWrite(self.store, slice(int(start), int(stop)), *places)
 
+    def later(self, by: int) -> KVWrite:
+        """Return the write of as many tokens, `by` positions later."""
+        tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
+        return KVWrite(self.store, self.tokens, tile, self.slot, offset)
+
     def append(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
         """Write the keys and values (h, N, D) of one layer; tokens of other stores are skipped.
 

@@ -13,7 +13,7 @@ import numpy as np
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.linear import sum_partials
 from gpt2np.kernels.matmul import matmul
-from gpt2np.runtime.query_blocks import KVSpan, QueryBlock
+from gpt2np.runtime.query_blocks import QueryBlock
 
 
 class KVView:
@@ -34,10 +34,13 @@ class KVView:
             query = np.repeat(query, block.copies, axis=1)
         (heads, queries, _), tile = query.shape, self._tiles[0][0].shape[-1]
         scores = np.empty((heads, queries, -(-block.n_keys // tile), tile), query.dtype)
+        self._by_tile = scores.transpose(2, 0, 1, 3)  # (tiles, h, Q, TILE)
         for span, (keys, _) in zip(block.spans, self._tiles, strict=True):
-            span_scores = _by_sequence(scores[:, span.queries, : keys.shape[0]], span)
-            matmul(_by_sequence(query[:, span.queries], span), keys, out=span_scores)
-        self._scores = scores
+            matmul(
+                _by_sequence(query[:, span.queries], span.count),
+                keys,
+                out=_by_sequence(self._by_tile[: len(keys), :, span.queries], span.count),
+            )
         flat = scores.reshape(heads, queries, -1)
         flat[..., block.n_keys :] = 0  # the values of the padding keys must not count
         self._visible = flat[:, :: block.copies, : block.n_keys]
@@ -52,21 +55,21 @@ class KVView:
         """
         if pattern is not self._visible:
             self._visible[...] = pattern
-        head_size = self._tiles[0][1].shape[-1]
-        z = np.empty((*self._scores.shape[:2], head_size), pattern.dtype)
+        results: list[Array] = []
         for span, (_, values) in zip(self._block.spans, self._tiles, strict=True):
-            span_pattern = _by_sequence(self._scores[:, span.queries, : values.shape[0]], span)
-            _by_sequence(z[:, span.queries], span)[...] = sum_partials(matmul(span_pattern, values))
-        return z[:, :: self._block.copies]
+            weights = _by_sequence(self._by_tile[: len(values), :, span.queries], span.count)
+            z = sum_partials(matmul(weights, values))  # (S, h, n, D)
+            if span.count > 1:
+                z = z.swapaxes(0, 1).reshape(1, z.shape[1], -1, z.shape[-1])
+            results.append(z[0])
+        joined = results[0] if len(results) == 1 else np.concatenate(results, axis=1)
+        return joined[:, :: self._block.copies]
 
 
-def _by_sequence(array: Array, span: KVSpan) -> Array:
-    """Split the queries of a span by sequence, Q = S · n.
-
-    An array (h, Q, D) becomes (S, h, n, D). An array (h, Q, tiles, m) becomes
-    (tiles, S, h, n, m).
-    """
-    if span.count == 1:
-        return array[None] if array.ndim == 3 else array.transpose(2, 0, 1, 3)[:, None]
-    split = array.reshape(array.shape[0], span.count, -1, *array.shape[2:])
-    return split.swapaxes(0, 1) if array.ndim == 3 else split.transpose(3, 1, 0, 2, 4)
+def _by_sequence(array: Array, count: int) -> Array:
+    """Split the queries of a span by sequence: (…, h, Q, m) → (…, S, h, n, m), where Q = S · n."""
+    if count == 1:
+        return array[..., None, :, :, :]
+    heads, queries, m = array.shape[-3:]
+    split = array.reshape(*array.shape[:-3], heads, count, queries // count, m)
+    return split.swapaxes(-4, -3)

@@ -117,9 +117,7 @@ class TensorParallelContext(Context):
         share = self._rank.share(n_panels)
         if share.start < share.stop:
             columns = slice(share.start * width, share.stop * width)
-            bias = None if w.bias is None else w.bias[columns]
-            part = linear(x, w.panels[:, share], bias)
-            y[:, columns] = then(part) if then else part
+            y[:, columns] = linear(x, w.panel_range(share), then)
         self._rank.barrier()
         return y[:, : w.out_features]
 
