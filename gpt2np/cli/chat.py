@@ -1,10 +1,12 @@
 """Chat with a model in the terminal.
 
-A model with a chat template answers messages. A base model, such as GPT-2, has
-no template: it continues the text that you and the model write in turns, and an
-empty line lets it continue. Lines that start with / are commands; /help lists
-them. Ctrl-C stops an answer, and Ctrl-D exits. Answers go to stdout, everything
-else to stderr. Input from a file or a pipe gets no prompts.
+A model with a chat template answers your messages. A base model, such as GPT-2,
+has no template: you and the model take turns in writing one text, and an empty
+line lets the model write more. A line that starts with / is a command; /help
+lists the commands. Ctrl-C stops an answer, and Ctrl-D exits.
+
+Answers go to stdout, everything else to stderr. The ">>> " before your input
+appears only if you type the input at a terminal.
 """
 
 import argparse
@@ -38,7 +40,7 @@ _PROMPT, _CONTINUATION_PROMPT = ">>> ", "... "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("--system", metavar="TEXT", help="System message, for a model with a chat template")
+    add("--system", metavar="TEXT", help="System message; needs a chat template")
     template = "Jinja file to use instead of the model's chat template"
     add("--chat-template", type=Path, metavar="FILE", help=template)
     add_generation_arguments(parser, multiple=False)
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read messages and answer them; returns the exit code."""
+    """Read and answer messages until the end of the input; return the exit code."""
     options = generation_options(args)
     set_threads(args.threads)
     session = _create_session(args, options)
@@ -86,7 +88,10 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
 
 
 def _chat(session: "ChatSession", read_line: "ReadLine") -> int:
-    """Process input until /quit or the end of the input; returns 1 if any input caused an error."""
+    """Process messages and commands until /quit or the end of the input.
+
+    Returns the exit code: 1 if a message or command caused an error, else 0.
+    """
     from gpt2np.chat.commands import read_input
 
     exit_code, is_open = 0, True
@@ -105,7 +110,7 @@ def _chat(session: "ChatSession", read_line: "ReadLine") -> int:
 
 
 def _process(session: "ChatSession", chat_input: "ChatInput") -> bool:
-    """Answer a message or run a slash command; returns False for /quit."""
+    """Answer a message or run a slash command. Returns False for /quit, else True."""
     from gpt2np.chat.commands import QUIT, RETRY, run_command
 
     if not chat_input.is_command:
@@ -121,7 +126,7 @@ def _process(session: "ChatSession", chat_input: "ChatInput") -> bool:
 
 
 def _write_answer(session: "ChatSession", stream: "TextStream") -> None:
-    """Write an answer while the model generates the text; Ctrl-C keeps the text so far."""
+    """Write an answer to stdout while the model generates it; Ctrl-C ends the answer early."""
     try:
         write_stream(stream)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Command-line options of generation, and their conversion to options of the library."""
+"""Command-line options for generation, and their conversion to keyword arguments."""
 
 import argparse
 import re
@@ -14,40 +14,44 @@ Add = Callable[..., object]
 """The method `add_argument` of a parser or an argument group."""
 
 _HELP = {
-    "--prompt-lookup": "Draft tokens from earlier n-grams of the text; the output is the same",
+    "--prompt-lookup": "Speculative decoding with draft tokens from earlier n-grams of the text; "
+    "does not change the text",
     "--temperature": "Sampling temperature; 0 selects the most likely token (default: 0.8)",
     "--greedy": "Always select the most likely token (temperature 0)",
     "--top-k": "Sample from the K most likely tokens; 0 disables the filter (default: 40)",
-    "--top-p": "Sample from the most likely tokens with total probability P (default: 1.0)",
-    "--min-p": "Exclude tokens with less than P times the probability of the most likely token "
-    "(default: 0.0)",
-    "--typical-p": "Locally typical sampling with total probability P (default: 1.0)",
+    "--top-p": "Sample from the smallest set of most likely tokens with total probability P "
+    "(default: 1.0)",
+    "--min-p": "Exclude tokens less than P times as likely as the most likely token (default: 0.0)",
+    "--typical-p": "Locally typical sampling: sample from the tokens with surprisal closest to the "
+    "entropy, with total probability P (default: 1.0)",
     "--seed": "Random seed; the same seed gives the same text (default: random)",
-    "--samples": "Generate N texts, at most 1000, with seeds SEED, SEED + 1, ..., or return the N "
-    "best beams (default: 1)",
-    "--best-of": "Sample N texts, at most 1000, and return those with the highest mean log "
-    "probability",
+    "--samples": "Print N texts, at most 1000: samples with the seeds SEED, SEED + 1, ..., or the "
+    "best texts of a beam search (default: 1)",
+    "--best-of": "Sample N texts, at most 1000; print the best by mean log probability, as many as "
+    "--samples",
     "--num-beams": "Use beam search with N beams, at most 64, instead of sampling (default: 1)",
-    "--length-penalty": "Exponent of the length that divides a beam's score; above 0 favors "
-    "longer texts (default: 1.0)",
-    "--early-stopping": "Stop at N finished beams (true), when no better beam is likely (false), "
-    "or when none is possible (never) (default: false)",
-    "--repetition-penalty": "Penalize tokens of the prompt and the generated text; above 1 "
-    "discourages repetition (default: 1.0)",
-    "--presence-penalty": "Subtract X from the logits of generated tokens (default: 0.0)",
-    "--frequency-penalty": "Subtract X from the logits of generated tokens, once per occurrence "
+    "--length-penalty": "Divide the log probability of a text by its length to the power X; a "
+    "higher X favors longer texts (default: 1.0)",
+    "--early-stopping": "After N beams have ended, stop the search at once (true), when no running "
+    "beam scores higher (false), or when no running beam can score higher (never) (default: "
+    "false)",
+    "--repetition-penalty": "Penalize tokens that are in the prompt or the generated text; X above "
+    "1 discourages repetition (default: 1.0)",
+    "--presence-penalty": "Subtract X from the logit of each token that has been generated "
     "(default: 0.0)",
-    "--no-repeat-ngram-size": "Forbid repeated n-grams of N tokens; 0 disables the check "
-    "(default: 0)",
-    "--bad-word": "Forbid this text; can be repeated",
-    "--logit-bias": "Add X to the logit of token ID, as in 50256=-5; can be repeated",
+    "--frequency-penalty": "Subtract X from the logit of a token for each time that it has been "
+    "generated (default: 0.0)",
+    "--no-repeat-ngram-size": "Forbid n-grams of N tokens that the text already contains; 0 allows "
+    "them (default: 0)",
+    "--bad-word": "Never generate TEXT; may be given several times",
+    "--logit-bias": "Add X to the logit of token ID, as in 50256=-5; may be given several times",
     "--max-new-tokens": "Maximum number of tokens to generate (default: 200)",
-    "--min-new-tokens": "Forbid the end-of-text token before N tokens (default: 0)",
-    "--ignore-eos": "Forbid the end-of-text token",
-    "--stop": "Stop before this text, such as $'\\n'; can be repeated",
-    "--stop-regex": "Stop before a match of this regular expression; can be repeated",
-    "--stop-id": "Stop before this token ID; can be repeated",
-    "--window": "When the context is full, continue with the last K tokens instead of stopping",
+    "--min-new-tokens": "Generate at least N tokens before the end-of-text token (default: 0)",
+    "--ignore-eos": "Never generate the end-of-text token",
+    "--stop": "End the output before TEXT, such as $'\\n'; may be given several times",
+    "--stop-regex": "End the output before a match of PATTERN; may be given several times",
+    "--stop-id": "End the output before the token with this ID; may be given several times",
+    "--window": "When the context is full, continue from only the last K tokens (default: stop)",
     "--choices": "Generate exactly one of these texts",
     "--regex": "Generate a text that fully matches this regular expression; look-around, "
     "back-references and inner anchors are not supported",
@@ -55,9 +59,9 @@ _HELP = {
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool = True) -> None:
-    """Declare the options of generation.
+    """Declare the options for generation.
 
-    `multiple` declares the options for several texts per prompt, too.
+    `multiple` includes beam search and the options for several texts per prompt.
     """
     add: Add = parser.add_argument_group("Sampling").add_argument
     add("--temperature", type=float, metavar="T", help=_HELP["--temperature"])
@@ -114,7 +118,7 @@ _FILTERS = ("top_k", "top_p", "min_p", "typical_p")
 
 
 def generation_options(args: argparse.Namespace) -> Any:
-    """Return the given options as keyword arguments of `LanguageModel.generate`.
+    """Convert the options that are given to keyword arguments of `LanguageModel.generate`.
 
     Raises:
         InvalidArgumentError: --greedy contradicts another option, or a value is malformed.
@@ -140,14 +144,13 @@ def generation_options(args: argparse.Namespace) -> Any:
 
 
 def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
-    """Check that sampling options and beam search options fit the search.
+    """Check that no option on the command line contradicts the search method.
 
-    --num-beams above 1 excludes sampling options. Beam search options require `beam_search`. Only
-    options on the command line count, not the model's defaults. --seed is valid with --greedy:
-    every seed gives the same text.
+    --num-beams above 1 excludes --seed, --draft, and filters such as --top-k. --length-penalty and
+    --early-stopping require `beam_search`. The model's default options are not checked.
 
     Raises:
-        InvalidArgumentError: two options contradict each other; the message names both.
+        InvalidArgumentError: an option does not fit the search method.
     """
     if args.num_beams is not None and args.num_beams > 1:
         _check_contradictions("--num-beams", args, (*_FILTERS, "seed", "draft"))
@@ -168,7 +171,7 @@ def _check_contradictions(option: str, args: argparse.Namespace, names: Iterable
 
 @contextmanager
 def option_names_in_errors() -> Iterator[None]:
-    """Replace library names such as `top_k` in error messages by options such as --top-k."""
+    """Replace names such as `top_k` by options such as --top-k in the messages of errors."""
     try:
         yield
     except (InvalidArgumentError, ContextLengthError) as error:
@@ -176,7 +179,11 @@ def option_names_in_errors() -> Iterator[None]:
 
 
 def _replace_names(message: str) -> str:
-    """Replace option names in a message, except in quoted text and where they are plain words."""
+    """Replace the names of keyword arguments in a message by command-line options.
+
+    Quoted text is unchanged. Names without "_", such as "stop", can also be plain words: they are
+    replaced only before certain words and symbols.
+    """
     from gpt2np.generation import GenerationOptions
 
     names = [field.name for field in fields(GenerationOptions)]

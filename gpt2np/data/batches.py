@@ -125,7 +125,7 @@ def _read_npz(file: Path, vocab_size: int) -> Iterator[Part]:
     except UnreadableFileError:
         raise
     except _NPZ_ERRORS as error:
-        raise UnreadableFileError(f"can't read {file} as .npz: {error}") from error
+        raise UnreadableFileError(f"cannot read {file} as .npz: {error}") from error
 
 
 def _check_ids(array: Any, vocab_size: int, source: str) -> None:

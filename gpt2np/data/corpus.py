@@ -157,7 +157,7 @@ def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
                 yield from _join(segments, options, "\r\n")
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UnreadableFileError(f"can't read {file}: {reason}") from error
+        raise UnreadableFileError(f"cannot read {file}: {reason}") from error
 
 
 def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:

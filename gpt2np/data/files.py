@@ -42,7 +42,7 @@ def read_json_object(
         text = path.read_bytes().decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
     except OSError as problem:
-        raise error(f"can't read {path}: {problem.strerror}") from problem
+        raise error(f"cannot read {path}: {problem.strerror}") from problem
     except (ValueError, RecursionError) as problem:
         raise error(f"{path} is damaged: not JSON ({problem})") from problem
     if not isinstance(content, dict):

@@ -1,10 +1,10 @@
-"""Speculative decoding: several tokens per forward pass, with the same result as without.
+"""Speculative decoding: several tokens per forward pass. The generated text stays the same.
 
-The target model computes logits for the draft tokens in one pass. At each position the sequence
-selects a token from these logits, with the random number that it uses without drafts. A draft token
-is accepted while it equals the selected token. This is the verification of Leviathan et al. 2023
-for a deterministic draft. Draft tokens come from earlier text of the sequence (prompt lookup,
-Saxena 2023) or from a smaller draft model.
+Draft tokens come from earlier text of the sequence (prompt lookup, Saxena 2023) or from a smaller
+draft model. The target model computes the logits at all draft tokens in one pass. At each position,
+a token is selected from these logits, with the random number that decoding without drafts would
+use. Draft tokens are accepted up to the first that differs from the selected token. This is the
+verification of Leviathan et al. 2023 for a deterministic draft.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
 
 MAX_DRAFT = 15  # draft tokens per pass
-_ROW_COST = 0.1  # cost of one more token in a pass, as a fraction of a pass; measured with 8 tokens
-_MIN_SPEEDUP = 1.1  # minimum speed with drafts, relative to no drafts
-_DECAY = 0.85  # weight of earlier drafts in the acceptance rate, after each further draft
-_NGRAM_SIZES = (3, 2)  # of prompt lookup
-_SHORT_CONTEXT = 8  # ids that a draft model computes while its drafts do not pay off
+_ROW_COST = 0.1  # cost of another token in a pass, relative to the pass; measured with 8 tokens
+_MIN_SPEEDUP = 1.1  # drafts pay off above this ratio of the speeds with and without drafts
+_DECAY = 0.85  # each draft multiplies the weight of earlier drafts in the acceptance rate by this
+_NGRAM_SIZES = (3, 2)  # n-grams of prompt lookup, in the order of the search
+_SHORT_CONTEXT = 8  # context in tokens of a draft model whose drafts do not pay off
 
 
 class SpeculatedSequence(Protocol):
@@ -53,10 +53,11 @@ class SpeculatedSequence(Protocol):
 
 
 class Speculation:
-    """The source of one sequence's draft tokens; also decides how many draft tokens to propose.
+    """The source of one sequence's draft tokens, which also decides their number.
 
     The recent acceptance rate and the cost of a draft token determine the best draft length. If no
-    length pays off, one draft token is tried now and then; each wrong one lengthens the pause.
+    length pays off, a single draft token is tried after a pause of several steps. Each rejected
+    draft token lengthens the pause.
     """
 
     def __init__(self, model: GPT2, draft: GPT2 | None) -> None:
@@ -64,7 +65,7 @@ class Speculation:
         self.draft = None if draft is None else DraftModel(draft)
         self.lookup = PromptLookup()
         self._cost = draft.weights.parameters / model.weights.parameters if draft else 0.0
-        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums that start from a prior
+        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums; the start is a prior
         self._pause = 0 if draft is None else 2
         self._n_paused = self._pause
         self.pays_off = True  # whether the last draft was expected to pay off
@@ -96,8 +97,8 @@ def best_length(acceptance_rate: float, cost: float) -> int:
     """Return the draft length k, 0 … 15, that yields the most tokens per second.
 
     For an acceptance rate a, the speed is (1 + a + … + aᵏ) / (1 + cost × k). `cost` is the cost of
-    a draft token, as a fraction of a pass (Leviathan et al. 2023, section 3.3). If the speedup is
-    small, returns 0, because rate and cost are estimates.
+    a draft token, as a fraction of a pass (Leviathan et al. 2023, section 3.3). Returns 0 if the
+    speedup is small, because rate and cost are estimates.
     """
     k = np.arange(MAX_DRAFT + 1)
     speeds = np.cumsum(acceptance_rate**k) / (1 + cost * k)
@@ -106,7 +107,7 @@ def best_length(acceptance_rate: float, cost: float) -> int:
 
 
 def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
-    """Propose draft tokens for each sequence: the number that should pay off, if they fit."""
+    """Propose draft tokens for each sequence, as many as should pay off and fit."""
     drafts: list[list[int]] = [[] for _ in batch]
     unfinished: list[_Drafting] = []
     for sequence, draft in zip(batch, drafts, strict=True):
@@ -117,7 +118,7 @@ def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
         if speculation.draft is None:
             draft += speculation.lookup.propose(sequence.prompt, sequence.ids, length)
             continue
-        # The other half of the draft model's context precedes the draft.
+        # Half of the draft model's context is reserved for the text before the draft.
         length = min(length, speculation.draft.model.config.n_positions // 2)
         if length > 0:
             speculation.draft.prepare(sequence.length, length, full_context=speculation.pays_off)
@@ -147,14 +148,14 @@ class PromptLookup:
             start = self._index.get(tuple(self._ids[-n:]))
             if start is not None and length > 0:
                 draft = self._ids[start : start + length]
-                while len(draft) < length:  # beyond the end of the text, copy the draft itself
+                while len(draft) < length:  # past the end of the text, repeat the draft
                     draft.append(draft[len(draft) - (len(self._ids) - start)])
                 return draft
         return []
 
 
 class DraftModel:
-    """The draft model's state for one sequence: a KV cache and the start of its context.
+    """The KV cache and the context of a draft model for one sequence.
 
     The draft model's context may start later than the target model's.
     """
@@ -162,14 +163,14 @@ class DraftModel:
     def __init__(self, model: GPT2) -> None:
         self.model = model
         self.cache = model.new_cache()
-        self.start = 0  # index of the first id in the context, counted from the prompt's first
+        self.start = 0  # index, in prompt + ids, of the first id in the context
         self._has_full_context = False
 
     def prepare(self, length: int, draft_length: int, full_context: bool) -> None:
-        """Drop rejected draft tokens; make room for `draft_length` tokens after `length` ids.
+        """Drop rejected draft tokens; shorten the context if the next draft does not fit.
 
-        Without `full_context`, the draft model reads only the last few ids; this is for drafts that
-        are unlikely to pay off.
+        The next draft has `draft_length` tokens and follows `length` ids. If `full_context` is
+        False, the draft model reads only the last few ids, to save time on an unlikely draft.
         """
         n_positions = self.model.config.n_positions
         self.cache.truncate(min(self.cache.length, max(0, length - 1 - self.start)))
@@ -204,10 +205,10 @@ class _Drafting:
 
 
 def _extend_drafts(unfinished: Sequence[_Drafting]) -> list[_Drafting]:
-    """Extend the drafts of the first draft model by one token each; return the unfinished drafts.
+    """Extend by one token each draft that uses the first draft's model. Returns unfinished drafts.
 
-    Drafts of other draft models are returned unchanged. A draft ends at a token id that its draft
-    model has no embedding for.
+    Drafts of other models are returned unchanged. A draft ends at a token id for which the draft
+    model has no embedding.
     """
     model = unfinished[0].source.model
     known_ids = range(model.config.vocab_size)
@@ -233,10 +234,10 @@ def _extend_drafts(unfinished: Sequence[_Drafting]) -> list[_Drafting]:
 
 
 def _draft_id(sequence: SpeculatedSequence, draft: Sequence[int], logits: Array) -> int | None:
-    """Select the next draft token from the draft model's logits; None if they allow no token.
+    """Select the next draft token from the draft model's logits; None if no token is possible.
 
-    The random number is the one that the sequence will use at this position. So draft model and
-    target model select the same token if their distributions are similar.
+    The selection uses the random number that the sequence will use at this position. So draft model
+    and target model select the same token if their distributions are similar.
     """
     # Options refer to ids of the target model; the draft model may have more or fewer ids.
     logits = logits[: sequence.vocab_size]

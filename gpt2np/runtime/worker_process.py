@@ -56,7 +56,7 @@ class Worker:
         except (BrokenPipeError, ConnectionResetError):
             pass
         except OSError as error:  # the system's limit may be below MAX_MESSAGE
-            raise RankFailedError(f"can't send a message to another rank: {error}") from error
+            raise RankFailedError(f"cannot send a message to another rank: {error}") from error
 
     def has_ended(self) -> bool:
         """Tell whether the worker process has ended."""
@@ -101,7 +101,7 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
             if not os.fork():
                 _serve_and_exit(serve, theirs)
         except OSError as error:
-            raise RankFailedError(f"can't fork another rank: {error}") from error
+            raise RankFailedError(f"cannot fork another rank: {error}") from error
         finally:
             _fork.is_worker = False
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -51,7 +51,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:
-        raise TokenizerError(f"can't look for a vocabulary at {path}: {error.strerror}") from error
+        raise TokenizerError(f"cannot look for a vocabulary at {path}: {error.strerror}") from error
     if is_folder:
         return _read_folder(path)
     if not exists:
@@ -100,7 +100,7 @@ def read_tiktoken(
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
+        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
     ids: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -148,7 +148,7 @@ def _read_merges(path: Path) -> list[str]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
+        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is damaged: not UTF-8 at byte {error.start}") from error
     lines = text.rstrip("\n").split("\n")

@@ -308,10 +308,12 @@ def _check_is_expressible(vocabulary: Vocabulary, path: Path) -> None:
     for token in vocabulary.added_tokens:
         if vocabulary.ids.get(_spell(token.content), token.id) != token.id:
             raise TokenizerError(
-                f"{path} can't hold {token.content!r} both as a token and as an added token"
+                f"{path} cannot hold {token.content!r} both as a token and as an added token"
             )
     if vocabulary.add_prefix_space and vocabulary.patterns not in ((), (GPT2_PATTERN,)):
-        raise TokenizerError(f"{path} can't hold add_prefix_space with patterns other than GPT-2's")
+        raise TokenizerError(
+            f"{path} cannot hold add_prefix_space with patterns other than GPT-2's"
+        )
 
 
 def _byte_level_json(vocabulary: Vocabulary, use_regex: bool = False) -> dict[str, Any]:

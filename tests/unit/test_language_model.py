@@ -371,7 +371,7 @@ def test_several_processes_write_the_same(bundled, lm):
 
 
 def test_samples_are_no_single_stream(lm):
-    with pytest.raises(InvalidArgumentError, match="2 samples can't be one stream"):
+    with pytest.raises(InvalidArgumentError, match="2 samples cannot be one stream"):
         lm.stream("x", num_return_sequences=2)
     streams = lm.streams("Once", num_return_sequences=2, seed=4, max_new_tokens=9)
     texts = ["".join(stream) for stream in reversed(streams)]

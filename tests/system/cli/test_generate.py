@@ -336,7 +336,7 @@ class TestBadInput:
         )
 
     def test_missing_file(self):
-        self.check(generate("--file", "no-such-file"), 2, "can't read --file no-such-file")
+        self.check(generate("--file", "no-such-file"), 2, "cannot read --file no-such-file")
 
     def test_prompt_longer_than_the_context(self, bundled):
         result = generate("-", stdin=b"word " * 600)

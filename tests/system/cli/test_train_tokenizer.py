@@ -195,7 +195,7 @@ class TestInput:
     def test_folder_that_cannot_be_written(self, corpus, tmp_path):
         (tmp_path / "closed").mkdir(mode=0o500)
         result = run(corpus, "--vocab-size", 300, "--out", tmp_path / "closed" / "out")
-        assert result.returncode == 1 and "can't write to" in result.stderr
+        assert result.returncode == 1 and "cannot write to" in result.stderr
 
 
 def test_help_needs_no_numpy_and_fits_80_columns(tmp_path):

@@ -336,7 +336,9 @@ class TestWhenSomethingHappens:
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         monkeypatch.setattr(os, "fork", fork)
-        with pytest.warns(UserWarning, match="can't fork another rank: .* temporarily unavailable"):
+        with pytest.warns(
+            UserWarning, match="cannot fork another rank: .* temporarily unavailable"
+        ):
             assert model.forward([[5]]).shape == (1, 1031)
         assert (model.processes, pids(model)) == (1, [])
 
@@ -448,7 +450,7 @@ class TestWhenSomethingHappens:
         monkeypatch.setattr(socket, "socketpair", narrow)
         model = small()
         expected = model.forward([[5]])
-        with pytest.warns(UserWarning, match="can't send a message to another rank: .* too long"):
+        with pytest.warns(UserWarning, match="cannot send a message to another rank: .* too long"):
             model.forward([[5] * 1000] * 20, logits_indices=[0])
         np.testing.assert_array_equal(model.forward([[5]]), expected)
         assert (model.processes, pids(model)) == (1, [])
