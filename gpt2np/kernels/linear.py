@@ -4,7 +4,7 @@ With few rows, reading the matrix takes most of the time, so threads share the m
 With many rows, threads share the rows (`map_rows`). Each thread then computes several layers for
 one chunk of rows, so that the activations between the layers stay in one core's cache.
 
-Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by P panels of m
+Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by P groups of m
 outputs.
 """
 
@@ -28,8 +28,8 @@ class PackedLinear:
     """The weights of one linear layer.
 
     Attributes:
-        name: the layer's name; ranks share one buffer for each name.
-        panels: the matrix, (I, P, k, m).
+        name: the layer's name. Tensor-parallel ranks share one output buffer per name.
+        panels: the packed matrix, (I, P, k, m).
         bias: (P·m,), or None for a layer without a bias.
         out_features: the number of outputs without padding.
     """
@@ -66,18 +66,40 @@ class PackedHeads:
     bias: Array
 
 
-def linear(x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None) -> Array:
+class LinearOutput:
+    """Memory for the output of a linear layer for n rows, which later calls can overwrite.
+
+    Attributes:
+        partials: (I, n, P, m), the products of the groups of inputs.
+        y: (n, P·m), a view of the first product, to which the others are added.
+    """
+
+    def __init__(self, w: PackedLinear, n: int) -> None:
+        groups, n_panels, _, m = w.panels.shape
+        self.partials = np.empty((groups, n, n_panels, m), w.panels.dtype)
+        self.by_panel = self.partials.swapaxes(1, 2)
+        self.y = self.partials[0].reshape(n, n_panels * m)
+
+
+def linear(
+    x: Array,
+    w: PackedLinear,
+    then: Callable[[Array], Array] | None = None,
+    output: LinearOutput | None = None,
+) -> Array:
     """Compute x @ matrix + bias for x (n, C), then the elementwise function `then`, if given.
 
-    Returns (n, out_features).
+    With `output`, the result can be a view of it. Returns (n, out_features).
     """
-    (groups, n_panels, k, m), n = w.panels.shape, x.shape[0]
-    partials = np.empty((groups, n, n_panels, m), x.dtype)
+    groups, _, k, _ = w.panels.shape
+    if output is None:
+        output = LinearOutput(w, x.shape[0])
     if groups > 1 or k > x.shape[1]:
         x = _split_k(x, groups, k)[:, None]
-    matmul(x, w.panels, out=partials.swapaxes(1, 2))
-    y = partials[0] if groups == 1 else sum_partials(partials)
-    y = y.reshape(n, n_panels * m)
+    matmul(x, w.panels, out=output.by_panel)
+    if groups > 1:
+        sum_partials(output.partials)
+    y = output.y
     if w.bias is not None:
         y += w.bias
     y = y[:, : w.out_features]
@@ -106,7 +128,7 @@ def _split_k(x: Array, groups: int, k: int) -> Array:
 
 
 def sum_partials(partials: Array) -> Array:
-    """Sum partial results over the first axis, in ascending order.
+    """Sum partial products over the first axis, in ascending order of the index.
 
     The sum overwrites `partials[0]`. np.sum would add in another order.
     """
@@ -117,9 +139,10 @@ def sum_partials(partials: Array) -> Array:
 
 
 def map_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:
-    """Apply a function that treats each row separately; threads share the rows if there are many.
+    """Apply a function to chunks of rows on several threads, and join the results.
 
-    Each call gets a chunk of the same rows from all arrays. Returns (n, width).
+    `function` must treat each row separately. Each call gets the same rows of every array. If there
+    are at most SMALL_BATCH rows, a single call gets all rows. Returns (n, width).
     """
     n = arrays[0].shape[0]
     if n <= SMALL_BATCH:

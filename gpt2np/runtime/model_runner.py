@@ -1,4 +1,4 @@
-"""Run a model's forward pass in one process, batch by batch."""
+"""Execution of a model's forward pass in one process, batch by batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _DecodeStep:
 
 @dataclass(frozen=True)
 class ModelRunner:
-    """A model's forward function with its weights.
+    """A model's forward function and weights.
 
     Attributes:
         function: computes the logits (R, V) from a context and the weights of one pass.
@@ -67,8 +67,9 @@ class ModelRunner:
     ) -> Array:
         """Append the sequences to the caches; return the logits of the tokens at `logits_indices`.
 
-        The caller has checked the arguments. With a rank, this process computes only its share of
-        the pass. The result then lies in shared memory until the next pass. Returns (R, V).
+        The caller has checked the arguments. With `rank`, this process computes only that rank's
+        share of the pass. The result is then in shared memory, which the next pass overwrites.
+        Returns (R, V).
         """
         counts = list(map(len, sequences))
         reserve(caches, counts)
@@ -137,6 +138,7 @@ class ModelRunner:
         [batch] = make_batches(sequences, caches, logits_indices, n_workers or python_threads())
         if len(batch.token_ids) < min_rows():
             batch = batch.doubled()
+        batch = replace(batch, outputs={})
         self._steps[caches[0]] = _DecodeStep(
             counts, lengths, places, indices, replace(batch, caches=[])
         )

@@ -3,8 +3,8 @@
 A pass over up to SMALL_BATCH tokens is tensor-parallel: each rank computes some heads, and some
 output columns of every layer, for all tokens (Shoeybi et al. 2019, section 3). A longer pass is
 context-parallel: each rank computes all layers for some of the tokens, and reads the keys and
-values of the other ranks' tokens. No addition combines numbers of several ranks, so the logits
-equal those of a single process to the bit.
+values of the other ranks' tokens. No sum adds numbers of different ranks, so the logits have the
+same bits as in a single process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from gpt2np.runtime.batch import Batch
 from gpt2np.runtime.context import Context
 
 COUNTER_STRIDE = 8
-"""Distance between two ranks' barrier counters, so that they lie in different cache lines."""
+"""Distance between the barrier counters of two ranks, in 8-byte integers: one cache line."""
 
 _SPIN_LIMIT = 100  # reads of a counter before the rank yields its CPU
 _TIMEOUT_S = 60.0
@@ -35,8 +36,8 @@ _TIMEOUT_S = 60.0
 def max_processes() -> int:
     """Return how many processes can share a pass: `thread_count()`, or 1 where unsupported.
 
-    Several processes need Linux and a BLAS whose threads can be turned off. They also need an x86
-    processor, because its cores see each other's writes in order.
+    Several processes need Linux, and a BLAS whose threads can be turned off. They also need an x86
+    processor, whose cores see each other's writes in order.
     """
     is_supported = sys.platform == "linux" and os.uname().machine == "x86_64"
     return thread_count() if is_supported and blas() else 1
@@ -53,10 +54,10 @@ class Rank:
     Attributes:
         rank: the index of this process.
         world_size: the number of processes.
-        shared_buffers: for each layer name, shared memory (SMALL_BATCH, columns) for its output.
-        barrier_counters: how many barriers each rank has reached, in shared memory; the counters
-            are COUNTER_STRIDE apart.
-        has_failed: returns whether another rank is known to have ended.
+        shared_buffers: by layer name, shared memory for the layer's output (SMALL_BATCH, columns).
+        barrier_counters: how many barriers each rank has reached, in shared memory. The counter of
+            a rank is at index rank · COUNTER_STRIDE.
+        has_failed: a function that tells whether another rank is known to have ended.
     """
 
     rank: int
@@ -82,7 +83,7 @@ class Rank:
                     self._wait(counter, reached)
 
     def _wait(self, counter: int, reached: int) -> None:
-        start = time.thread_time()  # stands still while the processes are stopped
+        start = time.thread_time()  # CPU time: stands still while the process is stopped
         while self.barrier_counters[counter] < reached:
             os.sched_yield()
             if self.has_failed():
@@ -91,7 +92,7 @@ class Rank:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
 
     def share(self, count: int) -> slice:
-        """Return which of `count` columns or heads this rank computes; the range can be empty."""
+        """Return this rank's range of `count` panels or heads. The range can be empty."""
         return slice(
             count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
         )
@@ -100,8 +101,8 @@ class Rank:
 class TensorParallelContext(Context):
     """A pass in which each rank computes some heads and some output columns, for all tokens.
 
-    A layer's output goes to its shared buffer. The layer of the same name in the next transformer
-    block overwrites the output.
+    All ranks write a layer's output to one shared buffer. The same layer of the next transformer
+    block overwrites the buffer.
     """
 
     def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
@@ -120,6 +121,10 @@ class TensorParallelContext(Context):
             y[:, columns] = linear(x, w.panel_range(share), then)
         self._rank.barrier()
         return y[:, : w.out_features]
+
+    def unembed(self, x: Array, w: Any) -> Array:
+        """Compute this rank's columns of the logits, and return all columns."""
+        return self.linear(x, w)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
         """Compute this rank's heads, wait for the other ranks, and return all heads joined."""
@@ -146,6 +151,6 @@ class ContextParallelContext(Context):
         return self._join_heads(z)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
-        """Append this rank's keys and values, then wait until all ranks have done so."""
+        """Append this rank's keys and values, then wait until all ranks have appended theirs."""
         super().append_kv(heads, keys, values)
         self._rank.barrier()
