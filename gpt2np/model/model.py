@@ -152,7 +152,7 @@ class GPT2:
         new = check_sequences(sequences, self.config.vocab_size)
         if caches is None:
             caches = [self.new_cache() for _ in new]
-        check_caches(caches, new, self.config, self.dtype)
+        check_caches(caches, new, self.config, self.weights.dtype)
         n_tokens = sum(map(len, new))
         indices = check_logits_indices(logits_indices, n_tokens)
         # A short first pass takes less time than packing the weights for the workers.

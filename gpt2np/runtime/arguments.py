@@ -25,7 +25,7 @@ def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[Int
     if not arrays:
         raise InvalidArgumentError("no sequences; give at least one, as in [[5, 6, 7]]")
     for ids in arrays:
-        if len(ids) == 0:
+        if not ids.size:
             raise InvalidArgumentError("a sequence has no ids; it needs at least one")
         if np.minimum.reduce(ids) < 0 or np.maximum.reduce(ids) >= vocab_size:
             invalid = ids[(ids < 0) | (ids >= vocab_size)][0]
@@ -59,9 +59,9 @@ def check_caches(
         if store.config is not config and store.config != config:
             raise InvalidArgumentError("a cache is another model's; make it by model.new_cache()")
     for ids, cache in zip(sequences, caches, strict=True):
-        if cache.length + len(ids) > config.n_positions:
+        if cache.length + ids.size > config.n_positions:
             raise ContextLengthError(
-                f"{cache.length + len(ids)} tokens exceed the model's context of "
+                f"{cache.length + ids.size} tokens exceed the model's context of "
                 f"{config.n_positions}"
             )
 

@@ -36,8 +36,8 @@ class Batch:
         output_rows: (R,), the indices in this batch of the tokens whose logits are requested.
         logits_mask: for each of the caller's `logits_indices`, whether this batch has that token.
         copies: how often the tokens are repeated (`doubled`).
-        outputs: memory for the output of each linear layer, which the later steps overwrite; None
-            if the rows of the batch are computed in chunks.
+        outputs: memory for the output of each linear layer, by its name and number of rows; later
+            steps overwrite it. None if threads compute the rows in chunks.
     """
 
     token_ids: IntArray

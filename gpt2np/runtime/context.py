@@ -83,13 +83,12 @@ class Context:
 
         Returns (N, out_features).
         """
-        outputs = self._outputs
+        n, outputs = x.shape[0], self._outputs
         if outputs is None:
             return linear(x, w, then)
-        key = w.name, x.shape[0]
-        if key not in outputs:
-            outputs[key] = LinearOutput(w, x.shape[0])
-        return linear(x, w, then, outputs[key])
+        if (w.name, n) not in outputs:
+            outputs[w.name, n] = LinearOutput(w, n)
+        return linear(x, w, then, outputs[w.name, n])
 
     def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
         """Return the logits (R, V) of x (R, C).
@@ -132,11 +131,7 @@ class Context:
                 even_slices(self._n_head, 2 * threads),
                 threads,
             )
-        return self._join_heads(z)
-
-    def _join_heads(self, z: Array) -> Array:
-        """Remove the padding of each head, and concatenate the heads: (N, H, D) → (N, C)."""
-        return z[..., : self._head_size].reshape(z.shape[0], self._n_head * self._head_size)
+        return z[..., : self._head_size].reshape(x.shape)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
         """Append the keys and values (h, N, D) of the current layer to the KV caches."""

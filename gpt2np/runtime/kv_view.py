@@ -68,7 +68,8 @@ class KVView:
             self._visible[...] = pattern
         z: list[Array] = []  # (h, Q, D) for each span
         for span_pattern, values in self._patterns_and_values:
-            result = sum_partials(matmul(span_pattern, values))  # (h, Q, D) or (S, h, n, D)
+            result = matmul(span_pattern, values)  # (tiles, h, Q, D) or (tiles, S, h, n, D)
+            result = sum_partials(result) if result.shape[0] > 1 else result[0]
             if result.ndim == 4:
                 result = np.concatenate([*result], axis=1)
             z += [result]

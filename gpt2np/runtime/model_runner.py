@@ -138,7 +138,8 @@ class ModelRunner:
         [batch] = make_batches(sequences, caches, logits_indices, n_workers or python_threads())
         if len(batch.token_ids) < min_rows():
             batch = batch.doubled()
-        batch = replace(batch, outputs={})
+        if len(batch.output_rows) <= SMALL_BATCH:
+            batch = replace(batch, outputs={})
         self._steps[caches[0]] = _DecodeStep(
             counts, lengths, places, indices, replace(batch, caches=[])
         )
@@ -146,8 +147,8 @@ class ModelRunner:
 
     def _compute(self, ctx: Context, batch: Batch) -> Array:
         """Compute the logits (R, V) of one batch; append its keys and values to the caches."""
-        weights = self.weights.for_pass(short=len(batch.token_ids) <= SMALL_BATCH)
+        weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
         logits = self.function(ctx, weights)
         for cache, tokens in zip(batch.caches, batch.sequences, strict=True):
             cache.advance(tokens.stop - tokens.start)
-        return logits[: len(logits) // batch.copies]
+        return logits[: logits.shape[0] // batch.copies]
