@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -131,11 +132,13 @@ class TensorParallelContext(Context):
         share = self._rank.share(n_panels)
         if share.start < share.stop:
             columns = slice(share.start * width, share.stop * width)
-            bias = None if w.bias is None else w.bias[columns]
-            part = linear(x, w.panels[:, share], bias)
-            y[:, columns] = then(part) if then else part
+            y[:, columns] = linear(x, w.panel_range(share), then)
         self._rank.barrier()
         return y[:, : w.out_features]
+
+    def unembed(self, x: Array, w: Any) -> Array:
+        """Compute this rank's columns of the logits, and return all columns."""
+        return self.linear(x, w)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
         """Compute this rank's heads, wait for the other ranks, and return all heads joined."""
@@ -145,7 +148,7 @@ class TensorParallelContext(Context):
         if heads.start < heads.stop:
             function(heads, z[:, heads].swapaxes(0, 1))
         self._rank.barrier()
-        return self._join_heads(z)
+        return z[..., : self._head_size].reshape(x.shape)
 
 
 class ContextParallelContext(Context):
@@ -159,7 +162,7 @@ class ContextParallelContext(Context):
         """Compute all heads in one call, so that ranks wait for each other only once per layer."""
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         function(slice(0, self._n_head), z.swapaxes(0, 1))
-        return self._join_heads(z)
+        return z[..., : self._head_size].reshape(x.shape)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
         """Append this rank's keys and values, then wait until all ranks have appended theirs."""
