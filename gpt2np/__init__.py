@@ -1,22 +1,22 @@
-"""GPT-2 in NumPy, end to end.
+"""GPT-2 in NumPy: model, tokenizer, text generation and interpretability.
 
     import gpt2np
     lm = gpt2np.load("bundled")
     print(lm.generate("Once upon a time", max_new_tokens=50, seed=1).text)
 
-load                  load a LanguageModel by name or folder
+load                  loads a LanguageModel by name or from a folder
 LanguageModel         a model with its tokenizer: generate, stream, generate_batch, score
-Completion            the result of a generation
-TextStream            a continuation in progress
-GenerationOptions     how to continue a prompt
-Tokenizer             encodes text to token ids and decodes token ids
-GPT2, GPT2Config      the model, from token ids to logits; gpt2np.model.hooks lists its hook points
-KVCache               keys and values of one sequence
-trace                 records the activations of a forward pass; more in gpt2np.interp
-Trace                 the array of each hook point in one pass
-GPT2NPError           base class of all errors; gpt2np.errors lists the subclasses
+Completion            a generated text with its token ids and statistics
+TextStream            a text that the model is still generating
+GenerationOptions     options of generation, such as temperature and stop texts
+Tokenizer             encodes text as token ids, and decodes token ids
+GPT2, GPT2Config      the model, from token ids to logits, and its config
+KVCache               the keys and values of one sequence
+trace                 runs a forward pass and records its activations
+Trace                 the recorded activations, by hook point
+GPT2NPError           base class of all errors
 
-A name is imported on first use, so that `import gpt2np` is fast.
+Each name is imported on first use, so `import gpt2np` is fast.
 """
 
 from __future__ import annotations
@@ -65,7 +65,25 @@ _MODULE_OF = {
     "Tokenizer": "tokenizer",
 }
 
-_SUBPACKAGES = ("hub", "model", "tokenizer", "generation", "interp", "evaluation", "explain")
+_MODULES = (
+    "benchmark",
+    "chat",
+    "checkpoint",
+    "constraints",
+    "data",
+    "errors",
+    "evaluation",
+    "explain",
+    "generation",
+    "hub",
+    "interp",
+    "kernels",
+    "language_model",
+    "model",
+    "prompts",
+    "runtime",
+    "tokenizer",
+)
 
 __all__ = [*_MODULE_OF, "load"]
 
@@ -79,6 +97,6 @@ def __getattr__(name: str) -> object:
         return import_module("gpt2np.language_model").LanguageModel.load
     if name in _MODULE_OF:
         return getattr(import_module(f"gpt2np.{_MODULE_OF[name]}"), name)
-    if name in _SUBPACKAGES:
+    if name in _MODULES:
         return import_module(f"gpt2np.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,8 +8,8 @@ import warnings
 
 
 def main() -> int:
-    """Run the command that sys.argv names; returns the exit code."""
-    # Until a command installs its own handler, Ctrl-C exits at once: a KeyboardInterrupt during
+    """Run the command that sys.argv names and return the exit code."""
+    # Until a command installs another handler, Ctrl-C exits at once: a KeyboardInterrupt during
     # an import could surface as another exception, with a traceback.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     from gpt2np.cli.main import run

@@ -6,7 +6,7 @@
     ├── TokenizerError         a vocabulary's files are damaged or inconsistent
     ├── ContextLengthError     a text is longer than the model's context
     └── InvalidArgumentError   an argument is out of its range (also a ValueError)
-        └── BatchError         bans or constraint leave a prompt of a batch no token
+        └── BatchError         bans or a constraint exclude every next token of a prompt
 
 A message is one line that names the problem, the expected value and the next step.
 """
@@ -19,7 +19,7 @@ TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
     from typing import Any
 
-_MAX_LENGTH = 2000  # characters of a message; a file can have a tensor name of a million
+_MAX_LENGTH = 2000  # characters of a message; a tensor name in a file can have a million
 
 _repr = Repr()
 _repr.maxstring = _repr.maxlong = _repr.maxother = 80
@@ -67,7 +67,7 @@ class InvalidArgumentError(GPT2NPError, ValueError):
 
 
 class BatchError(InvalidArgumentError):
-    """Bans or constraint leave no token to continue a prompt of a batch with.
+    """Bans or a constraint exclude every next token of a prompt in a batch.
 
     Attributes:
         completions: the `Completion` of every prompt, in order. A failed prompt has the finish

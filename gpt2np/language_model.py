@@ -57,12 +57,13 @@ class LanguageModel:
     Attributes:
         defaults: values of the options that a call does not set.
         eos_token_ids: token ids that end a text.
-        bos_token_id: the id that replaces an empty prompt, an end-of-text id with an embedding;
-            None if the model has no such id.
-        fallback_reason: why the bundled model was loaded instead of the default model; None if
-            it was not.
+        bos_token_id: the end-of-text id that replaces an empty prompt; None if the model has no
+            embedding of any end-of-text id.
+        fallback_reason: why the bundled model was loaded instead of the default model; None if the
+            bundled model is not a fallback.
         draft: where draft tokens come from: a draft model, an n-gram table, None for no draft
             tokens, or "auto"; see `use_draft`.
+        folder: the folder of the model's files; None if the model was not loaded from files.
     """
 
     def __init__(
@@ -74,9 +75,7 @@ class LanguageModel:
         defaults: GenerationOptions | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
         fallback_reason: str | None = None,
-        folder: Path | None = None,
     ) -> None:
-        """Join a model and its tokenizer; `folder` may hold the model's n-gram table."""
         if tokenizer.vocabulary.text_vocab_size > model.config.vocab_size:
             raise CheckpointError(
                 f"{name}: the vocabulary has {tokenizer.vocab_size} tokens, but the model only "
@@ -87,8 +86,8 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.defaults = defaults or GenerationOptions()
         self.fallback_reason = fallback_reason
-        self.folder = folder
         self.draft: GPT2 | NgramTable | Literal["auto"] | None = "auto"
+        self.folder: Path | None = None
         candidates = [*model.config.eos_token_ids, tokenizer.eos_token_id]
         known = [token_id for token_id in candidates if token_id is not None]
         self.eos_token_ids = eos_token_ids or frozenset(known)
@@ -112,7 +111,7 @@ class LanguageModel:
                 bundled model, with a warning.
             dtype: float32 or float64.
             draft: "auto", "none", an n-gram table or a smaller model; see `use_draft`.
-            processes: number of processes that compute together; see `GPT2.processes`.
+            processes: number of processes that share each forward pass; see `GPT2.processes`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
@@ -133,8 +132,8 @@ class LanguageModel:
             defaults=config.options,
             eos_token_ids=config.eos_token_ids,
             fallback_reason=source.fallback_reason,
-            folder=source.folder,
         )
+        lm.folder = source.folder
         lm.model.processes = processes
         lm.use_draft(draft)
         return lm
@@ -178,15 +177,15 @@ class LanguageModel:
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
 
-        For the options see `GenerationOptions`; `defaults` provides the options that are not
-        given. In a text, special tokens such as `<|endoftext|>` are plain characters. An empty
-        prompt becomes the end-of-text id, which starts a new text. With `num_return_sequences`,
-        the result is the first continuation, or the best with `best_of` or `num_beams`. The other
-        continuations are in its `alternatives`.
+        `GenerationOptions` describes the options; `defaults` has the values of missing options. In
+        a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt becomes
+        the end-of-text id, which starts a new text. With `num_return_sequences`, the result is the
+        first continuation, or the best with `best_of` or `num_beams`. The other continuations are
+        in its `alternatives`.
 
         Raises:
             ContextLengthError: the prompt is longer than the model's context.
-            InvalidArgumentError: an option is out of its range, bans and constraint leave no
+            InvalidArgumentError: an option is out of its range, the options forbid every next
                 token, or the prompt is neither text nor token ids.
             TypeError: an option does not exist.
         """
@@ -201,15 +200,16 @@ class LanguageModel:
         """Continue several prompts in batches, with the same results as `generate`.
 
         With n continuations per prompt, continuation j of prompt i has the seed `seed + i × n + j`;
-        `generate` with this seed gives the same text. Up to sixteen sequences run at a time; large
-        models run fewer, to save memory. Beam search runs one prompt at a time.
+        i and j count from 0. `generate` with this seed gives the same text. Up to sixteen
+        sequences run at a time; large models run fewer, to save memory. Beam search runs one prompt
+        at a time.
 
         `per_prompt_options` has one dict per prompt, as in [{"seed": 5}, {}]. Its values override
         `options`.
 
         Raises:
-            BatchError: bans and constraint leave a prompt no token to continue with. The error
-                holds all completions.
+            BatchError: the options forbid every next token of one of several prompts. The error's
+                `completions` holds the results of all prompts.
             InvalidArgumentError: see `generate`.
         """
         if isinstance(prompts, str):
@@ -236,12 +236,12 @@ class LanguageModel:
     def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:
         """Continue one prompt. Returns an iterator over the pieces of the text.
 
-        Takes the options of `generate`, except for several continuations and beam search.
+        Takes the options of `generate`, but neither several continuations nor beam search.
         """
         streams = self.streams(prompt, **options)
         if len(streams) > 1:
             raise InvalidArgumentError(
-                f"{len(streams)} samples can't be one stream; call streams, or generate"
+                f"{len(streams)} continuations cannot be one stream; call streams or generate"
             )
         return streams[0]
 
@@ -254,7 +254,8 @@ class LanguageModel:
         chosen = self.resolve_options(**without_beams)
         if chosen.num_beams > 1:
             raise InvalidArgumentError(
-                f"num_beams is {chosen.num_beams}: beam search can't stream its text; call generate"
+                f"num_beams is {chosen.num_beams}: beam search cannot stream its text; "
+                "call generate"
             )
         return self._start_streams(prompt, chosen)
 
@@ -285,10 +286,10 @@ class LanguageModel:
         return score_text(self.model, ids, context, stride, prefix)
 
     def resolve_options(self, **options: Unpack[Options]) -> GenerationOptions:
-        """Complete the options of a call with the model's defaults and a random seed.
+        """Fill in missing options with the model's defaults, and a missing seed at random.
 
-        If `num_beams` is given without a temperature, the temperature is 0. If a temperature or
-        `best_of` is given without `num_beams`, there is no beam search.
+        `num_beams` above 1 without a temperature implies temperature 0. A temperature above 0 or
+        `best_of` without `num_beams` implies `num_beams` 1.
 
         Raises:
             InvalidArgumentError, TypeError: see `generate`.
@@ -310,7 +311,7 @@ class LanguageModel:
         per_prompt_options: Sequence[Options] | None,
         options: Options,
     ) -> list[GenerationOptions]:
-        """Return the complete options of each prompt, with consecutive seeds."""
+        """Return each prompt's options with all defaults filled in, and consecutive seeds."""
         if per_prompt_options is None:
             per_prompt_options = [Options() for _ in prompts]
         if len(per_prompt_options) != len(prompts):

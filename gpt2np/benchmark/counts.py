@@ -1,7 +1,8 @@
 """Operation and byte counts of GPT-2, derived from the config.
 
-The counts cover only matrix products; all other work is negligible. They are the minimum for the
-next token's logits, so speed limits derived from the counts are upper bounds.
+Only matrix products are counted; all other operations are negligible. `prefill_flops` and
+`decode_flops` count only the operations that the next token's logits require. Speed limits derived
+from these counts are therefore upper bounds.
 
 Shape letters: C channels, F MLP width, L layers, N tokens, V vocabulary.
 """
@@ -17,19 +18,20 @@ def block_parameters(config: GPT2Config) -> int:
 
 
 def weight_bytes_per_token(config: GPT2Config, itemsize: int = 4) -> int:
-    """Count the bytes of weights that decoding one token reads: all block matrices and the LM head.
+    """Count the bytes of weights that are read to decode one token.
 
-    The count omits the row that is read from each embedding. `itemsize` is the bytes per weight.
+    These are the matrices of all blocks and the unembedding. The one row that is read from each
+    embedding is not counted. `itemsize` is the number of bytes per weight.
     """
     head = config.vocab_size * config.n_embd
     return itemsize * (config.n_layer * block_parameters(config) + head)
 
 
 def prefill_flops(config: GPT2Config, tokens: int) -> int:
-    """Count the floating-point operations of the prefill of a prompt with `tokens` tokens.
+    """Count the floating-point operations of a prefill of `tokens` tokens.
 
     Causal attention has tokens · (tokens + 1) / 2 query-key pairs. The last block computes keys and
-    values for all tokens, and all other activations only for the last token.
+    values for all tokens, but all other activations only for the last token.
     """
     width, parameters = config.n_embd, block_parameters(config)
     pair = 4 * width  # per channel, two operations for the score and two for the weighted value
@@ -43,18 +45,18 @@ def prefill_flops(config: GPT2Config, tokens: int) -> int:
 def decode_flops(config: GPT2Config, context: int) -> int:
     """Count the floating-point operations of decoding one token with a KV cache.
 
-    `context` is the number of tokens that the new token attends to, including the new token.
+    `context` is the number of tokens that the new token attends to, including itself.
     """
     block = 2 * block_parameters(config) + 4 * config.n_embd * context
     return config.n_layer * block + 2 * config.n_embd * config.vocab_size
 
 
 def hook_point_flops(config: GPT2Config, tokens: int) -> dict[str, int]:
-    """Count the operations before each hook point, in a pass with logits for every token.
+    """Count the floating-point operations of a forward pass, by hook point.
 
-    Each count is the total over all blocks. An operation belongs to the first hook point after it;
-    `attn.q` includes keys and values. Masked query-key pairs are not counted, which leaves
-    tokens · (tokens + 1) / 2 pairs.
+    The pass computes logits for every token. Each count covers the operations between the previous
+    hook point and this hook point, summed over all blocks; `attn.q` includes keys and values.
+    Attention has tokens · (tokens + 1) / 2 query-key pairs: masked pairs are not counted.
     """
     c, f, layers = config.n_embd, config.n_inner, config.n_layer
     pairs = tokens * (tokens + 1) // 2

@@ -17,8 +17,8 @@ from gpt2np import __version__
 from gpt2np.benchmark.timing import Effort, repeat
 from gpt2np.kernels.array import Array
 
-_MAX_READ_BYTES = 512_000_000  # far larger than every cache; more would not be slower
-_MATRIX_COLUMNS = 4096  # of the matrix that is read; a model's matrices are about as wide
+_MAX_READ_BYTES = 512_000_000  # far more than any CPU cache; reading more is not slower per byte
+_MATRIX_COLUMNS = 4096  # in the test of vector-matrix products; about as many as in a model
 _MATMUL_SIZE = 2048
 
 
@@ -39,12 +39,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the machine, measured with the threads and the dtype of the model."""
+    """Speed limits of the machine, measured with the model's dtype and number of threads."""
 
     bytes_per_second: float  # memory bandwidth when reading `bytes_read` repeatedly
-    bytes_read: (
-        int  # per repetition; as much as the model reads per token, to hit the same CPU caches
-    )
+    bytes_read: int  # per repetition; equals the weights read per token, for equal cache effects
     flops_per_second: float  # throughput of a product of two large square matrices
 
     def best_of(self, other: Limits) -> Limits:
@@ -57,7 +55,7 @@ class Limits:
 
 
 def describe_machine(threads: int) -> Machine:
-    """Describe this machine and its software; `threads` is the number used for matrix products."""
+    """Describe this machine and its software; `threads` is the number of threads per matmul."""
     return Machine(
         cpu=_cpu_name(),
         cpus=os.cpu_count() or 1,
@@ -77,7 +75,7 @@ def blas_name() -> str:
         config: Any = np.show_config(mode="dicts")  # type: ignore[call-overload,unused-ignore]
         blas = config["Build Dependencies"]["blas"]
         return f"{blas['name']} {blas.get('version', '')}".strip()
-    except (TypeError, KeyError):  # this NumPy has no such mode, or names no BLAS
+    except (TypeError, KeyError):  # this NumPy lacks the mode "dicts", or names no BLAS
         return "unknown"
 
 
@@ -94,7 +92,8 @@ def _cpu_name() -> str:
 def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) -> Limits:
     """Measure memory bandwidth and matmul throughput.
 
-    The bandwidth test reads `nbytes` bytes. `effort` applies to each of the four measurements.
+    The bandwidth tests read `nbytes` bytes, at most _MAX_READ_BYTES. `effort` applies to each of
+    the four tests: three of bandwidth and one of matmul.
     """
     matrix = np.ones((_MATMUL_SIZE, _MATMUL_SIZE), dtype)
     data = np.ones(max(1, min(nbytes, _MAX_READ_BYTES) // matrix.itemsize), dtype)
@@ -104,11 +103,11 @@ def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) 
 
 
 def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
-    """Measure the bytes per second at which memory can be read.
+    """Measure the memory bandwidth of reads in bytes per second.
 
-    The fastest way to read depends on the machine and on the BLAS. The result is the fastest of
-    three ways: each thread computes the maximum of a slice; the dot product of the vector with
-    itself; and a vector-matrix product, the operation with which decoding reads weights.
+    Returns the highest bandwidth of three operations, because the machine and the BLAS decide which
+    operation is fastest: a maximum of one slice per thread; a dot product of the vector with
+    itself; a vector-matrix product, as in decoding.
     """
     slices = np.array_split(data, min(threads, len(data)))
     columns = min(_MATRIX_COLUMNS, len(data))
@@ -124,7 +123,10 @@ def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
 
 
 def matmul_flops(left: Array, right: Array, effort: Effort) -> float:
-    """Measure the floating-point operations per second of left (n, k) times right (k, m)."""
+    """Measure the floating-point operations per second of the product left @ right.
+
+    `left` is (n, k), `right` (k, m).
+    """
     result = np.empty((len(left), right.shape[1]), left.dtype)
     operations = 2 * left.size * right.shape[1]
     return _rate(operations, lambda: np.dot(left, right, out=result), effort)

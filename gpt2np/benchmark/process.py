@@ -1,7 +1,7 @@
 """Measurements in a new process: time to the first token, and peak memory.
 
-`python -m gpt2np.benchmark.process FOLDER DTYPE` fills a model's context and prints the memory
-use of the process as JSON.
+`python -m gpt2np.benchmark.process FOLDER DTYPE` loads the model in FOLDER, fills its context, and
+prints the memory use of the process as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpt2np.tokenizer import Tokenizer
 
 PROMPT = "The meaning of life is"  # five of GPT-2's tokens
 
-_DECODED = 16  # tokens decoded one by one at the end of the context; the rest is the prompt
+_DECODED = 16  # last tokens of the context, decoded one by one; all earlier tokens are prefilled
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Memory:
 
     @property
     def relative_peak(self) -> float | None:
-        """Peak memory divided by the size of weights and KV cache, which is the minimum."""
+        """Peak memory divided by the minimum: the size of the weights and the KV cache."""
         return self.peak / (self.weights + self.kv_cache) if self.peak else None
 
 
 def time_to_first_token(folder: Path, dtype: str, runs: int) -> Timing:
     """Time `gpt2np generate` from the start of its process to its first token.
 
-    The files are in the operating system's page cache, except perhaps in the first run.
+    After the first run, the model's files are in the operating system's page cache.
 
     Raises:
         GPT2NPError: the process fails.
@@ -62,7 +62,7 @@ def _read_first_byte(command: Sequence[str]) -> None:
         if not process.stdout.read(1):
             raise _process_error(process.stderr.read())
     finally:
-        process.kill()  # the process has only to exit
+        process.kill()  # after the first token, there is nothing left to measure
         process.communicate()
 
 
@@ -88,8 +88,8 @@ def _process_error(stderr: bytes) -> GPT2NPError:
 def fill_context(folder: str, dtype: str) -> Memory:
     """Load a model, fill its context, and return the memory of this process and of its workers."""
     model = GPT2.from_folder(folder, dtype)
-    model.processes = thread_count()  # as the commands do
-    # Loaded because every use of a model also holds its vocabulary in memory.
+    model.processes = thread_count()  # as `gpt2np` commands do
+    # In normal use, the vocabulary is in memory, too.
     _vocabulary = None if VOCABULARY_FILES.missing_in(Path(folder)) else Tokenizer.load(folder)
     context, cache = model.config.n_positions, model.new_cache()
     pending = [number % model.config.vocab_size for number in range(max(1, context - _DECODED))]
@@ -103,8 +103,8 @@ def fill_context(folder: str, dtype: str) -> Memory:
 def peak_memory(workers: Sequence[int] = ()) -> int | None:
     """Return the peak resident memory in bytes; None if the system does not report it.
 
-    The result is the peak of this process plus the current memory of the worker processes, without
-    pages that they share with this process. Only Linux counts the workers.
+    On Linux, this is the peak of this process plus the current memory of the worker processes,
+    without the pages that they share with this process. Other systems ignore the workers.
     """
     status = Path("/proc/self/status")
     if status.is_file():  # getrusage would include the parent process's peak
@@ -122,7 +122,8 @@ def peak_memory(workers: Sequence[int] = ()) -> int | None:
 def _worker_memory(workers: Sequence[int]) -> int:
     """Return the memory in bytes of the workers, without pages shared with this process.
 
-    This is the sum of all proportional set sizes minus the RSS of this process.
+    This is the sum of the proportional set sizes (Pss) of this process and all workers, minus the
+    resident set size (Rss) of this process.
     """
     if not workers:
         return 0

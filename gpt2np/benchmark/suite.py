@@ -1,4 +1,4 @@
-"""The benchmark suite: measures one model and reports the results as a text table or as JSON."""
+"""Benchmark suite of one model, with a report as a text table or as JSON."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gpt2np.model import GPT2, GPT2Config
 OnProgress = Callable[[str], None]
 
 Row = tuple[str, str, str, str, str]
-"""Measurement, case, median, range, comparison."""
+"""Row of the table: measurement, case, median, range, comparison."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cases and repetitions of a benchmark; a context length is the cached tokens per sequence."""
+    """Cases and repetitions of a benchmark. A context is a number of cached tokens per sequence."""
 
     prompt_lengths: Sequence[int]  # of prefills
     context_lengths: Sequence[int]  # of decode steps
@@ -36,9 +36,9 @@ class Plan:
     limit_effort: Effort  # for each limit of the machine
     prefill_effort: Effort
     decode_effort: Effort
-    turn_effort: Effort  # per turn where cases alternate
-    rounds: int  # turns of each alternating case
-    starts: int  # new processes that measure the time to the first token
+    turn_effort: Effort  # per turn, for batches and draft tokens: they are timed in turns
+    rounds: int  # number of turns
+    starts: int  # number of processes to start, for the time to the first token
 
     @property
     def n_measurements(self) -> int:
@@ -70,7 +70,7 @@ class Results:
 
 
 def plan_for(n_positions: int, quick: bool = False) -> Plan:
-    """Return a plan for a model of `n_positions` positions; `quick` reduces the repetitions."""
+    """Return a plan for a context of `n_positions` tokens; `quick` reduces the repetitions."""
     draft_tokens = min(8, n_positions)
     return Plan(
         prompt_lengths=_clip(n_positions, 64, 512, 1000),
@@ -95,11 +95,11 @@ def _clip(limit: int, *lengths: int) -> tuple[int, ...]:
 def run_suite(
     source: ModelSource, dtype: str, threads: int, plan: Plan, on_progress: OnProgress
 ) -> Results:
-    """Run a plan; `on_progress` receives the name of each measurement before it starts."""
+    """Run all measurements of a plan; `on_progress` receives the name of the next measurement."""
     on_progress("limits of the machine")
     machine = describe_machine(threads)  # first, before the benchmark adds to the load
     model = GPT2.from_folder(source.folder, dtype)
-    model.processes = threads  # as the commands do
+    model.processes = threads  # as `gpt2np` commands do
     nbytes = weight_bytes_per_token(model.config, model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit_effort)
     timing.warm_up(model)
@@ -118,7 +118,7 @@ def run_suite(
     start = time_to_first_token(source.folder, dtype, plan.starts) if has_vocabulary else None
     on_progress("memory")
     memory = measure_memory(source.folder, dtype)
-    on_progress("limits of the machine")  # once more, as the machine's load may have changed
+    on_progress("limits of the machine")  # measured twice, because the machine's load may change
     limits = limits.best_of(measure_limits(nbytes, threads, dtype, plan.limit_effort))
     parameters = model.weights.parameters
     settings = source.name, model.config, parameters, dtype, machine, limits
@@ -140,12 +140,12 @@ def _time_decodes(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Spee
 
 
 def decode_limit(results: Results) -> float:
-    """Return the tokens per second of decoding if reading the weights took all the time."""
+    """Return the tokens per second of a decode step that only reads the weights."""
     return results.limits.bytes_per_second / results.weight_bytes_per_token
 
 
 def prefill_limit(results: Results, tokens: int) -> float:
-    """Return the tokens per second of a prefill if matmuls at full speed took all the time."""
+    """Return the tokens per second of a prefill that only computes its matrix products."""
     return results.limits.flops_per_second * tokens / prefill_flops(results.config, tokens)
 
 
@@ -199,13 +199,13 @@ def _speed_json(speed: Speed, limit: float | None = None) -> dict[str, Any]:
 
 
 def as_text(results: Results, date: datetime) -> str:
-    """Format results as a table."""
+    """Format results as a text table."""
     return "\n".join([*_header(results, date), "", *_align(_rows(results)), "", *_NOTES])
 
 
 _NOTES = (
-    "Values are medians. This machine's limit for decode: read the weights once per token, nothing",
-    "else. For prefill: compute the matrix products, as fast as for two large matrices.",
+    "Values are medians. The limits assume that decode only reads the weights once per token, and",
+    "that prefill only computes matrix products, at the speed of two large square matrices.",
 )
 
 
@@ -261,7 +261,7 @@ def _speed_row(measurement: str, case: str, speed: Speed, comparison: str) -> Ro
 
 
 def _range(runs: Sequence[float], digits: int | None = None) -> str:
-    """Format the lowest and the highest value as "low – high"; empty for a single run."""
+    """Format the lowest and the highest value as "low – high". Returns "" for a single run."""
     ends = (min(runs), max(runs))
     low, high = (_format_rate(end) if digits is None else f"{end:.{digits}f}" for end in ends)
     return f"{low} – {high}" if len(runs) > 1 else ""

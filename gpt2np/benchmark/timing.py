@@ -18,7 +18,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that each of several runs of the same work takes."""
+    """Duration in seconds of each run of a function."""
 
     runs: tuple[float, ...]
 
@@ -29,7 +29,7 @@ class Timing:
 
     @property
     def fastest(self) -> float:
-        """Seconds of the fastest run, which other processes disturb the least."""
+        """Seconds of the fastest run: the run least disturbed by other processes."""
         return min(self.runs)
 
     @property
@@ -40,7 +40,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Effort:
-    """Minimum repetition of a measurement: `runs` times and `seconds` seconds."""
+    """Minimum repetition of a measurement: at least `runs` runs, for at least `seconds` seconds."""
 
     runs: int
     seconds: float
@@ -63,10 +63,10 @@ def repeat(work: Work, effort: Effort) -> Timing:
 
 
 def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing]:
-    """Time several pieces of work in turns, so that disturbances affect all pieces alike.
+    """Time several functions in turns, so that disturbances affect all functions alike.
 
-    `effort` applies to each turn. The first run of a turn warms up CPU caches and threads and is
-    discarded.
+    In each round, every function has one turn of `effort`. The first run of a turn is not timed: it
+    warms up CPU caches and threads.
     """
     runs: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
@@ -92,7 +92,7 @@ class Speed:
 
     @property
     def tokens_per_second(self) -> float:
-        """Number of new tokens per second of all sequences together, in the median run."""
+        """New tokens per second in the median run, summed over all sequences."""
         return self.rate(self.timing.median)
 
     def rate(self, seconds: float) -> float:
@@ -124,7 +124,7 @@ def fill_caches(model: GPT2, context: int, count: int) -> list[KVCache]:
 
 
 def time_decode(model: GPT2, cache: KVCache, effort: Effort) -> Speed:
-    """Time one decode step, including the choice of the next token."""
+    """Time a decode step of one sequence, including the selection of the next token."""
     step = _decode_step(model, [cache])
     return Speed(1, 1, cache.length, alternate([step], 1, effort)[0])
 
@@ -132,7 +132,7 @@ def time_decode(model: GPT2, cache: KVCache, effort: Effort) -> Speed:
 def time_batches(
     model: GPT2, sizes: Sequence[int], context: int, rounds: int, effort: Effort
 ) -> list[Speed]:
-    """Time decode steps of each batch size, in turns with a decode step of one sequence."""
+    """Time a decode step of each batch size, in turns with a decode step of one sequence."""
     caches = fill_caches(model, context, max(sizes))
     steps = [_decode_step(model, caches[:size]) for size in (1, *sizes)]
     one, *timings = alternate(steps, rounds, effort)
@@ -143,7 +143,7 @@ def time_batches(
 
 
 def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effort) -> Speed:
-    """Time the verification of draft tokens, a pass that computes logits for several tokens."""
+    """Time the verification of draft tokens: one pass with logits for `tokens` tokens."""
     caches = fill_caches(model, context, 1)
     steps = [_decode_step(model, caches, count) for count in (1, tokens)]
     one, timing = alternate(steps, rounds, effort)
@@ -158,7 +158,7 @@ def _random_ids(model: GPT2, count: int) -> list[int]:
 def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:
     """Return a function that runs a pass over `tokens` new tokens per KV cache.
 
-    The function chooses the next token ids, too, and truncates the KV caches again.
+    The function also selects the next token ids, and truncates the KV caches to their old lengths.
     """
     new = [_random_ids(model, tokens)] * len(caches)
     lengths = [cache.length for cache in caches]

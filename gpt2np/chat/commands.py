@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpt2np.chat.session import UNSUPPORTED_OPTIONS, read_conversation
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation import new_seed
 
 if TYPE_CHECKING:
     from gpt2np.chat.session import ChatSession
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 FENCE = '"""'
 
 ReadLine = Callable[[bool], str | None]
-"""Returns a line without its newline, or None at the end of the input.
+"""A function that returns a line without its newline, or None at the end of the input.
 
-The argument tells whether the line continues a message.
+The function's argument tells whether the line continues a message.
 """
 
 
 class ChatInput(NamedTuple):
-    """One input of the user: a message, or a slash command that includes the "/"."""
+    """User input: a message, or a slash command with its "/"."""
 
     text: str
     is_command: bool = False
@@ -35,8 +36,9 @@ def read_input(read_line: ReadLine) -> ChatInput | None:
     """Read the next message or command; returns None at the end of the input.
 
     A line that starts with "/" is a command; a line that starts with "//" is a message that starts
-    with "/". A backslash at the end of a line continues the message in the next line. A message
-    between two fences can have any number of lines. The end of the input also ends a message.
+    with "/". A backslash at the end of a line continues the message in the next line. A message can
+    have any number of lines between two fences (`FENCE`, three double quotes). The end of the input
+    also ends a message.
     """
     line = read_line(False)
     if line is None:
@@ -80,7 +82,7 @@ class Command(NamedTuple):
     """A slash command, with the syntax of its arguments and a description for /help.
 
     `function` takes the session and the text after the command's name, and returns a message for
-    the user. The caller of `run_command` carries out QUIT and RETRY.
+    the user. For /quit and /retry it is QUIT or RETRY, which the caller of `run_command` executes.
     """
 
     arguments: str
@@ -91,7 +93,8 @@ class Command(NamedTuple):
 def run_command(session: ChatSession, line: str) -> str:
     """Run a slash command such as "/set temperature 0.7".
 
-    Returns a message for the user, or QUIT or RETRY, which the caller carries out.
+    Returns a message for the user. For /quit and /retry, returns QUIT or RETRY, and the caller
+    executes the command.
 
     Raises:
         InvalidArgumentError: the command is unknown, its arguments are invalid, or a file can't be
@@ -125,7 +128,7 @@ def _set(session: ChatSession, text: str) -> str:
     value = _parse_value(value_text.strip())
     if name == "seed":
         session.resolve_options({"seed": value})  # raises an error for an invalid seed
-        session.seed = session.seed if value is None else value
+        session.seed = new_seed() if value is None else value
         return f"seed: {session.seed}"
     options = {**session.options, name: value}
     if value is None:
@@ -136,7 +139,7 @@ def _set(session: ChatSession, text: str) -> str:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse an option's value: "none", JSON, or else a plain string."""
+    """Parse an option's value: "none" is None; other texts are read as JSON, or else as strings."""
     if text.lower() == "none":
         return None
     try:
@@ -220,7 +223,7 @@ def _help(session: ChatSession, text: str) -> str:
 
 
 COMMANDS = {
-    "set": Command("[NAME VALUE]", "Set an option (none: reset), or list all options", _set),
+    "set": Command("[NAME VALUE]", "Set an option (none: default), or list all options", _set),
     "show": Command("", "Show the model and the size of the conversation", _show),
     "system": Command("[TEXT]", "Set or remove the system message", _system),
     "retry": Command("", "Generate another answer to the last message", RETRY),

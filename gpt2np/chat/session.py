@@ -23,12 +23,12 @@ UNSUPPORTED_OPTIONS = (
     *("num_return_sequences", "best_of", "num_beams", "length_penalty", "early_stopping"),
     *("logprobs", "prompt_logprobs"),
 )
-"""Options of `LanguageModel.generate` that a chat does not support: a message has one answer."""
+"""Options of `LanguageModel.generate` that a chat does not support."""
 
 
 @dataclass
 class Exchange:
-    """A message of the user and the model's answer; an answer of None means no answer yet."""
+    """A user's message and the model's answer, which is None until the model has answered."""
 
     message: str
     answer: str | None = None
@@ -82,7 +82,7 @@ class Conversation:
             atomic_write_text(path, content + "\n")
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise InvalidArgumentError(f"can't write {path}: {reason}") from error
+            raise InvalidArgumentError(f"cannot write {path}: {reason}") from error
         return len(messages)
 
 
@@ -136,9 +136,9 @@ class ChatSession:
         >>> session.finish(stream)
 
     With a template, the model answers messages. Without a template, the model continues all
-    messages and answers as one text. The session keeps the KV cache between answers and computes
-    only the tokens after the prefix that two successive prompts share. The reuse does not change
-    the answers.
+    messages and answers as one text. The session keeps the KV cache of the last prompt and answer.
+    For the next prompt, only the tokens after the common prefix are computed, with unchanged
+    answers.
 
     Attributes:
         lm: the language model.
@@ -146,10 +146,10 @@ class ChatSession:
         conversation: messages and answers so far.
         options: keyword arguments of `LanguageModel.generate` for the next answers.
         seed: the seed of the next answer; every answer increases the seed by 1.
-        left_out: number of oldest exchanges that the last prompt omits because of its length.
+        left_out: number of oldest exchanges that the last prompt omits to fit the context.
         cut_at: the special token before which the last answer was cut, or None.
         n_reused: number of tokens of the last prompt that came from the KV cache.
-        files: files that the conversation was loaded from or saved to.
+        files: conversation files saved or loaded in this session; /save may overwrite them.
     """
 
     def __init__(
@@ -209,7 +209,8 @@ class ChatSession:
         """Add a message and return the stream that generates the answer.
 
         Raises:
-            InvalidArgumentError, ContextLengthError: the message is invalid and is not added.
+            InvalidArgumentError, ContextLengthError: the message is invalid or too long; it is not
+                added.
         """
         self.conversation.exchanges.append(Exchange(text))
         try:
@@ -243,7 +244,7 @@ class ChatSession:
         return stream
 
     def _prompt_ids(self) -> list[int]:
-        """Encode the conversation; omit the oldest exchanges if the context is too short."""
+        """Encode the conversation, without the oldest exchanges if the context is too short."""
         encode = self.lm.tokenizer.encode
         if self.template is None:
             return encode(self.conversation.joined_text(), disallowed_special=())
@@ -278,7 +279,7 @@ class ChatSession:
         return min(tokens, key=text.index, default=None)
 
     def _reuse_cache(self, stream: TextStream) -> None:
-        """Give a stream the KV cache of the prefix that its prompt shares with the last prompt."""
+        """Give a stream the session's KV cache, cut to the common prefix of cache and prompt."""
         prompt, self.n_reused = stream.sequence.prompt, 0
         cached_ids, cache = self._cached_ids, self._cache
         self._cached_ids, self._cache = [], None  # `finish` sets both again
@@ -293,8 +294,8 @@ class ChatSession:
     def finish(self, stream: TextStream) -> None:
         """Add the answer of a stream to the conversation, after the stream has ended.
 
-        The stream comes from `say` or `retry`. With a template, an answer is cut before a special
-        token in its text, which the next prompt would present as the end of a turn.
+        The stream comes from `say` or `retry`. With a template, the answer is cut before any
+        special token in its text, which could forge the end of a turn.
         """
         sequence, answer = stream.sequence, stream.completion.text
         self.cut_at = self._find_special_token(answer) if self.template else None

@@ -1,4 +1,4 @@
-"""Chat templates, which turn messages into the text that the model was trained to continue.
+"""Chat templates: turn messages into the text that a model was trained to continue.
 
 A template is a Jinja program from the model's files. jinja2's sandbox runs the template and
 provides the names of `apply_chat_template` in transformers 5: the filter `tojson`, the functions
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-_MIN_JINJA2 = (3, 1, 6)  # templates can escape from the sandbox of older versions
+_MIN_JINJA2 = (3, 1, 6)  # in older versions, templates can escape from the sandbox
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ChatTemplate:
-    """The chat template of a model; error messages name the template file `origin`."""
+    """A model's chat template. `origin` is the path of the template's file, for error messages."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], origin: str) -> None:
         """Compile a template; `special_tokens` maps names such as "eos_token" to tokens.
@@ -127,7 +127,7 @@ def _read_template_file(path: Path) -> str:
             )
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
+        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is damaged: not UTF-8 text") from error
 
@@ -162,7 +162,7 @@ def _create_environment() -> ImmutableSandboxedEnvironment:
     from jinja2.utils import Namespace
 
     class GenerationTag(Extension):
-        """The tag {% generation %}, which marks the model's text and does not change the output."""
+        """The tag {% generation %}, which marks the answers and does not change the output."""
 
         tags = {"generation"}  # noqa: RUF012 (as in jinja2)
 
@@ -175,7 +175,7 @@ def _create_environment() -> ImmutableSandboxedEnvironment:
             raise SecurityError(f"{name!r} is no name for an attribute")
 
     class SafeNamespace(Namespace):
-        """A namespace that refuses names such as __init__, which could escape the sandbox."""
+        """A namespace that rejects names like __init__, which could help to escape the sandbox."""
 
         def __init__(*args: Any, **values: Any) -> None:  # a value may be named "self"
             Namespace.__init__(*args, **values)
@@ -207,7 +207,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Convert a value to JSON without HTML escapes, which jinja2's filter `tojson` would add."""
+    """Convert a value to JSON, without the HTML escapes of jinja2's own filter `tojson`."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -24,7 +24,7 @@ ALIASES = {
 }
 """Maps names in the configs of other models to GPT-2's names."""
 
-_MAX_DIMENSION = (1 << 31) - 1  # Python refuses to print numbers of thousands of digits
+_MAX_DIMENSION = (1 << 31) - 1  # an error message can't print an integer of over 4,300 digits
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class GPT2Config:
         activation_function: activation of the MLP, one of `ACTIVATION_FUNCTIONS`.
         layer_norm_epsilon: constant added to the variance in every layer norm.
         scale_attn_weights: divide attention scores by the square root of D.
-        scale_attn_by_inverse_layer_idx: also divide attention scores by the layer index + 1.
+        scale_attn_by_inverse_layer_idx: divide attention scores by the block's index + 1, too.
         tie_word_embeddings: use the token embedding as the unembedding, unless the checkpoint
             contains a different unembedding.
         eos_token_ids: ids of the end-of-text tokens; empty if the config has none.
@@ -68,7 +68,8 @@ class GPT2Config:
     def from_file(cls, path: str | Path) -> GPT2Config:
         """Read a `config.json`.
 
-        Raises CheckpointError if the file is missing or damaged, or `from_mapping` raises it.
+        Raises CheckpointError if the file is missing or damaged, or for the reasons given in
+        `from_mapping`.
         """
         content = read_json_object(Path(path), CheckpointError, max_bytes=SMALL_JSON_BYTES)
         return cls.from_mapping(content, source=str(path))
@@ -102,9 +103,10 @@ class GPT2Config:
         return config
 
     def attention_scale(self, layer: int) -> float:
-        """Return the factor of a block's attention scores.
+        """Return the factor by which a block's attention scores are multiplied.
 
-        The factor is 1/√D by default. The config can drop it, or divide it by layer + 1.
+        The factor is 1/√D, or 1 without `scale_attn_weights`. It is divided by layer + 1 if
+        `scale_attn_by_inverse_layer_idx` is set.
         """
         scale = 1.0
         if self.scale_attn_weights:
@@ -115,7 +117,7 @@ class GPT2Config:
 
 
 def parse_eos_token_ids(value: object, source: str) -> tuple[int, ...]:
-    """Return the token ids in an `eos_token_id`, which is an id, a list of ids, or null.
+    """Return the token ids in the value of `eos_token_id`: an id, a list of ids, or None.
 
     Raises CheckpointError for any other value.
     """

@@ -1,4 +1,4 @@
-"""Convert a checkpoint to `transformers`' names and layout, in a chosen dtype and shard size."""
+"""Conversion of a checkpoint to `transformers`' names and layout, with any dtype and shard size."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 
 ProgressCallback = Callable[[int], object]
 
-# Largest rounding error of each dtype: relative (half a unit in the last place), and absolute for
-# subnormal numbers.
+# Largest rounding errors of each dtype: the relative error of normal numbers (half a unit in the
+# last place), and the absolute error of subnormal numbers.
 _ROUNDING_ERRORS = {
     "F64": (0.0, 0.0),
     "F32": (2.0**-24, 2.0**-150),
@@ -42,7 +42,7 @@ class ConversionOptions:
     """
 
     dtype: str | None = None  # a key of DTYPES; None keeps the embedding's dtype
-    max_shard_size: int | None = None  # bytes; a larger tensor has its own shard; None: one file
+    max_shard_size: int | None = None  # bytes; larger tensors have their own shards; None: one file
     keep_head: bool = False  # store the unembedding even if it equals the embedding
 
     def __post_init__(self) -> None:
@@ -78,9 +78,9 @@ def convert(
 ) -> ConversionReport:
     """Write `checkpoint` to the new or empty folder `target` in the format of `transformers`.
 
-    Every weight is read back, and must equal the source after rounding to the dtype. `target`
-    appears only when it is complete and verified. Memory holds one chunk of a matrix at a time, or
-    two copies of a matrix that must be transposed.
+    Every weight is read back, and must equal the source after rounding to the dtype. The files
+    appear in `target` only when all are complete and verified. Memory holds one chunk of a matrix
+    at a time, or two copies of a matrix that must be transposed.
 
     `companions` lists names or patterns of further files to copy, such as the vocabulary.
     `on_progress` gets the number of values written or verified since its last call.
@@ -142,9 +142,9 @@ def _write(
 
 
 def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return the files in `folder` that match a pattern.
+    """Return the files in `folder` that match at least one pattern.
 
-    Links to files outside of the folder are skipped, except links to the blobs of a Hub cache.
+    Links to files outside the folder are skipped, except links to the blobs of a Hub cache.
     """
     resolved = folder.resolve()
     allowed_parents = (resolved, resolved.parent.parent / "blobs")
@@ -153,7 +153,7 @@ def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]]:
-    """Distribute tensors among files, in order; return each file's tensor names.
+    """Distribute tensors among files in order. Returns the tensor names of each file name.
 
     A file has at most `limit` bytes of tensors, or a single larger tensor.
     """
@@ -171,7 +171,10 @@ def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]
 
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
-    """Write the source's config.json again, with GPT-2's names instead of aliases."""
+    """Write a config.json for the new checkpoint, with GPT-2's names instead of aliases.
+
+    Other entries are copied from the source.
+    """
     content = read_json_object(
         checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=SMALL_JSON_BYTES
     )

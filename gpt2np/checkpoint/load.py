@@ -31,11 +31,14 @@ _MAX_LISTED_PROBLEMS = 6  # in one error message
 class Checkpoint:
     """A model folder's config and tensor headers, without the weights.
 
-    `tensors` maps GPT-2's names to the stored tensors, without causal masks. If only the
-    unembedding of a tied pair is stored, as safetensors' save_model does, `tensors` lists it under
-    the embedding's name. `transposed` tells whether matrices are stored `[out, in]`, as nanoGPT
-    does (torch.nn.Linear), instead of `[in, out]`. The shape of c_attn, which is never square,
-    shows which.
+    Attributes:
+        folder: the model folder.
+        config: the architecture.
+        tensors: the stored tensors by GPT-2's names, without causal masks. safetensors' save_model
+            may store only the unembedding of a tied pair; `tensors` then has the unembedding under
+            the embedding's name.
+        transposed: whether matrices are stored `[out, in]`, as by nanoGPT (torch.nn.Linear),
+            instead of `[in, out]`. The shape of c_attn, which is never square, tells the layout.
     """
 
     folder: Path
@@ -55,12 +58,12 @@ class Checkpoint:
 
     @property
     def has_no_biases(self) -> bool:
-        """Whether no bias is stored, which is nanoGPT's default. All biases are then 0."""
+        """Whether no bias is stored, as in nanoGPT's default models. All biases are then 0."""
         return not any(map(is_bias, self.tensors))
 
     @property
     def n_parameters(self) -> int:
-        """The number of stored parameters. A tied unembedding is not counted."""
+        """The number of stored parameters, without a tied unembedding."""
         tied = {LM_HEAD} if self.config.tie_word_embeddings else set()
         return sum(tensor.size for name, tensor in self.tensors.items() if name not in tied)
 
@@ -105,7 +108,7 @@ class Checkpoint:
     def read_values(self, name: str) -> Iterator[NDArray[Any]]:
         """Return an iterator over a weight's values in 1-D chunks.
 
-        The values of a matrix are in `[in, out]` order, however it is stored.
+        The values of a matrix are in `[in, out]` order, even if the file has `[out, in]` order.
         """
         if self.has_no_biases and is_bias(name):
             return iter([np.zeros(weight_shapes(self.config)[name], np.float32)])
@@ -140,7 +143,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         }
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
-    if config.n_layer > len(tensors):  # else a billion layers would make names without end
+    if config.n_layer > len(tensors):  # else n_layer = 1e9 would make a billion names
         raise CheckpointError(
             f"{folder}: n_layer is {config.n_layer} in config.json, but the weights contain only "
             f"{len(tensors)} tensors"
@@ -155,8 +158,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 def _read_headers(folder: Path) -> dict[str, TensorInfo]:
     """Return the tensors in a folder's weight file or shards, by stored name.
 
-    If both a weight file and shards exist, the weight file is read. Shards that the index does not
-    list are ignored. `transformers` does the same.
+    As in `transformers`, shards are ignored if a weight file exists. Shards that the index does not
+    list are always ignored.
     """
     if (folder / WEIGHTS_FILE).exists():
         return read_header(folder / WEIGHTS_FILE)
@@ -195,7 +198,9 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
 
     Matrices are `[in, out]`. Weights stored in `dtype` are views of the memory-mapped file; other
     weights are converted. `lm_head.weight` is included only if it is stored and differs from
-    `wte.weight`. Raises CheckpointError if the tensors do not match the config, or cannot be read.
+    `wte.weight`.
+
+    Raises CheckpointError if the tensors do not match the config, or cannot be read.
     """
     checkpoint.validate()
     tensors = {name: checkpoint.tensors[name] for name in checkpoint.expected_shapes}

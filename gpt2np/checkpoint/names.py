@@ -15,7 +15,7 @@ from gpt2np.errors import CheckpointError
 
 WTE, LM_HEAD = "wte.weight", "lm_head.weight"
 MATRICES = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-"""Endings of the names of the matrices that some checkpoints store transposed."""
+"""Name endings of the matrices that some checkpoints store transposed."""
 
 _PREFIXES = re.compile(r"(?:(?:_orig_mod|module|model|transformer)\.)*")
 _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(masked_)?bias")  # buffers in old checkpoints
@@ -55,12 +55,12 @@ def weight_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
 
 
 def is_bias(name: str) -> bool:
-    """Tell whether a tensor name is that of a bias."""
+    """Tell whether the tensor of this name is a bias."""
     return name.endswith(".bias")
 
 
 def strip_prefixes(stored_names: Iterable[str]) -> dict[str, str]:
-    """Map GPT-2's name of each tensor to the stored name; causal masks are left out.
+    """Map each tensor's name without prefixes to the stored name. Causal masks are left out.
 
     Raises CheckpointError if two stored names differ only in their prefix.
     """

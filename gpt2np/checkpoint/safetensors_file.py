@@ -1,8 +1,8 @@
-"""The safetensors format: read headers, map or convert tensors, write files.
+"""Safetensors files: reading headers, mapping or converting tensors, writing files.
 
-The format (huggingface/safetensors, "Format"): 8 bytes with the header's length (little-endian), a
-JSON header with every tensor's dtype, shape and byte range, then the tensors' bytes. The
-`safetensors` package validates every file. This module creates the arrays, because the
+A file (huggingface/safetensors, "Format") begins with the header's length in 8 bytes,
+little-endian. The header is JSON: every tensor's dtype, shape and byte range. The tensors' bytes
+follow. The `safetensors` package validates every file. This module creates the arrays, because the
 package copies tensors into memory and lacks bfloat16 for NumPy.
 """
 
@@ -27,15 +27,15 @@ from gpt2np.data.files import SMALL_JSON_BYTES, reject_duplicate_keys
 from gpt2np.errors import CheckpointError
 
 NUMPY_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""Floating-point dtypes: safetensors' name → NumPy dtype of the stored bytes."""
+"""Maps safetensors' name of a floating-point dtype to the NumPy dtype of the stored bytes."""
 
 DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-"""Floating-point dtypes: the name in NumPy and torch → safetensors' name."""
+"""Maps the name of a floating-point dtype in NumPy and torch to the name in safetensors."""
 
-CHUNK_SIZE = 1 << 18  # values per conversion step; only these values are in memory twice
+CHUNK_SIZE = 1 << 18  # values that are converted at a time; only these are in memory twice
 
-_GIT_LFS_MAGIC = b"version "  # start of the text file that Git leaves in a clone without LFS
-_MADV_POPULATE_READ = 22  # missing from Python's mmap module
+_GIT_LFS_MAGIC = b"version "  # a clone without LFS has a text file that begins so
+_MADV_POPULATE_READ = 22  # Linux's constant, missing from Python's mmap module
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class TensorInfo:
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
-    """Read the header of a safetensors file; return its tensors' entries by name.
+    """Read the header of a safetensors file. Returns the `TensorInfo` of each tensor by name.
 
     Raises CheckpointError if the file is missing, truncated, or not in the safetensors format.
     """
@@ -69,7 +69,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                     f"{path} is a Git LFS pointer, not the file itself; run: git lfs pull"
                 )
             size = int.from_bytes(prefix, "little")
-            if size > SMALL_JSON_BYTES:  # the package would read up to 100 MB
+            if size > SMALL_JSON_BYTES:  # the package accepts headers of up to 100 MB
                 raise _damaged(
                     path, f"its header claims {size:,} bytes, expected at most {SMALL_JSON_BYTES:,}"
                 )
@@ -103,9 +103,9 @@ def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[st
 
     Tensors stored in `dtype` become views of the memory-mapped file, which take memory only when
     they are read (see `read_ahead` and `release`). Other tensors are converted chunk by chunk, so
-    that memory holds little more than the result. Unaligned tensors are also copied, because NumPy
-    would copy them for every product. Early safetensors versions wrote unaligned files, such as
-    that of openai-community/gpt2.
+    that memory holds little more than the result. Tensors at unaligned offsets are copied, because
+    NumPy would copy them for every product. Early versions of safetensors wrote such tensors, for
+    example in openai-community/gpt2.
 
     Raises CheckpointError if a file is truncated, or a value is too large for `dtype`.
     """
@@ -134,7 +134,7 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
 def read_ahead(array: NDArray[Any]) -> None:
     """Read a memory-mapped array from disk now, if the system supports it.
 
-    This is three times as fast as reading the pages one by one when they are used.
+    Reading the whole array at once is three times as fast as reading each page when it is used.
     """
     _advise(array, _MADV_POPULATE_READ)
 
@@ -153,7 +153,8 @@ def _advise(array: NDArray[Any], advice: int) -> None:
     if sys.platform != "linux" or not isinstance(mapped, mmap.mmap):
         return
     start = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
-    page_start = start // mmap.PAGESIZE * mmap.PAGESIZE  # neighbours on the page are read again
+    # Other data on the first page is affected, too.
+    page_start = start // mmap.PAGESIZE * mmap.PAGESIZE
     with suppress(OSError):  # POPULATE_READ before Linux 5.14
         mapped.madvise(advice, page_start, start + array.nbytes - page_start)
 
@@ -244,7 +245,7 @@ def _encode(name: str, chunk: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Round float32 values to bfloat16 like torch: to the nearest value, and ties to even.
+    """Round float32 values to the nearest bfloat16; ties round to even, as in torch.
 
     Returns the bits of the bfloat16 values.
     """

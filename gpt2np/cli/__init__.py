@@ -1,1 +1,1 @@
-"""The command line. Each subcommand is a module that defines `add_arguments` and `run`."""
+"""Command-line interface. Each subcommand is a module that defines `add_arguments` and `run`."""

@@ -1,7 +1,8 @@
 """Measure a model's speed and memory on this machine.
 
-Measures prompts, single tokens, batches, process start and memory, and compares
-them with the machine's memory bandwidth and multiplication speed. Takes up to a
+Measures the speed of prefill, decoding and batches, the time to the first token
+of a new process, and the peak memory. The speeds are compared with the limits
+of this machine: memory bandwidth and matrix multiplication speed. Takes up to a
 minute with GPT-2 small. Close other programs first: their load distorts the
 results.
 """
@@ -25,10 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model = f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})"
     parser.add_argument("model", nargs="?", metavar="MODEL", help=model)
     parser.add_argument(
-        "--quick", action="store_true", help="Repeat each measurement less often; less precise"
+        "--quick",
+        action="store_true",
+        help="Repeat each measurement fewer times; faster, but less precise",
     )
     output = parser.add_argument_group("Output")
-    output.add_argument("--json", action="store_true", help="Print one JSON object")
+    output.add_argument("--json", action="store_true", help="Print the results as one JSON object")
     performance = parser.add_argument_group("Performance")
     performance.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
     dtype = "Data type of the computation (default: float32)"
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the benchmark and print its results; returns the exit code."""
+    """Run the benchmark, print its results and return the exit code."""
     set_threads(args.threads)
     from gpt2np.benchmark.suite import as_json, as_text
 

@@ -1,17 +1,18 @@
 """Chat with a model in the terminal.
 
-A model with a chat template answers messages. A base model, such as GPT-2, has
-no template: it continues the text that you and the model write in turns, and an
-empty line lets it continue. Lines that start with / are commands; /help lists
-them. Ctrl-C stops an answer, and Ctrl-D exits. Answers go to stdout, everything
-else to stderr. Input from a file or a pipe gets no prompts.
+A model with a chat template answers your messages. A base model, such as GPT-2,
+has no template: you and the model take turns in writing one text, and an empty
+line lets the model write more. A line that starts with / is a command; /help
+lists the commands. Ctrl-C stops an answer, and Ctrl-D exits.
+
+Answers go to stdout, everything else to stderr. The ">>> " before your input
+appears only if you type the input at a terminal.
 """
 
 import argparse
 import contextlib
 import signal
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,10 @@ from gpt2np.cli.generation_options import (
     generation_options,
     option_names_in_errors,
 )
-from gpt2np.cli.model_options import add_model_arguments, source_message
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, decode_utf8, strip_newline
 from gpt2np.errors import GPT2NPError
-from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession
@@ -38,7 +38,7 @@ _PROMPT, _CONTINUATION_PROMPT = ">>> ", "... "
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("--system", metavar="TEXT", help="System message, for a model with a chat template")
+    add("--system", metavar="TEXT", help="System message; needs a chat template")
     template = "Jinja file to use instead of the model's chat template"
     add("--chat-template", type=Path, metavar="FILE", help=template)
     add_generation_arguments(parser, multiple=False)
@@ -47,9 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read messages and answer them; returns the exit code."""
+    """Read and answer messages until the end of the input; return the exit code."""
     options = generation_options(args)
-    set_threads(args.threads)
     session = _create_session(args, options)
     signal.signal(signal.SIGINT, interrupt_handler)
     if not sys.stdin.isatty():
@@ -61,24 +60,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
+    lm, messages = load_model(args)
+    assert lm.folder is not None
     from gpt2np.chat import ChatSession, read_chat_template
-    from gpt2np.hub import find_model
-    from gpt2np.language_model import LanguageModel
 
-    source = find_model(args.model)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        draft, processes = args.draft or "auto", thread_count()
-        lm = LanguageModel.load(source.folder, args.dtype, draft, processes)
-    lm.name = source.name
     roles = lm.tokenizer.vocabulary.special_tokens_map
-    template = read_chat_template(source.folder, roles, file=args.chat_template)
+    template = read_chat_template(lm.folder, roles, file=args.chat_template)
     system = None if args.system is None else decode_argument(args.system, "--system")
     with option_names_in_errors():
         session = ChatSession(lm, template, system=system, options=options)
-    print_stderr(source_message("model", lm.name, source.fallback_reason))
-    for warning in caught:
-        print_stderr(str(warning.message))
+    for message in messages:
+        print_stderr(message)
     if template is None:
         print_stderr("base model: it continues your text; /help lists the commands")
     else:
@@ -87,7 +79,10 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
 
 
 def _chat(session: "ChatSession", read_line: "ReadLine") -> int:
-    """Process input until /quit or the end of the input; returns 1 if any input caused an error."""
+    """Process messages and commands until /quit or the end of the input.
+
+    Returns the exit code: 1 if a message or command caused an error, else 0.
+    """
     from gpt2np.chat.commands import read_input
 
     exit_code, is_open = 0, True
@@ -106,7 +101,7 @@ def _chat(session: "ChatSession", read_line: "ReadLine") -> int:
 
 
 def _process(session: "ChatSession", chat_input: "ChatInput") -> bool:
-    """Answer a message or run a slash command; returns False for /quit."""
+    """Answer a message or run a slash command. Returns False for /quit, else True."""
     from gpt2np.chat.commands import QUIT, RETRY, run_command
 
     if not chat_input.is_command:
@@ -122,7 +117,7 @@ def _process(session: "ChatSession", chat_input: "ChatInput") -> bool:
 
 
 def _write_answer(session: "ChatSession", stream: "TextStream") -> None:
-    """Write an answer while the model generates the text; Ctrl-C keeps the text so far."""
+    """Write an answer to stdout while the model generates it; Ctrl-C ends the answer early."""
     try:
         write_stream(stream)
     except KeyboardInterrupt:

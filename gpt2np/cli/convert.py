@@ -1,9 +1,9 @@
-"""Convert a model to another dtype, or to one file or shards.
+"""Change the dtype of a model's weights, or the number of weight files.
 
-DST becomes a folder that gpt2np and transformers can load, with the tensor
-names and layout of GPT2LMHeadModel. Vocabulary, model card and generation
-config are copied. SRC must hold safetensors files. The conversion writes a
-temporary folder, reads it back, compares the weights, and renames the folder to
+SRC must have safetensors files. The new folder DST works with gpt2np and
+transformers: tensors have the names and the layout of GPT2LMHeadModel. The
+vocabulary, the model card and the generation config are copied. All files are
+first written to a temporary folder and verified; then the folder is renamed to
 DST.
 """
 
@@ -34,21 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SRC", help=MODEL_HELP)
     add("target", type=Path, metavar="DST", help="Folder to write; must be new or empty")
     output = parser.add_argument_group("Output").add_argument
-    dtype = "Data type of the stored weights (default: that of the token embedding in SRC)"
+    dtype = "Data type of the stored weights (default: dtype of the token embedding in SRC)"
     output("--dtype", choices=DTYPES, help=dtype)
     output(
         "--max-shard-size",
         metavar="SIZE",
-        help="Maximum size of a weight file, such as 500MB or 2GB; a larger tensor gets its own "
-        "file (default: one file for all weights)",
+        help="Maximum size of a weight file, such as 500MB or 2GB; a tensor larger than SIZE gets "
+        "a separate file (default: one file for all weights)",
     )
-    keep_head = "Store lm_head.weight even if it equals wte.weight, for tools that require it"
+    keep_head = (
+        "Store lm_head.weight even if it equals wte.weight; some tools require lm_head.weight"
+    )
     output("--keep-head", action="store_true", help=keep_head)
     output("--json", action="store_true", help="Print the report as one JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert the model and print a report; returns the exit code."""
+    """Convert the model, print a report and return the exit code."""
     if args.target == Path():
         raise InvalidArgumentError("DST is empty or the current folder; name a new folder")
     limit = None if args.max_shard_size is None else _parse_size(args.max_shard_size)

@@ -1,8 +1,8 @@
 """Download a model into the Hugging Face cache, for use without a network.
 
-Downloads only the files of MODEL that are missing, resumes partial downloads,
-and checks the config, the vocabulary and the headers of the weights. Prints the
-model's folder to stdout and messages to stderr.
+Downloads only missing files, and resumes partial downloads. Then checks the
+config, the vocabulary and the headers of the weight files. Prints the model's
+folder to stdout and messages to stderr.
 """
 
 import argparse
@@ -21,16 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="Hugging Face model ID (gpt2, distilgpt2, openai-community/gpt2-medium, ...), with "
-        "@REVISION for a branch, tag or commit; a folder and 'bundled' need no download",
+        help="Hugging Face model ID, such as gpt2 or openai-community/gpt2-medium; ID@REVISION "
+        "selects a branch, tag or commit; a folder or 'bundled' is only checked",
     )
     output = parser.add_argument_group("Output")
-    fields = "Print one JSON object with folder, commit, files and size"
+    fields = "Print one JSON object: model, revision, commit, folder, files and size in bytes"
     output.add_argument("--json", action="store_true", help=fields)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Download and check a model, then print its folder; returns the exit code."""
+    """Download and check a model, print its folder and return the exit code."""
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.errors import ModelNotFoundError
     from gpt2np.hub import MODEL_FILES, find_model

@@ -1,15 +1,20 @@
 """Encode a corpus to one file of token ids, for training.
 
-An INPUT is a text file, a .jsonl file (one document per line), either also
-compressed as .gz, an .npz file of token ids, a folder of such files, or a
-pattern such as 'text/**/*.txt'. In a text file, <|endoftext|> separates the
-documents; line ends next to it, and at either end of the file, are dropped.
+INPUT is a text file, a .jsonl file (one document per line), an .npz file of
+token ids, a folder of such files, or a pattern such as 'text/**/*.txt'. Text
+and .jsonl files may be compressed (.gz). In a text file, <|endoftext|>
+separates documents, and line ends at the start and end of each document are
+dropped.
 
-The suffix of OUT selects the format. x.bin: raw ids, uint16 (uint32 for larger
-vocabularies), each document followed by the id of <|endoftext|>, as nanoGPT
-reads them; x.npy: the same as a NumPy array; x.npz: arrays of ids, as GPT-2's
-training code reads them. Repeat the command to resume an interrupted run; with
-another model, --field or --skip-errors, it starts over and says so.
+The suffix of OUT selects the format:
+
+.bin   raw ids (uint16, or uint32 for a large vocabulary), as nanoGPT reads
+       them; the id of <|endoftext|> follows each document
+.npy   the ids of .bin as a NumPy array
+.npz   several arrays of ids, as nshepperd's gpt-2 reads them
+
+Run an interrupted command again to resume. If the model, --field or
+--skip-errors have changed, the command starts over and says so.
 """
 
 import argparse
@@ -18,6 +23,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, report_interrupted, write_errors
 from gpt2np.errors import InvalidArgumentError
@@ -30,24 +36,24 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUT", help="file, folder or pattern to read")
-    add("out", type=Path, metavar="OUT", help="file to write: .bin, .npy or .npz")
+    add("inputs", nargs="+", metavar="INPUT", help="File, folder or pattern to read")
+    add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy or .npz")
     add_vocabulary_argument(parser)
-    add("--field", default="text", help="field of a .jsonl line to encode (default: text)")
-    add(
-        "--combine",
-        type=int,
-        metavar="N",
-        help="in an .npz, join documents with <|endoftext|> until an array has N characters "
-        "(default: 50000)",
+    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
+    add("--skip-errors", action="store_true", help="Skip each file that cannot be read to its end")
+    output = parser.add_argument_group("Output").add_argument
+    combine = (
+        "For .npz: join documents with <|endoftext|> until an array has N characters (default: "
+        "50000)"
     )
-    add("--processes", type=int, default=1, metavar="N", help="number of processes (default: 1)")
-    add("--skip-errors", action="store_true", help="skip files that can't be read")
-    add("--force", action="store_true", help="overwrite OUT if it exists")
+    output("--combine", type=int, metavar="N", help=combine)
+    output("--force", action="store_true", help="Overwrite OUT if it exists")
+    add = parser.add_argument_group("Performance").add_argument
+    add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Encode the inputs to OUT; return the exit code."""
+    """Encode the inputs to OUT and return the exit code."""
     from gpt2np.data.append_log import partial_folder
     from gpt2np.data.dataset import DatasetOptions, check_output, find_inputs
 
@@ -55,10 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.combine is not None and args.out.suffix != ".npz":
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     combine = DatasetOptions.combine if args.combine is None else args.combine
-    try:
+    with option_names_in_errors(DatasetOptions):
         options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"--{error}") from error
     if args.out.exists() and not args.force:
         raise InvalidArgumentError(f"{args.out} exists already; give --force to overwrite it")
     files = find_inputs(args.inputs, args.out)

@@ -1,7 +1,6 @@
 """Evaluate a model: perplexity, LAMBADA, WikiText or multiple choice.
 
-Every TASK follows a published definition, which 'gpt2np eval TASK --help'
-describes.
+Each TASK follows a published definition; see 'gpt2np eval TASK --help'.
 """
 
 import argparse
@@ -26,48 +25,60 @@ if TYPE_CHECKING:
 
 _PERPLEXITY = """Perplexity of texts, with a sliding window.
 
-The model reads a document in windows of K tokens (--context), and each window
-starts S tokens (--stride) after the previous one. Each token is scored once, in
-the first window that contains it, given the tokens before it in that window.
-The first token of a document is not scored; with S = K, neither is the first
-token of any window. All scored tokens have the same weight. The program in
-Hugging Face's perplexity guide gives overlapping windows slightly less weight
-than the first; the second line of the result reproduces it.
+The model reads a document in windows of K tokens (--context). Each window
+starts S tokens (--stride) after the previous window. Each token is scored once,
+in the first window that contains it, given the earlier tokens of that window.
+The first token of a document is not scored. If S = K, the first token of every
+window is not scored. All scored tokens have the same weight. The second line of
+the result reproduces the program in Hugging Face's perplexity guide, in which
+tokens of later windows weigh slightly less.
 
-In a text file, <|endoftext|> separates documents; line ends next to it are
-ignored. A .jsonl file has one document per line, in a field of a JSON object.
-Words (separated by white space), bytes and characters are counted in the whole
-text; tokens without a score count with the mean score of the others."""
+In a text file, <|endoftext|> separates documents, and line ends next to
+<|endoftext|> are ignored. A .jsonl file has one document per line, in a field
+of a JSON object.
+
+Perplexities per word and per byte, and bits per character, are those of the
+whole text. A token that is not scored counts with the mean score. White space
+separates words."""
 
 _LAMBADA = """Accuracy on the last word of passages (Paperno et al. 2016).
 
 FILE is a .jsonl file with one passage per line, in a field of a JSON object.
 
-harness      lambada_openai of lm-evaluation-harness. The target is the last
-             word with the space before it. It is correct if every token of the
-             target is the most likely one. Perplexity is exp of the mean
-             negative log probability of a target.
-gpt2-paper   The evaluation of the GPT-2 paper, whose code is not public, as far
-             as it is known. The target is the last token, which may be part of
-             a word. A second accuracy uses a stop-word filter: a stop word with
-             a space before it is never predicted. OpenAI's list is not public;
-             the default is a list of common English function words."""
+harness      The task lambada_openai of lm-evaluation-harness. The target is the
+             last word, including the space before the word. A prediction is
+             correct if each token of the target is the most likely token.
+             Perplexity is exp of the mean negative log probability of the
+             targets.
+gpt2-paper   The evaluation of the GPT-2 paper, as far as it is known: the code
+             is not public. The target is the last token, which may be only a
+             part of a word. A second accuracy uses a stop-word filter: the
+             model never predicts a stop word after a space. OpenAI's list of
+             stop words is not public; the default is a list of common English
+             function words."""
 
 _WIKITEXT = """Word and byte perplexity on WikiText.
 
-Follows the task wikitext of lm-evaluation-harness. FILE is a WikiText file as
-published (wiki.test.raw), which is split into pages at the titles, or a .jsonl
-file with a page in the field "page" of every line. The model reads every page
-detokenized, after <|endoftext|>, in consecutive windows of the whole context.
-Words and bytes are counted in FILE, before detokenization."""
+Follows the task wikitext of lm-evaluation-harness. FILE is a published WikiText
+file such as wiki.test.raw, or a .jsonl file with the text of a page in the
+field "page" of each line. A WikiText file is split into pages at the titles.
+
+In WikiText, spaces surround punctuation. The model reads each page without
+these spaces (detokenized), after <|endoftext|>, in consecutive windows as long
+as the model's context. Words and bytes are counted before detokenization."""
 
 _CHOICES = """Accuracy on multiple-choice questions.
 
 A line of FILE is {"context": ..., "choices": [text, ...], "answer": index from
-0}, or a published record of HellaSwag, ARC or PIQA, which is worded as in
-lm-evaluation-harness, without examples. The predicted choice has the highest
-log probability (acc of the harness), the highest log probability per character
-(acc_norm), or per byte (acc_bytes)."""
+0}, or a published record of HellaSwag, ARC or PIQA. The prompt for a published
+record is worded as in lm-evaluation-harness, zero-shot.
+
+The result has three accuracies, named as in the harness. They differ in the
+predicted choice, which is the choice with the highest
+
+acc         log probability
+acc_norm    log probability per character
+acc_bytes   log probability per byte"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,25 +94,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_perplexity(add: Callable[..., object]) -> None:
-    add("files", nargs="+", type=Path, metavar="FILE", help="Text files (UTF-8) or .jsonl files")
+    add("files", nargs="+", type=Path, metavar="FILE", help="Text file (UTF-8) or .jsonl file")
     add("--context", type=int, metavar="K", help="Tokens per window (default: the model's context)")
     add("--stride", type=int, metavar="S", help="Tokens between window starts (default: K / 2)")
-    insert = "Insert <|endoftext|> before each document, so that its first token is scored, too"
+    insert = "Insert <|endoftext|> before each document, to score also the document's first token"
     add("--from-end-of-text", action="store_true", help=insert)
-    add("--field", default="text", help="Field of a .jsonl line (default: text)")
+    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
 
 
 def _add_lambada(add: Callable[..., object]) -> None:
     add("file", type=Path, metavar="FILE", help="File of passages (.jsonl)")
     definition = "Definition of the task (default: harness)"
     add("--definition", choices=("harness", "gpt2-paper"), default="harness", help=definition)
-    add("--stop-words", type=Path, metavar="FILE", help="Stop words for --definition gpt2-paper")
-    add("--field", default="text", help="Field of a line (default: text)")
+    add("--stop-words", type=Path, metavar="FILE", help="Text file of stop words, for gpt2-paper")
+    add("--field", default="text", help="Field with the passage (default: text)")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N passages")
 
 
 def _add_wikitext(add: Callable[..., object]) -> None:
-    add("file", type=Path, metavar="FILE", help="WikiText file such as wiki.test.raw, or .jsonl")
+    add("file", type=Path, metavar="FILE", help="WikiText file or .jsonl file of pages")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N pages")
 
 
@@ -111,15 +122,15 @@ def _add_choices(add: Callable[..., object]) -> None:
 
 
 def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
-    errors = "Report bytes that are not UTF-8 as an error, or read them as U+FFFD (default: strict)"
+    errors = "Bytes that are not UTF-8: report an error, or read them as U+FFFD (default: strict)"
     parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help=errors)
     output = parser.add_argument_group("Output")
-    output.add_argument("--json", action="store_true", help="Print one JSON object")
+    output.add_argument("--json", action="store_true", help="Print the result as one JSON object")
     add_model_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate the model and print the results; returns the exit code."""
+    """Evaluate the model, print the results and return the exit code."""
     if getattr(args, "limit", None) is not None and args.limit < 1:
         raise InvalidArgumentError(f"--limit is {args.limit}; it must be at least 1")
     set_threads(args.threads)
@@ -143,7 +154,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "Result | None":
-    """Run an evaluation; after Ctrl-C, print the partial results and return None."""
+    """Run an evaluation with a progress bar. After Ctrl-C, print the progress and return None."""
     from tqdm import tqdm
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar

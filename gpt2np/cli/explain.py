@@ -1,11 +1,12 @@
 """Write an HTML page that shows how a model processes a prompt.
 
-Every number on the page comes from the model. The page follows the text to
-tokens and vectors, through one block in detail, to the next token and its
-sampling. It also shows the logit lens, the KV cache, all tensors, timings, and
-the difference between float32 and float64. The page is one file and needs only
-a browser. It covers at most 64 tokens; --window selects them from a longer
-prompt, and the model then processes only the selected tokens.
+The page shows every step: tokens and vectors, one block in detail, logits, and
+the sampling of the next token. Further sections show the logit lens, the KV
+cache, all tensors, timings, and the difference between float32 and float64. The
+page is one file and needs only a browser.
+
+A page shows at most 64 tokens. For a longer prompt, --window selects the tokens
+that the model processes and the page shows.
 """
 
 import argparse
@@ -27,18 +28,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
     add_prompt_arguments(parser)
-    window = "Tokens of the prompt to show, counted from 0; STOP is excluded"
+    window = "Process and show only tokens START to STOP - 1 of the prompt, counted from 0"
     add("--window", type=_parse_window, metavar="START:STOP", help=window)
-    add("--layer", type=int, metavar="L", help="Block to show in detail (default: the middle one)")
-    head = "Attention head to show (default: the one that attends most strongly to another token)"
+    add("--layer", type=int, metavar="L", help="Block to show in detail, from 0 (default: middle)")
+    head = "Attention head to show, from 0 (default: the head that attends most to another token)"
     add("--head", type=int, metavar="H", help=head)
-    add("--position", type=int, metavar="T", help="Token to follow (default: the last)")
-    add("-n", "--steps", type=int, default=8, metavar="N", help="Tokens to generate (default: 8)")
+    add(
+        "--position",
+        type=int,
+        metavar="T",
+        help="Token to follow, from 0 in the window (default: last)",
+    )
+    add(
+        "-n",
+        "--steps",
+        type=int,
+        default=8,
+        metavar="N",
+        help="Number of tokens to generate (default: 8)",
+    )
     output = parser.add_argument_group("Output").add_argument
     file = "HTML file to write; an existing file is replaced"
     output("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
     performance = add_model_arguments(parser, dtype=False)
-    no_float64 = "Skip the comparison with float64, which needs twice the model's memory"
+    no_float64 = "Omit the comparison with float64, which needs a float64 copy of the model"
     performance.add_argument("--no-float64", action="store_true", help=no_float64)
 
 
@@ -50,7 +63,7 @@ def _parse_window(text: str) -> slice:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page; returns the exit code."""
+    """Write the page and return the exit code."""
     prompt = read_prompt(args)
     if args.steps < 1:
         raise InvalidArgumentError(f"--steps is {args.steps}; it must be at least 1")
@@ -87,7 +100,7 @@ def _create_page(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> 
 
 
 def _check_output(path: Path) -> None:
-    """Raise an error if the page can't be written; called before the model loads."""
+    """Raise an error if the page cannot be written. Called before the model loads."""
     from tempfile import TemporaryFile
 
     if path.exists() and not path.is_file():

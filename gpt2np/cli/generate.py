@@ -1,14 +1,16 @@
 """Generate text that continues a prompt.
 
-The prompt is the argument PROMPT, a file (--file), or standard input (-, or a
-pipe without PROMPT). One newline at the end of a file or of standard input is
-stripped. Do not end a prompt with a space: GPT-2's tokens begin with the space
-before a word. The prompt and its continuation go to stdout while the model
-generates; the model's name, the seed and the speed go to stderr.
+The prompt is PROMPT or the content of --file. Standard input is read if PROMPT
+is -, or if PROMPT is missing and standard input is a pipe. One newline at the
+end of a file or of standard input is removed. Do not end a prompt with a space:
+in GPT-2's vocabulary, a space belongs to the token of the following word.
 
-With --prompts and --out, every line of a file is a prompt, with the same result
-as a run of its own. The results are JSON Lines in the same order. Run an
-interrupted command again to resume.
+The prompt and its continuation go to stdout while the model generates. The
+model's name, the seed and the speed go to stderr.
+
+With --prompts, each line of a file is a prompt, and its result is the same as
+in a separate run. The results go to the file --out as JSON Lines, in the order
+of the prompts. Run an interrupted command again to resume.
 """
 
 import argparse
@@ -51,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts",
         type=Path,
         metavar="FILE",
-        help="Read many prompts from a .txt file, one per line, or from a .jsonl file of strings "
-        'and objects such as {"prompt": "...", "max_new_tokens": 9}; needs --out',
+        help="Continue each line of a .txt file, or of a .jsonl file with strings or objects such "
+        'as {"prompt": "...", "max_new_tokens": 9}; needs --out',
     )
     add_generation_arguments(parser)
     _add_output_arguments(parser)
@@ -64,16 +66,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("Output").add_argument
     add("--no-echo", action="store_true", help="Print the continuation without the prompt")
-    add("--json", action="store_true", help="Print one JSON object per text after generation")
-    logprobs = "Add log probabilities of every token and of the K most likely tokens to the JSON"
+    add("--json", action="store_true", help="Print each text as a JSON object, after generation")
+    logprobs = (
+        "Add to the JSON the log probability of each token, and of the K most likely tokens at "
+        "its position"
+    )
     add("--logprobs", type=int, metavar="K", help=logprobs)
-    add("--prompt-logprobs", type=int, metavar="K", help="Same for the tokens of the prompt")
-    add("--out", type=Path, metavar="FILE.jsonl", help="File for the results of --prompts")
-    add("--force", action="store_true", help="Overwrite the file of --out")
+    add("--prompt-logprobs", type=int, metavar="K", help="Like --logprobs, for the prompt's tokens")
+    add("--out", type=Path, metavar="FILE.jsonl", help="File to write with --prompts")
+    add("--force", action="store_true", help="Overwrite the file --out")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate texts and print them; returns the exit code."""
+    """Generate texts, print them and return the exit code."""
     if args.prompts is not None:
         set_threads(args.threads)  # must come before NumPy is imported
         return _run_prompts_file(args, generation_options(args))
@@ -92,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 def _generate(
     lm: "LanguageModel", messages: list[str], prompt: str, options: Any, args: argparse.Namespace
 ) -> int:
-    """Generate texts that continue one prompt; returns the exit code."""
+    """Generate and print texts that continue one prompt; return the exit code."""
     beam_search = lm.resolve_options(**options).num_beams > 1
     check_beam_options(args, beam_search=beam_search)
     if beam_search:
@@ -113,9 +118,9 @@ def _generate(
 def _run_streams(
     streams: Sequence["TextStream"], args: argparse.Namespace, prompt: str
 ) -> tuple["Completion", int]:
-    """Generate and print the texts; returns the best text and the exit code.
+    """Generate and print the texts. After Ctrl-C, print the texts generated so far.
 
-    After Ctrl-C, the texts generated so far are printed.
+    Returns the completion with the best text, and the exit code.
     """
     from gpt2np.generation.streaming import pick_best, run_streams
 
@@ -172,7 +177,7 @@ def _summary(completions: Sequence["Completion"], context: int, window: bool) ->
 
 
 def completion_as_json(completion: "Completion") -> dict[str, Any]:
-    """Return a completion as a JSON object."""
+    """Convert a completion to a JSON object."""
     names = ("prompt", "prompt_ids", "text", "ids", "finish_reason", "seed", "model")
     content = {name: getattr(completion, name) for name in names}
     content["tokens_per_second"] = round(completion.tokens_per_second, 2)
@@ -184,7 +189,7 @@ def completion_as_json(completion: "Completion") -> dict[str, Any]:
 
 
 def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
-    """Continue every prompt of the file --prompts; returns 1 if a line was skipped."""
+    """Continue each prompt of the file --prompts. Returns exit code 1 if a line was skipped."""
     _check_prompts_options(args)
     from gpt2np.data.append_log import partial_folder
     from gpt2np.prompts.job import job_seed
@@ -232,17 +237,16 @@ def _check_prompts_options(args: argparse.Namespace) -> None:
 
 
 def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
-    """Load the model; returns the model and a digest of its files."""
+    """Load the model. Returns the model and a digest of its files."""
     from gpt2np.data.append_log import input_digests
-    from gpt2np.hub import find_model
     from gpt2np.hub.model_files import COMPANIONS, list_weight_files
 
     lm, messages = load_model(args)
     for message in messages:
         print_stderr(message)
-    folder = find_model("bundled" if lm.fallback_reason else args.model).folder
-    patterns = ("config.json", *list_weight_files(folder), *COMPANIONS)
-    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    assert lm.folder is not None
+    patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
+    files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
     return lm, input_digests("", sorted(files))[-1]
 
 
@@ -283,7 +287,7 @@ def _run_job(
 
 
 def _output_line(completion: "Completion") -> dict[str, Any]:
-    """Return a completion as a JSON object without the speed, which differs between runs."""
+    """Convert a completion to a JSON object without the speed, which differs between runs."""
     content = completion_as_json(completion)
     del content["tokens_per_second"]
     return content

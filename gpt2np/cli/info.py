@@ -1,7 +1,7 @@
 """Show a model's config, tensors, parameters, memory and licence.
 
-Reads only config.json and the headers of the weight files, unless --check is
-given. The exit code is 1 if the weights do not fit the config, or if --check
+Reads config.json and the headers of the weight files; with --check, also the
+weights. The exit code is 1 if the weights do not fit the config, or if --check
 finds NaN or infinity.
 """
 
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    check = "Read all weights; report NaN, infinity, and whether a stored lm_head differs from wte"
+    check = "Read the weights; report NaN and infinity, and whether lm_head and wte differ"
     parser.add_argument("--check", action="store_true", help=check)
     output = parser.add_argument_group("Output")
-    output.add_argument("--json", action="store_true", help="Print one JSON object")
+    output.add_argument(
+        "--json", action="store_true", help="Print the information as one JSON object"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the information; returns the exit code."""
+    """Print the information and return the exit code."""
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 

@@ -1,4 +1,4 @@
-"""Command-line parser, dispatch to subcommands, and exit codes.
+"""Entry point of the command line: parser, subcommands and exit codes.
 
 The exit code is 0 for success, 1 for a failure, 2 for wrong usage and 130 for Ctrl-C. If the reader
 of stdout closes the pipe, the exit code is 0, too.
@@ -39,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (try {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print a message; unlike argparse, raise an error if the help can't be written."""
+        """Print a message. If stdout cannot be written, raise the error that argparse ignores."""
         if file is sys.stdout:
             print(message, end="", flush=True)
         else:
@@ -47,10 +47,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the subcommand that `arguments` name; returns the exit code."""
+    """Run the subcommand that `arguments` name and return the exit code."""
     prepare_streams()
     let_idle_blas_threads_sleep()
-    gc.set_threshold(50_000)  # garbage collection would take longer than reading a vocabulary
+    gc.set_threshold(50_000)  # by default, collections take longer than reading a vocabulary
     # Import only the named command's module; import all of them for `--help`.
     is_named = bool(arguments) and arguments[0] in COMMANDS
     modules = {

@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
 
-MODEL_HELP = "Hugging Face model ID with an optional @REVISION, folder, or 'bundled'"
+MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled'"
 DEFAULT_MODEL_HELP = (
-    "default: $GPT2NP_MODEL if set, else openai-community/gpt2, or the bundled model if that is "
-    "not available"
+    "default: $GPT2NP_MODEL if set, else openai-community/gpt2 if available, else 'bundled'"
 )
 THREADS_HELP = "Number of CPU cores to use (default: all)"
 
@@ -54,7 +53,7 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
 
 def source_message(kind: str, name: str, fallback_reason: str | None) -> str:
-    """Return a message that names the model or vocabulary in use, and the reason for a fallback."""
+    """Return a message with the name of a model or vocabulary, and the reason for a fallback."""
     suffix = f" ({fallback_reason}; choose another with --model)" if fallback_reason else ""
     return f"{kind}: {name}{suffix}"
 
@@ -64,14 +63,13 @@ def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="model whose vocabulary to use: Hugging Face id (optionally with @REVISION), folder, "
-        "file (tokenizer.json or .tiktoken), or 'bundled' (default: $GPT2NP_MODEL, else "
-        "openai-community/gpt2, or the bundled model if that is unavailable)",
+        help="Vocabulary file (tokenizer.json or .tiktoken), or model whose vocabulary to use: "
+        f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})",
     )
 
 
 def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
-    """Load the tokenizer of `model`; returns the tokenizer and a message that names its source."""
+    """Load the tokenizer of `model`. Returns the tokenizer and a message that names its source."""
     from gpt2np.hub import find_vocabulary
     from gpt2np.tokenizer import Tokenizer
 

@@ -1,4 +1,4 @@
-"""Output of all commands: standard streams, messages on stderr, generated text and Ctrl-C."""
+"""Output of the commands: standard streams, messages, generated text; handling of Ctrl-C."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def print_warning(
 
 @contextlib.contextmanager
 def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
-    """Convert an OSError in the block to a GPT2NPError that names `path`.
+    """Convert an OSError in the `with` block to a GPT2NPError that names `path`.
 
-    `check_filename` leaves two errors unchanged: a BrokenPipeError of stderr, and an OSError about
-    a file whose name does not start with `path`.
+    With `check_filename`, two errors stay unchanged: a BrokenPipeError, which comes from stderr,
+    and an OSError about a file whose path does not start with `path`.
     """
     from gpt2np.errors import GPT2NPError
 
@@ -73,12 +73,16 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
         is_foreign = isinstance(error, BrokenPipeError) or (name and not name.startswith(str(path)))
         if check_filename and is_foreign:
             raise
-        raise GPT2NPError(f"can't write {path}: {error.strerror}") from error
+        raise GPT2NPError(f"cannot write {path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
 def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar of `total` steps; yields a function that starts a named step."""
+    """Show a progress bar of `total` steps.
+
+    Yields a function that takes the name of the next step and advances the bar. `width` is the
+    maximum length of a name.
+    """
     from tqdm import tqdm
 
     layout = f"{{desc:<{width}}}{{bar:20}} {{n_fmt}} of {{total_fmt}}, {{elapsed}}"
@@ -93,14 +97,14 @@ def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
 
 
 def report_interrupted(folder: Path) -> int:
-    """Print how to resume the unfinished work in `folder` after Ctrl-C; returns the exit code."""
+    """Print how to resume after Ctrl-C, if `folder` has unfinished work; return the exit code."""
     if folder.exists():
         print_stderr(f"interrupted; run the same command again to resume from {folder}")
     return 130
 
 
 class InterruptHandler:
-    """SIGINT handler that raises KeyboardInterrupt, or delays the exception within `deferred`."""
+    """SIGINT handler that raises KeyboardInterrupt; `deferred` delays the exception."""
 
     def __init__(self) -> None:
         self._deferring = self._pending = False
@@ -127,13 +131,13 @@ interrupt_handler = InterruptHandler()
 
 
 def write_stream(stream: TextStream) -> None:
-    """Write a text to stdout, step by step, while the model generates the text.
+    """Generate a text, and write each step's text to stdout at once.
 
     `interrupt_handler` must be the SIGINT handler, so that Ctrl-C never cuts a write in half.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed. The stream is cancelled and its text is written.
-        InvalidArgumentError: the constraints exclude every token. The text before is written.
+        KeyboardInterrupt: Ctrl-C cancelled the stream; the text so far is written.
+        InvalidArgumentError: the constraints exclude every next token; the text so far is written.
     """
     try:
         while stream.running:

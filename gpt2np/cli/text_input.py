@@ -13,7 +13,7 @@ from gpt2np.errors import InvalidArgumentError
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare PROMPT and --file."""
     add = parser.add_argument
-    add("prompt", nargs="?", metavar="PROMPT", help="Text to start from; - reads standard input")
+    add("prompt", nargs="?", metavar="PROMPT", help="Prompt; - reads standard input")
     add("--file", type=Path, metavar="FILE", help="Read the prompt from a UTF-8 text file")
 
 
@@ -46,7 +46,7 @@ def decode_argument(text: str, name: str) -> str:
 def read_stdin(kind: str) -> str:
     """Read standard input and strip one trailing newline.
 
-    At a terminal, a message asks for the input. `kind` is the noun in the message, e.g. "prompt".
+    At a terminal, a message asks for the input, and names it `kind`, for example "prompt".
     """
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")
@@ -57,12 +57,12 @@ def read_text_file(file: Path) -> str:
     """Read the file that --file names.
 
     Raises:
-        InvalidArgumentError: the file can't be read, or is not UTF-8.
+        InvalidArgumentError: the file cannot be read, or is not UTF-8.
     """
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise InvalidArgumentError(f"can't read --file {file}: {error.strerror}") from error
+        raise InvalidArgumentError(f"cannot read --file {file}: {error.strerror}") from error
     return decode_utf8(data, str(file))
 
 

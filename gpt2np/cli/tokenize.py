@@ -1,10 +1,10 @@
 r"""Show how text is split into tokens.
 
-Each TEXT is tokenized separately. Without TEXT, or for -, the text is read from
-standard input, without one newline at the end. --file reads a whole file,
-without its byte-order mark. Only the vocabulary of the model is downloaded.
+Each TEXT is tokenized separately. Standard input is read if TEXT is - or
+missing; one newline at its end is removed. --file reads a whole file without
+its byte-order mark. Only the vocabulary of the model is downloaded.
 
-Characters that can't be displayed are escaped as in Python: "\n" for a line
+Characters that cannot be displayed are escaped as in Python: "\n" for a line
 end, "\xf0" for one byte of a character that spans several tokens.
 """
 
@@ -26,37 +26,39 @@ if TYPE_CHECKING:
     from gpt2np.tokenizer import Tokenizer
 
 MERGES_LEGEND = (
-    "numbers: rank of the pair of tokens around them; [in brackets]: the lowest rank, merged next; "
-    "–: no merge joins the pair"
+    "Between two tokens stands the rank of their merge, or – if there is none. The pair with the "
+    "lowest rank, in [brackets], is merged next."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("texts", nargs="*", metavar="TEXT", help="text to tokenize; - reads standard input")
-    add("--file", type=Path, metavar="FILE", help="read the text from FILE (UTF-8)")
+    add("texts", nargs="*", metavar="TEXT", help="Text to tokenize; - reads standard input")
+    add("--file", type=Path, metavar="FILE", help="Read the text from FILE (UTF-8)")
     add_vocabulary_argument(parser)
-    formats = parser.add_mutually_exclusive_group()
-    for option, meaning in (
-        ("ids", "print only the ids, one line per text"),
-        ("count", "print only the number of tokens, one line per text"),
-        ("offsets", "print the position of each token in the text, in characters and bytes"),
-    ):
-        formats.add_argument(f"--{option}", action="store_true", help=meaning)
-    add("--merges", action="store_true", help="print every merge, step by step")
-    add("--json", action="store_true", help="print one JSON object per text")
     add(
         "--special",
         choices=("error", "allow", "text"),
         default="error",
-        help="treatment of the text of a special token, such as <|endoftext|>: report an error, "
-        "encode it as that token, or encode it as plain text (default: error)",
+        help="If TEXT contains a special token such as <|endoftext|>: report an error, allow it as "
+        "a special token, or encode it as plain text (default: error)",
     )
+    output = parser.add_argument_group("Output")
+    formats = output.add_mutually_exclusive_group()
+    for option, meaning in (
+        ("ids", "Print only the token ids, one line per text"),
+        ("count", "Print only the number of tokens, one line per text"),
+        ("offsets", "Print the position of each token in the text, in characters and bytes"),
+    ):
+        formats.add_argument(f"--{option}", action="store_true", help=meaning)
+    merges = "Print every merge of BPE, step by step"
+    output.add_argument("--merges", action="store_true", help=merges)
+    output.add_argument("--json", action="store_true", help="Print one JSON object per text")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tokenize the texts and print them; return the exit code."""
+    """Tokenize the texts, print their tokens and return the exit code."""
     chosen = [f"--{name}" for name in ("ids", "count", "offsets") if getattr(args, name)]
     if chosen and (args.merges or args.json):
         other = "--merges" if args.merges else "--json"

@@ -1,11 +1,11 @@
-"""Show the logit lens, attention and next token of a prompt, or save activations.
+"""Show the logit lens, attention and next token of a prompt; save activations.
 
 The logit lens applies the final layer norm and the unembedding to the output of
-every block: it shows the token that each block would predict, and its
-probability. On a terminal, predictions that equal the last block's are
-highlighted.
+each block. The result is the next token that the model would predict after this
+block, and the token's probability. A terminal highlights the predictions that
+equal the prediction after the last block.
 
---npz saves the activations of the forward pass: all of them, or those that
+--npz saves all activations of the forward pass, or only the activations that
 --points selects, as in --npz x.npz --points 'blocks.*.attn.pattern'.
 """
 
@@ -39,23 +39,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--points",
         action="append",
         metavar="NAME",
-        help="Activations to save or, without --npz, to summarize; * matches any part of a name; "
-        "can be repeated",
+        help="Activations to save to --npz or, without --npz, to summarize; * matches any part of "
+        "a name; may be given several times",
     )
-    add("--list-points", action="store_true", help="List all names with shapes and exit")
-    compare = "Show the difference from transformers per layer; needs transformers and torch"
+    add(
+        "--list-points",
+        action="store_true",
+        help="List the names and shapes of all activations and exit",
+    )
+    compare = "Compare the activations with those of transformers; needs transformers and torch"
     add("--compare", action="store_true", help=compare)
     output = parser.add_argument_group("Output").add_argument
     top = "Number of most likely next tokens to show (default: 10)"
     output("--top", type=int, default=10, metavar="N", help=top)
-    output("--json", action="store_true", help="Print one JSON object")
-    output("--npz", type=Path, metavar="FILE", help="Save the activations and the prompt's IDs")
-    output("--force", action="store_true", help="Overwrite the file of --npz")
+    output("--json", action="store_true", help="Print the result as one JSON object")
+    output("--npz", type=Path, metavar="FILE", help="Save activations and the prompt's token ids")
+    output("--force", action="store_true", help="Overwrite the file --npz")
     add_model_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Trace the prompt and print the overview; returns the exit code."""
+    """Trace the prompt, print the overview and return the exit code."""
     if args.list_points:
         print(_point_table())
         return 0
@@ -149,7 +153,10 @@ def _format_result(
 
 
 def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) -> "Overview":
-    """Compute the overview; the logit lens covers the last tokens that fit into `width` columns."""
+    """Compute the overview of a trace.
+
+    The logit lens covers the last tokens that fit into `width` columns, or all tokens for None.
+    """
     from tqdm import tqdm
 
     from gpt2np.cli.trace_report import lens_columns

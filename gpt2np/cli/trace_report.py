@@ -1,4 +1,4 @@
-"""Text report of `gpt2np trace`, whose tables fit into the width of a terminal."""
+"""Text report of `gpt2np trace`, with tables that fit into the width of a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpt2np.tokenizer.display import SPACE_SYMBOL, Style, display_width, escape_
 
 # Widths in terminal columns.
 _LABEL = 9  # "block 47"
-_TOKEN = 8  # a token in a table
+_TOKEN = 8  # a token of the logit lens
 _CELL = _TOKEN + 6  # a token and its probability, " 100% "
 _POSITION = 12  # a token and its position, "token@17"
 _HEAD_CELL = 3 + _POSITION + 7  # "12→" before the position, " 100%  " after it
@@ -38,9 +38,9 @@ def lens_columns(width: int) -> int:
 def _lens_lines(
     overview: Overview, table: Mapping[int, bytes], width: int, style: Style
 ) -> Iterator[str]:
-    """Yield a table of the logit lens: a line per residual stream, a column per token.
+    """Yield the lines of the logit lens: the predictions after the embedding and each block.
 
-    Predictions that equal the last line's are highlighted.
+    Each token has a column. Predictions that equal the last line's prediction are highlighted.
     """
     lens, total = overview.lens, len(overview.ids)
     n_columns = min(len(lens.positions), lens_columns(width))
@@ -101,7 +101,7 @@ def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
 
 
 def difference_table(differences: Sequence[Difference], style: Style) -> str:
-    """Format a table of each layer's hook point with the largest difference."""
+    """Format a table with the hook point of each layer that differs most from transformers."""
     title = "difference from transformers: the point of each layer with the largest difference"
     head = f"{'layer':<{_LABEL}}{'point':<26}{'maximum':>10}{'mean':>10}{'largest value':>18}"
     lines = [

@@ -1,19 +1,21 @@
 """Train a vocabulary on text.
 
-FILES are text files, .jsonl files (one document per line), either also
-compressed as .gz, folders of such files, or patterns such as 'text/**/*.txt'.
-In a text file, <|endoftext|> and any other special token separate documents.
+FILES are text files, .jsonl files (one document per line), folders of such
+files, or patterns such as 'text/**/*.txt'. The files may be compressed (.gz).
+<|endoftext|> and every other special token separate documents.
 
 The vocabulary is written to the folder --out, in files that gpt2np, tokenizers
-and transformers read. A report tells how well it compresses the text.
+and transformers read. A report shows how well the vocabulary compresses the
+text.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
@@ -25,48 +27,54 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("files", nargs="+", metavar="FILES", help="files, folders or patterns to read")
-    add("--vocab-size", type=int, required=True, metavar="N", help="number of tokens in total")
-    add("--out", type=Path, required=True, metavar="FOLDER", help="folder to write to")
-    _add_training_arguments(parser)
-    add("--field", default="text", help="field of a .jsonl line to read (default: text)")
-    add("--skip-errors", action="store_true", help="skip the rest of a file that can't be read")
-    add("--json", action="store_true", help="print the report as one JSON object")
+    add("files", nargs="+", metavar="FILES", help="Files, folders or patterns to read")
+    add(
+        "--vocab-size",
+        type=int,
+        required=True,
+        metavar="N",
+        help="Number of tokens in the vocabulary",
+    )
+    _add_training_arguments(add)
+    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
+    add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
+    output = parser.add_argument_group("Output").add_argument
+    output("--out", type=Path, required=True, metavar="FOLDER", help="Folder to write")
+    output("--json", action="store_true", help="Print the report as one JSON object")
 
 
-def _add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    min_frequency = "merge only pairs that occur at least N times (default: 0)"
+def _add_training_arguments(add: Callable[..., object]) -> None:
+    min_frequency = "Merge only pairs that occur at least N times (default: 0)"
     add("--min-frequency", type=int, default=0, metavar="N", help=min_frequency)
     add(
         "--max-token-length",
         type=int,
         metavar="N",
-        help="keep merged tokens of three or more bytes (or characters) shorter than N, as "
-        "tokenizers does (default: no limit)",
+        help="Make only tokens shorter than N bytes, or N characters with --alphabet characters; "
+        "tokens of length 2 are exempt, as in tokenizers (default: no limit)",
     )
     add(
         "--special-token",
         action="append",
         metavar="TEXT",
-        help="token that no merge makes and that separates documents; may be repeated (default: "
+        help="Special token, which separates documents; may be given several times (default: "
         "<|endoftext|>, which gpt2np encode needs)",
     )
     add(
         "--pattern",
         default="gpt2",
         metavar="REGEX",
-        help="pre-tokenizer pattern; no token crosses its matches. gpt2, cl100k, qwen2 and o200k "
-        "name the patterns of these models; none lets tokens cross words (default: gpt2)",
+        help="Pattern of the pre-tokenizer: gpt2, cl100k, qwen2 or o200k for a known pattern, a "
+        "regular expression, or none to merge across words (default: gpt2)",
     )
-    alphabet = "symbols that merges begin with (default: bytes)"
+    alphabet = "Initial tokens: all 256 bytes, or the characters of the text (default: bytes)"
     add("--alphabet", choices=("bytes", "characters"), default="bytes", help=alphabet)
-    limit = "with --alphabet characters, keep only the N most frequent ones; others become <unk>"
+    limit = "Keep only the N most frequent characters; others become <unk> (--alphabet characters)"
     add("--limit-alphabet", type=int, metavar="N", help=limit)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, write the vocabulary and print the report; return the exit code."""
+    """Train and write a vocabulary, print the report and return the exit code."""
     options = _training_options(args)
     from gpt2np.data.corpus import find_files
     from gpt2np.tokenizer.formats import write_vocabulary
@@ -103,16 +111,16 @@ def _check_out(out: Path) -> None:
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise an error if `folder` can't be created or written to; called before the training."""
+    """Raise an error if `folder` cannot be created or written. Called before the training."""
     from tempfile import TemporaryDirectory
 
     nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not nearest.is_dir():
-        raise InvalidArgumentError(f"can't write to --out {folder}: {nearest} is not a folder")
+        raise InvalidArgumentError(f"cannot write to --out {folder}: {nearest} is not a folder")
     try:
         TemporaryDirectory(dir=nearest).cleanup()
     except OSError as error:
-        raise TokenizerError(f"can't write to --out {folder}: {error.strerror}") from error
+        raise TokenizerError(f"cannot write to --out {folder}: {error.strerror}") from error
 
 
 def _train(
@@ -134,7 +142,7 @@ def _train(
 def _read_parts(
     files: list[Path], corpus: "CorpusOptions", skip_errors: bool, quiet: bool = False
 ) -> "Iterator[TextPart]":
-    """Yield the text of the files; `quiet` suppresses the messages about skipped files."""
+    """Yield the text of the files. `quiet` suppresses the messages about skipped files."""
     from gpt2np.data.corpus import UnreadableFileError, read_parts
 
     def on_skip(error: UnreadableFileError) -> None:
@@ -159,15 +167,18 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
     from gpt2np.tokenizer.training.train import UNK_TOKEN, TrainingOptions
 
     special = args.special_token or [END_OF_TEXT]
-    return TrainingOptions(
-        vocab_size=args.vocab_size,
-        min_frequency=args.min_frequency,
-        max_token_length=args.max_token_length,
-        special_tokens=(*special, UNK_TOKEN) if args.alphabet == "characters" else tuple(special),
-        pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
-        alphabet=args.alphabet,
-        limit_alphabet=args.limit_alphabet,
-    )
+    with option_names_in_errors(TrainingOptions):
+        return TrainingOptions(
+            vocab_size=args.vocab_size,
+            min_frequency=args.min_frequency,
+            max_token_length=args.max_token_length,
+            special_tokens=(*special, UNK_TOKEN)
+            if args.alphabet == "characters"
+            else tuple(special),
+            pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
+            alphabet=args.alphabet,
+            limit_alphabet=args.limit_alphabet,
+        )
 
 
 def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "CorpusOptions":

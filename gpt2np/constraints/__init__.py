@@ -3,16 +3,15 @@
     syntax        parses a pattern to a syntax tree
     characters    sets of characters and their UTF-8 encodings
     automaton     compiles a syntax tree to an automaton over bytes, on demand
-    token_mask    masks the token ids after which the text can still match
+    token_mask    computes which token ids may come next
 
 A token may end inside of a character or a word, so the automaton reads bytes. A token is allowed if
-and only if the text after it can still become a match.
-
-Two libraries for this were tried first. llguidance 1.9 allows only one tokenization where the text
-is certain: at the start of "Hello world" it allows "Hello", but not "H" or "He". It also accepts
-patterns that match nothing. outlines-core 0.2 computes every state in advance, which takes 4
-seconds for .{1,100}x.
+and only if the text with that token can still become a match.
 """
+
+# Why not a library? llguidance 1.9 allows only one tokenization where the text is certain: at the
+# start of "Hello world" it allows "Hello", but not "H" or "He". It also accepts patterns that match
+# nothing. outlines-core 0.2 computes every state in advance, which takes 4 s for .{1,100}x.
 
 from gpt2np.constraints.token_mask import Constraint, text_constraint
 

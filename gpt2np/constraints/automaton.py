@@ -1,9 +1,10 @@
 """Compilation of syntax trees to automata over bytes, on demand.
 
 A tree becomes a nondeterministic automaton over characters (Thompson 1968). From that, the subset
-construction (Rabin and Scott 1959) makes a deterministic automaton over bytes. Each of its states
-is a set of readings; a reading is a position in the bytes of the next character, with the state
-after that character. From every state but DEAD a match can be reached.
+construction (Rabin and Scott 1959) makes a deterministic automaton over bytes. Each state of the
+deterministic automaton is a set of readings. A reading is a position within the bytes of the next
+character, and the state of the nondeterministic automaton after that character. From every state
+but DEAD, a match can be reached.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from gpt2np.constraints.syntax import Alternation, Concatenation, OneOf, Repetit
 from gpt2np.errors import InvalidArgumentError
 
 Reading = tuple[int, int]
-"""(node of ByteNodes before or inside of a character, state after the character)."""
+"""(node of ByteNodes in the next character, CharacterAutomaton state after that character)."""
 
 DEAD = 0
-"""The state from which no match can be reached."""
+"""The ByteAutomaton state from which no match can be reached."""
 
 MAX_CHARACTER_STATES = 50_000
 MAX_BYTE_STATES = 20_000
@@ -31,7 +32,7 @@ MAX_BYTE_STATES = 20_000
 _MATCH = 0
 _UNKNOWN = -1
 MATCHED: Reading = (END, _MATCH)
-"""The reading of a state in which the text may end."""
+"""The reading that marks a state in which the text may end."""
 
 
 class TooManyStatesError(InvalidArgumentError):
@@ -42,9 +43,9 @@ class CharacterAutomaton:
     """A nondeterministic automaton over characters."""
 
     def __init__(self, tree: Tree) -> None:
-        self.nodes = ByteNodes()  # of all sets of characters
-        self.epsilon: list[tuple[int, ...]] = [()]  # state → states reached without a character
-        self.reads: list[Reading | None] = [None]  # state → the character it reads next
+        self.nodes = ByteNodes()  # shared by all sets of characters
+        self.epsilon: list[tuple[int, ...]] = [()]  # state → states reached without reading
+        self.reads: list[Reading | None] = [None]  # state → reading of the next character
         self._roots: dict[Ranges, int | None] = {}
         self._readings: dict[int, frozenset[Reading]] = {}
         self.start = self._add_tree(tree, _MATCH)
@@ -55,7 +56,7 @@ class CharacterAutomaton:
         self._live = _closure(_MATCH, sources)  # the states from which _MATCH can be reached
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the readings possible in a state; MATCHED if the text may end there."""
+        """Return the possible readings of a state; MATCHED is one of them if the text may end."""
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
             reads = {self.reads[s] for s in closure & self._live}
@@ -64,7 +65,7 @@ class CharacterAutomaton:
         return self._readings[state]
 
     def _add_tree(self, tree: Tree, target: int) -> int:
-        """Add states that match `tree` and then go to `target`. Returns the state to start from."""
+        """Add states that match `tree` and lead to the state `target`; return the first state."""
         if isinstance(tree, OneOf):
             if tree.characters not in self._roots:
                 self._roots[tree.characters] = self.nodes.root(tree.characters)
@@ -133,26 +134,26 @@ class ByteAutomaton:
 
     @classmethod
     def of(cls, tree: Tree) -> ByteAutomaton:
-        """Compile a syntax tree."""
+        """Compile a syntax tree to an automaton."""
         return cls(CharacterAutomaton(tree))
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the parses of the text up to a state. The order of calls does not change them."""
+        """Return the readings of a state; other automata may number the same set differently."""
         return self._readings[state]
 
     def state(self, readings: frozenset[Reading]) -> int:
-        """Return the number of the state that has exactly these readings."""
+        """Return the number of the state with exactly these readings; add it if it is new."""
         with self._lock:
             return self._state(readings)
 
     def after(self, state: int, data: bytes) -> int:
-        """Return the state that reading `data` from `state` leads to."""
+        """Return the state after the bytes `data`, starting from `state`."""
         for byte in data:
             state = int(self.step(np.array([state]), np.array([byte]))[0])
         return state
 
     def step(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Return the next state for each pair of state (n,) and byte (n,). Returns (n,).
+        """Return the next state of each of `states` after its byte in `data`. Returns (n,).
 
         Raises:
             TooManyStatesError: the automaton needs more than MAX_BYTE_STATES states.

@@ -1,6 +1,7 @@
 """Sets of characters, and automata over the bytes of their UTF-8 encodings (RFC 3629, section 3).
 
-A set is a sorted tuple of (first, last) code points; the ranges neither touch nor overlap.
+A set is a sorted tuple of ranges (first code point, last code point). Ranges neither touch nor
+overlap.
 Surrogates, U+D800 to U+DFFF, are in no set, because UTF-8 can't encode them.
 """
 
@@ -13,7 +14,7 @@ import regex
 Ranges = tuple[tuple[int, int], ...]
 
 Edge = tuple[int, int, int]
-"""First byte, last byte, next node."""
+"""Edge between nodes: (first byte, last byte, next node). Any byte of the range takes it."""
 
 END = 0
 """The node after the last byte of a character."""
@@ -62,7 +63,7 @@ def _all_characters() -> str:
 
 @dataclass
 class ByteNodes:
-    """Automata that read the bytes of one character; sets of characters share their nodes.
+    """Automata that read the bytes of one character; the automata of all sets share nodes.
 
     Attributes:
         edges: the sorted edges of each node. No two nodes have equal edges.
@@ -72,9 +73,9 @@ class ByteNodes:
     _nodes: dict[tuple[Edge, ...], int] = field(default_factory=dict)
 
     def root(self, characters: Ranges) -> int | None:
-        """Return the node from which one of `characters` is read; None for an empty set."""
+        """Return the start node of the automaton for a set of characters; None for an empty set."""
         edges: list[Edge] = []
-        for n_continuation in range(4):  # bytes after the first
+        for n_continuation in range(4):  # number of bytes after the first
             low, high = _FIRST_CODES[n_continuation], _FIRST_CODES[n_continuation + 1] - 1
             codes = [(max(a, low), min(b, high)) for a, b in characters if a <= high and b >= low]
             lead = _LEAD_BITS[n_continuation]
@@ -82,9 +83,10 @@ class ByteNodes:
         return self._node(edges) if edges else None
 
     def _edges(self, codes: Sequence[tuple[int, int]], n_continuation: int) -> list[Edge]:
-        """Return the edges for the bits of `codes` above those of the continuation bytes.
+        """Return the edges for a byte of `codes` that is followed by `n_continuation` bytes.
 
-        Bytes after which all continuations are in `codes` lead to one shared node.
+        This byte reads the upper bits of `codes`; each continuation byte reads 6 lower bits. Upper
+        bits share one next node if `codes` contains all their continuations.
         """
         if n_continuation == 0:
             return [(a, b, END) for a, b in codes]

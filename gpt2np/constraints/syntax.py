@@ -1,4 +1,4 @@
-r"""A parser of regular expressions: the subset of Python's syntax that is regular.
+r"""A parser of regular expressions, limited to the syntax that a finite automaton can match.
 
     abc  \.  \n  \x41  é      characters; \ before any sign makes it literal
     .                         any character but a line feed
@@ -7,7 +7,7 @@ r"""A parser of regular expressions: the subset of Python's syntax that is regul
     \D \W \S \P{Greek}        their complements; all as in the `regex` package
     (ab)  (?:ab)  (?P<n>ab)   a group
     ab|cd|                    alternatives, which may be empty
-    * + ? {3} {2,5} {2,} {,5} repetition; a ? after it has no effect
+    * + ? {3} {2,5} {2,} {,5} repetition; a following ? (lazy) has no effect
 
 The whole text must match, so a leading ^ and a trailing $ have no effect. Other anchors,
 back-references, look-around, flags, possessive quantifiers, atomic groups and all other syntax
@@ -28,28 +28,28 @@ MAX_DEPTH = 100
 
 @dataclass(frozen=True)
 class OneOf:
-    """One character out of a set."""
+    """Syntax tree that matches one character of a set."""
 
     characters: Ranges
 
 
 @dataclass(frozen=True)
 class Concatenation:
-    """A sequence of parts; without parts, the empty text."""
+    """Syntax tree that matches its parts in sequence; without parts, the empty text."""
 
     parts: tuple["Tree", ...] = ()
 
 
 @dataclass(frozen=True)
 class Alternation:
-    """One of several branches."""
+    """Syntax tree that matches any one of its branches."""
 
     branches: tuple["Tree", ...]
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """`least` to `most` repetitions of a part; `most` is None for no limit."""
+    """Syntax tree that matches a part `least` to `most` times; without limit if `most` is None."""
 
     part: "Tree"
     least: int
@@ -89,7 +89,7 @@ _UNSUPPORTED_GROUPS = {
 
 
 def parse(pattern: str) -> Tree:
-    """Parse a pattern.
+    """Parse a regular expression to a syntax tree.
 
     Raises:
         InvalidArgumentError: the pattern is malformed, or uses unsupported syntax.
@@ -98,7 +98,7 @@ def parse(pattern: str) -> Tree:
 
 
 def literals(texts: Iterable[str]) -> Tree:
-    """Return a tree that matches exactly the given texts."""
+    """Return a syntax tree that matches each of `texts`, and no other text."""
     return Alternation(tuple(Concatenation(tuple(map(_literal, text))) for text in texts))
 
 
@@ -149,13 +149,13 @@ class _Parser:
             raise self._error(f"repetition of at least {least} and at most {most}")
         if self._skip("+"):
             raise self._unsupported("possessive quantifiers")
-        self._skip("?")  # a lazy quantifier matches the same texts
+        self._skip("?")  # lazy and greedy quantifiers match the same texts
         if self._counts() is not None:
             raise self._error("repetition of a repetition; use a group")
         return Repetition(part, least, most)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """Parse the least and most counts of a repetition; None if no repetition follows."""
+        """Parse "*", "{2,5}", … to the least and most count; None if no such quantifier follows."""
         if counts := _COUNTS.match(self.pattern, self.at):
             if counts.end() - self.at > _MAX_COUNTS_LENGTH:
                 raise self._error("repetition counts too large")
@@ -217,7 +217,7 @@ class _Parser:
         return complement(character_set(ranges)) if is_negated else character_set(ranges)
 
     def _class_item(self) -> Ranges:
-        """Parse a character, a range, or an escape."""
+        """Parse one item of a set in brackets: a character, a range, or an escape."""
         start = self.at
         if self.pattern.startswith(_SET_OPERATIONS, start):
             raise self._unsupported(r"set operations and named classes (a literal sign needs a \)")

@@ -1,4 +1,4 @@
-"""Token masks: the token ids after which the text can still match."""
+"""Token masks: which token ids may come next so that the text can still match a constraint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpt2np.kernels.array import BoolArray, IntArray
 
 _T = TypeVar("_T")
 
-_CACHED_MASKS = 64  # per constraint; V bytes each
+_CACHED_MASKS = 64  # masks to keep per constraint; V bytes each
 _UTF8_BYTES = (*range(0xC0), *range(0xC2, 0xF5))  # all bytes that occur in UTF-8
 _ROOT = 0
 
@@ -31,15 +31,15 @@ def text_constraint(
     choices: tuple[str, ...] = (),
     regex: str | None = None,
 ) -> Constraint:
-    """Create the constraint for `choices` or `regex` at the start of a text.
+    """Create a constraint that limits a text to `choices` or to `regex`.
 
-    `tokens` maps each token id to its bytes; later calls with the same mapping object reuse cached
+    `tokens` maps each token id to its bytes. Later calls with the same mapping object reuse cached
     automata and masks. `vocab_size` is V, the model's number of token ids. `special_ids` are never
     allowed, because special tokens are not text.
 
     Raises:
-        InvalidArgumentError: the pattern is not supported, no text matches the pattern, or a byte
-            has no token in the vocabulary.
+        InvalidArgumentError: the pattern is malformed, unsupported or too large, no text matches
+            the pattern, or a byte has no token in the vocabulary.
     """
     vocabulary = _Vocabulary(tokens, vocab_size, frozenset(eos_token_ids), frozenset(special_ids))
     return _start(choices, regex, vocabulary)
@@ -47,9 +47,10 @@ def text_constraint(
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """The state of a constraint after some text. Immutable, so sequences and drafts can share it.
+    """The state of a constraint after a text. Immutable, so sequences and drafts can share it.
 
-    `state` is a set of readings, not a state number, so that it stays valid in a new automaton.
+    `state` is a set of readings instead of a state number, because state numbers change when
+    `_TokenMasks` replaces its automaton.
     """
 
     masks: _TokenMasks
@@ -57,13 +58,13 @@ class Constraint:
 
     @property
     def complete(self) -> bool:
-        """Whether the text matches and no longer text can match."""
+        """Whether the text matches, and no continuation can match."""
         return self.state == {MATCHED}
 
     def allowed(self) -> BoolArray:
-        """Return a read-only mask of the token ids that may come next, (V,).
+        """Return a read-only mask of the token ids that may come next. Returns (V,).
 
-        End-of-text ids are allowed where the text may end.
+        End-of-text ids are allowed if the text so far matches.
 
         Raises:
             InvalidArgumentError: the mask needs more than MAX_BYTE_STATES automaton states.
@@ -81,8 +82,8 @@ class Constraint:
 class _TokenMasks:
     """The token masks of one constraint, computed from its automaton and cached.
 
-    When the automaton is full, an empty automaton for the same pattern replaces it. So memory is
-    bounded, and results do not depend on earlier texts.
+    When the automaton has MAX_BYTE_STATES states, a fresh automaton for the same pattern replaces
+    it. So memory is bounded, and results don't depend on earlier texts.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class _TokenMasks:
         self._trie = trie
 
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
-        """Return the state after the bytes of a token; the state DEAD if there are no bytes."""
+        """Return the readings after a token's bytes; a token without bytes leads to DEAD."""
         if not data:
             return self._automaton.readings(DEAD)
         return self._query(
@@ -114,10 +115,10 @@ class _TokenMasks:
         return mask
 
     def _query(self, readings: frozenset[Reading], query: Callable[[ByteAutomaton, int], _T]) -> _T:
-        """Call a query with the automaton and the number of the state that has these readings.
+        """Call `query` with the automaton and the number of the state that has these readings.
 
-        If the automaton is full, repeat the call with an empty automaton. State numbers differ
-        between the two automata; readings do not.
+        If the automaton would get too many states, the call is repeated with a fresh automaton.
+        State numbers differ between the two automata; readings do not.
         """
         automaton = self._automaton
         try:
@@ -129,7 +130,7 @@ class _TokenMasks:
 
 @dataclass(frozen=True)
 class _Vocabulary:
-    """The vocabulary that masks depend on; == compares `tokens` by identity."""
+    """The vocabulary data that masks depend on; `==` compares `tokens` by identity."""
 
     tokens: Mapping[int, bytes] = field(hash=False)
     vocab_size: int
@@ -176,7 +177,7 @@ def _trie(vocabulary: _Vocabulary) -> VocabularyTrie:
 
 
 class _Level(NamedTuple):
-    """The n nodes at one depth of the tree, numbered from `first` on."""
+    """The n nodes at one depth of the prefix tree, numbered from `first` on."""
 
     first: int
     parents: IntArray  # (n,)
@@ -185,7 +186,7 @@ class _Level(NamedTuple):
 
 @dataclass(frozen=True)
 class VocabularyTrie:
-    """The prefix tree of the bytes of all tokens. The automaton visits the tree level by level.
+    """The prefix tree of the bytes of all tokens; an automaton reads it level by level.
 
     Attributes:
         levels: the nodes from depth 1 on; node 0 is the root.
@@ -197,7 +198,7 @@ class VocabularyTrie:
 
     @classmethod
     def build(cls, tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyTrie:
-        """Build the tree from the bytes of each token id; all ids are below `vocab_size`."""
+        """Build the prefix tree of the tokens' bytes by id; all ids are below `vocab_size`."""
         joined = np.frombuffer(b"".join(tokens.values()), np.uint8)
         lengths = np.array([len(data) for data in tokens.values()], np.int64)
         starts = np.cumsum(lengths) - lengths
@@ -217,7 +218,7 @@ class VocabularyTrie:
         return cls(tuple(levels), nodes)
 
     def allowed(self, automaton: ByteAutomaton, state: int) -> BoolArray:
-        """Return a mask of the token ids that can follow `state`, (V,)."""
+        """Return a mask of the token ids that can follow `state` of `automaton`. Returns (V,)."""
         size = self.levels[-1].first + len(self.levels[-1].bytes) if self.levels else 1
         states = np.zeros(size, np.int32)  # all DEAD
         states[_ROOT] = state

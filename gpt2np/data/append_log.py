@@ -2,8 +2,8 @@
 
 Each line of the journal is a resume point: how much input had been read, and how long the files
 were, at one moment. A line is written after the files have reached the disk, so the files are never
-shorter than the line says. A resumed run truncates the files to the last resume point whose input
-files are unchanged, and continues from there.
+shorter than the line says. To resume, the files are truncated to the last resume point whose input
+files are unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ResumePoint:
     lengths: tuple[int, ...] = ()  # length of each output file, in bytes
     # lengths at the start of the current input file, to undo that file if it turns out damaged
     rollback_lengths: tuple[int, ...] = ()
-    digest: str = ""  # digest of the task and the input files read so far: see `input_digests`
+    digest: str = ""  # digest of task and input files up to here: see `input_digests`
 
     @property
     def files_started(self) -> int:
@@ -46,7 +46,8 @@ class ResumePoint:
 def input_digests(task: str, files: Iterable[Path]) -> list[str]:
     """Return a list whose item n is the digest of `task` and the first n of `files`.
 
-    A digest covers the paths, sizes and modification times of the files.
+    `task` identifies the program and its options. A digest covers the paths, sizes and modification
+    times of the files.
     """
     stamps = []
     for file in files:
@@ -60,13 +61,13 @@ def _digest(*texts: str) -> str:
 
 
 def partial_folder(out: Path) -> Path:
-    """Return the path of the folder for unfinished parts of the output `out`."""
+    """Return the path of the folder that keeps unfinished work on the output file `out`."""
     return out.with_name(f"{out.name}.partial")
 
 
 @dataclass
 class AppendLog:
-    """Append-only files and their journal, in a folder locked for one process at a time.
+    """Append-only files and their journal, in a folder that one process at a time can lock.
 
     Use the log in a `with` statement, and call `remove` when the output is complete. After an
     interruption, the folder is kept if the journal has a resume point.
@@ -81,18 +82,20 @@ class AppendLog:
 
     @property
     def paths(self) -> list[Path]:
-        """Paths of the files."""
+        """Paths of the append-only files."""
         return [self.folder / name for name in self.names]
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Length of each file, in bytes."""
+        """Length of each append-only file, in bytes."""
         return tuple(file.tell() for file in self._files)
 
     def resume(self, digests: Sequence[str]) -> ResumePoint:
-        """Truncate the files to the last resume point that matches `digests`, and return it.
+        """Lock the folder, truncate the files to the last valid resume point, and return the point.
 
-        Without such a point, the files are emptied. `digests` is the list from `input_digests`.
+        A resume point is valid if it matches `digests`, the list from `input_digests`. Without a
+        valid point, the files are emptied.
+
         Raises GPT2NPError if another process uses the folder, or its path is not a folder.
         """
         if self.folder.exists() and not self.folder.is_dir():
@@ -121,7 +124,7 @@ class AppendLog:
         return last
 
     def append(self, *contents: bytes) -> None:
-        """Append to each file its item of `contents`."""
+        """Append one item of `contents` to each file."""
         for file, content in zip(self._files, contents, strict=True):
             file.write(content)
 
@@ -197,11 +200,11 @@ def _parse_journal_line(line: str) -> ResumePoint | None:
 
 
 def _acquire_lock(path: Path) -> IO[bytes] | None:
-    """Create the folder and the file of `path`, lock the file, and return the open file.
+    """Create the lock file `path` and its folder, lock the file, and return it open.
 
-    Closing the file releases the lock, and so does the end of the process. Returns None if another
-    process holds the lock. On a file system without locks, the file is returned unlocked. Raises
-    OSError if the file can't be created.
+    The lock ends when the file is closed or the process ends. Returns None if another process holds
+    the lock. On a file system without locks, the file is returned unlocked. Raises OSError if the
+    file can't be created.
     """
     while True:
         path.parent.mkdir(exist_ok=True)
@@ -218,7 +221,7 @@ def _acquire_lock(path: Path) -> IO[bytes] | None:
 
 
 def _remove_lock(path: Path, file: IO[bytes]) -> None:
-    """Remove a lock file, release the lock, and remove the folder of the file if it is empty."""
+    """Remove a lock file, release the lock, and remove the folder if no file is left in it."""
     if sys.platform == "win32":
         file.close()  # Windows can't remove an open file
     try:
@@ -239,8 +242,8 @@ def _try_lock(file: IO[bytes]) -> bool:
         else:
             import fcntl
 
-            # lockf, not flock: worker processes may outlive a killed parent, and would inherit a
-            # lock of flock. They don't inherit a lock of lockf.
+            # lockf, not flock: worker processes may outlive a killed parent. They would inherit a
+            # flock lock, but don't inherit a lockf lock.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False

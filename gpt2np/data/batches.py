@@ -1,4 +1,4 @@
-"""Read a corpus in batches, and encode a batch to bytes."""
+"""Reading of a corpus in batches, and encoding of a batch to bytes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
 PART_DTYPE = np.dtype(
     [("ids", "<u4"), ("characters", "<u4"), ("ends_document", "?"), ("is_array", "?")]
 )
-"""Record of a part, to compute the arrays of an .npz: its number of token ids, its number of
-characters, and two flags. The ids include the <|endoftext|> at the end of a document."""
+"""Record of a document or a part of it: number of token ids, number of characters, and two flags.
+
+The ids include the <|endoftext|> at the end of a document. The flag `is_array` marks an array from
+an .npz input file. An .npz output file is cut into arrays by these records."""
 
 _BATCH_SIZE = 1 << 20  # in characters or, for arrays, token ids
-_NPZ_ERRORS = (  # what zipfile and NumPy raise for a file that is damaged or not an .npz
+_NPZ_ERRORS = (  # raised by zipfile and NumPy for a file that is damaged or not an .npz
     *(OSError, ValueError, EOFError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error),
 )
 
 
 class Encoder(Protocol):
-    """Interface of a `gpt2np.Tokenizer` that encoding a corpus uses."""
+    """The methods and properties of `gpt2np.Tokenizer` that encoding a corpus needs."""
 
     vocab_size: int
 
@@ -55,16 +57,16 @@ class Part(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Consecutive parts of a file, encoded together."""
+    """Consecutive documents of a file, or parts of documents, which are encoded together."""
 
     file: int  # index of the file
-    parts: list[Part]  # the parts
+    parts: list[Part]  # documents and parts of documents
     ends_file: bool  # whether this is the last batch of the file
-    error: UnreadableFileError | None = None  # why to skip the file; None if it can be read
+    error: UnreadableFileError | None = None  # reason to skip the file, if any
 
     @property
     def nbytes(self) -> int:
-        """Total size of the parts in bytes; texts count in UTF-8."""
+        """Total size of the parts in bytes; texts are counted in UTF-8."""
         contents = (part.content for part in self.parts)
         return sum(
             len(content.encode()) if isinstance(content, str) else content.nbytes
@@ -80,11 +82,13 @@ def read_batches(
     skip_errors: bool = False,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Batch]:
-    """Yield the batches of `files` from `start` on: (index of the file, index of the batch).
+    """Yield the batches of `files`, from `start` (index of a file, index of a batch in it) on.
 
-    Every run yields equal batches. Files are text or .jsonl, which may be compressed (.gz), or
-    .npz; each array of an .npz is a document of token ids. With `skip_errors`, a file that can't be
-    read yields a batch with an `error`. Without `skip_errors`, it raises UnreadableFileError.
+    Every call yields equal batches. Files are text or .jsonl, which may be compressed (.gz), or
+    .npz; each array of an .npz is a document of token ids.
+
+    With `skip_errors`, a file that can't be read yields a batch with an `error`. Otherwise, such a
+    file raises UnreadableFileError.
     """
     options = CorpusOptions(field=field, split_long_documents=encoder.splits_before_whitespace)
     first_file, first_batch = start
@@ -125,7 +129,7 @@ def _read_npz(file: Path, vocab_size: int) -> Iterator[Part]:
     except UnreadableFileError:
         raise
     except _NPZ_ERRORS as error:
-        raise UnreadableFileError(f"can't read {file} as .npz: {error}") from error
+        raise UnreadableFileError(f"cannot read {file} as .npz: {error}") from error
 
 
 def _check_ids(array: Any, vocab_size: int, source: str) -> None:

@@ -1,8 +1,8 @@
-"""Find the files of a corpus and read their documents.
+"""Files of a corpus and their documents.
 
 A text file holds documents with separators between them. Each line of a .jsonl file holds a
-document in a field. Both kinds may be compressed (.gz). Files are read lazily, and a long document
-can be read in parts, so memory does not grow with the size of a file.
+document in one field of a JSON object. Both kinds may be compressed (.gz). Files are read lazily,
+and a long document can be read in parts, so memory does not grow with the size of a file.
 """
 
 import codecs
@@ -20,28 +20,28 @@ from typing import IO, NamedTuple, cast
 from gpt2np.data import END_OF_TEXT
 from gpt2np.errors import InvalidArgumentError
 
-_READ_SIZE = 1 << 20  # number of bytes to read at once, and of characters in a part
+_READ_SIZE = 1 << 20  # bytes to read at once; minimum characters in a part of a document
 
-# A document may be cut before white space that follows a visible character.
+# A document may be cut before a space or newline that follows a visible character.
 _up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
 
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """Options of reading documents from files.
+    """Options for reading documents from files.
 
     With `split_long_documents`, documents of more than about a million characters are read in
-    parts. Each part begins at a space or newline after a visible character, where GPT-2's pattern
-    always begins a piece.
+    parts. The cuts are before a space or newline that follows a visible character. GPT-2's
+    pre-tokenizer always begins a piece there.
     """
 
-    separators: tuple[str, ...] = (END_OF_TEXT,)  # texts between documents, part of none
+    separators: tuple[str, ...] = (END_OF_TEXT,)  # texts between documents
     field: str = "text"  # field of a .jsonl line that holds the document
     split_long_documents: bool = False
 
     @cached_property
     def separator_pattern(self) -> re.Pattern[str]:
-        """Pattern that matches any separator; where several match, the longest one.
+        """Pattern that matches the longest separator at a position.
 
         Without separators, the pattern matches nothing.
         """
@@ -109,13 +109,12 @@ def read_parts(
     """Yield the documents of `files` in order; `options` may split long documents into parts.
 
     Empty documents are skipped. In a text file, line ends at the start and end of each document are
-    removed. `on_skip` is called with the error of a file that can't be read, and reading goes on
-    with the next file. Parts before the error have been yielded. Without `on_skip`, the error is
-    raised.
+    removed. If a file can't be read, `on_skip` is called with the error, and reading continues with
+    the next file. The parts before the error have then already been yielded.
 
     Raises:
-        UnreadableFileError: a file can't be read, is not UTF-8, or has the suffix .gz and is not
-            gzip; or a .jsonl line is not JSON or lacks the field. The message names file and line.
+        UnreadableFileError: there is no `on_skip`, and a file can't be read: for example, it is not
+            UTF-8, a .gz file is damaged, or a .jsonl line lacks the field.
     """
     for file in files:
         ends_document = True
@@ -157,11 +156,11 @@ def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
                 yield from _join(segments, options, "\r\n")
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UnreadableFileError(f"can't read {file}: {reason}") from error
+        raise UnreadableFileError(f"cannot read {file}: {reason}") from error
 
 
 def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:
-    """Decode a UTF-8 stream; yield the text of each read."""
+    """Decode a UTF-8 stream; yield the text piece by piece."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     offset = 0
     while True:
@@ -203,7 +202,7 @@ def _jsonl_texts(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
 
 
 def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterator[TextPart]:
-    """Split consecutive `texts` at separators; a separator may span two texts."""
+    """Split a text at separators; `texts` are its consecutive parts, which may cut a separator."""
     separator = options.separator_pattern
     reach = max(map(len, options.separators), default=1)
     tail = ""
@@ -224,7 +223,7 @@ def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterat
 
 
 def _join(segments: Iterable[TextPart], options: CorpusOptions, margin: str) -> Iterator[TextPart]:
-    """Join segments to documents, or to parts of long documents.
+    """Join consecutive segments to documents, or to parts of long documents.
 
     The characters in `margin` are stripped from the start and end of each document.
     """

@@ -1,12 +1,12 @@
-"""Encode a corpus to one file of token ids, in a format that training programs read.
+"""Encoding of a corpus to one file of token ids, in a format that training programs read.
 
     out.bin   raw ids; each document is followed by the id of <|endoftext|> (nanoGPT)
     out.npy   the ids of out.bin as a NumPy array
-    out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (OpenAI's GPT-2 training)
+    out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (nshepperd's gpt-2)
 
-Until the file is complete, the folder out.bin.partial holds the finished part. An interrupted run
-resumes from that folder and produces the file that an uninterrupted run would. Memory does not grow
-with the corpus. With GPT-2's pre-tokenizer, it does not grow with the length of a document either.
+Until the file out.bin is complete, the folder out.bin.partial holds the ids encoded so far. A call
+after an interruption continues from that folder, with an equal result. Memory does not grow with
+the corpus. With GPT-2's pre-tokenizer, memory does not grow with the length of a document either.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays m
 
 @dataclass(frozen=True)
 class DatasetOptions:
-    """Options of encoding a corpus to a dataset."""
+    """Options for encoding a corpus to a dataset."""
 
     field: str = "text"  # field of a .jsonl line that holds the document
     combine: int = 50_000  # in an .npz, join documents until they have this many characters
@@ -80,7 +80,7 @@ def check_output(out: Path) -> None:
 
 
 def find_inputs(paths: Iterable[str | Path], out: Path) -> list[Path]:
-    """Return the files that `paths` name, except `out` and the files in its partial folder.
+    """Return the files that `paths` name, except the output file `out` and its unfinished work.
 
     `find_files` explains `paths`. Raises InvalidArgumentError if no file is left.
     """
@@ -112,12 +112,15 @@ def encode_dataset(
     may be compressed (.gz), or .npz files of token ids, which are copied. The special token
     `<|endoftext|>` separates documents. Other special tokens are encoded as plain text.
 
-    If an interrupted run is resumed, `on_resume` gets the number of input bytes that it encoded. If
-    the interrupted run had other files or options, `on_restart` is called. `on_progress` gets the
-    number of input bytes encoded so far, `on_skip` the error of each skipped file.
+    After an interruption, the next call continues, and `on_resume` gets the number of input bytes
+    already encoded. If the interrupted call had other files or options, `on_restart` is called
+    instead. `on_progress` gets the number of input bytes encoded so far. `on_skip` gets the error
+    of each skipped file.
 
-    Raises InvalidArgumentError if a file can't be read, the files have no text, or `check_output`
-    fails; `out` is then unchanged. Raises OSError if the output can't be written.
+    Raises InvalidArgumentError if a file can't be read, the files have no text, the vocabulary has
+    no end of text, or `check_output` fails. Raises OSError if the output can't be written. Raises
+    GPT2NPError if another process writes to `out`, or a worker process dies. After an error, an
+    existing file `out` is unchanged.
     """
     options = options or DatasetOptions()
     check_output(out)
@@ -140,7 +143,7 @@ def encode_dataset(
 
 
 class _Writer:
-    """Appends encoded batches to the log, and saves resume points."""
+    """Appends encoded batches to an AppendLog, and saves resume points."""
 
     def __init__(
         self,
@@ -156,7 +159,10 @@ class _Writer:
         self.position = log.resume(self._digests)  # how much of the input has been written
 
     def write(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
-        """Append a batch to the log; for a batch with an error, drop what its file appended."""
+        """Append an encoded batch to the log.
+
+        A batch with an error replaces all earlier batches of its file.
+        """
         if batch.error:
             self._on_skip(batch.error)
             self._log.truncate(self.position.rollback_lengths)
@@ -182,7 +188,7 @@ def _encode_batches(
     options: DatasetOptions,
     on_progress: Callable[[int], object],
 ) -> None:
-    """Encode and write all batches that follow the writer's position."""
+    """Encode all batches from the writer's position on, and write them to the log."""
     start = (writer.position.files, writer.position.batches)
     batches = read_batches(
         files, tokenizer, field=options.field, skip_errors=options.skip_errors, start=start
@@ -234,9 +240,9 @@ def _read_records(parts: Path) -> Iterator[NDArray[np.void]]:
 def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
     """Yield the bounds (start, end) of each array of an .npz, as indices of token ids.
 
-    Documents are joined until they have `combine` characters; each `<|endoftext|>` between them
-    counts, like in encode.py of GPT-2's training code. No array begins or ends with
-    `<|endoftext|>`. `batches` are arrays of PART_DTYPE.
+    Documents are joined until they have `combine` characters, including the `<|endoftext|>` between
+    them, as in encode.py of nshepperd's gpt-2. No array begins or ends with `<|endoftext|>`.
+    `batches` are arrays of PART_DTYPE.
     """
     start = end = characters = 0
     for n_ids, n_characters, ends_document, is_array in (

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SMALL_JSON_BYTES = 2 << 20
-"""Size limit of configs and headers; parsing can take fifty times the size in memory.
+"""Size limit of configs and headers; parsing can take fifty times the file's size in memory.
 
 GPT-2 XL's header has 60,000 bytes. The largest common tokenizer_config.json has 1.2 million."""
 
@@ -42,7 +42,7 @@ def read_json_object(
         text = path.read_bytes().decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
     except OSError as problem:
-        raise error(f"can't read {path}: {problem.strerror}") from problem
+        raise error(f"cannot read {path}: {problem.strerror}") from problem
     except (ValueError, RecursionError) as problem:
         raise error(f"{path} is damaged: not JSON ({problem})") from problem
     if not isinstance(content, dict):
@@ -51,10 +51,10 @@ def read_json_object(
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dictionary, as the `object_pairs_hook` of `json.loads`, from unique keys.
+    """Build a dictionary from pairs with unique keys; an `object_pairs_hook` for `json.loads`.
 
-    Raises ValueError for a duplicate key: `json` would take the last value, other readers the
-    first.
+    Raises ValueError for a duplicate key. By default, `json` takes the last value of such a key,
+    while other readers take the first.
     """
     content = dict(pairs)
     seen: set[str] = set()

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_QUEUED_PER_PROCESS = 2  # enough to keep every process busy; more would only take memory
+_QUEUED_PER_PROCESS = 2  # items that keep every process busy; more would only take memory
 _function: Callable[[Any], Any] | None = None  # set in worker processes only
 
 
@@ -23,9 +23,9 @@ def map_in_order(
 ) -> Iterator[tuple[Item, Result]]:
     """Call `function` in worker processes; yield (item, result) in the order of `items`.
 
-    Unlike `Executor.map`, this reads only a few items ahead. `function` is sent to each process
-    only once, so it may hold large data. Raises concurrent.futures.BrokenExecutor if a process is
-    killed.
+    Only a few items are read ahead, unlike in `Executor.map`. Each process gets `function` only
+    once, so `function` may hold large data. With `processes` = 1, no worker process is started.
+    Raises concurrent.futures.BrokenExecutor if a worker process is killed.
     """
     if processes == 1:
         yield from ((item, function(item)) for item in items)
@@ -51,7 +51,7 @@ def _init_worker(function: Callable[[Any], Any]) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Wait for the parent process to die, then exit: a killed parent can't end its workers."""
+    """Exit when the parent process dies, because a killed parent can't end its workers."""
     if parent := parent_process():
         connection.wait([parent.sentinel])
         os._exit(1)

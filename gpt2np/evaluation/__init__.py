@@ -1,14 +1,14 @@
-"""Evaluate a model on perplexity, LAMBADA, WikiText and multiple choice, by published definitions.
+"""Evaluations by published definitions: perplexity, LAMBADA, WikiText, multiple choice.
 
-perplexity       of texts, as in Hugging Face's guide "Perplexity of fixed-length models"; of
-                 WikiText per word and byte of the original, as in lm-evaluation-harness
-lambada          the last word: lm-evaluation-harness's lambada_openai, and the GPT-2 paper's
-multiple_choice  lm-evaluation-harness's acc and acc_norm
-loglikelihood    the requests that lm-evaluation-harness sends to a model
-documents        the files that evaluations read
-harness          a gpt2np model for lm-evaluation-harness itself (a separate installation)
+perplexity       perplexity of texts, as in Hugging Face's guide "Perplexity of fixed-length
+                 models"; perplexity of WikiText per word and byte, as in lm-evaluation-harness
+lambada          accuracy on last words, as in lm-evaluation-harness or as in the GPT-2 paper
+multiple_choice  accuracy on multiple-choice questions, as in lm-evaluation-harness
+loglikelihood    answers to the requests that lm-evaluation-harness sends to a model
+documents        readers of text files and JSON Lines files
+harness          an adapter that runs a gpt2np model in lm-evaluation-harness (extra `harness`)
 
-Each of the first three has functions of a `LanguageModel` and texts, which return a `Result`.
+The functions of the first three modules take a `LanguageModel` and texts, and return a `Result`.
 `gpt2np.generation.scoring` computes the log probabilities.
 """
 
@@ -28,7 +28,7 @@ def ignore_progress(done: int, total: int, metrics: Mapping[str, float]) -> None
 
 
 def exp(nats: float) -> float:
-    """Return e to the power of `nats`; infinity on overflow, as for one very long word."""
+    """Return e to the power of `nats`; infinity on overflow."""
     return math.exp(nats) if nats < 709 else math.inf
 
 
@@ -39,7 +39,7 @@ class Result(ABC):
 
     @abstractmethod
     def rows(self) -> list[tuple[str, str]]:
-        """Return the (name, value) rows of the table."""
+        """Return the (name, value) rows that `to_text` formats."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict of the JSON_FIELDS, with None for infinite and undefined values."""
@@ -57,5 +57,5 @@ class Result(ABC):
 
 
 def format_share(part: int, whole: int) -> str:
-    """Format a share and its counts, as in "0.2500 (1 of 4)"."""
+    """Format `part` / `whole` and both counts, as in "0.2500 (1 of 4)"."""
     return f"{part / whole:.4f} ({part:,} of {whole:,})"

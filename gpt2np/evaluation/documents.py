@@ -1,4 +1,4 @@
-"""Read the files of evaluations: texts and JSON Lines, in UTF-8."""
+"""Readers of the files that evaluations use: texts and JSON Lines, in UTF-8."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Errors = Literal["strict", "replace"]
 
 
 def read_text(file: Path, errors: Errors = "strict") -> str:
-    """Read a file's text unchanged, except for a byte-order mark, which is dropped.
+    """Read a file's text. Drops a byte-order mark; keeps line ends as they are.
 
     Bytes that are not UTF-8 raise an error ("strict"), or are read as U+FFFD ("replace").
 
@@ -40,8 +40,8 @@ def read_text(file: Path, errors: Errors = "strict") -> str:
 def read_documents(file: Path, errors: Errors = "strict", field: str = "text") -> list[str]:
     """Read the documents of a file; empty documents are left out.
 
-    A .jsonl file has a document in one field of each line. In any other file, <|endoftext|>
-    separates documents, and line ends next to <|endoftext|> are dropped.
+    Each line of a .jsonl file is an object with a document in `field`. In any other file,
+    <|endoftext|> separates documents, and line ends next to <|endoftext|> are dropped.
 
     Raises:
         InvalidArgumentError: see `read_text`, `read_records` and `text_field`.
@@ -58,7 +58,7 @@ def read_documents(file: Path, errors: Errors = "strict", field: str = "text") -
 
 
 def read_records(file: Path, errors: Errors = "strict") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the location (for error messages) and the JSON object of each non-blank line.
+    """Yield (location, JSON object) for each non-blank line; error messages show the location.
 
     Raises:
         InvalidArgumentError: see `read_text`; or a line is not a JSON object.

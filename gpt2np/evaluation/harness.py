@@ -1,8 +1,10 @@
-"""A gpt2np model for all tasks of lm-evaluation-harness (installed by the extra `harness`).
+"""An adapter that runs a gpt2np model in lm-evaluation-harness (the extra `harness` installs it).
+
+This command runs the harness's command line, `lm_eval`, with the adapter registered as "gpt2np":
 
     python -m gpt2np.evaluation.harness run --model gpt2np --model_args pretrained=gpt2 --tasks piqa
 
-runs `lm_eval`, the harness's command line, with this model registered. In a program:
+In a program:
 
     import lm_eval
     from gpt2np.evaluation.harness import HarnessModel
@@ -49,7 +51,7 @@ _MAX_NEW_TOKENS_ALIASES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_
 
 @register_model("gpt2np")
 class HarnessModel(LM):
-    """A model behind the harness's interface, with the answers of the harness's `hf` model."""
+    """An adapter to lm-evaluation-harness, which gives the answers of the harness's `hf` model."""
 
     def __init__(
         self,
@@ -59,10 +61,10 @@ class HarnessModel(LM):
         max_batch_size: int | None = None,
         device: str | None = None,
     ) -> None:
-        """Wrap a loaded model, or load a model like `gpt2np.load`.
+        """Use a LanguageModel, or load the model that `pretrained` names, like `gpt2np.load`.
 
-        The harness's command line passes batch_size, max_batch_size and device to every model; they
-        are ignored.
+        `batch_size`, `max_batch_size` and `device` are ignored; the harness's command line passes
+        them to every model.
         """
         super().__init__()
         if isinstance(pretrained, LanguageModel):
@@ -87,12 +89,12 @@ class HarnessModel(LM):
         return self._collect("loglikelihood_rolling", requests, answers, disable_tqdm)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Generate a continuation of each context, up to a stop string ("until")."""
+        """Generate a continuation of each context, up to one of its stop strings ("until")."""
         answers = self._generate([request.args for request in requests])
         return self._collect("generate_until", requests, answers, disable_tqdm)
 
     def _generate(self, requests: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-        """Yield the generated texts. Request i has seed i, so texts do not depend on batching."""
+        """Yield the generated texts. Request i has the seed i, so that batches do not matter."""
         seed, n_positions = 0, self.lm.model.config.n_positions
         for harness_options, group in groupby(requests, key=lambda request: request[1]):
             options = convert_options(harness_options)
@@ -115,7 +117,7 @@ class HarnessModel(LM):
     def _collect(
         self, kind: str, requests: Sequence[Instance], answers: Iterable[Answer], quiet: bool
     ) -> list[Answer]:
-        """Collect the answers behind a progress bar, and add each to the harness's cache."""
+        """Collect the answers, show their progress, and add each to the harness's cache."""
         collected = []
         bar = tqdm(answers, kind, len(requests), disable=quiet or None, leave=False)
         for request, answer in zip(requests, bar, strict=True):
@@ -127,13 +129,14 @@ class HarnessModel(LM):
 def convert_options(harness_options: dict[str, Any]) -> Options:
     """Convert the harness's generation options to those of `LanguageModel.generate`.
 
-    Defaults follow the harness's `hf` model: greedy decoding unless "do_sample" or a temperature is
-    given; sampling from the 50 most likely tokens (transformers' default) unless "top_k" is given
-    (None or 0: all tokens). Two differences: generation_config.json is ignored, and "do_sample"
-    alone, which transformers rejects, means temperature 1.
+    Defaults follow the harness's `hf` model. Decoding is greedy unless "do_sample" or a temperature
+    is given. Sampling uses the 50 most likely tokens (transformers' default) unless "top_k" is
+    given; a "top_k" of None or 0 means all tokens. There are two differences from `hf`:
+    generation_config.json is ignored, and "do_sample" without a temperature means temperature 1,
+    where transformers raises an error.
 
     Raises:
-        InvalidArgumentError: an unknown option.
+        InvalidArgumentError: an option is unknown.
     """
     rest = dict(harness_options)
     until = rest.pop("until", None) or []

@@ -1,14 +1,14 @@
 """LAMBADA (Paperno et al. 2016): predict the last word of a passage.
 
-Published numbers for GPT-2 small differ by half, because there are several definitions:
+Published accuracies of GPT-2 small differ widely, because there are two definitions:
 
 "harness"     lm-evaluation-harness's lambada_openai. The target is the last space and the text
               after it. A prediction is correct if greedy decoding gives every token of the target.
-"gpt2-paper"  the evaluation in Radford et al. 2019, section 3.3, as far as it is known; its
-              program was never published. The target is the last token of the passage, which may
-              be part of a word. A stop-word filter excludes words that seldom end a sentence.
-              OpenAI's list of stop words is unknown, so only the number without the filter is
-              certain; `STOP_WORDS` is a list of English function words.
+"gpt2-paper"  the evaluation of Radford et al. 2019, section 3.3, whose program is unpublished. The
+              target is the last token of the passage, which may be a part of a word. A stop-word
+              filter excludes predictions that seldom end a sentence. OpenAI's list of stop words is
+              unpublished too, so the filtered accuracy may differ from the paper's. `STOP_WORDS` is
+              a list of English function words.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 @dataclass(frozen=True)
 class Lambada(Result):
-    """Accuracy and perplexity of the prediction of last words.
+    """Accuracy and perplexity of a model that predicts last words.
 
     `definition` is described in the module's docstring. `correct_filtered` counts the correct
     predictions with the stop-word filter; it is None for "harness". `log_probability` is the sum of
@@ -86,7 +86,7 @@ class Lambada(Result):
 
     @property
     def perplexity(self) -> float:
-        """Perplexity per passage: exp of the mean negative log probability of a target."""
+        """Perplexity per passage: exp of the targets' mean negative log probability."""
         return exp(-self.log_probability / self.passages)
 
     def rows(self) -> list[tuple[str, str]]:
@@ -108,7 +108,8 @@ def lambada(
 ) -> Lambada:
     """Compute accuracy and perplexity of the last words of passages.
 
-    `stop_words` are lower-case words for the filter of "gpt2-paper". Progress counts passages.
+    `stop_words` are lower-case words, for the filter of "gpt2-paper". `on_progress` counts
+    passages.
 
     Raises:
         InvalidArgumentError: there are no passages, or a passage is empty.
@@ -149,7 +150,7 @@ def last_token_window(lm: LanguageModel, passage: str) -> Window:
 
 
 def word_token_ids(lm: LanguageModel, words: Collection[str]) -> list[int]:
-    """Return the ids of tokens that are a space and one of `words`, ignoring case."""
+    """Return the ids of tokens that consist of a space and one of `words`, in any case."""
     targets = {f" {word}".encode() for word in words}
     token_bytes = lm.tokenizer.vocabulary.token_bytes
     return sorted(token_id for token_id, token in token_bytes.items() if token.lower() in targets)

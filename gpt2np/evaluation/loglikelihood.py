@@ -1,9 +1,10 @@
-"""The requests of lm-evaluation-harness (version 0.4), answered like its GPT-2 by `transformers`.
+"""Answers to the requests of lm-evaluation-harness (version 0.4), equal to those of its `hf` model.
 
-Trailing white space of a context moves to the continuation. The context is encoded alone to n
-tokens; the continuation has the tokens of both texts together without the first n. An empty context
-becomes an end-of-text token. Sequences that are too long lose their beginning. As in the tokenizer
-of `transformers`, `<|endoftext|>` in a text is the special token.
+Trailing white space of a context moves to the continuation. The context alone is encoded to n
+tokens. Context and continuation are then encoded together; the continuation has the tokens after
+the first n. An empty context becomes an end-of-text token. A sequence that exceeds the model's
+context loses its first tokens. As in the tokenizer of `transformers`, `<|endoftext|>` in a text is
+the special token.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from gpt2np.language_model import LanguageModel
 
 
 def encode(lm: LanguageModel, text: str) -> list[int]:
-    """Encode a text that may contain special tokens."""
+    """Encode a text, in which special tokens are recognized."""
     return lm.tokenizer.encode(text, allowed_special="all")
 
 
 def require_bos_token_id(lm: LanguageModel) -> int:
-    """Return the id to put before a text. Raises InvalidArgumentError if the model has none."""
+    """Return `lm.bos_token_id`. Raises InvalidArgumentError if the model has no such id."""
     if lm.bos_token_id is None:
         raise InvalidArgumentError(
             f"{lm.name} has no end-of-text token to put before a text; choose another model"
@@ -34,9 +35,9 @@ def require_bos_token_id(lm: LanguageModel) -> int:
 def continuation_window(lm: LanguageModel, context: str, continuation: str) -> Window:
     """Return a window that scores the continuation, given the context.
 
-    The window has the context's ids, then the ids of both texts together without the first
-    len(context ids), like `_encode_pair` of lm_eval. If a token spans the border of the two texts,
-    these ids are not an encoding of the two texts joined.
+    The window has the n ids of the context, then the ids of the joined texts without the first n,
+    like `_encode_pair` of lm_eval. If a token of the joined texts spans the border between them,
+    the window's ids differ from the encoding of the joined texts.
 
     Raises:
         InvalidArgumentError: the continuation adds no tokens.
@@ -76,9 +77,10 @@ def continuation_loglikelihoods(
 
 
 def rolling_spans(length: int, context: int) -> Iterator[Span]:
-    """Yield windows of up to context + 1 tokens in which every token but the first is scored once.
+    """Yield windows of up to context + 1 tokens. Each token but the first is scored once.
 
-    The scored parts are adjacent. The last window starts early enough to be of full length.
+    The scored parts of the windows follow one another without gaps. The last window of a long text
+    starts early enough to have the full length.
     """
     done = 1
     while done < length:

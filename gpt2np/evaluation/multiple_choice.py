@@ -1,10 +1,11 @@
 """Multiple choice: select the answer that most probably follows the question.
 
-The score of an answer is the sum of its tokens' log probabilities (acc in lm-evaluation-harness),
-or this sum divided by the answer's length in characters (acc_norm) or in bytes (acc_bytes).
+The score of an answer is the sum of its tokens' log probabilities. For acc_norm, the sum is divided
+by the answer's length in characters; for acc_bytes, by its length in bytes.
 
-A line of a file is {"context": …, "choices": [string, …], "answer": index from 0}, or a published
-record of HellaSwag, ARC or PIQA, whose context is worded as in the harness's tasks.
+Each line of a question file is {"context": …, "choices": [string, …], "answer": index from 0}, or a
+record of HellaSwag, ARC or PIQA in its published layout. From these records, contexts are built as
+in the harness's tasks.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class Question:
 
 @dataclass(frozen=True)
 class MultipleChoice(Result):
-    """Accuracies of multiple choice, with the harness's names.
+    """Accuracies on multiple-choice questions, named as in lm-evaluation-harness.
 
-    `correct` counts the questions whose right choice has the highest sum of log probabilities.
-    `correct_by_characters` and `correct_by_bytes` divide the sum by the length of the choice.
+    `correct` counts the questions whose right choice has the highest sum of log probabilities. For
+    `correct_by_characters` and `correct_by_bytes`, each sum is divided by the choice's length.
     """
 
     questions: int
@@ -100,9 +101,9 @@ def multiple_choice(
 
 
 def read_question(record: dict[str, Any], location: str) -> Question:
-    """Convert a record in any of the module's layouts to a question.
+    """Convert a JSON record to a question; the module's docstring lists the layouts.
 
-    `location` is the file and line for error messages.
+    `location`, the file and line of the record, appears in error messages.
 
     Raises:
         InvalidArgumentError: the layout is unknown, or a field is missing or invalid.
@@ -154,11 +155,11 @@ def _without_markup(text: str) -> str:
 
 def _arc(record: dict[str, Any]) -> Question:
     question = record["question"]
-    if isinstance(question, dict):  # the authors' files
+    if isinstance(question, dict):  # layout of the files by ARC's authors
         choices = question["choices"]
         labels, texts = ([choice[key] for choice in choices] for key in ("label", "text"))
         question = question["stem"]
-    else:  # the Hub's files
+    else:  # layout of the files on the Hugging Face Hub
         labels, texts = (record["choices"][key] for key in ("label", "text"))
     answer = list(labels).index(record["answerKey"])
     return Question(f"Question: {question}\nAnswer:", _strings(texts), answer)

@@ -1,13 +1,14 @@
 """Perplexity of documents and of WikiText pages.
 
-`perplexity` follows Hugging Face's guide "Perplexity of fixed-length models". A model reads a
-document in windows of `context` tokens, each `stride` tokens after the previous window. A token is
-scored in the first window that contains it, unless it is the first token of that window, where
-nothing precedes it. Documents are independent of each other.
+`perplexity` follows Hugging Face's guide "Perplexity of fixed-length models". The model reads each
+document in windows of `context` tokens, which start every `stride` tokens. A token is scored once,
+in the first window that contains it. It is not scored if it is the first token of this window,
+because no token precedes it there.
 
-`wikitext` follows lm-evaluation-harness. A WikiText file is tokenized: punctuation is surrounded by
-spaces, and a hyphen within a word is " @-@ ". The model reads the detokenized text, but words and
-bytes are counted in the file's text. So models with different tokenizers can be compared.
+`wikitext` follows lm-evaluation-harness. In a WikiText file, punctuation is surrounded by spaces,
+and a hyphen within a word is " @-@ ". The model reads the text without these marks (detokenized).
+Words and bytes are counted in the file's text, so that models with different tokenizers can be
+compared.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ('"', '"'), ("'", "'"))
 
 
 class PerUnitResult(Result):
-    """A result whose perplexity is also given per word and per byte of the text."""
+    """Base class of results with a perplexity per word and per byte of the text."""
 
     words: int
     bytes: int
@@ -48,7 +49,7 @@ class PerUnitResult(Result):
     @property
     @abstractmethod
     def total_nats(self) -> float:
-        """Negative log probability of the whole text, including tokens that are not scored."""
+        """Negative log probability of the whole text, with an estimate for unscored tokens."""
 
     @property
     def word_perplexity(self) -> float:
@@ -66,7 +67,7 @@ class PerUnitResult(Result):
         return self.nats_per(self.bytes) / math.log(2)
 
     def nats_per(self, count: int) -> float:
-        """Return the negative log probability per unit of a text of `count` units."""
+        """Return `total_nats` divided by a number of words, bytes or characters."""
         return self.total_nats / count if count else math.inf
 
     def per_unit_rows(self) -> list[tuple[str, str]]:
@@ -78,18 +79,21 @@ class PerUnitResult(Result):
 class Perplexity(PerUnitResult):
     """Perplexity per token, word, byte and character.
 
-    Words, bytes and characters are those of the whole text; the few tokens that are not scored
-    count with the mean of the scored tokens.
+    Perplexities per word, byte and character are those of the whole text. In them, each unscored
+    token counts with the mean log probability of the scored tokens.
 
     Attributes:
-        tokens: number of tokens, without end-of-text tokens put before documents.
-        words: number of runs of non-white-space characters.
+        documents: number of documents.
+        tokens: number of tokens, without the end-of-text tokens put before documents.
+        words: number of words, separated by white space.
         characters: number of Unicode characters.
         bytes: number of bytes in UTF-8.
-        context, stride: size and distance of the windows in tokens.
+        context: size of the windows in tokens.
+        stride: distance between the starts of two windows, in tokens.
         counted: number of scored tokens.
         log_probability: sum of the scored tokens' log probabilities, in nats.
-        guide_mean: mean negative log probability with the guide's weights; see `in_guide`.
+        guide_mean: mean negative log probability as computed by the guide's program; see
+            `in_guide`.
     """
 
     documents: int
@@ -112,16 +116,16 @@ class Perplexity(PerUnitResult):
 
     @property
     def perplexity(self) -> float:
-        """Perplexity per token: exp of the mean over all scored tokens."""
+        """Perplexity per token: exp of the scored tokens' mean negative log probability."""
         return exp(-self.log_probability / self.counted)
 
     @property
     def in_guide(self) -> float:
-        """Perplexity per token as computed by the guide's program.
+        """Perplexity per token as computed by the program of Hugging Face's guide.
 
-        The program takes the mean of each window and weights it by the window's scored tokens, but
-        by one fewer from the second overlapping window on. The results differ from the fifth digit
-        on, less for longer texts.
+        The program weights each window's mean by the number of scored tokens. If windows overlap,
+        it counts one token too few in each window but the first. So the result differs from
+        `perplexity` in the fifth digit, or later for longer texts.
         """
         return exp(self.guide_mean)
 
@@ -157,12 +161,12 @@ def perplexity(
 ) -> Perplexity:
     """Compute the perplexity of documents; special tokens in them are read as plain text.
 
-    `context` and `stride` are the size and distance of the windows in tokens; by default the
-    model's context and half of it. `from_end_of_text` puts an end-of-text token before each
-    document, so that its first token is scored. Progress counts scored tokens.
+    Windows of `context` tokens start every `stride` tokens. By default, `context` is the model's
+    context, and `stride` is half of `context`. `from_end_of_text` puts an end-of-text token before
+    each document, so that its first token is scored. `on_progress` counts scored tokens.
 
     Raises:
-        InvalidArgumentError: an invalid context or stride, or no token can be scored.
+        InvalidArgumentError: context or stride is invalid, or no token can be scored.
     """
     context, stride = check_window(lm.model, context, stride)
     prefix = [require_bos_token_id(lm)] if from_end_of_text else []
@@ -195,7 +199,7 @@ def _score(
     stride: int,
     on_progress: ProgressCallback,
 ) -> tuple[int, float, float]:
-    """Return `counted`, `log_probability` and `guide_mean` of `Perplexity`."""
+    """Score encoded texts. Returns `counted`, `log_probability` and `guide_mean` of Perplexity."""
     total = sum(strided_count(len(ids), context, stride) for ids in texts)
     if not total:
         raise InvalidArgumentError(
@@ -203,7 +207,7 @@ def _score(
             "before it (--from-end-of-text)"
         )
 
-    def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazily: a small stride gives many
+    def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazy: a small stride gives many
         return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))
 
     windows = (window for ids, span in all_spans() for window in windows_of(ids, [span]))
@@ -222,8 +226,8 @@ def _score(
 class WikiText(PerUnitResult):
     """Perplexity of WikiText pages.
 
-    `words` counts parts between white space, including an empty part at each end, as the harness
-    does; `bytes` counts those of the original pages. `log_probability` is that of the detokenized
+    `words` and `bytes` are counted in the file's text. As in the harness, white space at the start
+    or the end of a page adds an empty word. `log_probability` is the sum over the detokenized
     pages, each after an end-of-text token, in nats.
     """
 
@@ -249,7 +253,7 @@ class WikiText(PerUnitResult):
 def wikitext(
     lm: LanguageModel, pages: Sequence[str], on_progress: ProgressCallback = ignore_progress
 ) -> WikiText:
-    """Compute the perplexity of tokenized pages, as split by `split_pages`.
+    """Compute the perplexity of WikiText pages from `split_pages`.
 
     Raises:
         InvalidArgumentError: there are no pages, or the model has no end-of-text token.
@@ -272,8 +276,8 @@ def wikitext(
 def split_pages(text: str) -> list[str]:
     """Split the text of a WikiText file before every title, a line such as " = Robert Boulter = ".
 
-    Follows the data set that the harness loads (EleutherAI/wikitext_document_level), in which blank
-    text before the first title is no page.
+    The pages are those of the harness's data set, EleutherAI/wikitext_document_level. Blank text
+    before the first title is not a page.
     """
     pages: list[list[str]] = [[]]
     for line in text.split("\n"):

@@ -3,12 +3,12 @@
     page = explain(gpt2np.load("bundled"), "The little fox")
     Path("page.html").write_text(page.html, encoding="utf-8")
 
-page                   the page and its order of sections, with page.html, page.css and page.js
-run                    one traced pass over the prompt
+page      assembles the page from the sections, page.html, page.css and page.js
+run       runs the forward pass over the prompt and keeps all activations
 input, attention, block, output, audit
-                       the sections; each computes its numbers and its markup
-markup                 HTML helpers, and displayed numbers that name their array and index
-figures                arrays as PNG images, line charts as SVG
+          compute the numbers of the sections and format them as HTML
+markup    HTML helpers
+figures   arrays as PNG images, line charts as SVG
 """
 
 from gpt2np.explain.page import PROGRESS_STEPS, Page, explain

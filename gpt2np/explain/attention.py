@@ -15,10 +15,10 @@ from gpt2np.model.ops import causal_softmax, softmax
 
 
 def score_terms(query: Array, key: Array, scale: float) -> dict[str, Array]:
-    """Compute the steps of one attention score in the dtype of the query.
+    """Compute an attention score step by step, in the dtype of the query.
 
-    The forward pass adds the terms in another order, so the last digits of its score can differ.
-    Query and key are (D,). Returns arrays (D,) or scalars by name.
+    The forward pass adds the terms in another order, so its score can differ in the last digits.
+    `query` and `key` are (D,). Returns the steps by name: arrays (D,), or () for the score.
     """
     terms = query * key
     sums = np.cumsum(terms, dtype=terms.dtype)
@@ -32,9 +32,9 @@ def score_terms(query: Array, key: Array, scale: float) -> dict[str, Array]:
 
 
 def softmax_row(query: Array, keys: Array, scale: float) -> dict[str, Array]:
-    """Compute the steps from one query and all keys to a row of the attention pattern.
+    """Compute a row of an attention pattern step by step, from one query and all keys.
 
-    The query is (D,), the keys (T, D). Returns arrays (T,) by name.
+    `query` is (D,), `keys` (T, D). Returns the steps by name, each (T,).
     """
     scores = np.cumsum(query * keys, axis=1, dtype=query.dtype)[:, -1] * query.dtype.type(scale)
     return {
@@ -141,9 +141,9 @@ def _softmax_table(run: Run, numbers: Numbers) -> str:
 
 
 def visible_weights(patterns: Array) -> Array:
-    """Drop the masked weights of attention patterns and join the rows of each pattern.
+    """Return the weights of attention patterns without masked weights, row after row.
 
-    The patterns are (…, N, N). Returns (…, N(N+1)/2).
+    `patterns` is (…, N, N). Returns (…, N(N+1)/2).
     """
     rows, columns = np.tril_indices(patterns.shape[-1])
     return patterns[..., rows, columns]

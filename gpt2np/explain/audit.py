@@ -1,4 +1,4 @@
-"""Page sections on all tensors, on time and operations, and on float32 precision."""
+"""Page sections on the model's tensors, on time and operations, and on float32 precision."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PASS_PARTS = {
     "ln_f": "last layer norm",
     "logits": "unembedding",
 }
-"""Hook point, without its block → the part of the pass between the previous hook point and it."""
+"""Hook point, without "blocks.i." → the part of a pass since the previous hook point."""
 
 _SAME_PART = {"attn.k": "attn.q", "attn.v": "attn.q"}  # one matmul computes q, k and v
 _N_PASSES = 5
@@ -115,8 +115,8 @@ def _group_table(counts: dict[str, int], total: int) -> str:
 def seconds_per_part(model: GPT2, ids: list[int], passes: int) -> dict[str, float]:
     """Measure how many seconds each part of a forward pass takes, summed over all blocks.
 
-    The time of the hook is excluded. A first pass, which packs the weights and fills the CPU
-    caches, is discarded. Returns the median over all passes for each key of PASS_PARTS.
+    The time of the hook is excluded. An untimed first pass packs the weights and fills the CPU
+    caches. Returns the median over `passes` passes, by hook point (the keys of PASS_PARTS).
     """
     runs = [_time_pass(model, ids) for _ in range(passes + 1)][1:]
     return {part: median(run[part] for run in runs) for part in PASS_PARTS}
@@ -190,7 +190,7 @@ def in_float64(model: GPT2) -> GPT2:
 
 
 def precision_section(run: Run, numbers: Numbers, float64: bool) -> str:
-    """Return the markup of the section on precision; `float64` adds a comparison with float64."""
+    """Return the markup of the section on precision; `float64` adds the comparison."""
     if not float64:
         summary = (
             "Everything on this page was computed in float32, numbers with about 7 decimal "
@@ -239,9 +239,10 @@ def _difference_table(numbers: Numbers, logits: Array, reference: Array) -> str:
 
 
 def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:
-    """Return the residual stream's largest relative error before and after each block.
+    """Return the largest relative error of the residual stream over all tokens.
 
-    `exact` holds the float64 activations. Returns the maximum over all tokens, (L+1,).
+    `exact` holds the float64 activations. Returns the error before the first block and after each
+    block, (L+1,).
     """
     errors = []
     for layer in range(run.config.n_layer + 1):

@@ -17,7 +17,7 @@ _N_PROMOTED = 5
 
 
 def block_section(run: Run) -> str:
-    """Return the markup of the introduction to blocks."""
+    """Return the markup of the section that introduces the blocks."""
     layers, layer = run.config.n_layer, run.focus.layer
     summary = (
         f"The vectors go through {layers} blocks, one after another. Each block reads them twice "
@@ -30,9 +30,10 @@ def block_section(run: Run) -> str:
 
 
 def norm_steps(x: Array, weight: Array, bias: Array, epsilon: float) -> dict[str, Array]:
-    """Compute the steps of `layer_norm` for one token.
+    """Compute the layer norm of one token step by step.
 
-    x is (C,). Returns arrays (C,) or scalars by name.
+    `x`, `weight` and `bias` are (C,). Returns the steps by name: arrays (C,), or () for mean and
+    variance.
     """
     mean = np.add.reduce(x) / x.dtype.type(len(x))
     centred = x - mean
@@ -93,10 +94,10 @@ def _channel_table(numbers: Numbers, x: Array) -> str:
 
 
 def active_neurons(activation: Array, output: Array, count: int) -> tuple[Array, Array]:
-    """Return the neurons that write the longest vectors, and the lengths of these vectors.
+    """Return the neurons that add the longest vectors to the residual stream, and the lengths.
 
-    A neuron writes its activation times its row of the output weights. `activation` is (F,),
-    `output` (F, C). Returns two arrays (count,).
+    A neuron adds its activation times its row of `output`, the output weights of the MLP.
+    `activation` is (F,), `output` (F, C). Returns two arrays (count,).
     """
     lengths = np.abs(activation) * np.sqrt(np.einsum("fc,fc->f", output, output))  # (F,)
     neurons = np.argsort(-lengths, kind="stable")[:count]
@@ -153,7 +154,10 @@ def _neuron_table(run: Run, numbers: Numbers) -> str:
 
 
 def residual_norms(run: Run) -> Array:
-    """Compute each token's residual norm before the first block and after each block, (L+1, N)."""
+    """Compute the norm of each token's residual stream.
+
+    Returns the norms before the first block and after each block, (L+1, N).
+    """
     rows = np.stack([run.residual(layer) for layer in range(run.config.n_layer + 1)])
     lengths: Array = np.sqrt(np.einsum("lnc,lnc->ln", rows, rows))
     return lengths

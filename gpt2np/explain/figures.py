@@ -1,8 +1,8 @@
 """Images of the page: arrays as PNG pictures, and line charts as SVG.
 
-A picture has one pixel per number. The opacity of a pixel shows the absolute value, so that a
-picture works on light and dark pages. Positive numbers are blue and negative numbers are orange:
-readers with any kind of colour blindness can distinguish these colours.
+A picture has one pixel per number. Opacity shows the absolute value, so a picture is readable on a
+light and on a dark page. Positive numbers are blue, negative numbers orange: readers with any kind
+of colour blindness can distinguish these colours.
 
 Shape letters: n rows, m columns.
 """
@@ -29,7 +29,10 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 26
 
 
 def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
-    """Return an img element that shows an array (n, m); `alt` and `attributes` are markup."""
+    """Return an img element that shows an array; `alt` and `attributes` are markup.
+
+    Numbers beyond ±limit have full colour. `array` is (n, m).
+    """
     rows, columns = array.shape
     url = picture_url(array, limit)
     size = f'width="{columns}" height="{rows}"'
@@ -37,14 +40,20 @@ def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
 
 
 def picture_url(array: Array, limit: float) -> str:
-    """Return a picture of an array (n, m) as a data URL; numbers beyond ±limit have full colour."""
+    """Return a picture of an array as a data URL.
+
+    Numbers beyond ±limit have full colour. `array` is (n, m).
+    """
     levels = np.rint(np.clip(array / (limit or 1), -1, 1) * _LEVELS).astype(np.int16)  # (n, m)
     data = base64.b64encode(_png((levels + _LEVELS).astype(np.uint8))).decode("ascii")
     return f"data:image/png;base64,{data}"
 
 
 def _png(levels: NDArray[np.uint8]) -> bytes:
-    """Encode levels 0 … 254 as a PNG with a palette (W3C PNG, section 11). `levels` is (n, m)."""
+    """Encode levels from 0 to 254 as a PNG with a palette (W3C PNG, section 11).
+
+    `levels` is (n, m).
+    """
     rows, columns = levels.shape
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), levels], axis=1)  # filter type 0
     header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)
@@ -60,9 +69,10 @@ def _png(levels: NDArray[np.uint8]) -> bytes:
 
 
 def strip(name: str, title: str, array: Array, row_names: str = "tokens") -> str:
-    """Return a picture of an array (n, m) in which the reader can inspect each number.
+    """Return the markup of a picture in which the reader can inspect each number of an array.
 
     The page's script finds the array by `name`. `row_names` is "tokens" if each row is a token.
+    `array` is (n, m).
     """
     limit = float(np.quantile(np.abs(array), 0.995)) or 1.0
     scale = f'full colour at ±<span class="limit">{format_number(limit)}</span>'
@@ -78,7 +88,7 @@ def strip(name: str, title: str, array: Array, row_names: str = "tokens") -> str
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: name, and one value per step."""
+    """A line of a chart: its name, and a value for each step of the horizontal axis."""
 
     name: str
     values: Sequence[float]
@@ -87,7 +97,10 @@ class Line:
 def line_chart(
     lines: Sequence[Line], steps: Sequence[str], title: str, *, logarithmic: bool = False
 ) -> str:
-    """Return a line chart with `steps` on the horizontal axis; a logarithmic scale omits zeros."""
+    """Return a line chart with `steps` as labels of the horizontal axis.
+
+    A logarithmic chart omits values that are not positive.
+    """
     ticks = _ticks(lines, logarithmic)
     scale = math.log10 if logarithmic else float
     low, high = scale(ticks[0]), scale(ticks[-1])
@@ -138,7 +151,7 @@ def _polyline(number: int, points: Sequence[tuple[float, float]]) -> str:
 
 
 def _ticks(lines: Sequence[Line], logarithmic: bool) -> list[float]:
-    """Return round values for the grid lines, which enclose all values of the lines."""
+    """Return round values for grid lines. The first and last one enclose all values of `lines`."""
     values = [float(v) for line in lines for v in line.values if not logarithmic or v > 0]
     if logarithmic and not values:
         return [0.1, 1.0]  # an empty chart still has a scale

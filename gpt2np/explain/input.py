@@ -34,14 +34,14 @@ _N_NEAREST = 6
 
 @dataclass(frozen=True)
 class PlacedPiece:
-    """A piece of the text and the positions of its tokens in the window."""
+    """A piece of the prompt, and the positions of its tokens in the window."""
 
     piece: MergeTrace
-    tokens: range  # fewer than the piece's token ids if the window cuts the piece
+    tokens: range  # without the tokens outside the window
 
 
 def pieces_in_window(run: Run) -> list[PlacedPiece]:
-    """Return the pieces with at least one token in the window."""
+    """Return the pieces of the prompt that have a token in the window."""
     start, placed = 0, []
     length = run.window.stop - run.window.start
     for piece in run.lm.tokenizer.trace_merges(run.prompt, disallowed_special=()):
@@ -54,7 +54,7 @@ def pieces_in_window(run: Run) -> list[PlacedPiece]:
 
 
 def text_in_window(run: Run) -> str:
-    """Return the prompt, or only its pieces in the window if there is a window."""
+    """Return the text of all pieces in the window; without a window, return the prompt."""
     if len(run.ids) == len(run.all_ids):
         return run.prompt
     return "".join(placed.piece.text for placed in pieces_in_window(run))
@@ -117,7 +117,7 @@ def _piece_table(run: Run, pieces: list[PlacedPiece]) -> str:
 
 
 def _merge_details(pieces: list[PlacedPiece], vocabulary: Vocabulary) -> Iterator[str]:
-    """Yield a collapsible table of merges for each piece; the piece with most merges is open."""
+    """Yield a collapsible table of merges for each piece; the longest table is open."""
     lengths = [len(placed.piece.steps) for placed in pieces]
     longest = lengths.index(max(lengths)) if any(lengths) else None
     for number, placed in enumerate(pieces):
@@ -165,7 +165,7 @@ def _next_merge(step: MergeStep, vocabulary: Vocabulary) -> str:
 def nearest_tokens(embedding: Array, ids: list[int], count: int) -> tuple[Array, Array]:
     """Return the ids of the tokens most similar to each of `ids`, and the cosine similarities.
 
-    A token is not its own neighbour; the nearest token comes first. `embedding` is (V, C). Returns
+    The most similar token comes first; the token itself is excluded. `embedding` is (V, C). Returns
     two arrays (N, count).
     """
     lengths = np.sqrt(np.einsum("vc,vc->v", embedding, embedding))  # (V,)

@@ -1,11 +1,11 @@
-"""HTML helpers of the page: escaped text, tables, sections, and numbers that can be checked.
+"""HTML helpers of the page: escaped text, tables, sections and numbers.
 
-Text from a prompt, a vocabulary or a model's name passes through `escape`, `token_markup` or
-`escape_prompt`, so that none of it can act as markup.
+`escape`, `token_markup` and `escape_prompt` escape all text from prompts, vocabularies and model
+names, so that the text cannot act as markup.
 
-The element of a displayed number contains the array's name, the index and all digits, so that a
-reader can check the number against the library. The page embeds the exact arrays that its script
-needs.
+The element of a displayed number contains all digits, the name of the array and the index. With
+them, a reader can compare the number with the library's arrays. The page embeds only the arrays
+that its script needs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MINUS = "\N{MINUS SIGN}"
 
 
 def escape(value: object) -> str:
-    """Escape a value for use as an element's content or in an attribute."""
+    """Escape a value for use in an attribute or as the content of an element."""
     return html.escape(str(value))
 
 
@@ -38,12 +38,12 @@ def token_text(data: bytes) -> str:
 
 
 def token_markup(data: bytes) -> str:
-    """Return a token as an element that isolates its writing direction from the text around it."""
+    """Return a token as a bdi element: its writing direction does not affect other text."""
     return f'<bdi class="token">{escape(token_text(data))}</bdi>'
 
 
 def escape_prompt(prompt: str) -> str:
-    """Escape a prompt line by line, and show invisible characters as visible symbols."""
+    """Escape a prompt, and replace invisible characters by visible symbols."""
     return "".join(map(_escape_character, prompt))
 
 
@@ -55,7 +55,7 @@ def _escape_character(character: str) -> str:
 
 
 def section(name: str, title: str, summary: str, body: str, *, level: int = 2) -> str:
-    """Return a section of the page; `summary` is markup of two or three sentences."""
+    """Return a section of the page; `summary` and `body` are markup."""
     return (
         f'<section id="{name}" class="level{level}"><h{level}>{title}</h{level}>\n'
         f'<p class="says">{summary}</p>\n{body}\n</section>'
@@ -68,7 +68,7 @@ def formula(lines: str) -> str:
 
 
 def computed_by(*functions: Callable[..., Any] | type) -> str:
-    """Return markup that names the functions behind the numbers of a section, and their files."""
+    """Return markup that names the functions that computed the numbers, and their files."""
     sources = ((f.__qualname__, f.__module__.replace(".", "/") + ".py") for f in functions)
     names = ", ".join(
         f'<code data-function="{name}" data-file="{file}">{name}</code> in <code>{file}</code>'
@@ -85,9 +85,10 @@ def table(
     kind: str = "",
     row_heads: bool = True,
 ) -> str:
-    """Return a table whose cells are markup; a table wider than the page scrolls.
+    """Return the markup of a table; a table wider than the page scrolls.
 
-    The first cell of each row is a header unless `row_heads` is false. `caption` is plain text.
+    Cells are markup, `caption` is plain text, and `kind` is a CSS class. The first cell of each row
+    is a header unless `row_heads` is false.
     """
     columns = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     lines = []
@@ -103,39 +104,39 @@ def table(
 
 
 def bar(share: float, attributes: str = "", longest: float = 1.0) -> str:
-    """Return a bar for a `share` between 0 and `longest`; a share of `longest` gives a full bar."""
+    """Return the markup of a bar of length `share` / `longest`."""
     lengths = f"--p:{share:.4f}" + (f";--max:{longest:.4f}" if longest != 1 else "")
     return f'<span class="bar"{attributes} style="{lengths}"></span>'
 
 
 def details(summary: str, body: str, *, opened: bool = False) -> str:
-    """Return a collapsible part of the page, which is always open in print; `summary` is markup."""
+    """Return a collapsible element with a `summary`, which is markup; in print, it is open."""
     return f"<details{' open' if opened else ''}><summary>{summary}</summary>\n{body}</details>"
 
 
 class Numbers:
-    """The arrays that a page displays, by name; `carried` names those that the page embeds."""
+    """The arrays that a page displays, by name; the page embeds the arrays named in `carried`."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, Array] = {}
         self.carried: list[str] = []
 
     def add(self, name: str, array: Array, *, carry: bool = False) -> Array:
-        """Register an array under a name; `carry` embeds the array in the page."""
+        """Register an array under a name and return it; `carry` embeds the array in the page."""
         self.arrays[name] = array
         if carry:
             self.carried.append(name)
         return array
 
     def show(self, name: str, *index: int, style: str = "4g") -> str:
-        """Return one number of an array as a `data` element. `format_number` describes `style`."""
+        """Return one number of an array as a data element. For `style`, see `format_number`."""
         value = self.arrays[name][index]
         at = ",".join(map(str, index))
         rounded = format_number(value, style)
         return f'<data data-of="{name}" data-at="{at}" value="{value!s}">{rounded}</data>'
 
     def as_json(self) -> dict[str, dict[str, Any]]:
-        """Return dtype, shape and base64 (little-endian bytes) of each embedded array, by name."""
+        """Return the embedded arrays by name: dtype, shape, and little-endian bytes in base64."""
         content = {}
         for name, array in ((name, self.arrays[name]) for name in self.carried):
             data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
@@ -166,7 +167,7 @@ def format_number(value: float, style: str = "4g") -> str:
 
 
 def script_json(content: object) -> str:
-    """Return JSON without closing tags, so that a script element can contain the JSON."""
+    """Encode `content` as JSON with <, > and & escaped, for use in a script element."""
     encoded = json.dumps(content, separators=(",", ":"))
     for character in "<>&":
         encoded = encoded.replace(character, f"\\u{ord(character):04x}")

@@ -38,7 +38,7 @@ SETTINGS = ((1.0, 0, 1.0), (0.7, 0, 1.0), (1.0, 40, 1.0), (1.0, 0, 0.9), (0.8, 4
 """Common values of temperature, top-k and top-p."""
 
 _N_LENS_TOKENS = 5
-_MAX_LOGITS = 1 << 25  # of the logit lens in memory at a time
+_MAX_LOGITS = 1 << 25  # maximum number of logits in memory for the logit lens
 _N_BARS = 20
 _N_ALTERNATIVES = 5
 _EFFORT = Effort(runs=2, seconds=0.0)
@@ -54,7 +54,7 @@ _SLIDERS = (  # name, label, lowest, highest, step, neutral value
 def lens_arrays(run: Run) -> dict[str, Array]:
     """Compute the logit lens after the embedding and after each block.
 
-    The answer at a position is the token that the complete model predicts there.
+    The answer at a position is the token that the model predicts there after its last block.
 
     Returns:
         lens.ids, lens.probability: ids and probabilities of the n most likely tokens, (L+1, N, n).
@@ -107,7 +107,7 @@ def lens_section(run: Run, numbers: Numbers) -> str:
 
 
 def settled_layer(ranks: Array) -> int:
-    """Return the first layer from which the answer keeps rank 1. `ranks` is (L+1,)."""
+    """Return the first layer from which on the answer always has rank 1. `ranks` is (L+1,)."""
     not_first = np.flatnonzero(ranks != 1)
     return min(int(not_first[-1]) + 1, len(ranks) - 1) if len(not_first) else 0
 
@@ -193,7 +193,7 @@ def sampling_section(run: Run, numbers: Numbers) -> str:
 
 
 def _add_distribution(numbers: Numbers, logits: Array, order: Array) -> None:
-    """Add the distribution of logits (V) to `numbers`; `order` lists ids, most likely first."""
+    """Add the next-token distribution to `numbers`; `order` lists ids, most likely first."""
     options = GenerationOptions(temperature=1.0, top_k=0, top_p=1.0)
     probabilities = numbers.add("next.probability", next_probabilities(logits, options))
     numbers.add("next.rest", np.asarray(probabilities[order[_N_BARS:]].sum()))
@@ -251,7 +251,7 @@ def _bar_table(run: Run, numbers: Numbers, ids: Array) -> str:
 
 
 def _settings_table(run: Run, numbers: Numbers, logits: Array) -> str:
-    """Return a table of the effect of common settings, for readers without the script."""
+    """Return a table of the tokens that common settings keep; the table needs no script."""
     rows = []
     for i, (temperature, k, top_p) in enumerate(SETTINGS):
         options = GenerationOptions(temperature=temperature, top_k=k, top_p=top_p)
@@ -271,20 +271,20 @@ def _settings_table(run: Run, numbers: Numbers, logits: Array) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a greedy continuation; `id` is the most likely token's id."""
+    """One step of a greedy continuation; `id` is the id of the new token."""
 
     id: int
-    logits: Array  # (V), computed with the KV cache
+    logits: Array  # computed with the KV cache, (V,)
     difference: float  # the largest difference from logits computed without a KV cache
     context: int  # number of tokens that the logits depend on
-    seconds: float  # with the cache
-    seconds_without: float
+    seconds: float  # with the KV cache
+    seconds_without: float  # without a KV cache
 
 
 def generate(run: Run, max_steps: int) -> list[Step]:
     """Continue the tokens of the window greedily; compute each step with and without a KV cache.
 
-    Stops early at the end of the model's context or after an end-of-text token.
+    Stops before `max_steps` steps at the end of the model's context or after an end-of-text token.
     """
     ids, cache, steps = list(run.ids), run.model.new_cache(), list[Step]()
     for _ in range(min(max_steps, run.config.n_positions - len(ids) + 1)):

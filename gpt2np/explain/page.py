@@ -1,4 +1,4 @@
-"""The page: one HTML file with all sections, the style sheet, the script and the arrays."""
+"""Assembly of the page: one HTML file with all sections, style sheet, script and arrays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _CONTENTS = (  # id of the section, title, level
 
 @dataclass(frozen=True)
 class Page:
-    """The HTML of the page, the arrays that it displays, and the traced forward pass."""
+    """HTML of a page, the arrays that it displays, and the forward pass over the prompt."""
 
     html: str
     numbers: Numbers
@@ -73,16 +73,16 @@ def explain(
     """Create a page that shows how the model processes a prompt (see `gpt2np explain --help`).
 
     The model must be in float32. `window` selects tokens of the prompt (default: all); at most
-    `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`, `head` and `position` select the
-    details that the page opens (defaults: see `run_prompt`). `steps` is the number of tokens to
-    generate. `float64` adds a comparison with float64, which needs twice the model's memory.
-    `on_progress` receives the name of each part before the part is computed.
+    `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`, `head` and `position` (in the
+    window) select the details to show; `run_prompt` explains the defaults. `steps` is the number of
+    tokens to generate. `float64` adds a comparison with float64, which needs a float64 copy of the
+    model. `on_progress` receives the name of each part of the page before the part is computed.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.
         InvalidArgumentError: the window, layer, head or position is out of range, `steps` is not
             positive, or the model is not in float32.
-        CheckpointError: the logits are infinite or NaN.
+        CheckpointError: some logits are infinite or NaN.
     """
     if lm.model.dtype != np.float32:
         raise InvalidArgumentError("the page needs a float32 model; load the model with that dtype")
@@ -99,7 +99,7 @@ def explain(
 def _sections(
     run: Run, numbers: Numbers, steps: int, float64: bool, on_progress: OnProgress
 ) -> list[str]:
-    """Compute the sections in the order of the data flow."""
+    """Return the markup of all sections, in the order of the page."""
     builders: list[tuple[str, Callable[[], str]]] = [
         ("text", lambda: text_section(run)),
         ("embedding", lambda: embedding_section(run, numbers)),
@@ -151,7 +151,10 @@ def _package_file(name: str) -> str:
 
 
 def _short_prompt(run: Run, max_length: int) -> str:
-    """Return the prompt on one line, cut to `max_length`. An invisible prompt gives its tokens."""
+    """Return the prompt as one line of at most `max_length` characters.
+
+    If the line is empty, return the visible spelling of the prompt's tokens instead.
+    """
     line = "".join(c if c.isprintable() else " " for c in text_in_window(run))
     line = " ".join(line.split())
     line = line or "".join(token_text(run.token_bytes(token_id)) for token_id in run.ids)

@@ -1,4 +1,4 @@
-"""Traced forward pass over a prompt, and the focus of the page: layer, head and positions.
+"""Forward pass over a prompt, and the focus of the page: a layer, a head and positions.
 
 Shape letters: N tokens of the window, C channels, H heads, D head size, T keys, F MLP width,
 V vocabulary, L layers.
@@ -20,12 +20,12 @@ from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2, GPT2Config
 
 MAX_TOKENS = 64
-"""Tokens per page; with more, the patterns are too small to see and the file is too large."""
+"""Maximum tokens per page: with more, patterns would be too small and files too large."""
 
 
 @dataclass(frozen=True)
 class Focus:
-    """The details that the page opens: a block, a head, and the positions of query and key."""
+    """The details that the page shows: a block, a head, and the positions of a query and a key."""
 
     layer: int
     head: int
@@ -95,13 +95,14 @@ def run_prompt(
 ) -> Run:
     """Run the model on a prompt, or on a window of its tokens, and keep all activations.
 
-    By default, the focus is the middle block, the last token, and the head with this token's
-    largest attention weight. Weights on the first token are ignored: idle heads attend to it.
+    By default, the focus is the middle block, the last token, and the head in which this token
+    attends most to another token. The first token does not count: idle heads attend to it. At
+    positions 0 and 1, all tokens count.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.
         InvalidArgumentError: the window, layer, head or position is out of range.
-        CheckpointError: the logits are infinite or NaN.
+        CheckpointError: some logits are infinite or NaN.
     """
     ids = lm.tokenizer.encode(prompt, disallowed_special=())
     if not ids and lm.bos_token_id is not None:
@@ -173,9 +174,9 @@ def is_integer(value: object) -> bool:
 def token_cells(
     run: Run, numbers: Numbers, ids: Array, name: str, *index: int, style: str = "p"
 ) -> list[str]:
-    """Return the markup of each token and its number.
+    """Return the markup of table cells, each with a token and its number.
 
-    The numbers of all tokens are row `index` of the array `name`.
+    The numbers of the tokens are the row `index` of the array `name`.
     """
     return [
         f"{run.token(int(token_id))} {numbers.show(name, *index, place, style=style)}"

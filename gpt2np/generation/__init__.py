@@ -1,10 +1,11 @@
 """Generation: logits → token ids → text.
 
-options, config_file           what a caller or a model's generation_config.json asks for
-logits_processors, sampling    select the next token id from logits, with its log probability
-sequence, scheduler            running sequences in batches, one forward pass per step
-streaming, stopping            decode token ids to text as they arrive, up to a stop text
-beam_search, speculation       beam search; speculative decoding, which saves forward passes
+options, config_file           generation options; their defaults from generation_config.json
+logits_processors, sampling    penalties and filters; selection of the next token id
+sequence, scheduler            sequences that run in batches, one forward pass per step
+streaming                      decoding of token ids to text as they arrive
+stopping, stop_regex           stop strings and stop regexes
+beam_search, speculation       beam search; speculative decoding
 scoring                        log probabilities of given texts
 """
 

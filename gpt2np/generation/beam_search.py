@@ -1,4 +1,4 @@
-"""Beam search for the continuations of a prompt with the highest score.
+"""Beam search: find the continuations of a prompt that have the highest scores.
 
 The generated ids equal those of `generate(num_beams=…, do_sample=False)` in `transformers`.
 Length penalty and early stopping are defined as in `transformers`.
@@ -53,9 +53,9 @@ class _Search:
     prompt: list[int]
     options: GenerationOptions
     eos_token_ids: Collection[int]
-    max_length: int  # of a continuation
+    max_length: int  # maximum number of ids of a continuation
     hypotheses: list[Hypothesis] = field(default_factory=list)
-    is_hopeless: bool = False  # whether no running beam can become one of the hypotheses
+    is_hopeless: bool = False  # whether no running beam can still enter `hypotheses`
 
     @property
     def is_full(self) -> bool:
@@ -78,7 +78,7 @@ class _Search:
         return float(np.float32(total_logprob / np.float32(length**self.options.length_penalty)))
 
     def add(self, hypotheses: Sequence[Hypothesis]) -> None:
-        """Add hypotheses; keep only the best `num_beams` hypotheses."""
+        """Add hypotheses and keep the best `num_beams`. Has no effect in a finished search."""
         if not self.is_finished:
             candidates = [*self.hypotheses, *hypotheses]
             candidates.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
@@ -94,12 +94,13 @@ def beam_search(
 ) -> list[Hypothesis]:
     """Return up to `num_beams` continuations of a prompt, best first.
 
-    Each step extends every beam by one token, in one forward pass. Stop texts have no effect.
+    Each step extends every beam by one token, in one forward pass. The options `stop` and
+    `stop_regex` have no effect here; `beam_completion` applies them.
 
     Raises:
         ContextLengthError, InvalidArgumentError: see `start_sequence`.
-        InvalidArgumentError: bans and constraint leave no token for any beam, and no hypothesis
-            has been found.
+        InvalidArgumentError: the options forbid every next token of all beams, and no continuation
+            has ended before.
     """
     start = start_sequence(model, prompt, options, eos_token_ids)
     max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
@@ -115,7 +116,7 @@ def beam_search(
 
 
 def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[_Beam]:
-    """Extend each beam by one token; add continuations that end to the hypotheses."""
+    """Return the running beams after one more token; add ended continuations to `search`."""
     options = search.options
     ended: list[Hypothesis] = []
     running: list[tuple[int, _Beam]] = []  # (index of the extended beam, new beam)
@@ -128,18 +129,18 @@ def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[
         reason = search.finish_reason(ids, constraint)
         if reason is None:
             running.append((index, _Beam(ids, total_logprob, beam.cache, constraint)))
-        elif rank < options.num_beams:  # lower candidates only replace beams that ended
+        elif rank < options.num_beams:  # a worse candidate that ends is dropped
             ended.append(Hypothesis(ids, search.score(total_logprob, len(ids)), reason))
     search.add(ended)
     running = running[: options.num_beams]
-    if running and search.is_full:  # can the best running beam still become a hypothesis?
+    if running and search.is_full:  # can the best running beam still enter `hypotheses`?
         best, length = running[0][1].total_logprob, len(running[0][1].ids)
         if options.early_stopping == "never" and options.length_penalty > 0:
             length = search.max_length
         if search.score(best, length) <= search.hypotheses[-1].score:
             search.is_hopeless = True
     used: set[int] = set()
-    for index, beam in running:  # one of the beams that extend the same beam keeps its KV cache
+    for index, beam in running:  # only the first extension of a beam takes over its KV cache
         if index in used:
             beam.cache = beam.cache.copy()
         used.add(index)
@@ -154,8 +155,8 @@ def _candidates(
     An extension is (beam index, token id, total log probability).
 
     Raises:
-        InvalidArgumentError: bans and constraint leave no token for any beam, and there is no
-            hypothesis.
+        InvalidArgumentError: the options forbid every next token of all beams, and no continuation
+            has ended before.
     """
     rows, errors = [], []
     for beam, row in zip(beams, logits, strict=True):
@@ -175,7 +176,7 @@ def _candidates(
 
 
 def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
-    """Return the log probability of a beam extended by each token of the vocabulary, (V,)."""
+    """Return the total log probability of a beam after each possible next token, (V,)."""
     logprobs = process_logits(
         log_softmax(logits).astype(np.float32),
         search.options,
@@ -198,9 +199,9 @@ def beam_completion(
     constraint: Constraint | None,
     name: str,
 ) -> Completion:
-    """Run a beam search; return the best continuation, with the next best as `alternatives`.
+    """Run a beam search. Returns the best continuation, with the next best in `alternatives`.
 
-    Every continuation is cut before its first stop text. `name` is the name of the model.
+    Every continuation is cut before its first stop text. `name` is the model's name.
     """
     started = time.perf_counter()
     hypotheses = beam_search(model, prompt_ids, options, eos_token_ids, constraint)

@@ -21,7 +21,7 @@ _PER_CALL = {
     *("presence_penalty", "frequency_penalty"),  # not in transformers
 }
 
-# Unsupported keys that change the text in transformers, with their values that have no effect.
+# Unsupported keys that change the text in transformers → values with which they have no effect.
 _UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
@@ -42,14 +42,14 @@ class GenerationConfig:
 
     options: GenerationOptions = field(default_factory=GenerationOptions)
     eos_token_ids: frozenset[int] = frozenset()
-    ignored: tuple[str, ...] = ()  # keys that gpt2np does not support
+    ignored: tuple[str, ...] = ()  # keys of the file that gpt2np does not support
 
 
 def read_generation_config(folder: Path) -> GenerationConfig:
     """Read a folder's `generation_config.json`; without the file, return the defaults.
 
     Raises:
-        CheckpointError: the file is damaged or has a value out of its range.
+        CheckpointError: the file is damaged, or an option in it is out of range.
     """
     path = folder / GENERATION_CONFIG_FILE
     if not os.path.lexists(path):  # a broken link is an error
@@ -83,7 +83,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
 def _bad_words_ids(
     content: Mapping[str, Any], source: str, eos_token_ids: frozenset[int]
 ) -> list[Any]:
-    """Return `bad_words_ids` joined with `suppress_tokens`, without end-of-text ids."""
+    """Return `bad_words_ids` without end-of-text ids, followed by the `suppress_tokens`."""
     words = _list(content, "bad_words_ids", source)
     # As in transformers, an end-of-text id is not a bad word.
     words = [word for word in words if word not in [[end] for end in eos_token_ids]]

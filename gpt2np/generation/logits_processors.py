@@ -1,9 +1,10 @@
 """Logits processors: functions from logits to logits. A forbidden token gets the logit -inf.
 
-The processors and their order are those of `transformers`. First come bias, penalties and bans,
-which depend on the text so far (`process_logits`). Then come temperature and filters (top-k,
-top-p, min-p, typical), which depend on the logits alone. Presence and frequency penalty are those
-of OpenAI's API and follow the repetition penalty. No processor changes its input.
+The processors and their order are those of `transformers`. First, `process_logits` applies bias,
+penalties, bans and the constraint. Then `next_probabilities` in `sampling` applies temperature and
+filters (top-k, top-p, min-p, typical), which depend on the logits alone. Presence and frequency
+penalties are those of OpenAI's API; they follow the repetition penalty. No processor modifies its
+input array.
 
 Shape letters: V vocabulary, R rows of logits.
 """
@@ -45,10 +46,10 @@ def compute_logits(
 
 
 def check_finite(logits: Array, model: GPT2) -> None:
-    """Raise an error if a row of logits (R, V) has no finite maximum.
+    """Check that each row of logits (R, V) has a finite maximum.
 
     Raises:
-        CheckpointError: the logits are infinite or NaN; the message names the damaged tensors.
+        CheckpointError: a maximum is infinite or NaN; the message names the damaged tensors.
     """
     if np.isfinite(np.maximum.reduce(logits, axis=-1)).all():
         return
@@ -69,13 +70,13 @@ def process_logits(
     eos_token_ids: Collection[int],
     constraint: Constraint | None = None,
 ) -> Array:
-    """Apply biases, penalties and bans of `options`, then the constraint, to logits (V,).
+    """Apply bias, penalties and bans of `options`, then the constraint, to logits (V,).
 
-    Returns the input array itself if there is nothing to apply. `options.bad_words` has no effect:
-    `LanguageModel` encodes these texts and adds their ids to `bad_words_ids`.
+    Returns the input array itself if there is nothing to apply. `options.bad_words` has no effect
+    here, because `LanguageModel` has added the ids of these texts to `bad_words_ids`.
 
     Raises:
-        InvalidArgumentError: bans and constraint leave no token.
+        InvalidArgumentError: options and constraint forbid every next token.
     """
     unprocessed = logits
     if options.logit_bias:
@@ -110,7 +111,10 @@ def add_logit_bias(logits: Array, bias: Collection[tuple[int, float]]) -> Array:
 
 
 def repetition_penalty(logits: Array, ids: Sequence[int], penalty: float) -> Array:
-    """Make the tokens in `ids` less likely if `penalty` is above 1 (Keskar et al. 2019)."""
+    """Divide positive and multiply negative logits of the tokens in `ids` by `penalty`.
+
+    A penalty above 1 makes these tokens less likely (Keskar et al. 2019).
+    """
     unique = np.unique(np.asarray(ids, np.int64))
     repeated = logits[unique]
     result = logits.copy()
@@ -129,7 +133,10 @@ def presence_and_frequency_penalty(
 
 
 def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
-    """Forbid the tokens that would repeat an n-gram of `ids` (Paulus et al. 2017)."""
+    """Forbid each next token that would repeat an n-gram of `ids` (Paulus et al. 2017).
+
+    An n-gram has `size` tokens.
+    """
     if len(ids) < size:
         return logits
     ngrams = np.lib.stride_tricks.sliding_window_view(np.asarray(ids, np.int64), size)
@@ -138,7 +145,7 @@ def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
 
 
 def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]]) -> Array:
-    """Forbid the last token id of each word whose other token ids end `ids`."""
+    """Forbid the last id of each word (a sequence of ids) if `ids` ends with its other ids."""
     banned = []
     for *start, last in words:
         if list(ids[len(ids) - len(start) :]) == start:
@@ -147,17 +154,17 @@ def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]
 
 
 def ban(logits: Array, ids: Collection[int]) -> Array:
-    """Set the logits of token ids to -inf. Ignores ids of V or more, which have no logit."""
+    """Set the logits (V,) of token ids to -inf. Ids of V or more have no logit and are ignored."""
     banned = logits.copy()
     banned[[token_id for token_id in ids if token_id < len(logits)]] = -math.inf
     return banned
 
 
 def apply_temperature(logits: Array, temperature: float) -> Array:
-    """Divide logits (…, V) by a temperature above 0; below 1, likely tokens become likelier.
+    """Divide logits (…, V) by a temperature, which must be above 0.
 
-    The function first subtracts the maximum of each row. This changes no probability, and avoids
-    inf / inf at tiny temperatures.
+    The function first subtracts the maximum of each row. This changes no probability, and prevents
+    infinite maxima at tiny temperatures.
     """
     shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
     with np.errstate(over="ignore"):
@@ -174,12 +181,12 @@ def top_k_filter(logits: Array, k: int) -> Array:
 
 
 def top_p_filter(logits: Array, p: float) -> Array:
-    """Keep the fewest most likely tokens with total probability p (Holtzman et al. 2020).
+    """Keep the smallest set of most likely tokens with total probability p.
 
-    The token that reaches p is kept, so at least one token remains. Among equal logits at the
-    border, higher ids are kept; in `transformers` the choice depends on the device, because
-    torch.sort is not stable. The cumulative sum is rounded to the logits' dtype, like that of
-    torch.cumsum.
+    This is nucleus sampling (Holtzman et al. 2020). The token with which the total reaches p is
+    kept, so at least one token remains. Of equal logits at the cut-off, higher ids are kept; in
+    `transformers` the choice depends on the device, because torch.sort is not stable. Cumulative
+    sums are rounded to the logits' dtype, as by torch.cumsum.
     """
     order = np.argsort(logits, axis=-1, kind="stable")  # ascending
     probabilities = softmax(np.take_along_axis(logits, order, -1))
@@ -192,14 +199,17 @@ def top_p_filter(logits: Array, p: float) -> Array:
 
 
 def min_p_filter(logits: Array, p: float) -> Array:
-    """Keep the tokens at least p times as likely as the most likely one (Nguyen et al. 2024)."""
+    """Keep the tokens that are at least p times as likely as the most likely token.
+
+    This is min-p sampling (Nguyen et al. 2024).
+    """
     probabilities = softmax(logits)
     threshold = probabilities.max(-1, keepdims=True) * p
     return np.where(probabilities < threshold.astype(logits.dtype), -math.inf, logits)
 
 
 def typical_filter(logits: Array, p: float) -> Array:
-    """Keep the tokens whose surprisal is nearest to the entropy, with total probability p.
+    """Keep tokens in the order of |surprisal - entropy| until their total probability reaches p.
 
     This is locally typical sampling (Meister et al. 2022). The token that reaches p is kept, and so
     are all ties with it.

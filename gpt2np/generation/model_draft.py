@@ -19,9 +19,9 @@ from gpt2np.model import GPT2, last_token_indices
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
 
-_MIN_SPEEDUP = 1.1  # minimum speed with drafts, relative to no drafts
-_DECAY = 0.85  # weight of earlier drafts in the acceptance rate, after each further draft
-_SHORT_CONTEXT = 8  # ids that a draft model computes while its drafts do not pay off
+_MIN_SPEEDUP = 1.1  # drafts pay off above this ratio of the speeds with and without drafts
+_DECAY = 0.85  # each draft multiplies the weight of earlier drafts in the acceptance rate by this
+_SHORT_CONTEXT = 8  # context in tokens of a draft model whose drafts do not pay off
 
 
 class DraftedSequence(Protocol):
@@ -40,10 +40,11 @@ class DraftedSequence(Protocol):
 
 
 class ModelDraft:
-    """A draft model's state for one sequence; also decides how many draft tokens to propose.
+    """A draft model for one sequence; also decides how many draft tokens to propose.
 
     The recent acceptance rate and the cost of a draft token determine the best draft length. If no
-    length pays off, one draft token is tried now and then; each wrong one lengthens the pause.
+    length pays off, a single draft token is tried after a pause of several steps. Each rejected
+    draft token lengthens the pause.
 
     The draft model's context may start later than the target model's.
     """
@@ -52,11 +53,11 @@ class ModelDraft:
         """Set the target model and the draft model."""
         self.model = draft
         self.cache = draft.new_cache()
-        self.start = 0  # index of the first id in the context, counted from the prompt's first
+        self.start = 0  # index, in prompt + ids, of the first id in the context
         self.pays_off = True  # whether the last draft was expected to pay off
         self._has_full_context = False
         self._cost = draft.weights.parameters / model.weights.parameters
-        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums that start from a prior
+        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums; the start is a prior
         self._pause = self._n_paused = 2
 
     def draft_length(self, pass_costs: Sequence[float]) -> int:
@@ -85,10 +86,10 @@ class ModelDraft:
             self._n_paused = 0
 
     def prepare(self, length: int, draft_length: int, full_context: bool) -> None:
-        """Drop rejected draft tokens; make room for `draft_length` tokens after `length` ids.
+        """Drop rejected draft tokens; shorten the context if the next draft does not fit.
 
-        Without `full_context`, the draft model reads only the last few ids; this is for drafts that
-        are unlikely to pay off.
+        The next draft has `draft_length` tokens and follows `length` ids. If `full_context` is
+        False, the draft model reads only the last few ids, to save time on an unlikely draft.
         """
         n_positions = self.model.config.n_positions
         self.cache.truncate(min(self.cache.length, max(0, length - 1 - self.start)))
@@ -113,7 +114,7 @@ def best_length(acceptance_rate: float, pass_costs: tuple[float, ...], token_cos
 
     For an acceptance rate a, the speed is (1 + a + … + aᵏ) / (pass_costs[k] + token_cost × k).
     `token_cost` is the cost of a draft token, as a fraction of a pass (Leviathan et al. 2023,
-    section 3.3). If the speedup is small, returns 0, because rate and costs are estimates.
+    section 3.3). Returns 0 if the speedup is small, because rate and costs are estimates.
     """
     k = np.arange(len(pass_costs))
     speeds = np.cumsum(acceptance_rate**k) / (np.array(pass_costs) + token_cost * k)
@@ -137,10 +138,10 @@ class Drafting:
 
 
 def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
-    """Extend the drafts of the first draft model by one token each; return the unfinished drafts.
+    """Extend by one token each draft that uses the first draft's model. Returns unfinished drafts.
 
-    Drafts of other draft models are returned unchanged. A draft ends at a token id that its draft
-    model has no embedding for.
+    Drafts of other models are returned unchanged. A draft ends at a token id for which the draft
+    model has no embedding.
     """
     model = unfinished[0].source.model
     known_ids = range(model.config.vocab_size)
@@ -166,10 +167,10 @@ def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
 
 
 def _draft_id(sequence: DraftedSequence, draft: Sequence[int], logits: Array) -> int | None:
-    """Select the next draft token from the draft model's logits; None if they allow no token.
+    """Select the next draft token from the draft model's logits; None if no token is possible.
 
-    The random number is the one that the sequence will use at this position. So draft model and
-    target model select the same token if their distributions are similar.
+    The selection uses the random number that the sequence will use at this position. So draft model
+    and target model select the same token if their distributions are similar.
     """
     # Options refer to ids of the target model; the draft model may have more or fewer ids.
     logits = logits[: sequence.vocab_size]

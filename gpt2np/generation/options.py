@@ -1,4 +1,4 @@
-"""Generation options, with checks of their ranges and of contradictions."""
+"""Generation options, and checks of their values."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -50,28 +50,32 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
-    """How to continue a prompt.
+    """The options of a generation: how to continue a prompt.
 
     Attributes:
       Sampling:
         temperature: divides the logits; 0 selects the most likely token (greedy).
         top_k: sample from the k most likely tokens; 0 for all.
-        top_p: sample from the fewest most likely tokens with this total probability, 0 < p ≤ 1.
-        min_p: sample from the tokens at least min_p times as likely as the most likely, 0 … 1.
-        typical_p: sample from the fewest tokens of typical surprisal with this total probability,
-            0 < p ≤ 1 (Meister et al. 2022).
+        top_p: sample from the smallest set of most likely tokens with this total probability,
+            0 < p ≤ 1.
+        min_p: sample from the tokens that are at least min_p times as likely as the most likely
+            token, 0 … 1.
+        typical_p: sample from the tokens whose surprisal is nearest to the entropy, up to this
+            total probability, 0 < p ≤ 1 (Meister et al. 2022).
         seed: seed of the random numbers; None for an unpredictable seed.
 
       Penalties:
-        repetition_penalty: divides the positive logits, and multiplies the negative logits, of
-            tokens in the prompt or the continuation (Keskar et al. 2019), 0.001 … 1000.
+        repetition_penalty: divides positive and multiplies negative logits of the tokens in prompt
+            and continuation, 0.001 … 1000 (Keskar et al. 2019).
         presence_penalty: subtracted from the logits of generated tokens, -2 … 2.
         frequency_penalty: subtracted from the logits of generated tokens once per occurrence,
             -2 … 2. Presence and frequency penalty are those of OpenAI's API.
-        no_repeat_ngram_size: forbid repeated n-grams of this size, prompt included; 0 allows them.
-        logit_bias: added to the logits of some ids, as in {50256: -5.0}; -10,000 … 10,000. Ids may
-            be strings, like the keys of a JSON object.
-        bad_words: texts that are never generated, neither alone nor after a space.
+        no_repeat_ngram_size: forbid repeated n-grams of this size in prompt and continuation; 0
+            allows them.
+        logit_bias: maps ids to numbers that are added to their logits, -10,000 … 10,000, as in
+            {50256: -5.0}. Ids may be strings, like the keys of a JSON object.
+        bad_words: texts whose token ids are never generated in sequence, with or without a space
+            before the text.
         bad_words_ids: sequences of ids that are never generated.
 
       Stopping:
@@ -81,31 +85,32 @@ class GenerationOptions:
         stop: one or more texts that end the generation; the result's text ends before the match.
         stop_token_ids: ids that end the generation; the result's text excludes them.
         stop_regex: one or more regular expressions whose match ends the generation; the result's
-            text ends before the match. If the next character may undo the match, as with
-            `cat\\b` or `foo(?!bar)`, the match counts once that character has come.
-        window: when the context is full, continue from the last `window` tokens; 0: end.
+            text ends before the match. A match that further text may undo, as with `cat\\b` or
+            `foo(?!bar)`, counts as soon as it can't be undone.
+        window: when the context is full, continue from the last `window` tokens; 0 ends the
+            generation.
 
       Search:
         num_beams: number of beams, at most 64; 1 for no beam search.
         length_penalty: a beam's score is its log probability divided by its length to this power.
-        early_stopping: when beam search ends. True: once `num_beams` continuations have ended.
-            False: once also no running beam has a higher score than the worst of them.
-            "never": once also no running beam can still reach a higher score.
+        early_stopping: when beam search ends, after `num_beams` continuations have ended. True: at
+            once. False: when no running beam has a higher score than the worst of them. "never":
+            when no running beam can still reach a higher score.
         draft: "auto" or "none". "none" switches speculative decoding off; it never changes the
             result. "auto" uses the drafts of `LanguageModel.draft`.
 
       Constraints:
         choices: the continuation is one of these texts.
-        regex: the continuation matches this regular expression as a whole; a leading `^` and a
+        regex: the whole continuation matches this regular expression; a leading `^` and a
             trailing `$` are allowed. See `gpt2np.constraints.syntax`.
 
       Output:
         num_return_sequences: number of continuations, at most 1000; continuation j, from 0, has the
             seed `seed + j`.
-        best_of: sample this many, at most 1000, and return the `num_return_sequences` with the
-            highest mean log probability.
-        logprobs: return the log probability of each generated token, and of this many most likely
-            tokens at its position, 0 … 1000.
+        best_of: sample this many continuations, at most 1000; return the `num_return_sequences`
+            with the highest mean log probability.
+        logprobs: return log probabilities of each generated token and of this many most likely
+            tokens at its position, 0 … 1000; None for none.
         prompt_logprobs: like `logprobs`, for the prompt's tokens.
 
     Log probabilities come from the unprocessed logits, before penalties, filters and temperature.
@@ -161,7 +166,7 @@ class GenerationOptions:
 
 
 def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check all options. Returns those that are lists as tuples, so that options are hashable."""
+    """Check all options. Returns list options as hashable tuples."""
     for name, (is_valid, expected) in _RANGES.items():
         _require(is_valid(options[name]), name, options[name], expected)
     if options["choices"] == []:  # () is the default
@@ -189,7 +194,7 @@ def _is_integer(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is a real number below 1e300 in size, but not NaN or a bool."""
+    """Whether a value is a real number, not a bool, with an absolute value below 1e300."""
     is_real = isinstance(value, Real) and not isinstance(value, bool)
     return is_real and bool(abs(value) < 1e300)
 

@@ -27,7 +27,7 @@ from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
 from gpt2np.model.ops import softmax
 
-_CHUNK = 64  # tokens whose logits are in memory at a time
+_CHUNK = 64  # rows of logits in memory at a time
 
 
 def new_seed() -> int:
@@ -42,7 +42,7 @@ class SupportsRandom(Protocol):
 
 
 class RandomGenerator:
-    """A random number generator that can look ahead; each sequence has one.
+    """The random number generator of one sequence, which can look ahead.
 
     The numbers are those of `numpy.random.default_rng(seed)`. Sampling a token uses one number.
     """
@@ -53,7 +53,8 @@ class RandomGenerator:
 
     @cached_property
     def _generator(self) -> np.random.Generator:
-        return np.random.default_rng(self._seed)  # imports numpy.random, 20 ms: not for greedy
+        # Lazy: the import of numpy.random takes 20 ms, and greedy decoding does not need it.
+        return np.random.default_rng(self._seed)
 
     def random(self) -> float:
         """Return the next number and consume it."""
@@ -66,7 +67,7 @@ class RandomGenerator:
         return self._peeked[index]
 
     def lookahead(self, skip: int) -> SupportsRandom:
-        """Return a source that skips `skip` numbers, then reads on without consuming numbers."""
+        """Return a source of the numbers after the next `skip` ones; it consumes no numbers."""
         return _Lookahead(self, skip)
 
 
@@ -113,7 +114,7 @@ def next_id(logits: Array, options: GenerationOptions, rng: SupportsRandom) -> i
 class TokenLogprob:
     """The natural log probability of one token, given the tokens before it.
 
-    `top` lists (token id, log probability) of the most likely tokens there, best first.
+    `top` lists (token id, log probability) of the most likely tokens at its position, best first.
     """
 
     id: int
@@ -145,7 +146,7 @@ def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
 
 
 def text_logprobs(model: GPT2, ids: Sequence[int], top: int, cache: KVCache) -> list[TokenLogprob]:
-    """Compute the log probability of each of ids[1:], and of the `top` most likely ids there.
+    """Compute the log probabilities of ids[1:], and of the `top` most likely ids at each position.
 
     `cache` must be empty; the call fills it with the keys and values of ids[:-1].
 

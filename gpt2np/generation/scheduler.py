@@ -35,9 +35,9 @@ class Scheduler:
         """Limit a batch to `max_running` sequences and `cache_bytes` bytes of KV caches.
 
         `cache_bytes` includes the KV caches of draft models and shared prefixes. A sequence that
-        runs alone may exceed this limit. Caches of finished sequences are reused, so up to three
-        times `cache_bytes` may stay allocated. With `free_caches`, a sequence loses its KV cache
-        when it ends.
+        runs alone may exceed this limit. The memory of finished sequences is reused, so up to three
+        times `cache_bytes` may stay allocated. With `free_caches`, the scheduler frees the KV cache
+        of a sequence that ends.
         """
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
@@ -53,7 +53,7 @@ class Scheduler:
 
     @property
     def free(self) -> int:
-        """Number of sequences that can still join the batch if memory allows."""
+        """Number of sequences that can still be added and run, if memory allows."""
         return max(0, self._max_running - len(self.running) - len(self.waiting))
 
     def add(self, sequence: RunningSequence) -> None:
@@ -63,8 +63,8 @@ class Scheduler:
     def step(self) -> list[RunningSequence]:
         """Run one decode step: each running sequence gets one token, or more with draft tokens.
 
-        Returns the sequences that have ended since the last step. A sequence that can't continue
-        ends with its `error` set.
+        Returns the sequences that have ended since the last step. If the options forbid
+        every next token, the sequence ends and its `error` is set.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.
@@ -124,22 +124,22 @@ class Scheduler:
         return finished
 
     def _nbytes(self, sequence: RunningSequence) -> int:
-        """Return the maximum bytes of a sequence's KV cache, plus those of its draft model's."""
+        """Return the maximum bytes of a sequence's KV cache, plus those for its draft model."""
         length = len(sequence.prompt) + sequence.options.max_new_tokens
         draft = sequence.speculation.model if sequence.speculation else None
         return _max_nbytes(self._model, length) + (_max_nbytes(draft, length) if draft else 0)
 
 
 def _max_nbytes(model: GPT2, length: int) -> int:
-    """Return the bytes of a KV cache of `length` tokens, or of a full context if that is less."""
+    """Return the size in bytes of a KV cache for min(`length`, context length) tokens."""
     return cache_nbytes(model.config, min(length, model.config.n_positions), model.dtype)
 
 
 def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """Sort sequences by KV store and slot, because adjacent slots share one attention product.
+    """Sort sequences by KV store and slot: adjacent slots share one product of the attention.
 
-    KV stores are ordered by their first appearance in `batch`, so that results are bit-identical
-    in every run.
+    KV stores are ordered by their first appearance in `batch`, so that every run gives
+    bit-identical results.
     """
     store_order: dict[int, int] = {}
     for i, sequence in enumerate(batch):
@@ -148,7 +148,7 @@ def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
 
 
 def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
-    """Slide full contexts and copy shared prefixes. Returns each sequence's draft tokens.
+    """Restart full contexts and copy shared prefixes. Returns each sequence's draft tokens.
 
     There are no draft tokens beside a prompt, whose pass is long enough.
     """

@@ -1,8 +1,8 @@
 """Scoring: exact log probabilities of the tokens of given texts.
 
 A text longer than the model's context is scored in windows. Each window is an independent sequence
-whose positions start at 0, computed in chunks with a KV cache. Memory is bounded: a text keeps its
-token ids and one or two numbers per token, and logits exist for 128 tokens at a time.
+whose positions start at 0. Memory is bounded: a text needs its token ids and one or two numbers per
+token. Only the logits of 128 tokens are in memory at a time.
 
 Shape letters: T tokens of a text, n tokens of a window, R rows of logits, V vocabulary.
 """
@@ -24,11 +24,11 @@ from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.arguments import check_sequences
 
 _MAX_ROWS = 128  # rows of logits in one pass; more are no faster (benchmarks/NOTES.md)
-_MAX_TOKENS = 512  # in one pass
+_MAX_TOKENS = 512  # tokens in one pass
 
 
 class Span(NamedTuple):
-    """A window of a text: tokens start … stop - 1, of which first … stop - 1 are scored."""
+    """A window of a text: tokens start … stop - 1. Tokens first … stop - 1 are scored."""
 
     start: int
     first: int
@@ -37,9 +37,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """Token ids (n,) that one sequence computes; ids[first:] are scored, and `first` is at least 1.
+    """The token ids of a window, (n,). Ids[first:] are scored; `first` is at least 1.
 
-    n may be one more than the model's context, because the model does not read the last id.
+    n may exceed the model's context by one, because the model does not read the last id.
     """
 
     ids: IntArray
@@ -52,16 +52,16 @@ class WindowScore:
 
     log_probabilities: NDArray[np.float64]  # natural logarithms
     best: IntArray  # the most likely id at each position; ties go to the lowest id
-    best_allowed: IntArray  # the most likely id that is not excluded
+    best_allowed: IntArray  # the most likely id outside `excluded` of `score_windows`
 
 
 @dataclass(frozen=True)
 class TextScore:
-    """The log probability of each token of a text, given the tokens before it.
+    """The log probability of each token of a text, given the tokens before the token.
 
-    Every array is (T,). Log probabilities are natural logarithms; NaN for a token that no token
-    precedes in its window. `best` is the most likely id at each position; -1 where the log
-    probability is NaN.
+    Every array is (T,). Log probabilities are natural logarithms. `best` is the most likely id at
+    each position. A token that is not scored has the log probability NaN and `best` -1; see
+    `strided_spans`.
     """
 
     ids: IntArray
@@ -70,12 +70,12 @@ class TextScore:
 
     @property
     def total(self) -> float:
-        """The sum of the log probabilities, in nats."""
+        """The sum of the scored tokens' log probabilities, in nats."""
         return float(np.nansum(self.log_probabilities))
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log probability; NaN if no token has a log probability."""
+        """exp of the mean negative log probability; NaN if no token is scored."""
         known = self.log_probabilities[~np.isnan(self.log_probabilities)]
         return float(np.exp(-known.mean())) if len(known) else float("nan")
 
@@ -118,8 +118,9 @@ def score_text(
 ) -> TextScore:
     """Compute the log probability of each token, given the tokens before it, in strided windows.
 
-    Windows have `context` tokens and start every `stride` tokens; `check_window` sets the
-    defaults. `prefix` is a token id to put before the text, so that the first token is scored.
+    Windows have `context` tokens and start every `stride` tokens. By default, `context` is the
+    model's, and `stride` is half of `context`. `prefix` is a token id to put before the text, so
+    that the first token is scored.
 
     Raises:
         InvalidArgumentError: a token id, context or stride is out of its range.
@@ -141,7 +142,7 @@ def score_text(
 def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[int, int]:
     """Check context and stride. Returns both, with None replaced by the defaults.
 
-    The default context is the model's, and the default stride is half of `context`.
+    By default, the context is the model's, and the stride is half of the context.
 
     Raises:
         InvalidArgumentError: context or stride is out of its range.
@@ -167,7 +168,7 @@ def score_windows(
 ) -> Iterator[WindowScore]:
     """Yield the scores of each window, in order. Short windows share a forward pass.
 
-    Windows are read from the iterable as needed. `best_allowed` is never an id in `excluded`.
+    `windows` is read lazily. `WindowScore.best_allowed` is never an id in `excluded`.
 
     Raises:
         CheckpointError: the logits are infinite or NaN.
@@ -210,7 +211,7 @@ def _score_batch(
 
 
 def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield the first and last + 1 packed token of each forward pass.
+    """Yield (start, stop), the range of packed tokens that each forward pass computes.
 
     A pass has at most _MAX_TOKENS tokens and _MAX_ROWS rows of logits. `rows` are the sorted
     indices of the tokens that need logits.
@@ -231,7 +232,7 @@ def _forward(
     span: tuple[int, int],
     rows: IntArray,
 ) -> Array:
-    """Run packed tokens span[0] … span[1] - 1. Returns the logits of the tokens `rows`, (R, V)."""
+    """Run packed tokens span[0] … span[1] - 1. Returns the logits of tokens `rows`, (R, V)."""
     new, used_caches = [], []
     for ids, start, cache in zip(inputs, starts.tolist(), caches, strict=True):
         chunk = ids[max(0, span[0] - start) : max(0, span[1] - start)]

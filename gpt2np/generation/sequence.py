@@ -53,13 +53,16 @@ class RunningSequence:
         n_positions: the model's context length in tokens.
         vocab_size: the model's number of token ids.
         cache: KV cache of the tokens computed so far.
+        rng: source of the random numbers, one per token.
         constraint: state of the constraint on the text, if any.
-        shared_prefix: prompt that several sequences compute once; None after the first step.
+        shared_prefix: shared prompt whose KV cache the sequence has not yet copied, if any.
         speculation: source of draft tokens, if any.
+        listener: receives the generated ids, and may end the sequence; None if nothing listens.
         ids: the generated ids, including the one that ended the sequence.
         logprobs: log probabilities of `ids`, if requested.
         prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.
         context_start: index, in prompt + ids, of the first token in the context.
+        error: the error that ended the sequence, if any.
         finish_reason: None while the sequence runs; "eos" after one of `eos_token_ids`; "length" at
             `max_new_tokens` or when the context is full; "stop" after a stop id, at the listener's
             request or when the constraint is complete; "cancelled" by the caller or after an error.
@@ -97,7 +100,7 @@ class RunningSequence:
 
     @property
     def tokens_left(self) -> int:
-        """Number of tokens that may follow the next token, by context and `max_new_tokens`."""
+        """Number of tokens that fit after the next token, by context and `max_new_tokens`."""
         left = self.options.max_new_tokens - len(self.ids) - 1
         return min(left, self.n_positions - (self.length - self.context_start))
 
@@ -123,12 +126,12 @@ class RunningSequence:
     def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
         """Select and append one token per row of logits until a draft token is wrong.
 
-        Logits are (1 + draft tokens, V): row 0 follows the last token, row j draft token j - 1. A
-        draft token is accepted if it equals the token selected from the row before. Returns the
-        number of accepted draft tokens.
+        Row 0 of the logits predicts draft[0], row 1 predicts draft[1], and the last row predicts
+        the token after the draft. A draft token is accepted if it equals the token selected from
+        its row. `logits` is (1 + len(draft), V). Returns the number of accepted draft tokens.
 
         Raises:
-            InvalidArgumentError: bans and constraint leave no token.
+            InvalidArgumentError: options and constraint forbid every next token.
         """
         n_accepted = 0
         for row in logits:
@@ -228,9 +231,9 @@ def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
 
 @dataclass(eq=False)
 class SharedPrefix:
-    """A prompt shared by several sequences; its keys and values are computed once.
+    """A prompt shared by several sequences, whose keys and values are computed once.
 
-    The prompt's last token is excluded: each sequence computes it to get the next token's logits.
+    The last token is excluded: each sequence computes it to get the logits of its first new token.
     """
 
     ids: Sequence[int]  # the prompt
@@ -240,7 +243,7 @@ class SharedPrefix:
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def copy_to(self, sequence: RunningSequence, model: GPT2) -> None:
-        """Give a sequence the KV cache and log probabilities; the first call computes both."""
+        """Give a sequence the prompt's KV cache and log probabilities; compute them if needed."""
         if self.cache is None:
             self.cache = model.new_cache()
             if self.top is not None:
@@ -254,7 +257,7 @@ class SharedPrefix:
 
 
 def share_prefix(sequences: Sequence[RunningSequence]) -> None:
-    """Make sequences that have the same prompt compute this prompt only once."""
+    """Make sequences with the same prompt compute the prompt only once."""
     first = sequences[0]
     top = first.options.prompt_logprobs
     if len(sequences) > 1 or top is not None:

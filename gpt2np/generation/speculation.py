@@ -1,10 +1,10 @@
-"""Speculative decoding: several tokens per forward pass, with the same result as without.
+"""Speculative decoding: several tokens per forward pass. The generated text stays the same.
 
-The target model computes logits for the draft tokens in one pass. At each position the sequence
-selects a token from these logits, with the random number that it uses without drafts. A draft token
-is accepted while it equals the selected token. This is the verification of Leviathan et al. 2023
-for a deterministic draft. Draft tokens come from n-grams (`ngram_draft`) or from a smaller model
-(`model_draft`).
+Draft tokens come from n-grams (`ngram_draft`) or from a smaller model (`model_draft`). The target
+model computes the logits at all draft tokens in one pass. At each position, a token is selected
+from these logits, with the random number that decoding without drafts would use. Draft tokens are
+accepted up to the first that differs from the selected token. This is the verification of Leviathan
+et al. 2023 for a deterministic draft.
 """
 
 from __future__ import annotations

@@ -11,21 +11,22 @@ import regex
 
 from gpt2np.errors import InvalidArgumentError, short_repr
 
-_NEXT = ("x", " ", "\n")  # every anchor holds before one of these and fails before another
+# Trial characters after the text: every anchor, such as \b and $, matches before one of them and
+# fails before another.
+_NEXT = ("x", " ", "\n")
 _BRACKETS = r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<mark>\((?:\?!)?|\))"
 _MAX_LOOKAHEADS = 20
-_TIMEOUT_S = 2.0  # of one search: microseconds, except for patterns that take exponential time
+_TIMEOUT_S = 2.0  # of one search, because some patterns take exponential time
 
 
 class StopPatterns:
     """Passes a text on until a regular expression matches, like `StopStrings` for strings.
 
     Text that may be the start of a match is held back. Patterns are searched in the whole text,
-    so that `^` and look-behind keep their meaning. The next character may undo a match, as with
-    `cat\\b` after "cat" or with `$`. Such a match counts once that character has come, or at the
-    end. A negative look-ahead, as in `foo(?!bar)`, is decided once the text can't become "bar".
-    Atomic groups, possessive quantifiers and nested negative look-aheads are decided by the text
-    so far.
+    so that `^` and look-behind keep their meaning. If the next character may undo a match, as with
+    `cat\\b` or `$`, the match counts after this character or at the end. A match of
+    `foo(?!bar)` counts as soon as "bar" can't follow. Atomic groups, possessive quantifiers and
+    nested negative look-aheads are evaluated on the text so far.
 
     Attributes:
         matched: the text that matched; None before a match.
@@ -50,7 +51,8 @@ class StopPatterns:
         final = [match for match in matches if self._is_final(match)]
         if final:
             return self._stop_at(final)
-        # Possible matches need more characters, or an anchor after the last character.
+        # A later match may begin in this text: a partial match, or one whose anchor at the end of
+        # the text depends on the next character.
         possible = [self._search(pattern, self._text, partial=True) for pattern in self._patterns]
         for character in _NEXT:
             text = self._text + character
@@ -78,7 +80,7 @@ class StopPatterns:
         return self._pass_until(first.start())
 
     def _is_final(self, match: regex.Match[str]) -> bool:
-        """Whether the match remains a match whatever text comes next."""
+        """Whether no further text can undo the match."""
         start = match.start()
         texts = (self._text + character for character in _NEXT)
         if not all(self._call(match.re.match, text, start) for text in texts):
@@ -112,11 +114,11 @@ class StopPatterns:
 
 
 def _veto_patterns(pattern: str) -> list[regex.Pattern[str]]:
-    """Return patterns that match partially where a negative look-ahead may still undo a match.
+    """Return patterns that tell whether a negative look-ahead may still undo a match.
 
-    Each pattern is a copy of `pattern` with one negative look-ahead inverted; one more copy has
-    all of them inverted. `(?!X)` becomes `(?=(?:X)(?!))`, which never matches completely, but
-    matches partially once an X has begun.
+    Each is a copy of `pattern` with `(?=(?:X)(?!))` in place of one `(?!X)`; a further copy
+    replaces all of them. A copy never matches completely. If a copy matches partially (the option
+    `partial` of `regex`), further text may complete X, so that `(?!X)` fails.
     """
     lookaheads = _negative_lookaheads(pattern)
     selections = [[lookahead] for lookahead in lookaheads]
@@ -126,7 +128,7 @@ def _veto_patterns(pattern: str) -> list[regex.Pattern[str]]:
         characters = list(pattern)
         for start, end in selection:
             characters[start + len("(?")], characters[end] = "=(?:", ")(?!))"
-        with suppress(regex.error, RecursionError):  # brackets inside of a comment
+        with suppress(regex.error, RecursionError):  # a bracket was inside a comment
             patterns.append(regex.compile("".join(characters)))
     return patterns
 

@@ -7,7 +7,7 @@ class StopStrings:
     """Passes a text on until it contains a stop string.
 
     No character of the stop string passes, even if the string arrives in several pieces. Text that
-    may start a stop string is held back, but no longer than necessary.
+    may be the beginning of a stop string is held back as long as necessary.
 
     Attributes:
         matched: the stop string that ended the text; None before a match.
@@ -33,7 +33,7 @@ class StopStrings:
         return text[: len(text) - n_held]
 
     def finish(self) -> str:
-        """End the text; return the text held back."""
+        """End the text; return the part that was held back."""
         buffer, self._buffer = self._buffer, ""
         return buffer
 

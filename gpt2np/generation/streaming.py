@@ -1,4 +1,7 @@
-"""Streaming text: decode token ids as they arrive, up to a stop text, into a Completion."""
+"""Streams of generated text: token ids are decoded as they arrive, up to a stop text.
+
+A stop text is a stop string or the match of a stop regex.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ class Completion:
             generation runs.
         seed: the seed that reproduces this continuation.
         model: the model's name.
-        seconds: time since the start, including the prompt's computation and any wait in a queue.
+        seconds: time of the generation, with the prompt's computation and any wait in a queue.
         logprobs: the log probability of each of `ids`, if requested.
         prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
             first id and for ids before the window.
-        alternatives: the other continuations of the prompt.
+        alternatives: further continuations of the prompt, if requested.
     """
 
     prompt: str
@@ -61,7 +64,8 @@ class Completion:
 class StreamingDetokenizer:
     """Decodes token ids to text as they arrive, up to a stop text.
 
-    Pieces of text end at character boundaries. Text that may start a stop text is held back.
+    Pieces of text end at character boundaries. Text that may be the beginning of a stop text is
+    held back.
 
     Attributes:
         seconds: time from the creation of the detokenizer to the latest token id.
@@ -70,7 +74,7 @@ class StreamingDetokenizer:
     def __init__(
         self, tokenizer: Tokenizer, options: GenerationOptions, eos_token_ids: Collection[int] = ()
     ) -> None:
-        """Omit `eos_token_ids` and `options.stop_token_ids` from the text."""
+        """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`."""
         self._decoder = tokenizer.streaming_decoder()
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._stops: StopStrings | StopPatterns
@@ -103,7 +107,7 @@ class StreamingDetokenizer:
         return self._stops.matched is not None
 
     def finish(self) -> bool:
-        """End the text with the part held back; return whether it reached a stop text."""
+        """Add the part held back, up to a stop text; return whether there was a stop text."""
         self.seconds = time.perf_counter() - self._started
         if self._stops.matched is None:
             self._pieces.append(self._stops.push(self._decoder.finish()))
@@ -116,8 +120,8 @@ class TextStream(Iterator[str]):
     """A continuation in progress: an iterator over the pieces of its text.
 
     A piece ends at a character boundary and contains no part of a stop text. The joined pieces
-    equal `completion.text`. Instead of iterating, add `sequence` to a
-    `gpt2np.generation.Scheduler`.
+    equal `completion.text`. To run several streams in batches, do not iterate, but add each
+    stream's `sequence` to a `gpt2np.generation.Scheduler`.
     """
 
     def __init__(
@@ -131,19 +135,19 @@ class TextStream(Iterator[str]):
         eos_token_ids: Collection[int] = (),
         name: str = "model",
     ) -> None:
-        """Create a stream, for `LanguageModel.stream`; `options.seed` must be set."""
+        """Create a stream; callers use `LanguageModel.stream`. `options.seed` must be set."""
         self.model = model
         self._name = name
         self._prompt = prompt
         self._detokenizer = StreamingDetokenizer(tokenizer, options, eos_token_ids)
         self.sequence: RunningSequence = start_sequence(model, prompt_ids, options, eos_token_ids)
         self.sequence.listener = self._detokenizer
-        # A chat continues from the cache of an answer that has ended.
+        # Keep the KV cache at the end, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=False)
 
     @property
     def running(self) -> bool:
-        """Whether more text may come."""
+        """Whether the generation is still running."""
         return self.sequence.finish_reason is None
 
     @property
@@ -166,7 +170,7 @@ class TextStream(Iterator[str]):
         )
 
     def step(self) -> None:
-        """Generate one token, or more with draft tokens; then `new_text` returns the text."""
+        """Generate one token, or more with draft tokens; `new_text` returns their text."""
         if not self._scheduler.busy:
             self._scheduler.add(self.sequence)
         self._scheduler.step()
@@ -196,7 +200,7 @@ def run_streams(streams: Sequence[TextStream]) -> None:
     """Run the streams of one model in batches until all have ended.
 
     Raises:
-        InvalidArgumentError: bans and constraint leave a stream no token. The error is raised
+        InvalidArgumentError: the options forbid every next token in a stream. The error is raised
             after the other streams have ended.
     """
     if not streams:
@@ -212,7 +216,7 @@ def run_streams(streams: Sequence[TextStream]) -> None:
 
 
 def pick_best(streams: Sequence[TextStream]) -> Completion:
-    """Return one continuation of a prompt, with the others as `alternatives`.
+    """Return the first continuation of a prompt, with the next ones in `alternatives`.
 
     With `best_of`, continuations are sorted by mean log probability, highest first; ties keep
     their order. A stream cancelled before its first token comes last.

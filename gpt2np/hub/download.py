@@ -1,9 +1,8 @@
 """Downloads of models into the Hugging Face cache. Weights resume after interruptions.
 
-huggingface_hub resumes an interrupted download only in the same process. Older versions could also
-resume in a later process, from a partial file in the cache. This module writes partial weight
-files under the same name as those versions. huggingface_hub then finds the complete file, and adds
-it to the snapshot.
+huggingface_hub resumes a download only in the process that began it. This module downloads each
+weight file into a partial file in the cache, which a later process can continue. Then
+huggingface_hub finds the complete file in the cache, and adds it to the snapshot.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gpt2np.hub import failures
 from gpt2np.hub.model_files import WEIGHTS, WEIGHTS_FILE, FileSet, list_weight_files
 from gpt2np.hub.repository import HubId, cache_folder, repository_folder
 
-_SHA256_DIGITS = 64  # the ETag of a large file is its SHA-256; of a small file, git's SHA-1
+_SHA256_DIGITS = 64  # a large file's ETag is its SHA-256; a small file's ETag is git's SHA-1
 _HASH_CHUNK = 1 << 20
 _LOCK_NOTICE_S = 1.0  # how long to wait for another process before telling the user
 
@@ -45,9 +44,9 @@ def list_files(model: HubId, timeout: float | None = None) -> frozenset[str]:
 def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None) -> Path:
     """Download `files` of `model` into the cache, and return the snapshot's folder.
 
-    Files in the cache are not downloaded again, and partial weights are resumed. Other processes
-    may download the same files at the same time. On a terminal, large files show a progress bar on
-    stderr. `listing` is the result of `list_files`; by default, it is requested from the Hub.
+    Files in the cache are not downloaded again, and partial weight files are resumed. Other
+    processes may download the same files at the same time. On a terminal, large files show a
+    progress bar on stderr. `listing` is the result of `list_files`, which is called by default.
 
     Raises:
         ModelNotFoundError: the model does not exist, or the download fails.
@@ -68,7 +67,7 @@ def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None
                 _download_weights(model.repository, folder, name)
         except (ModelNotFoundError, CheckpointError):
             raise
-        except Exception as error:  # see above
+        except Exception as error:  # see the comment above
             raise failures.interrupted(model, error) from None
         return folder
 
@@ -122,7 +121,7 @@ def _download_weights(repository: str, folder: Path, name: str) -> None:
         blob = repository_folder(repository) / "blobs" / metadata.etag
         _Blob(url, f"{name} of {repository}", name, blob, metadata.size).download()
     hf_hub_download(repository, name, revision=commit)
-    if blob and not (folder / name).is_symlink():  # a file system without links: a copy
+    if blob and not (folder / name).is_symlink():  # without links, the snapshot has a copy
         blob.unlink(missing_ok=True)
 
 
@@ -147,7 +146,7 @@ class _Blob:
     def _complete(self, partial: Path) -> None:
         """Download the rest of the partial file.
 
-        If the completed file is damaged and its start was from an earlier download, start again.
+        If the result is damaged and an earlier download began the file, download it from the start.
         """
         resumed = partial.exists()
         partial.parent.mkdir(parents=True, exist_ok=True)
@@ -200,7 +199,7 @@ class _Blob:
 
 @contextlib.contextmanager
 def _lock(blob: Path, label: str) -> Iterator[None]:
-    """Hold the lock that huggingface_hub uses to download a blob in one process only."""
+    """Hold huggingface_hub's lock of a blob: only the process with the lock downloads the blob."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     lock = cache_folder() / ".locks" / blob.parent.parent.name / f"{blob.name}.lock"
@@ -216,9 +215,9 @@ def _lock(blob: Path, label: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Hide huggingface_hub's progress bars during the `with` block, which loads small files.
+    """Hide huggingface_hub's progress bars during the `with` block.
 
-    Otherwise each file would show up to three bars, some of them again at exit.
+    Each small file would show up to three bars, and some bars again when the program exits.
     """
     from huggingface_hub import constants
     from huggingface_hub.utils import (  # type: ignore[attr-defined]
@@ -227,7 +226,7 @@ def _no_progress_bars() -> Iterator[None]:
         enable_progress_bars,
     )
 
-    # The user's environment variable wins.
+    # The environment variable takes precedence.
     may_hide = constants.HF_HUB_DISABLE_PROGRESS_BARS is None and not are_progress_bars_disabled()
     if may_hide:
         disable_progress_bars()

@@ -19,14 +19,14 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Interrupted(Exception):
-    """Part of a file has not arrived. The exception's `__cause__` tells why."""
+    """Only the first part of a file has arrived. The exception's `__cause__` tells why."""
 
     def __init__(self, name: str, done: int, size: int) -> None:
         super().__init__(f"{name} after {_megabytes(done)} of {_megabytes(size)}")
 
 
 def unreachable(model: HubId, files: FileSet, error: Exception) -> ModelNotFoundError:
-    """Return the error for a failed request for the list of a model's files."""
+    """Return the error for a model whose files could not be listed."""
     message = _disk_problem(error) or _refusal(model, error) or _no_network(model, files, error)
     return ModelNotFoundError(message)
 
@@ -45,7 +45,7 @@ def interrupted(model: HubId, error: Exception) -> ModelNotFoundError:
 def incomplete(
     model: HubId, missing: Collection[str], listing: Collection[str]
 ) -> ModelNotFoundError:
-    """Return the error for a repository without all required files."""
+    """Return the error for a repository that lacks required files."""
     pickles = find_pickles(name for name in listing if "/" not in name)
     if WEIGHTS.label in missing and pickles:
         advice = conversion_advice(model.repository, model.revision)
@@ -79,7 +79,8 @@ def no_disk_space(label: str, needed: int, free: int) -> ModelNotFoundError:
 def root_cause(error: BaseException) -> str:
     """Return one line that describes the cause of an error.
 
-    The line is the operating system's message if there is one, else the latest message's first.
+    If the operating system caused the error, the line is its message. Otherwise, the line is the
+    first line of the latest error that has a message.
     """
     chain = list(_causes(error))
     system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
@@ -89,7 +90,7 @@ def root_cause(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors that caused it; the latest error comes first."""
+    """Yield an error, then the error's cause, then the cause's cause, and so on."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -186,7 +187,7 @@ def _no_network(model: HubId, files: FileSet, error: Exception) -> str:
 
 
 def _proxy() -> str:
-    """Return words that name the request's proxy without its password, or "" without a proxy."""
+    """Return a phrase with the address of the proxy, without its password, or "" without proxy."""
     endpoint = urlsplit(_endpoint())
     proxies = getproxies()
     proxy = proxies.get(endpoint.scheme) or proxies.get("all")

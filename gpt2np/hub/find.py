@@ -18,7 +18,7 @@ from gpt2np.hub.repository import HubId, find_cached, parse_hub_id
 BUNDLED = "bundled"
 DEFAULT_MODEL = HubId("openai-community/gpt2")
 MODEL_VARIABLE = "GPT2NP_MODEL"
-DEFAULT_MODEL_TIMEOUT_S = 3.0  # without an answer of the Hub, the bundled model is used
+DEFAULT_MODEL_TIMEOUT_S = 3.0  # if the Hub has not answered by then, the bundled model is used
 
 VOCABULARY_SUFFIXES = (".json", ".tiktoken")
 
@@ -28,7 +28,7 @@ class ModelSource:
     """Where the files of a model or a vocabulary are."""
 
     name: str  # for messages
-    folder: Path  # contains the files; `find_vocabulary` may return a single file
+    folder: Path  # the files' folder; from `find_vocabulary` perhaps a single file
     fallback_reason: str | None = None  # why the bundled model replaces the default model
     hub_id: HubId | None = None  # None if the model does not come from the Hub
 
@@ -36,14 +36,14 @@ class ModelSource:
 def find_model(model: str | Path | None = None) -> ModelSource:
     """Find a model, and download it if necessary.
 
-    `model` can be "bundled", a folder, the path of a `model.safetensors`, or an id on the Hub. An
-    id can end in a branch, tag or commit: "openai-community/gpt2-medium", "gpt2@main". An existing
-    folder takes precedence over an id, and the cache over the network. A cached model needs no
+    `model` can be "bundled", a folder, the path of a `model.safetensors`, or an id on the Hub, such
+    as "openai-community/gpt2-medium". An id can name a branch, tag or commit after "@", as in
+    "gpt2@main". An existing folder takes precedence over an id. A cached model is found without a
     request.
 
     If `model` is None, the environment variable GPT2NP_MODEL names the model. If the variable is
-    not set, the model is GPT-2 small. If GPT-2 small is neither cached nor available, the result is
-    the bundled model, and `fallback_reason` tells why.
+    not set, the model is GPT-2 small. If GPT-2 small is not cached and can't be downloaded, the
+    result is the bundled model, and `fallback_reason` tells why.
 
     Raises:
         InvalidArgumentError: `model` is neither a string nor a path.
@@ -54,7 +54,7 @@ def find_model(model: str | Path | None = None) -> ModelSource:
 
 
 def find_vocabulary(model: str | Path | None = None) -> ModelSource:
-    """Find a model's vocabulary in the places where `find_model` looks, without the weights.
+    """Find a model's vocabulary, without the weights, in the places where `find_model` looks.
 
     `model` may also be the path of a file, such as a `tokenizer.json` or a `.tiktoken` file.
 
@@ -168,7 +168,7 @@ def _list_files_in_time(model: HubId) -> frozenset[str]:
         except Exception as error:  # any failure means the bundled model
             failures.append(f"{constants.ENDPOINT} did not list its files ({root_cause(error)})")
 
-    # A daemon thread, because name look-ups and retries can exceed every timeout.
+    # A daemon thread, because name look-ups and retries can exceed the timeout.
     thread = threading.Thread(target=request, daemon=True)
     thread.start()
     thread.join(timeout)

@@ -29,17 +29,17 @@ _LICENCE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTIL
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Alternative groups of files. A model needs one complete group; the first is preferred."""
+    """Alternative groups of files. The first complete group is used."""
 
-    label: str  # name in error messages if every group is incomplete
-    groups: tuple[tuple[str, ...], ...]  # of file names
+    label: str  # the name in error messages, if every group is incomplete
+    groups: tuple[tuple[str, ...], ...]  # the file names of each group
 
     def select(self, exists: Callable[[str], bool]) -> tuple[str, ...]:
         """Return the first group whose files all exist, or () if every group is incomplete."""
         return next((names for names in self.groups if all(map(exists, names))), ())
 
 
-WEIGHTS = Alternatives(WEIGHTS_FILE, ((WEIGHTS_FILE,), (INDEX_FILE,)))  # index: and its shards
+WEIGHTS = Alternatives(WEIGHTS_FILE, ((WEIGHTS_FILE,), (INDEX_FILE,)))  # an index needs its shards
 VOCABULARY = Alternatives(
     "vocabulary (tokenizer.json or vocab.json + merges.txt)",
     (("tokenizer.json",), ("vocab.json", "merges.txt")),
@@ -72,7 +72,7 @@ class FileSet:
         return required + [a.label for a in self.alternatives if not a.select(exists)]
 
     def missing_in(self, folder: Path) -> list[str]:
-        """Return what `missing` returns for a folder, and the names of missing shards.
+        """Return what a folder lacks: names of files and shards, and labels of alternatives.
 
         Raises CheckpointError if the index of the shards is damaged.
         """
@@ -82,10 +82,10 @@ class FileSet:
         return missing + [name for name in self._weights(folder) if not (folder / name).exists()]
 
     def download_steps(self, listing: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return the names of optional and of required small files, for two separate downloads.
+        """Return two lists of file names: optional files to download first, then required files.
 
-        Required files are downloaded last. A cache that contains them is therefore known to contain
-        the optional files, too. Weights are not small files.
+        A cache with the required files is then known to contain the optional files, too. Weight
+        files and shards are left out.
         """
         required = {*self.required}
         for alternatives in self.alternatives:
@@ -111,7 +111,8 @@ MODEL_FILES = FileSet(
     alternatives=(WEIGHTS, VOCABULARY),
     optional=("generation_config.json", *VOCABULARY_EXTRAS, CHAT_TEMPLATE, CARD_FILE),
 )
-VOCABULARY_FILES = FileSet(optional=("config.json", *VOCABULARY_EXTRAS))  # config: the model type
+# config.json has the model type.
+VOCABULARY_FILES = FileSet(optional=("config.json", *VOCABULARY_EXTRAS))
 
 COMPANIONS = (
     *(name for group in VOCABULARY.groups for name in group),
@@ -161,7 +162,7 @@ def read_index(path: Path) -> dict[str, str]:
 
 
 def _is_shard_name(name: object) -> bool:
-    """Tell whether a name can only mean a file in the same folder, unlike a/b, a\\b and c:d."""
+    """Tell whether a name is a safetensors file name without a folder, unlike a/b, a\\b and c:d."""
     return (
         isinstance(name, str)
         and name.endswith(".safetensors")
@@ -191,7 +192,7 @@ def find_pickles(names: Iterable[str]) -> list[str]:
 def conversion_advice(model: str, revision: str | None = None) -> str:
     """Return advice on how to convert pickled weights to safetensors.
 
-    `model` is a folder or a Hub id.
+    `model` is a folder or a Hub ID.
     """
     arguments = f"({model!r}, revision={revision!r})" if revision else f"({model!r})"
     return (

@@ -73,13 +73,13 @@ def _is_revision(text: str) -> bool:
 
 
 def find_cached(model: HubId, files: FileSet) -> Path | None:
-    """Return a cached snapshot of `model` that is complete, or None. Sends no request."""
+    """Return the folder of a complete cached snapshot of `model`, or None. Sends no request."""
     snapshots = _cached_snapshots(model, files)
     return next((folder for folder in snapshots if not files.missing_in(folder)), None)
 
 
 def missing_in_cache(model: HubId, files: FileSet) -> list[str]:
-    """Return what the first cached snapshot of `model` lacks, or [] without a snapshot."""
+    """Return what the first cached snapshot of `model` lacks, or [] if there is no snapshot."""
     return next((files.missing_in(folder) for folder in _cached_snapshots(model, files)), [])
 
 

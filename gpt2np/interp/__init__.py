@@ -1,13 +1,18 @@
 """Interpretability tools built on the hooks of the forward pass.
 
-trace, Trace           record the activations of a forward pass
-HOOK_POINTS            names and shapes of the activations; hook_points_nbytes: their size
-Intervention           a hook that edits activations: replace, scale, zero, zero_head, mean_ablate,
-                       patch_from; `chain` joins several
-logit_lens             next-token logits from any residual; lens_table: at all layers, positions
-attribution            direct logit attribution: what each head, MLP and bias adds to a logit
-attention_summary      mean entropy, distance and more of each head; see also induction_scores
-differences            differences between two passes; see also compare_with_transformers
+trace, Trace                record the activations of a forward pass
+HOOK_POINTS                 names and shapes of the activations
+hook_points_nbytes          size of the activations in bytes
+Intervention                a hook that edits activations; made by replace, scale, zero, zero_head,
+                            mean_ablate and patch_from
+chain                       join several interventions into one
+logit_lens                  next-token logits from any residual
+lens_table                  most likely next tokens at every residual and position
+attribution                 direct logit attribution: contributions of heads, MLPs and biases
+attention_summary           mean entropy and distance of each head's attention, and more
+induction_scores            how strongly each head is an induction head
+differences                 differences between the arrays of two passes
+compare_with_transformers   differences from the pass of `transformers`
 """
 
 from gpt2np.interp.attribution import Attribution, attribution

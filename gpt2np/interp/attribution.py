@@ -1,10 +1,10 @@
-"""Direct logit attribution: how much each head, MLP and bias adds to a token's logit.
+"""Direct logit attribution: split a logit into the contributions of heads, MLPs and biases.
 
 The last residual is the sum of the embedding and of every block's outputs. The final layer norm
 centres this sum, divides it by its standard deviation and multiplies it by ln_f.weight. With the
-standard deviation fixed at its value in the pass, these steps and the unembedding are linear, so a
-logit is a sum of one term per component (Elhage et al. 2021, "A Mathematical Framework for
-Transformer Circuits"; nostalgebraist 2020 for the view itself).
+standard deviation fixed at its value in the pass, these steps and the unembedding are linear. So a
+logit is a sum with one term per component. Sources: Elhage et al. 2021, "A Mathematical Framework
+for Transformer Circuits"; nostalgebraist 2020.
 
 Shape letters: P components, K attributed tokens, C channels, H heads, D head size.
 """
@@ -26,10 +26,11 @@ from gpt2np.model import GPT2
 
 @dataclass(frozen=True)
 class Attribution:
-    """The contributions of the model's components to the logits of some tokens at one position.
+    """The contributions of the model's components to the logits of K tokens at one position.
 
     Attributes:
-        position: index, from 0, of the token after which the logits are attributed.
+        position: index, from 0, of the prompt's token at which the logits were computed.
+        tokens: ids of the tokens whose logits are split, (K).
         components: P names: wte, wpe, blocks.i.attn.head.h, blocks.i.attn.c_proj.bias,
             blocks.i.mlp, blocks.i.mlp.c_proj.bias, ln_f.bias; `by_block` has fewer.
         values: the contribution of each component to each logit, (P, K).
@@ -44,12 +45,15 @@ class Attribution:
 
     @property
     def unexplained(self) -> NDArray[np.float64]:
-        """Logits minus all contributions (K,): only rounding, unless hooks edited the pass."""
+        """Logits minus the sum of contributions, (K,); near 0 unless hooks edited the pass."""
         difference: NDArray[np.float64] = self.logits - self.values.sum(0)
         return difference
 
     def by_block(self) -> Attribution:
-        """Group the components: embed, blocks.i.attn and blocks.i.mlp (with bias), ln_f.bias."""
+        """Return summed contributions of embed, blocks.i.attn, blocks.i.mlp and ln_f.bias.
+
+        Attention and MLP include the biases of their output projections.
+        """
         groups: dict[str, list[int]] = {}
         for index, component in enumerate(self.components):
             block = ".".join(component.split(".")[:3])  # blocks.i.attn
@@ -62,12 +66,11 @@ class Attribution:
 def attribution(
     model: GPT2, trace: Trace, tokens: int | Sequence[int], position: int = -1
 ) -> Attribution:
-    """Attribute the logits of `tokens`, after the token at `position`, to the model's components.
+    """Split the logits of `tokens` at a position into contributions of the model's components.
 
-    For the attribution of a logit difference, subtract the two tokens' columns of `values`.
-
-    The trace needs embed, blocks.*.attn.z, blocks.*.mlp.out, the last block's resid, and logits. A
-    negative position counts from the end.
+    A negative position counts from the end. To split a logit difference, subtract the two tokens'
+    columns of `values`. The trace needs the hook points embed, blocks.*.attn.z, blocks.*.mlp.out,
+    logits, and resid of the last block.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or tokens or position are invalid.

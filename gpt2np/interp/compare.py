@@ -1,4 +1,4 @@
-"""Comparison of a forward pass with that of `transformers` (if installed), array by array."""
+"""Comparison of gpt2np's forward pass with that of `transformers`, array by array."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Difference:
     point: str
     largest: float
     mean: float
-    size: float  # the largest absolute value, as a scale for the differences
+    size: float  # the largest absolute value of the second array, as a scale
 
 
 def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[Difference]:
-    """Compare the arrays whose names are in both mappings, in the order of `ours`."""
+    """Compare each array of `ours` with the array of the same name in `theirs`, if any."""
     result = []
     for name, array in ours.items():
         if name in theirs:
@@ -38,7 +38,7 @@ def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[
 
 
 def worst_per_layer(differences: Sequence[Difference]) -> list[Difference]:
-    """Return the largest difference in each layer: embed, every block, ln_f, logits."""
+    """Return the largest difference of each layer; layers are embed, blocks, ln_f and logits."""
     layers: dict[str, list[Difference]] = {}
     for difference in differences:
         name = difference.point
@@ -48,7 +48,7 @@ def worst_per_layer(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def compare_with_transformers(model: GPT2, ids: Sequence[int]) -> list[Difference]:
-    """Compare a forward pass with that of transformers' GPT-2, at every hook point.
+    """Run gpt2np and transformers' GPT-2 on token ids. Returns a difference per hook point.
 
     Raises:
         GPT2NPError: transformers or torch is not installed.
@@ -58,7 +58,7 @@ def compare_with_transformers(model: GPT2, ids: Sequence[int]) -> list[Differenc
 
 
 def transformers_model(model: GPT2) -> Any:
-    """Build a GPT2LMHeadModel from the weights, config and dtype of `model`, with eager attention.
+    """Build a GPT2LMHeadModel with the weights, config and dtype of `model`, and eager attention.
 
     Raises:
         GPT2NPError: transformers or torch is not installed.
@@ -115,7 +115,7 @@ def transformers_arrays(reference: Any, ids: Sequence[int]) -> dict[str, Array]:
 
 @contextmanager
 def _captured_modules(reference: Any) -> Iterator[dict[str, Any]]:
-    """Capture inputs and outputs of transformers' modules in a dict with gpt2np's names."""
+    """Yield a dict that a pass fills with transformers' arrays, under gpt2np's names."""
     captured: dict[str, Any] = {}
     hooks = []
 

@@ -10,11 +10,11 @@ Each function returns an `Intervention`. An intervention is a hook: pass it to `
     source = trace(lm, "The dog ran")
     patched = trace(lm, "The fox ran", "logits", interventions=patch_from(source, "blocks.2.resid"))
 
-Positions index the tokens of an array, or the queries (rows) of a pattern; negative positions count
-from the end. Without positions or heads, an intervention edits all positions or heads. In a trace,
-positions are those of the prompt, as in `GPT2.forward` with one sequence, without `logits_indices`
-and without a cache. In other passes an array can hold tokens of several sequences, or only some
-tokens (see `help(gpt2np.model.gpt2)`).
+`positions` selects tokens, or queries (rows) in an attention pattern. Negative positions
+count from the end. `heads` selects heads. By default, all positions and heads are edited.
+
+In `gpt2np.trace`, position i is token i of the prompt. Other passes can hold the tokens of several
+sequences in one array, or only a part of the tokens (see `help(gpt2np.model.gpt2)`).
 
 Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
 """
@@ -43,9 +43,9 @@ Indices = int | Sequence[int] | None
 class Intervention:
     """A hook that edits selected positions and heads of selected hook points.
 
-    edit(name, part) returns a replacement for the selected part of an array, broadcastable to its
-    shape. The part is (positions, …), or (heads, positions, …) for arrays with a head axis. In
-    `points`, `*` matches any part of a name.
+    `points` are names of hook points, in which `*` matches any part. `edit(name, part)` receives
+    the selected part of an array and returns new values, which must broadcast to the part's shape.
+    This shape is (positions, …), or (heads, positions, …) for arrays with a head axis.
     """
 
     points: tuple[str, ...]
@@ -59,7 +59,7 @@ class Intervention:
                 raise InvalidArgumentError(f"{name} has no heads; choose positions only")
 
     def for_layers(self, n_layer: int) -> Intervention:
-        """Replace `*` in `points` by the names in a model with `n_layer` blocks.
+        """Return a copy with every `*` in `points` expanded for a model with `n_layer` blocks.
 
         Raises:
             InvalidArgumentError: the model lacks a hook point.
@@ -67,7 +67,7 @@ class Intervention:
         return dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
 
     def __call__(self, name: str, array: Array) -> Array:
-        """Return an edited copy of the array if `points` selects its name, otherwise the array."""
+        """Return an edited copy of the array, or the array itself if no point matches `name`."""
         if not any(matches(name, point) for point in self.points):
             return array
         index = _part_index(name, array, self.positions, self.heads)
@@ -110,7 +110,7 @@ class Chain:
     hooks: tuple[Hook, ...]
 
     def for_layers(self, n_layer: int) -> Chain:
-        """Replace `*` in the `points` of every hook, for a model with `n_layer` blocks.
+        """Return a copy with every `*` in the hooks' `points` expanded, for `n_layer` blocks.
 
         Raises:
             InvalidArgumentError: the model lacks a hook point.
@@ -125,7 +125,7 @@ class Chain:
 
 
 def chain(*hooks: Hook) -> Chain:
-    """Join several hooks to one; each receives the array that the previous hook returned."""
+    """Join several hooks into one; each receives the array that the previous hook returned."""
     return Chain(hooks)
 
 
@@ -136,26 +136,26 @@ def replace(
     positions: Indices = None,
     heads: Indices = None,
 ) -> Intervention:
-    """Replace the selected part by `value`, which must broadcast to the part's shape."""
+    """Return a hook that sets the selected positions and heads to `value`, by broadcasting."""
     return Intervention(_as_tuple(points), lambda name, part: value, positions, heads)
 
 
 def scale(
     points: str | Sequence[str], factor: float, *, positions: Indices = None, heads: Indices = None
 ) -> Intervention:
-    """Multiply the selected part by `factor`."""
+    """Return a hook that multiplies the selected positions and heads by `factor`."""
     return Intervention(_as_tuple(points), lambda name, part: part * factor, positions, heads)
 
 
 def zero(
     points: str | Sequence[str], *, positions: Indices = None, heads: Indices = None
 ) -> Intervention:
-    """Replace the selected part by zeros (zero ablation)."""
+    """Return a hook that sets the selected positions and heads to zero (zero ablation)."""
     return replace(points, 0.0, positions=positions, heads=heads)
 
 
 def zero_head(layer: int, head: int | Sequence[int], *, positions: Indices = None) -> Intervention:
-    """Replace the output `z` of one or several heads of a block by zeros (zero ablation).
+    """Return a hook that sets the output `z` of one or several heads to zero (zero ablation).
 
     The bias of the output projection belongs to no head and is still added.
     """
@@ -169,11 +169,13 @@ def mean_ablate(
     positions: Indices = None,
     heads: Indices = None,
 ) -> Intervention:
-    """Replace the selected part by its mean over all tokens of the given traces (mean ablation).
+    """Return a hook that sets the selected positions and heads to means (mean ablation).
+
+    The means are those over all tokens of the given traces.
 
     Raises:
-        InvalidArgumentError: there are no traces, a trace lacks a hook point, or the hook point is
-            an attention pattern, which has no mean over tokens.
+        InvalidArgumentError: there are no traces, a trace lacks a hook point, or a hook point is an
+            attention pattern, which has no mean over tokens.
     """
     traces = over if isinstance(over, Sequence) else [over]
     if not traces:
@@ -203,10 +205,10 @@ def patch_from(
     heads: Indices = None,
     source_positions: Indices = None,
 ) -> Intervention:
-    """Replace the selected part by that of another prompt's trace (activation patching).
+    """Return a hook that copies activations from another prompt's trace (activation patching).
 
-    By default, all hook points of `source` are patched. `source_positions` are the positions to
-    read from the source, one for each of `positions`, which is the default.
+    By default, all hook points of `source` are copied. `source_positions` are the positions to
+    read in `source`, as many as `positions`; by default, they are equal to `positions`.
 
     Raises:
         InvalidArgumentError: the source lacks a hook point.

@@ -1,4 +1,4 @@
-"""Logit lens (nostalgebraist 2020): the predictions of a model that ends after a given layer.
+"""Logit lens (nostalgebraist 2020): the predictions of a model that ends after a given block.
 
 Shape letters: K residuals, P positions, C channels, V vocabulary, n tokens per prediction.
 """
@@ -25,8 +25,8 @@ _CHUNK = 128  # rows of logits at a time, to bound the memory
 def logit_lens(model: GPT2, residual: Array) -> Array:
     """Apply ln_f and the unembedding to a residual (…, C). Returns logits (…, V).
 
-    For the last block's residual these are the model's logits, bit-identical where `GPT2.forward`
-    guarantees bit-identical logits.
+    From the last block's residual, the result is the model's logits. They are bit-identical under
+    the conditions in the docstring of `GPT2.forward`.
     """
     ln_f = model.weights["ln_f.weight"], model.weights["ln_f.bias"]
     x = layer_norm(residual, *ln_f, model.config.layer_norm_epsilon)
@@ -52,19 +52,20 @@ def lens_table(
     last: int | None = None,
     progress: Callable[[int], object] = lambda count: None,
 ) -> LensTable:
-    """Apply the logit lens to the residuals `points` of a trace; keep n tokens per prediction.
+    """Return the n most likely next tokens at every residual and position, by the logit lens.
 
-    `last` is the number of final positions to use; None uses all. `progress` receives the number
-    of predictions made since its last call; there are K·P predictions.
+    `points` selects residuals of the trace. `last` is the number of final positions to use; None
+    uses all. `progress` receives the number of new predictions; there are K·P predictions.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.
-        CheckpointError: a prediction is infinite or NaN.
+        CheckpointError: the logits of a prediction are infinite or NaN.
     """
     if not 1 <= n <= model.config.vocab_size:
         raise InvalidArgumentError(f"n is {n}; it must be from 1 to {model.config.vocab_size}")
     names = trace.require(points)
-    positions = np.arange(len(trace.ids))[-last if last else 0 :]
+    first = 0 if last is None else max(0, len(trace.ids) - last)
+    positions = np.arange(first, len(trace.ids))
     residuals = np.concatenate([trace[name][positions] for name in names])  # (K·P, C)
     ids = np.empty((len(residuals), n), np.int64)
     probabilities = np.empty(ids.shape, residuals.dtype)

@@ -1,4 +1,4 @@
-"""Summaries of a forward pass: its attention heads, its arrays, an overview.
+"""Summaries of a trace: statistics of attention heads and arrays, and an overview.
 
 Shape letters: K residuals, L layers, H heads, T tokens.
 """
@@ -26,9 +26,9 @@ OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
 class AttentionSummary:
     """Statistics of each attention head, averaged over all queries. Every array is (L, H)."""
 
-    entropy: Array  # of the attention weights, in nats: 0 on one token, log T if uniform
-    distance: Array  # expected distance between query and key, in tokens
-    previous_token: Array  # weight on the previous token; 0 for a single token
+    entropy: Array  # of attention weights, in nats: log T if uniform, 0 on one token
+    distance: Array  # distance from query to key in tokens, weighted by attention
+    previous_token: Array  # weight on the previous token; 0 if there is one token only
     first_token: Array  # weight on the first token, the usual target of idle heads
 
 
@@ -43,7 +43,7 @@ def attention_summary(trace: Trace) -> AttentionSummary:
 
 
 def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
-    """Compute the four fields of AttentionSummary from a pattern (H, T, T), each (H,)."""
+    """Compute the fields of AttentionSummary from a pattern (H, T, T). Returns four arrays (H,)."""
     heads, tokens, _ = pattern.shape
     logs = np.log(pattern, out=np.zeros_like(pattern), where=pattern > 0)
     distance = np.arange(tokens)[:, None] - np.arange(tokens)
@@ -57,12 +57,12 @@ def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
 
 
 def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int = 0) -> Array:
-    """Score each head for induction: attention to what followed an earlier copy of the token.
+    """Score each head for induction: attention to the token after an earlier copy of the query.
 
-    The model reads the ids twice in a row. The score is a head's mean weight, over the second copy,
-    on the token that followed the same id in the first copy (Olsson et al. 2022, "In-context
-    Learning and Induction Heads"). By default, the ids are 50 random ids drawn with `seed`, or
-    fewer if the context is shorter than 100. Returns (L, H).
+    The model reads the ids twice in a row. The score is a head's mean attention weight from each
+    token of the second copy to the successor of the same token in the first copy (Olsson et al.
+    2022, "In-context Learning and Induction Heads"). By default, the ids are 50 random ids drawn
+    with `seed`, or fewer if the context is shorter than 100 tokens. Returns (L, H).
 
     Raises:
         InvalidArgumentError: there are fewer than two ids, or the context has fewer than four
@@ -81,12 +81,12 @@ def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int
     if len(ids) < 2:
         raise InvalidArgumentError("induction needs at least two ids, which are then repeated")
     repeated = trace(model, [*ids, *ids], PATTERNS)
-    # The token at n + j first occurred at j; its successor there is n - 1 tokens back.
+    # The token at n + j first occurred at j. The token at j + 1 is n - 1 tokens back.
     return np.stack([_mean_weight_at(pattern, len(ids) - 1) for pattern in repeated.values()])
 
 
 def _mean_weight_at(pattern: Array, distance: int) -> Array:
-    """Average the weights on the token `distance` back, over queries of the second copy. (H,)."""
+    """Return the mean weight on the token `distance` back, over the second copy's queries, (H,)."""
     return np.asarray(np.diagonal(pattern, -distance, 1, 2)[:, 1:].mean(-1))
 
 
@@ -156,7 +156,7 @@ def overview(
 
 
 def _largest_weights(layer: int, rows: Array, n: int) -> list[AttentionWeight]:
-    """Return the n largest attention weights of a layer; `rows` are those of one query, (H, T)."""
+    """Return the n largest of one query's attention weights in a layer; `rows` is (H, T)."""
     heads, positions = np.unravel_index(top_k(rows.reshape(-1), min(n, rows.size)), rows.shape)
     return [
         AttentionWeight(layer, int(head), int(position), float(rows[head, position]))
@@ -165,7 +165,7 @@ def _largest_weights(layer: int, rows: Array, n: int) -> list[AttentionWeight]:
 
 
 def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:
-    """Summarize every array of a trace or of another mapping."""
+    """Summarize every array of a mapping, such as a trace."""
     return [
         ArraySummary(name, array.shape, float(array.min()), float(array.mean()), float(array.max()))
         for name, array in arrays.items()
@@ -173,12 +173,15 @@ def summarize_arrays(arrays: Mapping[str, Array]) -> list[ArraySummary]:
 
 
 def token_bytes(ids: Sequence[int], table: Mapping[int, bytes]) -> list[bytes]:
-    """Look up the bytes of each token id; an id without a token, such as 123, gives b"[123]"."""
+    """Look up the bytes of each token id in `table`; a missing id, such as 123, gives b"[123]"."""
     return [table.get(number, f"[{number}]".encode()) for number in ids]
 
 
 def overview_as_json(summary: Overview, table: Mapping[int, bytes]) -> dict[str, Any]:
-    """Convert an overview to JSON values; token bytes that are not UTF-8 are backslash-escaped."""
+    """Convert an overview to JSON values. `table` maps token ids to bytes.
+
+    Bytes that are not UTF-8 are backslash-escaped.
+    """
 
     def tokens(ids: Sequence[int]) -> list[str]:
         return [token.decode("utf-8", "backslashreplace") for token in token_bytes(ids, table)]

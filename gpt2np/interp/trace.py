@@ -84,7 +84,7 @@ class Trace(Mapping[str, Array]):
         path = Path(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            with temporary.open("wb") as file:  # a file, as NumPy would append .npz to a name
+            with temporary.open("wb") as file:  # np.savez would append .npz to a file name
                 arrays: dict[str, Any] = {"ids": self.ids, **self.arrays}
                 np.savez(file, **arrays)
             temporary.replace(path)
@@ -105,16 +105,16 @@ def trace(
 ) -> Trace:
     """Run a prompt and record the arrays of the selected hook points, for all tokens.
 
-    The pass stops after the last selected hook point. To get the size of the trace beforehand, call
-    `hook_points_nbytes(model.config, tokens, points, model.dtype)`.
-
     A text prompt needs a LanguageModel; a GPT2 takes token ids. `points` may use TransformerLens's
-    names; `*` matches any part of a name. Interventions are hooks that edit the arrays, in order;
-    the trace holds the edited arrays.
+    names; `*` matches any part of a name. `interventions` are hooks that edit the arrays, in order;
+    the trace holds the edited arrays. The pass stops after the last selected hook point.
+
+    To get the size of the trace beforehand, call
+    `hook_points_nbytes(model.config, tokens, points, model.dtype)`, with the number of tokens.
 
     Raises:
-        InvalidArgumentError: a hook point of `points` or of an intervention does not exist, a token
-            id is invalid, or the prompt is a text but `model` is a GPT2.
+        InvalidArgumentError: a hook point does not exist, a token id is invalid, or the prompt is a
+            text but `model` is a GPT2.
         ContextLengthError: the prompt has more tokens than the model's context.
     """
     gpt2 = model.model if isinstance(model, LanguageModel) else model
@@ -134,7 +134,7 @@ def trace(
 def _record(
     model: GPT2, ids: ArrayLike, names: Sequence[str], hooks: Sequence[Hook]
 ) -> dict[str, Array]:
-    """Run `ids` with the hooks. Returns copies of the arrays of the named hook points."""
+    """Run a forward pass with hooks. Returns copies of the arrays at the hook points `names`."""
     arrays: dict[str, Array] = {}
 
     def record(name: str, array: Array) -> Array:
@@ -152,7 +152,7 @@ def _record(
 
 
 def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """Encode a prompt, with special tokens as plain text; an empty prompt becomes the BOS token.
+    """Encode a prompt; special tokens are plain text, an empty prompt becomes `bos_token_id`.
 
     Raises:
         ContextLengthError: the prompt has more tokens than the model's context.

@@ -1,7 +1,7 @@
 """NumPy's BLAS library: its thread count, and whether it has small-matrix kernels.
 
-An unknown library works too: then only one Python thread calls the library, and keeps the
-library's thread count.
+The thread count of OpenBLAS and MKL can be set. Any other library keeps its thread count, and
+products run on one Python thread.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -31,8 +31,9 @@ class Blas:
 
     Attributes:
         get_threads, set_threads: read or set the number of threads per product in this process.
-        small_kernels: whether products of up to a million multiplications, in float32 or float64,
-            read their operands in place. OpenBLAS has such kernels for AVX-512.
+        small_kernels: whether the library has small-matrix kernels. They compute products of up to
+            a million multiplications, and read their operands in place. OpenBLAS has such kernels
+            for AVX-512, in float32 and float64.
     """
 
     get_threads: Callable[[], int]
@@ -73,7 +74,10 @@ def small_kernels() -> bool:
 
 @cache
 def python_threads() -> int:
-    """Return how many Python threads share a product: 1 if BLAS's threads can't be turned off."""
+    """Return how many Python threads share a product.
+
+    The number is 1 if BLAS's own threads can't be turned off.
+    """
     return thread_count() if blas() else 1
 
 
@@ -82,30 +86,31 @@ _users = 0
 _threads_before = 1
 
 
-@contextmanager
-def single_threaded_blas() -> Iterator[None]:
+class single_threaded_blas:
     """Set BLAS to one thread during the `with` block, in the whole process.
 
-    Idle BLAS threads spin, and would slow down the Python threads that share the work. If several
-    such blocks overlap, the last block to end restores the previous thread count.
+    Idle BLAS threads spin, and would slow down the Python threads that share the work. If `with`
+    blocks of several threads overlap, the last block to end restores the previous thread count.
     """
-    global _users, _threads_before
-    library = blas()
-    if library is None:
-        yield
-        return
-    with _lock:
-        if _users == 0:
-            _threads_before = library.get_threads()
-            library.set_threads(1)
-        _users += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                library.set_threads(_threads_before)
+
+    def __enter__(self) -> None:
+        global _users, _threads_before
+        library = blas()
+        if library is not None:
+            with _lock:
+                if _users == 0:
+                    _threads_before = library.get_threads()
+                    library.set_threads(1)
+                _users += 1
+
+    def __exit__(self, *exception: object) -> None:
+        global _users
+        library = blas()
+        if library is not None:
+            with _lock:
+                _users -= 1
+                if _users == 0:
+                    library.set_threads(_threads_before)
 
 
 def _reset_after_fork() -> None:

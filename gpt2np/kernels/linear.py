@@ -4,9 +4,11 @@ With few rows, reading the matrix takes most of the time, so threads share the m
 With many rows, threads share the rows (`map_rows`). Each thread then computes several layers for
 one chunk of rows, so that the activations between the layers stay in one core's cache.
 
-Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by P panels of m
+Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by P groups of m
 outputs.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +28,8 @@ class PackedLinear:
     """The weights of one linear layer.
 
     Attributes:
-        name: the layer's name; ranks share one buffer for each name.
-        panels: the matrix, (I, P, k, m).
+        name: the layer's name. Tensor-parallel ranks share one output buffer per name.
+        panels: the packed matrix, (I, P, k, m).
         bias: (P·m,), or None for a layer without a bias.
         out_features: the number of outputs without padding.
     """
@@ -41,6 +43,14 @@ class PackedLinear:
     def padded_features(self) -> int:
         """The number of outputs with padding, P·m."""
         return int(self.panels.shape[1] * self.panels.shape[3])
+
+    def panel_range(self, panels: slice) -> PackedLinear:
+        """Return the layer that computes only the outputs, padding included, of some panels."""
+        m = self.panels.shape[3]
+        columns = slice(panels.start * m, panels.stop * m)
+        bias = None if self.bias is None else self.bias[columns]
+        n_columns = columns.stop - columns.start
+        return PackedLinear(self.name, self.panels[:, panels], bias, n_columns)
 
 
 @dataclass(frozen=True)
@@ -56,44 +66,69 @@ class PackedHeads:
     bias: Array
 
 
-def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
-    """Compute x @ panels + bias, for x (n, C), panels (I, P, k, m) and bias (P·m,).
+class LinearOutput:
+    """Memory for the output of a linear layer for n rows, which later calls can overwrite.
 
-    Returns (n, P·m).
+    Attributes:
+        partials: (I, n, P, m), the products of the groups of inputs.
+        y: (n, P·m), a view of the first product, to which the others are added.
     """
-    (groups, n_panels, k, m), n = panels.shape, x.shape[0]
-    partials = np.empty((groups, n, n_panels, m), x.dtype)
-    matmul(split_k(x, groups, k)[:, None], panels, out=partials.swapaxes(1, 2))
-    total = partials[0] if groups == 1 else sum_partials(partials)
-    total = total.reshape(n, n_panels * m)
-    if bias is not None:
-        total += bias
-    return total
+
+    def __init__(self, w: PackedLinear, n: int) -> None:
+        groups, n_panels, _, m = w.panels.shape
+        self.partials = np.empty((groups, n, n_panels, m), w.panels.dtype)
+        self.by_panel = self.partials.swapaxes(1, 2)
+        self.y = self.partials[0].reshape(n, n_panels * m)
+
+
+def linear(
+    x: Array,
+    w: PackedLinear,
+    then: Callable[[Array], Array] | None = None,
+    output: LinearOutput | None = None,
+) -> Array:
+    """Compute x @ matrix + bias for x (n, C), then the elementwise function `then`, if given.
+
+    With `output`, the result can be a view of it. Returns (n, out_features).
+    """
+    groups, _, k, _ = w.panels.shape
+    if output is None:
+        output = LinearOutput(w, x.shape[0])
+    if groups > 1 or k > x.shape[1]:
+        x = _split_k(x, groups, k)[:, None]
+    matmul(x, w.panels, out=output.by_panel)
+    if groups > 1:
+        sum_partials(output.partials)
+    y = output.y
+    if w.bias is not None:
+        y += w.bias
+    y = y[:, : w.out_features]
+    return then(y) if then else y
 
 
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     """Project x (N, C) to the queries, keys and values of h heads. Returns (3, h, N, D)."""
     groups, _, _, k, _ = w.panels.shape
-    qkv = sum_partials(matmul(split_k(x, groups, k)[:, None, None], w.panels[:, :, heads]))
+    if groups > 1 or k > x.shape[1]:
+        x = _split_k(x, groups, k)[:, None, None]
+    qkv = matmul(x, w.panels[:, :, heads])
+    qkv = sum_partials(qkv) if groups > 1 else qkv[0]
     qkv += w.bias[:, heads]
     return qkv
 
 
-def split_k(x: Array, groups: int, k: int) -> Array:
+def _split_k(x: Array, groups: int, k: int) -> Array:
     """Split the channels of x (n, C) into groups of k channels. Returns (I, n, k).
 
     Zeros pad the last group.
     """
-    n, channels = x.shape
-    if groups * k > channels:
-        x = np.pad(x, ((0, 0), (0, groups * k - channels)))
-    if groups == 1:
-        return x[None]
-    return x.reshape(n, groups, k).swapaxes(0, 1)
+    if groups * k > x.shape[1]:
+        x = np.pad(x, ((0, 0), (0, groups * k - x.shape[1])))
+    return x.reshape(-1, groups, k).swapaxes(0, 1)
 
 
 def sum_partials(partials: Array) -> Array:
-    """Sum partial results over the first axis, in ascending order.
+    """Sum partial products over the first axis, in ascending order of the index.
 
     The sum overwrites `partials[0]`. np.sum would add in another order.
     """
@@ -104,9 +139,10 @@ def sum_partials(partials: Array) -> Array:
 
 
 def map_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:
-    """Apply a function that treats each row separately; threads share the rows if there are many.
+    """Apply a function to chunks of rows on several threads, and join the results.
 
-    Each call gets a chunk of the same rows from all arrays. Returns (n, width).
+    `function` must treat each row separately. Each call gets the same rows of every array. If there
+    are at most SMALL_BATCH rows, a single call gets all rows. Returns (n, width).
     """
     n = arrays[0].shape[0]
     if n <= SMALL_BATCH:

@@ -4,16 +4,16 @@ from contextlib import suppress
 
 import numpy as np
 
-_MAX_THRESHOLD = (32 << 20) - (64 << 10)  # bytes; glibc ignores the freeing of larger blocks
+_MAX_THRESHOLD = (32 << 20) - (64 << 10)  # bytes; freeing a larger block has no effect
 
 
 def raise_mmap_threshold() -> None:
     """Let glibc keep up to 64 MiB of freed memory per thread for later arrays.
 
-    By default glibc returns freed memory to the system beyond twice the largest freed block. The
-    forward pass over a long prompt then waits for new pages in every layer: 29,000 page faults, a
-    fifth of its time. Freeing one large array raises the threshold (M_MMAP_THRESHOLD in
-    mallopt(3)). The array is never written, so it takes no memory.
+    By default, glibc returns most of the freed memory to the system. The forward pass over a long
+    prompt then waits for new pages in every layer: 29,000 page faults, a fifth of the pass's time.
+    Freeing one large array raises glibc's threshold (M_MMAP_THRESHOLD in mallopt(3)). The array is
+    never written, so it takes no memory.
     """
     with suppress(MemoryError):
         np.empty(_MAX_THRESHOLD, np.uint8)

@@ -1,9 +1,11 @@
-"""Matrix products in which a row's bits do not depend on the number of rows.
+"""Matrix products in which a row of the result has the same bits for any number of rows.
 
-BLAS has one routine for a single row, and another for several rows, which first packs its operands
-into buffers. Two rows take three times as long as one row, and the last bits of the results differ.
-OpenBLAS on AVX-512 has a third routine for small products. It reads the operands in place, and sums
-over k in ascending order independently of other rows and columns
+BLAS has one routine for a single row, and another routine for several rows. The routine for several
+rows first packs its operands into buffers. Two rows take three times as long as one row, and the
+last bits of the results differ.
+
+OpenBLAS on AVX-512 has a third routine, for small products. This routine reads the operands in
+place. It sums over k in ascending order, independently of other rows and columns
 (tests/unit/kernels/test_matmul.py). Therefore this module splits every product into small products.
 """
 
@@ -16,32 +18,38 @@ from gpt2np.kernels.blas import python_threads, small_kernels
 from gpt2np.kernels.threads import even_slices, parallel_for
 
 LANES = 16
-"""The number of columns is padded to a multiple of LANES.
+"""Matrices are padded to a multiple of LANES columns.
 
-BLAS would sum the columns after the last multiple in another order."""
+In the columns after the last multiple, BLAS would sum in another order."""
 
 SMALL_BATCH = 64
 """The largest number of rows for which threads share the matrix instead of the rows."""
 
-_MAX_SMALL_PRODUCT = 1_000_000  # n·k·m of one call of the small kernel
+_MAX_SMALL_PRODUCT = 1_000_000  # the largest n·k·m of one call of the small-matrix kernel
 _MAX_SMALL_ROWS = 16  # more rows in one call are not faster
-_MIN_SHARED_WORK = 15_000_000  # multiplications; waking a thread costs more than fewer take
+_MIN_SHARED_WORK = 15_000_000  # multiplications; fewer take less time than waking a thread
 
 _ones: dict[np.dtype[Any], Array] = {}
 
 
 def min_rows() -> int:
-    """Return the fewest rows that the batch-independent kernel computes; else callers add a row."""
+    """Return the fewest rows that a product should have: 2 with small-matrix kernels, else 1.
+
+    The kernels need two rows, so callers repeat a lone row.
+    """
     return 2 if small_kernels() else 1
 
 
 def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
-    """Multiply x (…, n, k) by w (…, k, m); m must be a multiple of LANES. Returns (…, n, m).
+    """Multiply x (…, n, k) by w (…, k, m). Returns (…, n, m).
 
-    If `small_kernels()` and k·m ≤ 500,000, a row of the result depends neither on n nor on the
-    other rows. Otherwise the result equals that of np.matmul.
+    m must be a multiple of LANES. If `small_kernels()` and k·m ≤ 500,000, the bits of a row depend
+    neither on n nor on the other rows. Otherwise, they can depend on both, as in np.matmul.
     """
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
+    is_cheap = n * w.size <= _MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
+    if is_cheap and 1 < n <= _MAX_SMALL_ROWS:  # most products of a decode step
+        return np.matmul(x, w, out=out)
     is_small, max_rows = True, n
     if small_kernels():
         if n == 1:  # BLAS would use its matrix-vector routine
@@ -64,16 +72,19 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
 
 
 def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
-    """Return a matrix of ones (k, LANES), whose product with x (…, n, k) contains x's row sums."""
+    """Return a matrix of ones (k, LANES).
+
+    Each column of `matmul(x, ones)` contains the row sums of x (…, n, k).
+    """
     if dtype not in _ones or _ones[dtype].shape[0] < k:
         _ones[dtype] = np.ones((2 * k, LANES), dtype)
     return _ones[dtype][:k]
 
 
 def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:
-    """Multiply all rows by the stacked matrices, which threads share.
+    """Multiply x by a stack of matrices w; each thread multiplies some of the matrices.
 
-    The threads compute only products, because several threads can't run Python code in parallel.
+    The threads only call np.matmul, because Python code does not run in parallel.
     """
     x_is_stacked = x.ndim > 2 and x.shape[-3] > 1
 
@@ -95,7 +106,7 @@ def _matmul_in_row_chunks(x: Array, w: Array, out: Array, max_rows: int) -> None
         array[..., :whole, :].reshape(*array.shape[:-2], -1, rows, array.shape[-1])
         for array in (x, out)
     )
-    # Row chunks are the innermost axis of the stack: a matrix is read once for all of them.
+    # Row chunks are the innermost axis of the stack, so a matrix is read once for all chunks.
     np.matmul(chunks, w[..., None, :, :], out=results, order="C")
-    if whole < n:  # the last chunk overlaps the previous one, to have as many rows
+    if whole < n:  # the last chunk overlaps the previous chunk, so that both have `rows` rows
         np.matmul(x[..., n - rows :, :], w, out=out[..., n - rows :, :])

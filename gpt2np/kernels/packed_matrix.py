@@ -1,4 +1,4 @@
-"""A matrix stored as panels, in the order in which small products read it, as BLIS does."""
+"""A matrix stored as panels, as in BLIS: in the order in which small products read its numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.matmul import LANES
 from gpt2np.kernels.threads import even_slices, parallel_for
 
-_MIN_SHARED_SIZE = 100_000  # numbers; waking a thread takes as long as copying fewer
+_MIN_SHARED_SIZE = 100_000  # numbers; copying fewer takes less time than waking a thread
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class PackedMatrix:
     """A matrix [in, out] cut into panels that are contiguous in memory.
 
     The product of a few rows and one panel is small (`gpt2np.kernels.matmul`) and reads the panel
-    sequentially. Zeros pad the last panel of each axis. They also pad the width of each panel to a
+    sequentially. Zeros pad the last panel of each axis. Zeros also pad the width of each panel to a
     multiple of LANES.
 
     Attributes:
@@ -37,17 +37,18 @@ class PackedMatrix:
     def in_buffer(
         cls, buffer: Array, shape: tuple[int, int], panel_shape: tuple[int, int]
     ) -> PackedMatrix:
-        """Return a matrix whose panels lie in a flat buffer; call `fill` to set its numbers.
+        """Return a matrix whose panels are stored in a flat buffer.
 
-        The buffer has `packed_size(shape, panel_shape)` numbers.
+        The buffer must have `packed_size(shape, panel_shape)` numbers. Call `fill` to set them.
         """
         return cls(buffer.reshape(_data_shape(shape, panel_shape)), shape, panel_shape)
 
     @classmethod
     def of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix:
-        """Cut a matrix [in, out] into panels. The result is a view if no padding is needed.
+        """Cut a matrix [in, out] into panels.
 
-        The panels of a view are not contiguous, so reading them takes longer.
+        The result is a view if the matrix needs no padding and each row is contiguous. The panels
+        of a view are not contiguous, so reading them takes longer.
         """
         i, p, k, m = _data_shape(matrix.shape, panel_shape)
         if (i * k, p * m) == matrix.shape and matrix.strides[1] == matrix.itemsize:
@@ -58,7 +59,7 @@ class PackedMatrix:
         return packed
 
     def column_range(self, start: int, stop: int) -> PackedMatrix:
-        """Return a view of columns start … stop - 1; a panel must begin at `start`."""
+        """Return a view of columns start … stop - 1; `start` is the first column of a panel."""
         m = self.panel_shape[1]
         data = self.data[:, start // m : -(-stop // m)]
         return PackedMatrix(data, (self.shape[0], stop - start), self.panel_shape)
@@ -93,7 +94,8 @@ class PackedMatrix:
         """Return the columns at n indices, as the rows of an array (n, in)."""
         p, j = np.divmod(indices, self.panel_shape[1])
         columns: Array = self.data[:, p, :, j]  # (n, I, k)
-        return columns.reshape(len(indices), math.prod(columns.shape[1:]))[:, : self.shape[0]]
+        n, groups, k = columns.shape
+        return columns.reshape(n, groups * k)[:, : self.shape[0]]
 
 
 def packed_size(shape: tuple[int, int], panel_shape: tuple[int, int]) -> int:

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels.cpus import usable_cpus
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -24,14 +25,15 @@ IDLE_TIMEOUT_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
 IDLE_TIMEOUT = "20"  # log2 of clock cycles; a third of a millisecond
 
 Item = TypeVar("Item")
-_thread = threading.local()  # .is_inline: whether parallel_for runs on the calling thread
+_thread = threading.local()  # .is_inline: whether parallel_for uses only the calling thread
 
 
 def let_idle_blas_threads_sleep() -> None:
-    """Let idle OpenBLAS threads spin for 2²⁰ clock cycles instead of 2²⁶.
+    """Let idle OpenBLAS threads sleep after 2²⁰ clock cycles of spinning, instead of 2²⁶.
 
-    Spinning threads slow down all other threads. OpenBLAS reads the environment variable when NumPy
-    is imported. The setting affects the whole process, so only the command line calls this.
+    Spinning threads slow down all other threads. Call this before NumPy is imported, because
+    OpenBLAS reads the environment variable then. The setting affects the whole process, so only
+    the command line calls this.
     """
     os.environ.setdefault(IDLE_TIMEOUT_VARIABLE, IDLE_TIMEOUT)
 
@@ -39,7 +41,8 @@ def let_idle_blas_threads_sleep() -> None:
 def set_threads(threads: int | None) -> None:
     """Set the environment variables from which BLAS takes its thread count.
 
-    Call this before NumPy is imported, because BLAS reads the variables then. None keeps them.
+    Call this before NumPy is imported, because BLAS reads the variables then. If `threads` is None,
+    the variables stay unchanged.
 
     Raises:
         InvalidArgumentError: `threads` is less than 1.
@@ -53,33 +56,26 @@ def set_threads(threads: int | None) -> None:
 
 
 def thread_count() -> int:
-    """Return the thread count that the environment sets, limited to the number of CPUs.
+    """Return the thread count that the environment sets, limited to the usable CPU cores.
 
-    Without a setting, return the number of CPUs.
+    Without a setting, return the number of usable CPU cores.
     """
     values = (os.environ.get(variable, "") for variable in THREAD_VARIABLES)
     counts = [int(value) for value in values if value.isdecimal() and int(value)]
-    return min(counts[0], usable_cpus()) if counts else usable_cpus()
-
-
-def usable_cpus() -> int:
-    """Return the number of CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return min([*counts[:1], usable_cpus()])
 
 
 def parallel_for(function: Callable[[Item], None], items: Sequence[Item], threads: int) -> None:
     """Call function(item) for every item, on this thread and on worker threads.
 
-    Returns when all calls are done. At most `threads` threads take part; the caller never waits for
-    an idle worker to wake. Threads pay off if `function` releases the interpreter lock, as NumPy's
-    loops do. A parallel_for inside `function` uses no further threads. Several threads may call
-    parallel_for simultaneously.
+    Returns when all calls are done. At most `threads` threads take part. The calling thread begins
+    at once, without waiting for idle workers to wake. Threads pay off if `function` releases the
+    interpreter lock, as NumPy's loops do. A call of parallel_for inside `function` uses no further
+    threads. Several threads may call parallel_for simultaneously.
 
     Raises:
-        The first exception that `function` raises, after all calls have ended. After
-        KeyboardInterrupt, items that have not begun are dropped.
+        An exception that `function` has raised, after all calls have ended. KeyboardInterrupt may
+        drop items that have not begun.
     """
     if threads == 1 or len(items) <= 1 or getattr(_thread, "is_inline", False):
         for item in items:
@@ -126,16 +122,19 @@ def even_slices(count: int, parts: int) -> list[slice]:
 
 
 class _Task:
-    """The state of one parallel_for call: its pending items, which any thread may take."""
+    """The pending items and the outcomes of one parallel_for call. Any thread may take an item."""
 
     def __init__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> None:
         self.function = function
         self.pending = deque(items)
         self.in_progress: list[None] = []  # one entry for each item that a worker runs
-        self.outcomes: SimpleQueue[BaseException | None] = SimpleQueue()  # of the workers' items
+        self.outcomes: SimpleQueue[BaseException | None] = SimpleQueue()  # one per item of a worker
 
     def run(self) -> list[BaseException | None]:
-        """Process pending items until none is left. Returns an exception or None for each item."""
+        """Process pending items until none is left.
+
+        Returns an exception or None for each item that this thread has processed.
+        """
         outcomes = []
         with suppress(IndexError):
             while True:
@@ -143,9 +142,9 @@ class _Task:
         return outcomes
 
     def help(self) -> None:
-        """Process pending items on a worker thread, and put their outcomes into the queue."""
+        """Process pending items on a worker thread, and put their outcomes into `outcomes`."""
         while self.pending:
-            self.in_progress.append(None)  # before the item is taken: `abandon` must see it
+            self.in_progress.append(None)  # before taking the item, so that `abandon` waits
             try:
                 item = self.pending.popleft()
             except IndexError:

@@ -1,13 +1,13 @@
 """Hook points: the arrays of the forward pass that a hook can read and edit.
 
-`HOOK_POINTS` lists the hook points in the order of the pass. Functions that take a
-pattern accept a name, TransformerLens's name for the same array (`blocks.3.hook_resid_post`), or
-either of these with `*` for any part (`blocks.*.attn.pattern`).
+`HOOK_POINTS` lists the hook points in the order of the pass. A pattern is the name of a hook point,
+or TransformerLens's name for the same array (`blocks.3.hook_resid_post`). In a pattern, `*` stands
+for any characters (`blocks.*.attn.pattern`).
 
 Differences from TransformerLens: arrays have no batch axis, and the head axis comes first:
-(H, T, D) instead of (batch, T, H, D). These hook points are missing, because no step of this
-forward pass computes them: `hook_embed` and `hook_pos_embed` (`embed` is their sum),
-`hook_attn_scores`, and `hook_scale` of `ln1`, `ln2` and `ln_final`.
+(H, T, D) instead of (batch, T, H, D). These hook points are missing, because this forward pass has
+no arrays for them: `hook_embed` and `hook_pos_embed` (`embed` is their sum), `hook_attn_scores`,
+and `hook_scale` of `ln1`, `ln2` and `ln_final`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ HOOK_POINTS = (
     HookPoint("ln_f", "T C", ("ln_final.hook_normalized",), "final layer norm"),
     HookPoint("logits", "T V", (), "logits of the next token"),
 )
-"""All hook points in the order of the pass; names with `{i}` occur once per block."""
+"""All hook points in the order of the pass. A name with `{i}` stands for one array per block."""
 
 _BY_NAME = {point.name: point for point in HOOK_POINTS}
 
@@ -105,7 +105,7 @@ def _names_in_blocks(blocks: Iterable[int]) -> list[str]:
 
 
 def get_hook_point(name: str) -> HookPoint:
-    """Return the hook point that a name belongs to, such as blocks.3.attn.q."""
+    """Return the hook point with a given name, such as "blocks.3.attn.q"."""
     return _BY_NAME[re.sub(r"^blocks\.\d+\.", "blocks.{i}.", name)]
 
 
@@ -118,7 +118,7 @@ def all_names(name: str, n_layer: int | None = None) -> list[str]:
     """Return the name of a hook point and its aliases in a model with `n_layer` blocks.
 
     The last block's output has no alias `hook_resid_pre`, because no block follows. If `n_layer` is
-    None, every block counts as followed by another block.
+    None, no block counts as the last block.
     """
     i = _block_number(name) or 0
     is_last = i + 1 == n_layer
@@ -127,7 +127,10 @@ def all_names(name: str, n_layer: int | None = None) -> list[str]:
 
 
 def matches(name: str, pattern: str, n_layer: int | None = None) -> bool:
-    """Whether a pattern matches a hook point's name or an alias; `*` stands for any part."""
+    """Tell whether a pattern matches the name or an alias of a hook point.
+
+    In the pattern, `*` stands for any characters.
+    """
     expression = ".*".join(map(re.escape, re.split(r"\*+", pattern)))
     return any(re.fullmatch(expression, alias) for alias in all_names(name, n_layer))
 
@@ -136,7 +139,7 @@ def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]
     """Return the hook points that match any of the patterns, in the order of the pass.
 
     Raises:
-        InvalidArgumentError: a pattern matches no hook point; the message suggests the closest.
+        InvalidArgumentError: a pattern matches no hook point; the message suggests a name.
     """
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     names = hook_point_names(n_layer)
@@ -153,16 +156,16 @@ def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]
 
 
 def candidate_hook_points(pattern: str) -> list[str]:
-    """Return names that a pattern can match in a model with an unknown number of blocks.
+    """Return hook point names that a pattern matches, for a model of unknown depth.
 
-    The list has at least one name of each matching `HookPoint`.
+    The list has at least one name of each `HookPoint` that the pattern can match.
 
     Raises:
         InvalidArgumentError: the pattern matches no hook point of any model; the message suggests
-            the closest.
+            a name.
     """
-    # Try the numbers in the pattern, also joined across a `*` (1*2 matches block 12), and the
-    # block before each number (hook_resid_pre of block 3 is resid of block 2).
+    # Try each number in the pattern, and numbers joined across a `*` (1*2 matches block 12). Also
+    # try the block before each number (hook_resid_pre of block 3 is resid of block 2).
     runs = re.findall("[0-9]+", pattern) + re.findall("[0-9]+", pattern.replace("*", ""))
     numbers = {0, *(int(run) for run in runs if len(run) < 10)}
     names = _names_in_blocks(sorted(numbers | {number - 1 for number in numbers if number}))
@@ -178,9 +181,9 @@ def hook_points_nbytes(
     points: str | Sequence[str] = "*",
     dtype: DTypeLike = np.float32,
 ) -> int:
-    """Return how many bytes the arrays of hook points take for a prompt of `tokens` tokens.
+    """Return how many bytes some hook points' arrays take for a prompt of `tokens` tokens.
 
-    `points` selects the hook points by pattern.
+    `points` has one or more patterns that select the hook points.
     """
     names = select_hook_points(points, config.n_layer)
     size = sum(math.prod(hook_point_shape(name, config, tokens)) for name in names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,16 +79,16 @@ class GPT2:
         If a larger number is assigned, the first pass that needs workers forks them. Workers share
         this process's memory, and end with the model. They can use caches that `new_cache` makes
         after the assignment. The number is at most the number of threads, and stays 1 except on
-        Linux with an x86 processor. More processes don't change the logits beyond what `forward`
-        says about their bits. A pass with a hook, or with more than 64 requested logits, runs in
-        this process alone.
+        Linux with an x86 processor. The number affects the logits at most by rounding; `forward`
+        tells when the bits are equal. A pass with a hook, or with logits for more than 64 tokens,
+        runs in this process alone.
 
-        Costs: all processes wait for the slowest one, so a single process can be faster while other
-        programs need the CPUs. BLAS uses one thread in this process as long as workers exist.
-        Workers keep the memory that this process frees after the fork. Memory of freed caches, up
-        to half of the weights' size, is kept for later caches. If the program forks, the model in
-        the child has one process, and can't use these caches. NumPy warns of overflow only in this
-        process's share of a pass.
+        Costs: all processes wait for the slowest process, so a single process can be faster while
+        other programs need the CPUs. As long as the number is above 1, BLAS uses one thread in this
+        process. Workers keep the memory that this process frees after the fork. Memory of freed
+        caches, up to half of the weights' size, is kept for later caches. If the program forks, the
+        model in the child has one process, and can't use the parent's caches. NumPy warns of
+        overflow only in this process's share of a pass.
         """
         return self._group.world_size if self._group else 1
 
@@ -119,10 +120,11 @@ class GPT2:
         logits_indices: ArrayLike | None = None,
         hook: Hook | None = None,
     ) -> Array:
-        """Compute the next-token logits of R of the N new tokens. Returns (R, V).
+        """Compute next-token logits for all N new tokens, or for R of them. Returns (R, V).
 
-        If `gpt2np.kernels.blas.small_kernels()`, a token's logits have the same bits in a prompt,
-        after a cache, among draft tokens and in any batch. Otherwise they agree up to rounding.
+        Up to rounding, a token's logits depend only on the sequence that contains the token. If
+        `gpt2np.kernels.blas.small_kernels()`, the logits also have the same bits in a prompt, after
+        a cache, among draft tokens and in any batch.
 
         Continue a text greedily, computing one token per step:
 
@@ -134,13 +136,14 @@ class GPT2:
 
         Args:
             sequences: the new token ids of each sequence, as in [[5, 6, 7], [8]]; N ids in total.
-            caches: one KVCache per sequence with its earlier tokens; each grows by the new tokens.
-                Without caches, no sequence has earlier tokens.
-            logits_indices: the tokens whose logits are returned, counted over all sequences; by
-                default all N tokens. Generation needs `last_token_indices(sequences)`.
+            caches: one KVCache per sequence, which holds the earlier tokens of the sequence. The
+                new tokens are appended to the cache. By default, there are no earlier tokens.
+            logits_indices: the indices of the tokens whose logits are returned, counted over all
+                sequences; by default all N tokens. Generation needs
+                `last_token_indices(sequences)`.
             hook: a function hook(name, array) → array, called with every inner array. The result
-                has the same shape, and replaces the array. `help(gpt2np.model.gpt2)` lists the
-                hook points.
+                must have the array's shape, and replaces the array. `help(gpt2np.model.gpt2)`
+                lists the hook points.
 
         Raises:
             ContextLengthError: a sequence would exceed n_positions tokens.
@@ -149,10 +152,10 @@ class GPT2:
         new = check_sequences(sequences, self.config.vocab_size)
         if caches is None:
             caches = [self.new_cache() for _ in new]
-        check_caches(caches, new, self.config, self.dtype)
+        check_caches(caches, new, self.config, self.weights.dtype)
         n_tokens = sum(map(len, new))
         indices = check_logits_indices(logits_indices, n_tokens)
-        # A short first pass is over before the weights are packed.
+        # A short first pass takes less time than packing the weights for the workers.
         is_worthwhile = self.weights.was_used or n_tokens > SMALL_BATCH
         if self._group and hook is None and len(indices) <= SMALL_BATCH and is_worthwhile:
             reserve(caches, list(map(len, new)), self._group.allocate)
@@ -166,6 +169,4 @@ class GPT2:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
         w = self.weights.for_pass(short=False).lm_head
         with single_threaded_blas():
-            return map_rows(
-                lambda rows: linear(rows, w.panels)[:, : w.out_features], w.out_features, x
-            )
+            return map_rows(partial(linear, w=w), w.out_features, x)

@@ -1,4 +1,4 @@
-"""The functions that GPT-2 is made of. Arrays in, arrays out; the result has the inputs' dtype.
+"""GPT-2's mathematical functions on arrays. Results have the dtype of the arguments.
 
 Shape letters: C channels, h heads, n queries, T keys.
 """
@@ -16,9 +16,10 @@ _GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
-    """Normalize each row of x (…, C) to mean 0 and variance 1, then apply weight and bias (C).
+    """Normalize each row to mean 0 and variance 1, then multiply by `weight` and add `bias`.
 
-    Ba et al. 2016; the variance is the biased one, as in torch.nn.LayerNorm.
+    Ba et al. 2016. The variance is divided by C, not C - 1, as in torch.nn.LayerNorm. Takes
+    x (…, C), weight (C,) and bias (C,).
     """
     centred: Array = x - np.add.reduce(x, -1, keepdims=True) / x.shape[-1]
     variance = np.add.reduce(centred * centred, -1, keepdims=True) / x.shape[-1]
@@ -29,7 +30,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    """Divide the exponentials of each row of x (…, n) by their sum. -inf gives exactly 0."""
+    """Return the softmax of each row of x (…, n). A value of -inf gives exactly 0."""
     y: Array = x - x.max(-1, keepdims=True)
     np.exp(y, out=y)
     y /= y.sum(-1, keepdims=True)
@@ -39,15 +40,15 @@ def softmax(x: Array) -> Array:
 def causal_softmax(scores: Array, mask: BoolArray) -> Array:
     """Turn scores (h, n, T) into the attention pattern, in place.
 
-    `mask` (n, m) is about the last m keys: True where a key follows the query. All queries see the
-    earlier keys. Masked keys get exactly 0. A row's bits do not depend on the other rows.
+    `mask` (n, m) covers the last m keys: True where a key follows the query. Every query attends to
+    the first T - m keys. Masked keys get exactly 0. A row's bits do not depend on other rows.
     """
     if mask.size:
         last_keys = scores[..., scores.shape[-1] - mask.shape[-1] :]
         np.copyto(last_keys, -math.inf, where=mask)
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
     np.exp(scores, out=scores)
-    # Sums by `matmul`, unlike np.sum, have the same bits for any number of rows.
+    # Unlike sums by np.sum, sums by `matmul` have the same bits for any number of rows.
     scores /= matmul(scores, ones_columns(scores.shape[-1], scores.dtype))[..., :1]
     return scores
 
@@ -57,29 +58,29 @@ def causal_mask(n: int, n_keys: int) -> BoolArray:
     return np.arange(n_keys) > np.arange(n_keys - n, n_keys)[:, None]
 
 
+@np.errstate(over="ignore")  # exp → inf, and x / inf is the right limit, 0
 def gelu_new(x: Array) -> Array:
     """Return GELU in the tanh form that GPT-2 uses (Hendrycks & Gimpel 2016, section 2).
 
-    ½·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), computed as x / (1 + exp(-2u)): the same
-    function, faster, and without the cancellation in 1 + tanh u for negative x.
+    The form ½·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³) equals x / (1 + exp(-2u)). Computing
+    the second term is faster, and avoids the cancellation in 1 + tanh u for negative x.
     """
     u = x * x
     u *= -_GELU_SCALE * 0.044715
     u -= _GELU_SCALE
     u *= x
-    with np.errstate(over="ignore"):  # exp → inf, and x / inf is the right limit, 0
-        np.exp(u, out=u)
+    np.exp(u, out=u)
     u += 1
     y: Array = np.divide(x, u, out=u)
     return y
 
 
 def gelu(x: Array) -> Array:
-    """Return GELU by its definition, x·Φ(x) with the normal distribution's Φ.
+    """Return exact GELU, x·Φ(x), where Φ is the normal distribution's cumulative function.
 
-    Hendrycks & Gimpel 2016. The formula is max(x, 0) - |x|·Φ(-|x|), without cancellation. NumPy has
-    no erf: Φ(-z√2) = ½·erfc(z) = ½·t·exp(p - z²), where t = 2 / (2 + z) and p is a short Chebyshev
-    series in t.
+    Hendrycks & Gimpel 2016. The result is computed as max(x, 0) - |x|·Φ(-|x|), which avoids
+    cancellation. NumPy has no erfc. Therefore Φ(-z√2) = ½·erfc(z) is computed as ½·t·exp(p - z²),
+    where t = 2 / (2 + z) and p is a short Chebyshev series in t.
     """
     size = np.abs(x)
     z = size * math.sqrt(0.5)
@@ -95,11 +96,11 @@ def gelu(x: Array) -> Array:
     return y
 
 
+@np.errstate(over="ignore")  # exp → inf, and x / inf is the right limit, 0
 def silu(x: Array) -> Array:
     """Return x / (1 + exp(-x)), also called swish (Elfwing et al. 2017)."""
     y: Array = np.negative(x)
-    with np.errstate(over="ignore"):  # exp → inf, and x / inf is the right limit, 0
-        np.exp(y, out=y)
+    np.exp(y, out=y)
     y += 1
     np.divide(x, y, out=y)
     return y
@@ -119,7 +120,10 @@ def tanh(x: Array) -> Array:
 
 @cache
 def _erfc_series(terms: int) -> list[float]:
-    """Return Chebyshev coefficients of log(erfc(z) / t) + z², 0 ≤ z ≤ 10, in 2.4·t - 1.4."""
+    """Return the Chebyshev coefficients of p in `gelu`, as a series in 2.4·t - 1.4.
+
+    p = log(erfc(z) / t) + z² with t = 2 / (2 + z), for 0 ≤ z ≤ 10.
+    """
 
     from numpy.polynomial import Chebyshev  # slow to import, and only for exact GELU
 

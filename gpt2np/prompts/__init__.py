@@ -1,1 +1,1 @@
-"""Batched generation from a file of prompts, which can resume after an interruption."""
+"""Batched generation from a prompt file; an interrupted job can be resumed."""

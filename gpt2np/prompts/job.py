@@ -1,8 +1,8 @@
-"""Resumable job that continues every prompt of a file and writes JSON Lines in the same order.
+"""A resumable job: continue every prompt of a file, and write the results as JSON Lines in order.
 
 An unfinished job keeps its results and a journal in the folder OUT.partial (see
-`gpt2np.data.append_log`). A job that was interrupted and resumed writes the same file as an
-uninterrupted job: each text depends only on the prompt, the options and the seed.
+`gpt2np.data.append_log`). A resumed job writes the same file as an uninterrupted job, because
+each text depends only on the model, the prompt, the options and the seed.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ ToJson = Callable[[Completion], dict[str, Any]]
 
 @dataclass(frozen=True)
 class JobCallbacks:
-    """Callbacks of a job.
+    """Functions that a prompt job calls.
 
-    `on_resume` receives the number of lines that an earlier run has finished. `on_progress`
-    receives the numbers of finished lines and of tokens generated in this run. `on_skip` receives
-    an error message for each invalid line. `on_restart` is called when an earlier run used other
-    prompts, options or model files, so that its results are discarded.
+    Attributes:
+        on_resume: receives the number of lines that earlier runs have finished.
+        on_restart: called when the results of an earlier run are discarded, because the prompts,
+            the options or the model have changed.
+        on_progress: receives the number of lines finished so far, including those of earlier runs,
+            and the number of tokens generated in this run.
+        on_skip: receives an error message for each invalid line.
     """
 
     on_resume: Callable[[int], object] = lambda done: None
@@ -57,7 +60,7 @@ class Outcome:
 
 
 def job_seed(out: Path, seed: int | None) -> int:
-    """Return `seed`; if None, the seed of the unfinished job for `out`, or else a new seed."""
+    """Return `seed`; for None, return the seed of an unfinished job for `out`, or a new seed."""
     if seed is not None:
         return seed
     try:
@@ -67,10 +70,11 @@ def job_seed(out: Path, seed: int | None) -> int:
 
 
 class PromptJob:
-    """Job that continues the prompts of a file.
+    """A job that continues every prompt of a file.
 
-    Line i has the seed `seed + (i - 1) × n_drawn`, unless the line specifies a seed. Each prompt
-    gets the same result as in a run without other prompts. Invalid lines are skipped and reported.
+    With n continuations per prompt, line i has the seed `seed + (i - 1) × n`, unless the line sets
+    a seed. The results of a prompt do not depend on the other prompts. Invalid lines are skipped
+    and reported.
     """
 
     def __init__(
@@ -88,10 +92,11 @@ class PromptJob:
         `prompts` is a .txt or .jsonl file (see `gpt2np.prompts.prompt_file`). The file `out` is
         replaced when the job is complete. `options` are keyword arguments of
         `LanguageModel.generate` and include a seed; options of a line take precedence.
-        `fingerprint` is a digest of the model's files; an unfinished job with another is discarded.
+        `fingerprint` is a digest of the model's files. If it has changed since an earlier run, the
+        results of the unfinished job are discarded.
 
         Raises:
-            InvalidArgumentError: an option is invalid, or `prompts` is not a file of prompts.
+            InvalidArgumentError: an option is invalid, or `prompts` is not a prompt file.
         """
         if not count_lines(prompts):
             raise InvalidArgumentError(f"{prompts} is empty; there is no prompt to continue")
@@ -203,7 +208,7 @@ class PromptJob:
         self._finished[line.number] = output, message
 
     def _append_finished(self) -> None:
-        """Append to the log, in order, the finished lines that precede the first unfinished one."""
+        """Append finished lines to the log, in order, up to the first unfinished line."""
         previous = self._resume_point.done
         while (number := self._resume_point.done + 1) in self._finished:
             self._log.append(*self._finished.pop(number))

@@ -1,4 +1,4 @@
-"""Files of prompts: a .txt file has a text per line, a .jsonl file a JSON value per line."""
+"""Prompt files: a .txt file has one text per line, a .jsonl file has one JSON value per line."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _OPTION_NAMES = frozenset(option.name for option in fields(GenerationOptions))
 
 @dataclass(frozen=True)
 class PromptLine:
-    """A line of a file of prompts."""
+    """A line of a prompt file."""
 
-    number: int  # from 1; blank lines count
+    number: int  # line number from 1, including blank lines
     prompt: str | list[int] | None = None  # None if the line is blank or invalid
     options: dict[str, Any] = field(
         default_factory=dict
     )  # keyword arguments of `LanguageModel.generate`
     label: Any = None  # the value of "id"
-    problem: str | None = None  # an error message
+    problem: str | None = None  # error message if the line is invalid
 
 
 def count_lines(path: Path) -> int:
-    """Count the lines of a file of prompts.
+    """Count the lines of a prompt file.
 
     Raises:
         InvalidArgumentError: the file can't be read, or its suffix is not in SUFFIXES.
@@ -44,11 +44,11 @@ def count_lines(path: Path) -> int:
         with path.open("rb") as file:
             return sum(1 for _ in file)
     except OSError as error:
-        raise InvalidArgumentError(f"can't read {path}: {error.strerror}") from error
+        raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
-    """Yield the lines of a file of prompts that follow line number `after`."""
+    """Yield the lines of a prompt file that follow line number `after`."""
     with path.open("rb") as file:
         for number, data in enumerate(file, 1):
             if number > after:

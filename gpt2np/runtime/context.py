@@ -15,7 +15,14 @@ import numpy as np
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
-from gpt2np.kernels.linear import PackedHeads, PackedLinear, linear, map_rows, project_heads
+from gpt2np.kernels.linear import (
+    LinearOutput,
+    PackedHeads,
+    PackedLinear,
+    linear,
+    map_rows,
+    project_heads,
+)
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.packed_matrix import round_up
 from gpt2np.kernels.threads import even_slices, parallel_for
@@ -27,17 +34,17 @@ Item = TypeVar("Item")
 
 
 class Context:
-    """One rank's forward pass over a batch, on several Python threads where they pay off.
+    """One rank's forward pass over a batch, on several Python threads where threads pay off.
 
     Attributes:
         token_ids: (N,), the ids of the batch's tokens.
         positions: (N,), the position of each token in its sequence.
-        query_blocks: the groups of queries that attention computes together.
+        query_blocks: the groups of tokens that attention handles in one call.
         layer: the index of the current transformer block.
     """
 
     max_rows = SMALL_BATCH
-    """Arrays with more rows (tokens) than this are split among threads."""
+    """The most rows (tokens) of an array that a single thread computes; threads share more rows."""
 
     def __init__(self, config: GPT2Config, batch: Batch) -> None:
         self.token_ids = batch.token_ids
@@ -45,24 +52,28 @@ class Context:
         self.query_blocks = batch.query_blocks
         self.layer = 0
         self._batch = batch
+        self._outputs = batch.outputs
         self._last_layer = config.n_layer - 1
         self._n_head, self._head_size = config.n_head, config.n_embd // config.n_head
         self._padded_head_size = round_up(self._head_size)
 
     @property
     def rows(self) -> slice | IntArray:
-        """The tokens for which the current transformer block computes its output.
+        """The indices of the tokens for which the current transformer block computes its output.
 
-        In the last block, these are the tokens whose logits are requested; before, all tokens.
+        In the last block, the tokens whose logits are requested; in earlier blocks, all tokens.
         """
         return self._batch.output_rows if self.layer == self._last_layer else slice(None)
 
     def hook(self, name: str, x: Array) -> Array:
-        """Return what the caller's hook makes of the array x; without a hook, return x."""
+        """Call the caller's hook with x, and return the hook's result. Without a hook, return x."""
         return x
 
     def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-        """Return what the caller's hook makes of queries, keys and values, each (h, N, D)."""
+        """Call the caller's hook with queries, keys and values, and return the hook's results.
+
+        Without a hook, return the arguments. All arrays are (h, N, D).
+        """
         return q, k, v
 
     def linear(
@@ -72,8 +83,12 @@ class Context:
 
         Returns (N, out_features).
         """
-        y = linear(x, w.panels, w.bias)[:, : w.out_features]
-        return then(y) if then else y
+        n, outputs = x.shape[0], self._outputs
+        if outputs is None:
+            return linear(x, w, then)
+        if (w.name, n) not in outputs:
+            outputs[w.name, n] = LinearOutput(w, n)
+        return linear(x, w, then, outputs[w.name, n])
 
     def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
         """Return the logits (R, V) of x (R, C).
@@ -81,7 +96,7 @@ class Context:
         `w` is the unembedding matrix, or an iterable over consecutive groups of its columns.
         """
         parts = [
-            map_rows(partial(self.linear, w=part), part.out_features, x)
+            map_rows(partial(linear, w=part), part.out_features, x)
             for part in ([w] if isinstance(w, PackedLinear) else w)
         ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -116,11 +131,7 @@ class Context:
                 even_slices(self._n_head, 2 * threads),
                 threads,
             )
-        return self._join_heads(z)
-
-    def _join_heads(self, z: Array) -> Array:
-        """Remove the padding of each head, and concatenate the heads: (N, H, D) → (N, C)."""
-        return z[..., : self._head_size].reshape(z.shape[0], self._n_head * self._head_size)
+        return z[..., : self._head_size].reshape(x.shape)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
         """Append the keys and values (h, N, D) of the current layer to the KV caches."""
@@ -128,19 +139,13 @@ class Context:
             write.append(self.layer, heads, keys, values)
 
     def read_kv(self, heads: slice, queries: QueryBlock) -> KVView:
-        """Return the keys and values that a block of queries attends to."""
-        caches = self._batch.caches
-        return KVView(
-            queries,
-            [
-                caches[span.sequence].read(self.layer, heads, span.n_keys, span.count)
-                for span in queries.spans
-            ],
-        )
+        """Return the cached keys and values that a query block attends to."""
+        return KVView(queries, self._batch.caches, self.layer, heads)
 
     def for_each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:
         """Call function(item) for every item, on several threads."""
-        if len(items) == 1:
-            function(items[0])
-        else:
+        if items[1:]:
             parallel_for(function, items, python_threads())
+        else:
+            for item in items:
+                function(item)

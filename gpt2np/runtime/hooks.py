@@ -15,10 +15,11 @@ from gpt2np.runtime.context import Context, Item
 
 Hook = Callable[[str, Array], Array]
 """A function hook(name, array) → array, called at every hook point. The result replaces the array,
-and must have the same shape. If a hook has a method `for_layers`, each pass calls the hook that
+and must have the array's shape. If a hook has a method `for_layers`, each pass calls the hook that
 `for_layers(n_layer)` returns."""
 
-_PER_BLOCK = ("ln_", "attn.", "mlp.", "resid")  # names that get the prefix blocks.{i}
+# Names that begin with one of these strings get the prefix blocks.{i}, except for ln_f.
+_PER_BLOCK = ("ln_", "attn.", "mlp.", "resid")
 
 
 def resolve_hook(hook: Hook, n_layer: int) -> Hook:
@@ -31,7 +32,7 @@ class HookedContext(Context):
     """A forward pass that calls a hook at every hook point.
 
     The pass runs on one thread and does not split arrays, so the hook gets whole arrays in the
-    order of `gpt2np.model.hooks`. The arrays have no padding.
+    order of `gpt2np.model.hooks.HOOK_POINTS`. The arrays have no padding.
     """
 
     max_rows = sys.maxsize
@@ -68,6 +69,6 @@ class HookedContext(Context):
         return q, k, v
 
     def for_each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:
-        """Call the function in the order of the items."""
+        """Call function(item) for every item in order, on this thread."""
         for item in items:
             function(item)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -43,12 +42,13 @@ def cache_nbytes(config: GPT2Config, length: int, dtype: DTypeLike = np.float32)
 class KVCache:
     """The keys and values of one sequence, in a slot of a `KVStore`.
 
-    `reserve` moves the caches of one batch to adjacent slots of one store. One matrix product then
-    computes the attention of all their sequences. A cache can be copied, truncated and pickled.
+    `reserve` moves the caches of a batch to adjacent slots of one store. One matrix product then
+    computes the attention scores of several sequences. A cache can be copied, truncated and
+    pickled.
 
     Attributes:
         length: T, the number of cached tokens.
-        place: the store that holds the keys and values, and the slot in the store.
+        place: the store that holds the keys and values, and the index of the slot in the store.
     """
 
     def __init__(
@@ -72,7 +72,8 @@ class KVCache:
         """The store that holds the keys and values.
 
         Raises:
-            InvalidArgumentError: the process was forked after the cache was made, and can't use it.
+            InvalidArgumentError: the cache is in memory that only the parent of this forked process
+                may use.
         """
         store = self.place[0]
         if store.process not in (None, os.getpid()):
@@ -106,12 +107,15 @@ class KVCache:
         return self.store is previous.store and self.slot == previous.slot + 1
 
     def advance(self, n: int) -> None:
-        """Add n to the length, once every layer has appended keys and values of n new tokens."""
+        """Add n to the length.
+
+        Call this after all layers have appended the keys and values of n new tokens.
+        """
         self.length += n
 
     def copy(self) -> KVCache:
         """Return an independent cache that contains the same tokens."""
-        other = KVCache.in_slot(*self.place, self.length)  # until `other` moves to another slot
+        other = KVCache.in_slot(*self.place, self.length)  # shares the slot until the move below
         if not self.store.move_in([other]):  # a first copy is often followed by more
             self.store.new_store(MAX_SLOTS, _tiles(self.length)).move_in([self, other])
         return other
@@ -151,10 +155,11 @@ class KVStore:
 
     Attributes:
         keys: (tiles, S, L, H, D, TILE).
-        values: (tiles, S, L, H, TILE, D). Between passes, values beyond a sequence's end are 0,
-            because a product includes them when an adjacent sequence is longer.
+        values: (tiles, S, L, H, TILE, D). Between passes, values beyond the end of a sequence are
+            0, because products of longer sequences in adjacent slots include these values.
         config: the model's config.
-        process: the only process that may use the store; None if forks may use it too.
+        process: the id of the only process that may use the store. If None, forked processes may
+            use the store, too.
     """
 
     def __init__(
@@ -187,10 +192,11 @@ class KVStore:
         return KVStore(self.config, self.keys.dtype, slots, tiles, allocate or self._allocate)
 
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
-        """Move caches to free slots of this store, if each slot can hold `length` tokens.
+        """Move caches to free slots of this store, and tell whether they were moved.
 
-        Returns False and moves nothing if free slots or capacity are lacking. The same holds if
-        more than half of the store's memory is left over from ended sequences.
+        No cache moves if there are too few free slots, or a slot can't hold `length` tokens. No
+        cache moves either if more than half of the store's memory is left over from ended
+        sequences.
         """
         with self._lock:
             free = [slot for slot in range(len(self._nonzero)) if slot not in self._owners]
@@ -236,12 +242,12 @@ class KVStore:
 
 @dataclass(frozen=True)
 class KVWrite:
-    """Where one store keeps the keys and values of new tokens.
+    """The places in a KV store for the keys and values of n tokens of a batch.
 
     Attributes:
         store: the store to write to.
-        tokens: which tokens of the batch the store keeps.
-        tile, slot, offset: (n,), the place of each of these tokens in the store.
+        tokens: the range of the n tokens in the batch.
+        tile, slot, offset: (n,), the place of each token in the store.
     """
 
     store: KVStore
@@ -251,19 +257,25 @@ class KVWrite:
     offset: IntArray
 
     def select(self, tokens: IntArray) -> KVWrite:
-        """Restrict the write to a smaller batch, which consists of the given tokens only.
+        """Return a `KVWrite` for a smaller batch, which contains only some of the tokens.
 
-        `tokens` are ascending indices in the present batch.
+        `tokens` lists the indices of the smaller batch's tokens in the present batch, ascending.
         """
         start, stop = np.searchsorted(tokens, (self.tokens.start, self.tokens.stop))
         chosen = tokens[start:stop] - self.tokens.start
         places = self.tile[chosen], self.slot[chosen], self.offset[chosen]
         return KVWrite(self.store, slice(int(start), int(stop)), *places)
 
-    def append(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
-        """Write the keys and values (h, N, D) of one layer; tokens of other stores are skipped.
+    def later(self, by: int) -> KVWrite:
+        """Return the write of as many tokens, `by` positions later."""
+        tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
+        return KVWrite(self.store, self.tokens, tile, self.slot, offset)
 
-        The new tokens become part of a cache when `KVCache.advance` is called after the last layer.
+    def append(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
+        """Write the keys and values of one layer to the store, except for tokens of other stores.
+
+        Takes the keys and values of the whole batch, each (h, N, D). The new tokens count as cached
+        once `KVCache.advance` is called, after the last layer.
         """
         place = self.tile, self.slot, layer, heads
         self.store.keys[(*place, slice(None), self.offset)] = keys[:, self.tokens].swapaxes(0, 1)
@@ -273,7 +285,7 @@ class KVWrite:
 def kv_writes(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[KVWrite]:
     """Plan where the caches store their new tokens.
 
-    Consecutive caches in the same store share one write.
+    Consecutive caches in the same store share one `KVWrite`.
     """
     runs: list[list[tuple[KVCache, slice]]] = []
     for cache, new in zip(caches, tokens, strict=True):
@@ -295,14 +307,14 @@ def _kv_write(run: Sequence[tuple[KVCache, slice]]) -> KVWrite:
 def reserve(
     caches: Sequence[KVCache], counts: Sequence[int], allocate: Allocator | None = None
 ) -> None:
-    """Ensure that each cache has capacity for its number of new tokens, given by `counts`.
+    """Ensure that each cache has capacity for its new tokens; `counts` has their numbers.
 
     Caches that lack capacity move to free slots in a store of the other caches, if possible.
-    Otherwise all caches move to adjacent slots of new stores. A new store has capacity for twice
+    Otherwise, all caches move to adjacent slots of new stores. A new store has capacity for twice
     the longest sequence, up to the context length.
     """
     lengths = [cache.length + n for cache, n in zip(caches, counts, strict=True)]
-    lacking = [c for c, n in zip(caches, lengths, strict=True) if c.store.capacity < n]
+    lacking = [c for c, n in zip(caches, lengths, strict=True) if c.place[0].capacity < n]
     if lacking:
         stores = {id(cache.store): cache.store for cache in caches if cache not in lacking}
         if not any(store.move_in(lacking, max(lengths)) for store in stores.values()):
@@ -310,19 +322,23 @@ def reserve(
                 group = slice(start, start + MAX_SLOTS)
                 _move_to_new_store(caches[group], max(lengths[group]), allocate)
     for cache, n in zip(caches, lengths, strict=True):
-        cache.store.expect(cache.slot, n)
+        store, slot = cache.place
+        store.expect(slot, n)
 
 
-@contextmanager
-def rollback_on_error(caches: Sequence[KVCache]) -> Iterator[None]:
-    """If the `with` block raises an exception, truncate the caches to their lengths before it."""
-    lengths = [cache.length for cache in caches]
-    try:
-        yield
-    except BaseException:
-        for cache, length in zip(caches, lengths, strict=True):
-            cache.truncate(length)
-        raise
+class rollback_on_error:
+    """Truncate the caches to their previous lengths if the `with` block raises an exception."""
+
+    def __init__(self, caches: Sequence[KVCache]) -> None:
+        self._before = [(cache, cache.length) for cache in caches]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error:
+            for cache, length in self._before:
+                cache.truncate(length)
 
 
 def _move_to_new_store(caches: Sequence[KVCache], length: int, allocate: Allocator | None) -> None:

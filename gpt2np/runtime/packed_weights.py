@@ -1,8 +1,8 @@
-"""A model's weights by name. Matrices are packed for fast products when a pass first needs it.
+"""A model's weights by name, and the packing of matrices for fast products.
 
-Packing copies every matrix into panels (`gpt2np.kernels.packed_matrix`), and takes longer than a
-short pass. A short first pass therefore reads the memory-mapped file directly. Any other pass
-packs the matrices first; from then on, the panels replace the original arrays.
+Packing copies every matrix into panels (`gpt2np.kernels.packed_matrix`). This takes longer than a
+short pass, so a short first pass reads the memory-mapped file directly. Any other pass first packs
+the matrices. The panels then replace the original arrays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 
-_CHUNK_COLUMNS = 2048  # of a transposed matrix, packed together; a multiple of the panel width
+_CHUNK_COLUMNS = 2048  # columns of a transposed matrix packed at a time; whole panels
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Packing:
 
 
 class WeightSource(Protocol):
-    """Access to the weights during one pass, whether packed or read from the mapped file."""
+    """Access to the weights during one pass: packed in memory, or in the mapped file."""
 
     def array(self, name: str) -> Array:
         """Return a weight that has no packing, such as a layer norm's, as a plain array."""
@@ -53,7 +53,7 @@ class WeightSource(Protocol):
     def packed_parts(self, name: str) -> Iterator[PackedMatrix]:
         """Yield a transposed matrix in panels, as one or more consecutive groups of columns.
 
-        Groups may share a buffer, so use each group before the next one is requested.
+        Groups may share a buffer, so use each group before requesting the next group.
         """
 
     def gather_rows(self, name: str, indices: IntArray) -> Array:
@@ -64,13 +64,14 @@ class WeightSource(Protocol):
 
 
 class PackedWeights(MutableMapping[str, Array]):
-    """A mapping from names to weights, which packs matrices when a pass needs them.
+    """A mapping from names to weight arrays. `for_pass` packs the matrices when necessary.
 
     Reading a weight returns a copy or a read-only view. Assigning a weight changes the model.
 
     Attributes:
         dtype: the dtype of all weights.
-        version: the number of assignments so far. Workers forked earlier have outdated weights.
+        version: the number of assignments so far. A worker forked at a lower version has outdated
+            weights.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class PackedWeights(MutableMapping[str, Array]):
         packings: Mapping[str, Packing],
         arrange: Callable[[WeightSource, bool], Any],
     ) -> None:
-        """Convert the arrays to `dtype`; packing waits until a pass needs it.
+        """Convert the arrays to `dtype`, without packing them yet.
 
         Args:
             arrays: the weights by name.
@@ -100,12 +101,12 @@ class PackedWeights(MutableMapping[str, Array]):
         self._lock = threading.RLock()
 
     def for_pass(self, *, short: bool) -> Any:
-        """Return the weights for one pass, as built by `arrange`.
+        """Return the weights for one pass, as the object that `arrange` builds.
 
-        Packs the matrices first, unless this is the first pass and it is short.
+        The matrices are packed first, except for a short first pass.
         """
         if self._packed_pass is not None:
-            return self._packed_pass  # without the lock, which another thread may hold in a fork
+            return self._packed_pass  # no lock: in a forked child, it may stay locked
         with self._lock:
             if self._packed_pass is None:
                 if short and not self._was_read:

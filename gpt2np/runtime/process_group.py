@@ -1,8 +1,8 @@
 """A group of processes that compute each forward pass together.
 
-Python threads wait for the interpreter lock between NumPy calls. When matrix products take tens of
-microseconds, threads lose more by waiting than they gain; in a long prompt, they lose a fifth of
-the time. Processes share no lock. The process that owns the model forks workers, which share its
+Python threads wait for the interpreter lock between NumPy calls. If matrix products take only tens
+of microseconds, waiting costs more than threads gain. In a long prompt, threads wait for a fifth of
+the time. Processes share no lock. The process that owns the model forks workers, which share the
 weights without a copy. The owner and the workers are the ranks (`gpt2np.runtime.ranks`). During a
 pass, ranks spin at barriers; between passes, the workers sleep.
 """
@@ -47,8 +47,8 @@ class ProcessGroup:
     """The processes that compute one model's passes, managed by rank 0, which owns the model.
 
     Workers are forked when a pass first needs them. If a worker fails, rank 0 computes all later
-    passes alone. As long as the group exists, BLAS uses one thread: a fork during a multithreaded
-    product can block parent and child for ever.
+    passes alone. As long as the group exists, BLAS uses one thread, because a fork during a
+    multithreaded product can block parent and child forever.
 
     Attributes:
         world_size: the number of ranks.
@@ -58,7 +58,10 @@ class ProcessGroup:
     """
 
     def __init__(self, runner: ModelRunner, world_size: int, owner: object) -> None:
-        """Set up shared memory; the workers end when `owner` is deleted or this process exits."""
+        """Set up shared memory, without forking workers yet.
+
+        The workers end when `owner` is deleted or this process exits.
+        """
         address_space = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         nbytes = runner.weights.nbytes
         self._memory = SharedMemory(address_space, large=nbytes // 10, max_kept=nbytes // 2)
@@ -86,7 +89,7 @@ class ProcessGroup:
             self.end()
 
     def allocate(self, store: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Allocate zeros for a KVStore, in shared memory or, if that is full, in private memory."""
+        """Allocate zeros for a KV store: in shared memory if possible, else in private memory."""
         shared = None
         if self.world_size > 1 and np.prod(shape):
             shared = self._memory.zeros(shape, dtype)
@@ -99,10 +102,10 @@ class ProcessGroup:
     def run(
         self, sequences: Sequence[IntArray], caches: Sequence[KVCache], logits_indices: IntArray
     ) -> Array | None:
-        """Compute a pass on all ranks and return the logits; the caches must have capacity.
+        """Compute a pass on all ranks, and return the logits (R, V).
 
-        Returns None if the ranks can't compute the pass: they are busy with another thread's pass,
-        a cache is in private memory, the token ids exceed a message, or a rank has failed.
+        The caches must have capacity for the new tokens. Returns None if another thread's pass is
+        running, a cache is in private memory, the token ids exceed MAX_MESSAGE, or a rank fails.
         """
         if self.world_size == 1 or not self._lock.acquire(blocking=False):
             return None
@@ -175,7 +178,7 @@ class ProcessGroup:
             for number in range(1, self.world_size):
                 rank = make_rank(rank=number, has_failed=lambda: os.getppid() != parent)
                 fork_worker(self._workers, partial(_serve, self._runner, rank, self._memory))
-        workers = self._workers  # not self, which a rank must not keep alive
+        workers = self._workers  # not self: a rank must not keep the group alive
         self._rank = make_rank(rank=0, has_failed=lambda: any(w.has_ended() for w in workers))
 
     def forget_workers(self) -> None:
@@ -187,7 +190,7 @@ class ProcessGroup:
 
 
 def _end(workers: list[Worker], settings: ExitStack, owner_pid: int) -> None:
-    """Kill the workers and restore BLAS's threads, if this process owns the group."""
+    """Kill the workers and restore BLAS's thread count, if this process owns the group."""
     if os.getpid() == owner_pid:
         kill_workers(workers)
         settings.close()
@@ -195,7 +198,7 @@ def _end(workers: list[Worker], settings: ExitStack, owner_pid: int) -> None:
 
 def _serve(runner: ModelRunner, rank: Rank, memory: SharedMemory, messages: socket.socket) -> None:
     """Compute this worker's share of every pass, until rank 0 closes the socket or ends."""
-    with inline(), np.errstate(all="ignore"):  # rank 0 warns
+    with inline(), np.errstate(all="ignore"):  # only rank 0 warns
         while message := messages.recv(MAX_MESSAGE):
             ids, places, logits_indices = json.loads(message)
             sequences = [np.array(sequence, np.int64) for sequence in ids]

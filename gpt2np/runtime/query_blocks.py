@@ -1,8 +1,8 @@
-"""How attention groups the queries of a batch into blocks.
+"""Query blocks: groups of new tokens that attention handles in one call.
 
-Each block has at most QUERY_BLOCK queries, so that most of the scores that the causal mask hides
-are never computed. A block can contain queries of several sequences, which share one softmax call.
-A query still attends only to keys and values of its sequence.
+A query block has consecutive tokens of one sequence, or tokens of several sequences. The queries of
+a block share one softmax call, but each query attends only to keys and values of its own sequence.
+A block has at most QUERY_BLOCK queries, so most scores that the causal mask hides are not computed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gpt2np.kernels.array import BoolArray, IntArray
 from gpt2np.kernels.matmul import min_rows
 
 QUERY_BLOCK = 64
-_MAX_LENGTH_GAP = 128  # keys; with a larger gap, padded scores cost more than a separate span
+_MAX_LENGTH_GAP = 128  # keys; with a larger gap, padded scores cost more than a second product
 
 
 @dataclass(frozen=True)
 class KVSpan:
-    """Sequences whose scores one matrix product computes: a single one, or several.
+    """One or more sequences of a query block whose scores one matrix product computes.
 
-    Several sequences lie in adjacent cache slots and have equal numbers of queries.
+    The sequences have adjacent cache slots, and equal numbers of queries in the block.
 
     Attributes:
-        sequence: the index of the first sequence.
+        sequence: the index of the first sequence in the batch.
         count: the number of sequences.
-        queries: the range of these sequences' queries in the block, copies included.
+        queries: the range of the sequences' queries in the block, copies included.
         n_keys: how many keys the last query of the longest sequence attends to.
     """
 
@@ -41,15 +41,15 @@ class KVSpan:
 
 @dataclass(frozen=True)
 class QueryBlock:
-    """Queries whose attention patterns are computed together.
+    """New tokens that attention handles in one call; each token has one query.
 
     Attributes:
-        tokens: the range of the queries' tokens in the batch.
-        copies: how often each query is computed: twice if a sequence has a single query, because
-            the small-matrix kernel needs two rows.
-        spans: the sequences of the queries, in the order of the queries.
-        mask: (n, m), the causal mask of the last m of T keys: True where a key follows the query.
-            Every query attends to all earlier keys.
+        tokens: the range of the block's n tokens in the batch.
+        copies: how often each query is computed: 2 if a sequence has a single query in the block,
+            because the small-matrix kernel needs two rows; else 1.
+        spans: the block's sequences, grouped by matrix product, in the order of the queries.
+        mask: (n, m), the causal mask for the last m of T keys: True where a key follows the query.
+            Every query attends to the first T - m keys.
         n_keys: T, the number of keys of the longest sequence.
     """
 
@@ -59,9 +59,14 @@ class QueryBlock:
     mask: BoolArray
     n_keys: int
 
+    def later(self, by: int) -> QueryBlock:
+        """Return the block of as many queries, `by` positions later."""
+        spans = tuple([KVSpan(s.sequence, s.count, s.queries, s.n_keys + by) for s in self.spans])
+        return QueryBlock(self.tokens, self.copies, spans, self.mask, self.n_keys + by)
+
 
 class _Chunk(NamedTuple):
-    """Consecutive queries of one sequence. The last query attends to `n_keys` keys."""
+    """Consecutive queries of one sequence in one block. The last query sees `n_keys` keys."""
 
     sequence: int
     tokens: slice
@@ -80,13 +85,14 @@ def query_blocks(
     adjacent: Sequence[bool] = (),
     whole_sequences: bool = False,
 ) -> list[QueryBlock]:
-    """Group the queries of the new tokens of several sequences into blocks.
+    """Group the new tokens of several sequences into query blocks.
 
     Args:
         lengths: the number of new tokens of each sequence.
         cached: the number of earlier tokens of each sequence, which are in its KV cache.
         max_queries: the largest number of queries in one block.
-        adjacent: for each sequence, whether its cache slot follows that of the sequence before it.
+        adjacent: for each sequence, whether its cache slot directly follows the slot of the
+            previous sequence.
         whole_sequences: make one block per sequence, so that a hook sees whole patterns.
     """
     blocks: list[list[_Chunk]] = []
@@ -126,9 +132,10 @@ def _query_block(chunks: Sequence[_Chunk], adjacent: Sequence[bool]) -> QueryBlo
 
 
 def _extends(span: Sequence[_Chunk], chunk: _Chunk, adjacent: Sequence[bool]) -> bool:
-    """Tell whether a chunk can join a span.
+    """Tell whether one matrix product can compute the scores of `span` and of one more chunk.
 
-    The chunk must have the next cache slot, the span's number of queries, and a similar length.
+    Each chunk has queries of one sequence. The new chunk's sequence must have the next cache slot,
+    an equal number of queries, and a similar number of keys.
     """
     n_keys = [chunk.n_keys, *(other.n_keys for other in span)]
     is_next = chunk.sequence == span[-1].sequence + 1 and adjacent[chunk.sequence]

@@ -3,8 +3,8 @@
 A pass over up to SMALL_BATCH tokens is tensor-parallel: each rank computes some heads, and some
 output columns of every layer, for all tokens (Shoeybi et al. 2019, section 3). A longer pass is
 context-parallel: each rank computes all layers for some of the tokens, and reads the keys and
-values of the other ranks' tokens. No addition combines numbers of several ranks, so the logits
-equal those of a single process to the bit.
+values of the other ranks' tokens. No sum adds numbers of different ranks, so the logits have the
+same bits as in a single process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -26,17 +27,19 @@ from gpt2np.runtime.batch import Batch
 from gpt2np.runtime.context import Context
 
 COUNTER_STRIDE = 8
-"""Distance between two ranks' barrier counters, so that they lie in different cache lines."""
+"""Distance between the barrier counters of two ranks, in 8-byte integers: one cache line."""
 
-_SPIN_LIMIT = 100  # reads of a counter before the rank yields its CPU
+_SPIN_LIMIT = 100  # reads of a counter before the rank lets other processes run
+_YIELD_S = 0.0002  # how long a rank then lets them run again and again before it sleeps
+_MAX_SLEEP_S = 0.001
 _TIMEOUT_S = 60.0
 
 
 def max_processes() -> int:
     """Return how many processes can share a pass: `thread_count()`, or 1 where unsupported.
 
-    Several processes need Linux and a BLAS whose threads can be turned off. They also need an x86
-    processor, because its cores see each other's writes in order.
+    Several processes need Linux, and a BLAS whose threads can be turned off. They also need an x86
+    processor, whose cores see each other's writes in order.
     """
     is_supported = sys.platform == "linux" and os.uname().machine == "x86_64"
     return thread_count() if is_supported and blas() else 1
@@ -53,10 +56,10 @@ class Rank:
     Attributes:
         rank: the index of this process.
         world_size: the number of processes.
-        shared_buffers: for each layer name, shared memory (SMALL_BATCH, columns) for its output.
-        barrier_counters: how many barriers each rank has reached, in shared memory; the counters
-            are COUNTER_STRIDE apart.
-        has_failed: returns whether another rank is known to have ended.
+        shared_buffers: by layer name, shared memory for the layer's output (SMALL_BATCH, columns).
+        barrier_counters: how many barriers each rank has reached, in shared memory. The counter of
+            a rank is at index rank · COUNTER_STRIDE.
+        has_failed: a function that tells whether another rank is known to have ended.
     """
 
     rank: int
@@ -71,27 +74,39 @@ class Rank:
         Raises:
             RankFailedError: another rank has ended or does not answer.
         """
-        counter_of_rank = self.rank * COUNTER_STRIDE
-        reached = self.barrier_counters[counter_of_rank] + 1
-        self.barrier_counters[counter_of_rank] = reached
+        counters, own = self.barrier_counters, self.rank * COUNTER_STRIDE
+        reached = counters[own] + 1
+        counters[own] = reached
         for counter in range(0, self.world_size * COUNTER_STRIDE, COUNTER_STRIDE):
-            looks = 0
-            while self.barrier_counters[counter] < reached:
-                looks += 1
-                if looks > _SPIN_LIMIT:
-                    self._wait(counter, reached)
+            if counters[counter] < reached:
+                self._wait(counter, reached)
 
     def _wait(self, counter: int, reached: int) -> None:
-        start = time.thread_time()  # stands still while the processes are stopped
-        while self.barrier_counters[counter] < reached:
-            os.sched_yield()
+        """Spin, then let other processes run, then sleep, until a counter has reached a number.
+
+        A short wait must end at once. A long wait means that another program has the CPU of a rank;
+        then a rank that sleeps leaves its own CPU to that rank.
+        """
+        counters = self.barrier_counters
+        for _ in range(_SPIN_LIMIT):
+            if counters[counter] >= reached:
+                return
+        seconds, last = 0.0, time.perf_counter()
+        while counters[counter] < reached:
+            now = time.perf_counter()
+            seconds += min(now - last, _MAX_SLEEP_S)  # not the time in which the process is stopped
+            last = now
+            if seconds < _YIELD_S:
+                os.sched_yield()
+                continue
             if self.has_failed():
                 raise RankFailedError("another rank's process has ended")
-            if time.thread_time() - start > _TIMEOUT_S:
+            if seconds > _TIMEOUT_S:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
+            time.sleep(min(seconds / 10, _MAX_SLEEP_S))
 
     def share(self, count: int) -> slice:
-        """Return which of `count` columns or heads this rank computes; the range can be empty."""
+        """Return this rank's range of `count` panels or heads. The range can be empty."""
         return slice(
             count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
         )
@@ -100,8 +115,8 @@ class Rank:
 class TensorParallelContext(Context):
     """A pass in which each rank computes some heads and some output columns, for all tokens.
 
-    A layer's output goes to its shared buffer. The layer of the same name in the next transformer
-    block overwrites the output.
+    All ranks write a layer's output to one shared buffer. The same layer of the next transformer
+    block overwrites the buffer.
     """
 
     def __init__(self, config: GPT2Config, batch: Batch, rank: Rank) -> None:
@@ -117,11 +132,13 @@ class TensorParallelContext(Context):
         share = self._rank.share(n_panels)
         if share.start < share.stop:
             columns = slice(share.start * width, share.stop * width)
-            bias = None if w.bias is None else w.bias[columns]
-            part = linear(x, w.panels[:, share], bias)
-            y[:, columns] = then(part) if then else part
+            y[:, columns] = linear(x, w.panel_range(share), then)
         self._rank.barrier()
         return y[:, : w.out_features]
+
+    def unembed(self, x: Array, w: Any) -> Array:
+        """Compute this rank's columns of the logits, and return all columns."""
+        return self.linear(x, w)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
         """Compute this rank's heads, wait for the other ranks, and return all heads joined."""
@@ -131,7 +148,7 @@ class TensorParallelContext(Context):
         if heads.start < heads.stop:
             function(heads, z[:, heads].swapaxes(0, 1))
         self._rank.barrier()
-        return self._join_heads(z)
+        return z[..., : self._head_size].reshape(x.shape)
 
 
 class ContextParallelContext(Context):
@@ -145,9 +162,9 @@ class ContextParallelContext(Context):
         """Compute all heads in one call, so that ranks wait for each other only once per layer."""
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         function(slice(0, self._n_head), z.swapaxes(0, 1))
-        return self._join_heads(z)
+        return z[..., : self._head_size].reshape(x.shape)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
-        """Append this rank's keys and values, then wait until all ranks have done so."""
+        """Append this rank's keys and values, then wait until all ranks have appended theirs."""
         super().append_kv(heads, keys, values)
         self._rank.barrier()

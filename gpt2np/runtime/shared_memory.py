@@ -23,13 +23,13 @@ class SharedMemory:
     """An allocator of arrays in one range of shared memory.
 
     The range takes memory only where arrays have been written. Only the process that made the
-    object may allocate. Freed memory returns to the system, except memory of large arrays, which
-    is kept for later arrays: a virtual machine can need more time to get new memory from its host
-    than the forward pass takes.
+    object may allocate. The memory of small arrays returns to the system when they are freed. The
+    memory of large arrays is kept for later arrays, because a virtual machine can need longer to
+    get new memory from its host than a forward pass takes.
 
     Attributes:
         large: the smallest size of a large array, in bytes.
-        max_kept: the most memory that is kept, in bytes.
+        max_kept: the most freed memory to keep, in bytes.
 
     Raises:
         OSError: the system does not provide the range.
@@ -41,13 +41,14 @@ class SharedMemory:
         self._memory.madvise(mmap.MADV_REMOVE, 0, mmap.PAGESIZE)  # fails early where unsupported
         self._zeros: list[Range] = [(0, _whole_pages(size))]
         self._kept: list[Range] = []
-        self._freed: deque[tuple[Range, bool]] = deque()  # a finalizer can't take the lock
+        # Finalizers append freed ranges to this queue, because they can't take the lock.
+        self._freed: deque[tuple[Range, bool]] = deque()
         self._lock = threading.Lock()
 
     def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, int] | None:
         """Allocate an array of zeros.
 
-        Returns the array and its byte offset, or None if shared memory has no room.
+        Returns the array and its byte offset, or None if no free range is large enough.
         """
         size = _whole_pages(math.prod(shape) * np.dtype(dtype).itemsize)
         with self._lock:
@@ -75,7 +76,7 @@ class SharedMemory:
         if os.getpid() == process:
             start, stop = memory
             keep = stop - start >= self.large and self._kept_bytes(memory) <= self.max_kept
-            with suppress(OSError):  # locked memory can't be released; it is not used again
+            with suppress(OSError):  # locked memory can't be released; its range is lost
                 if not keep:
                     self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
                 self._freed.append((memory, keep))

@@ -37,14 +37,16 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process id; 0 if the fork failed. The worker sends the id in its first message."""
+        """The process id, from the worker's first message; 0 if the worker ended without one."""
         if self._pid is None:
             with suppress(ConnectionResetError):  # the worker was killed before its first message
                 self._pid = int(self.socket.recv(MAX_MESSAGE) or 0)
         return self._pid or 0
 
     def send(self, message: bytes) -> None:
-        """Send a message. If the worker has ended, do nothing: the next barrier raises the error.
+        """Send a message to the worker.
+
+        If the worker has ended, nothing happens here; the next barrier raises RankFailedError.
 
         Raises:
             RankFailedError: the system can't send the message.
@@ -56,7 +58,7 @@ class Worker:
         except (BrokenPipeError, ConnectionResetError):
             pass
         except OSError as error:  # the system's limit may be below MAX_MESSAGE
-            raise RankFailedError(f"can't send a message to another rank: {error}") from error
+            raise RankFailedError(f"cannot send a message to another rank: {error}") from error
 
     def has_ended(self) -> bool:
         """Tell whether the worker process has ended."""
@@ -81,7 +83,7 @@ def kill_workers(workers: list[Worker]) -> None:
 def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -> None:
     """Fork a worker process that calls serve(socket), and append its handle to `workers`.
 
-    The socket receives the messages that `Worker.send` sends. The handle joins the list before the
+    The socket receives the messages that `Worker.send` sends. The handle is appended before the
     fork, so that Ctrl-C can't lose the worker.
 
     Raises:
@@ -91,17 +93,18 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_MESSAGE)
-    ours.settimeout(None)  # whatever default timeout the program has set
+    ours.settimeout(None)  # overrides the default timeout of the program
     workers.append(Worker(ours))
     with theirs, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the worker needs no other thread
+        # Python warns of a fork with several threads; the worker needs none of the other threads.
+        warnings.simplefilter("ignore", DeprecationWarning)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         _fork.is_worker = True
         try:
             if not os.fork():
                 _serve_and_exit(serve, theirs)
         except OSError as error:
-            raise RankFailedError(f"can't fork another rank: {error}") from error
+            raise RankFailedError(f"cannot fork another rank: {error}") from error
         finally:
             _fork.is_worker = False
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

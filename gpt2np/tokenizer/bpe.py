@@ -1,4 +1,4 @@
-"""Byte-pair merging, and a cache for its results.
+"""Byte-pair merging, and a cache of token ids.
 
 Tokens are strings as in vocab.json ("Ġthe"). The key of a merge is two tokens separated by a space
 ("Ġt he"), as in merges.txt.
@@ -12,22 +12,24 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 Ranks = Mapping[str, int]
-"""Ranks of merges by key ("left right"). The pair of the lowest rank is merged first."""
+"""Rank of each merge, by the merge's key. The pair with the lowest rank is merged first."""
 
-_SHORT_PIECE = 64  # up to this many tokens, scanning all of them beats a heap
+_SHORT_PIECE = 64  # up to this many tokens, scanning all of them is faster than a heap
 _NO_RANK = 1 << 62
 
-_ENTRY_BYTES = 240  # an empty string, an empty tuple, and their entry in a dictionary
-_MAX_KEY_LENGTH = 256  # characters; longer texts rarely repeat
+_ENTRY_BYTES = 240  # size of an empty string, an empty tuple, and their dictionary entry
+_MAX_KEY_LENGTH = 256  # characters; longer texts rarely repeat, and are not cached
 
 
 def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
     """Merge pairs of neighbouring tokens until no merge applies.
 
-    Each step merges the leftmost pair of the lowest rank. This is algorithm 1 of Sennrich et al.
-    2016, applied like in gpt-2/src/encoder.py:
+    Each step merges the pair with the lowest rank. If this pair occurs several times, its leftmost
+    occurrence is merged.
 
         merge_pairs(["h", "u", "g"], {"u g": 0, "h ug": 1}) → ["hug"]
+
+    Sources: Sennrich et al. 2016, algorithm 1; gpt-2/src/encoder.py.
     """
     if len(tokens) <= _SHORT_PIECE:
         return _merge_by_scanning(tokens, ranks)
@@ -49,9 +51,9 @@ def _merge_by_scanning(tokens: list[str], ranks: Ranks) -> list[str]:
 
 
 def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
-    """Merge in O(n log n), with a linked list of tokens and a heap of ranks.
+    """Merge pairs in O(n log n), with a linked list of tokens and a heap of ranks.
 
-    A token is stored at the position of its first character; its other positions hold "".
+    A merged token is stored at the index of its left token; the index of its right token gets "".
     """
     tokens = tokens[:]
     end = len(tokens)
@@ -102,8 +104,8 @@ def _push(positions: dict[int, list[int]], heap: list[int], rank: int, position:
 class BoundedCache(dict[str, tuple[int, ...]]):
     """Dictionary from text to token ids. `cache[text]` computes and stores missing ids.
 
-    A hit costs one look-up in C. When the entries exceed `limit` bytes, all of them are dropped;
-    frequent entries soon return. Threads may share a cache; at worst, two threads compute the same
+    A cache hit costs one look-up in C. When the entries exceed `limit` bytes, the cache is emptied;
+    frequent entries soon return. Threads can share a cache; at worst, two threads compute the same
     entry.
     """
 

@@ -24,7 +24,7 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 @dataclass(frozen=True)
 class Style:
-    """Formatting of text for a terminal; without `colour`, text stays plain."""
+    """Formatting of text for a terminal; without `colour`, methods return text unchanged."""
 
     colour: bool = False
 
@@ -34,11 +34,11 @@ class Style:
         return self._format(f"38;5;16;48;5;{background}", text)
 
     def dim(self, text: str) -> str:
-        """Format secondary text."""
+        """Dim less important text."""
         return self._format("2", text)
 
     def bold(self, text: str) -> str:
-        """Format highlighted text."""
+        """Highlight text: bold and green."""
         return self._format("1;32", text)
 
     def _format(self, code: str, text: str) -> str:
@@ -131,7 +131,7 @@ def _format_row(cells: list[_Cell], style: Style) -> str:
 
 
 def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Style) -> str:
-    """Format one line per token: its id, character span and byte span in the text, and bytes."""
+    """Format one line per token: its id, its spans in characters and bytes, and its text."""
     head = ("id", "chars", "bytes", "token")
     lines = [
         (str(id), f"{start}:{end}", f"{byte_start}:{byte_end}", _with_space_symbols(token))
@@ -147,7 +147,7 @@ def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Sty
 
 
 def merge_table(trace: MergeTrace, vocabulary: Vocabulary, style: Style) -> str:
-    """Format the merges of a piece: each step has a line of tokens and a line of pair ranks.
+    """Format the merges of a piece of text, with two lines per step: tokens and pair ranks.
 
     Brackets mark the rank of the pair that is merged next.
 

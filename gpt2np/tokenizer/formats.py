@@ -1,9 +1,10 @@
-"""Read and write vocabularies: find the files, and select the reader for their format.
+"""Reading and writing of vocabularies; this module finds the files and selects their reader.
 
-This module also reads OpenAI's `.tiktoken` files. Each line has the bytes of a token, in base64,
-and the token's rank, which is its id. The file has no merges: two neighbours can be merged if the
-result is a token, and the merge with the lowest id comes first. A piece that equals a token needs
-no merging (tiktoken/src/lib.rs). The pattern and the special tokens are in tiktoken's code.
+OpenAI's `.tiktoken` files are read here. Each line has the bytes of a token, in base64, and the
+token's id, called its rank. The file has no merges: two neighbouring tokens can be merged if the
+result is a token, and the pair whose result has the lowest id is merged first. A piece that equals
+a token needs no merging (tiktoken/src/lib.rs). The pattern and the special tokens are not in the
+file, but in tiktoken's code.
 """
 
 from __future__ import annotations
@@ -40,18 +41,19 @@ TIKTOKEN_PATTERNS = {
     "o200k_base": O200K_PATTERN,
     "qwen": QWEN2_PATTERN,
 }
-"""Pre-tokenizer pattern by the stem of the file name; other files have GPT-2's pattern."""
+"""Pre-tokenizer pattern by file name without suffix; GPT-2's pattern is used for other names."""
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
     """Read a vocabulary from a folder, or from one of its files.
 
-    Raises TokenizerError if the vocabulary is missing or damaged.
+    Raises TokenizerError if the vocabulary is missing or damaged, or needs a feature that gpt2np
+    lacks.
     """
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:
-        raise TokenizerError(f"can't look for a vocabulary at {path}: {error.strerror}") from error
+        raise TokenizerError(f"cannot look for a vocabulary at {path}: {error.strerror}") from error
     if is_folder:
         return _read_folder(path)
     if not exists:
@@ -90,9 +92,9 @@ def _read_folder(folder: Path) -> Vocabulary:
 def read_tiktoken(
     path: Path, pattern: str | None = None, special_tokens: Mapping[str, int] | None = None
 ) -> Vocabulary:
-    """Read a `.tiktoken` file; `special_tokens` maps the texts of its special tokens to ids.
+    """Read a `.tiktoken` file, and add `special_tokens`, a dictionary from text to id.
 
-    The default pre-tokenizer `pattern` is that of TIKTOKEN_PATTERNS for the name, or else GPT-2's.
+    The default pre-tokenizer `pattern` depends on the file's name: see TIKTOKEN_PATTERNS.
 
     Raises TokenizerError if the file can't be read, or a line is malformed.
     """
@@ -100,7 +102,7 @@ def read_tiktoken(
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
+        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
     ids: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
@@ -141,10 +143,13 @@ def _parse_tiktoken_line(line: bytes, number: int, path: Path) -> tuple[str, int
 def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     """Write `vocabulary` in the formats of `tokenizers`, `transformers` and gpt2np.
 
-    The files are `tokenizer.json`, `tokenizer_config.json` and, if they can hold the vocabulary,
-    GPT-2's `vocab.json` and `merges.txt`. Existing files of these names are replaced or removed.
-    Existing `special_tokens_map.json` and `added_tokens.json` are removed. Raises OSError if the
-    folder can't be created or written to.
+    The files are `tokenizer.json` and `tokenizer_config.json`. If GPT-2's format can express the
+    vocabulary, `vocab.json` and `merges.txt` are also written. Otherwise, existing files of these
+    two names are removed. Existing `special_tokens_map.json` and `added_tokens.json` are always
+    removed.
+
+    Raises TokenizerError if the formats can't express the vocabulary, and OSError if the folder
+    can't be created or written to.
     """
     import json
 

@@ -26,24 +26,24 @@ from gpt2np.tokenizer.vocabulary import (
 )
 
 FILE_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-"""Pairs of file names. If a model's folder has both pairs, the first pair counts."""
+"""Names of the file of ids and the file of merges. If a folder has both pairs, the first counts."""
 
-# Checksums of OpenAI's two files. Tests prove what the fast path assumes about these files: the
+# Checksums of OpenAI's two files. Tests check what the fast path assumes about these files: the
 # order of the ids, and that merging the text of any token gives that token.
 _OPENAI_CRC32 = (0x6E35860C, 0xCF4B72C4)
 _OPENAI_MERGES_CRC32 = 0x49F9CBC7  # checksum of the merges without the file's first line
 
-# maximum number of tokens that neither a merge makes nor a bracket begins; more of them indicate
-# missing merges
+# Maximum number of tokens that no merge makes and that don't begin with a bracket. A larger number
+# means that merges are missing.
 _MAX_PLAIN_SPECIAL_TOKENS = 16
 
 
 def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
-    """Read a vocabulary: token → id from the JSON file, and merges from the text file, by rank.
+    """Read a vocabulary: tokens and ids from `vocab_file`, merges in order from `merges_file`.
 
     Added tokens come from the special tokens files in the same folder (see
-    `gpt2np.tokenizer.special_tokens`). Encoding never produces another token that is neither a
-    byte nor made by a merge.
+    `gpt2np.tokenizer.special_tokens`). The vocabulary keeps all other tokens, but encoding produces
+    only bytes and tokens that a merge makes.
 
     Raises TokenizerError if a file can't be read or parsed, or the files don't match.
     """
@@ -61,7 +61,7 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
 
 
 def are_gpt2_merges(merges: Iterable[str]) -> bool:
-    """Tell whether `merges` are GPT-2's merges ("left right", by rank)."""
+    """Tell whether `merges`, written "left right" in order of rank, are GPT-2's merges."""
     return crc32("\n".join(merges).encode("utf-8", "replace")) == _OPENAI_MERGES_CRC32
 
 
@@ -74,9 +74,9 @@ def _are_openai_files(vocab_file: Path, merges_file: Path) -> bool:
 
 
 def _read_openai_merges(merges_file: Path) -> Vocabulary:
-    """Build OpenAI's vocabulary from its merges: twice as fast as parsing vocab.json.
+    """Build OpenAI's vocabulary from the merges alone: twice as fast as parsing vocab.json.
 
-    The first ids are those of the bytes. Then each merge has an id, and last END_OF_TEXT.
+    Ids are given to the 256 bytes first, then to the merges in order of rank, then to END_OF_TEXT.
     """
     _, _, text = merges_file.read_text(encoding="utf-8").rstrip("\n").partition("\n")
     lines = text.split("\n")
@@ -93,7 +93,10 @@ def _read_openai_merges(merges_file: Path) -> Vocabulary:
 def _find_unmade_tokens(
     ids: dict[str, int], lines: list[str], vocab: Path, merges: Path
 ) -> list[str]:
-    """Return the tokens that are neither a byte nor made by a merge."""
+    """Return the tokens that are neither a byte nor made by a merge.
+
+    Raises TokenizerError if the files don't match, or merges seem to be missing.
+    """
     made = "\n".join(lines).replace(" ", "").split("\n") if lines else []
     if not all(map(ids.__contains__, made)):
         left, right = next(line for line in lines if line.replace(" ", "") not in ids).split(" ")
@@ -144,17 +147,17 @@ def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
 
 
 def _read_merges(path: Path) -> list[str]:
-    """Return the file's lines "left right", in order of their rank."""
+    """Read the merges, written "left right", in order of rank."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise TokenizerError(f"can't read {path}: {error.strerror}") from error
+        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is damaged: not UTF-8 at byte {error.start}") from error
     lines = text.rstrip("\n").split("\n")
     start = 1 if lines[0].startswith("#version") else 0
     merges = lines[start:]
-    # Checks of the whole text are several times as fast as a check of each line.
+    # Checking the whole text at once is several times as fast as checking each line.
     n_spaces = text.count(" ", len(lines[0]) if start else 0)
     outer_space = " \n" in text or "\n " in text or text.endswith(" ") or text.startswith(" ")
     if n_spaces != len(merges) or outer_space or False in [" " in line for line in merges]:
@@ -168,9 +171,9 @@ def _read_merges(path: Path) -> list[str]:
 def _with_added_tokens(
     ids: dict[str, int], ranks: dict[str, int], unmade: list[str], folder: Path
 ) -> Vocabulary:
-    """Build the vocabulary, with the added tokens that the special tokens files of `folder` list.
+    """Build the vocabulary with the added tokens from the special tokens files in `folder`.
 
-    Added tokens that are in `unmade` are removed from `ids`.
+    Added tokens in `unmade`, which are neither a byte nor made by a merge, are removed from `ids`.
     """
     from gpt2np.tokenizer.special_tokens import read_for_gpt2_files
 

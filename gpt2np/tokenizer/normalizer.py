@@ -1,8 +1,8 @@
-"""Normalization: lone surrogates, added tokens, Unicode form NFC, and the prefix space.
+"""Steps before pre-tokenization: lone surrogates, added tokens, Unicode form NFC, prefix space.
 
 First, a text is split at its added tokens, by the rules of Hugging Face's `tokenizers`
-(added_vocabulary.rs). Then the text between added tokens is normalized. On request, each normalized
-character is aligned to the original characters it comes from.
+(added_vocabulary.rs). Then the text between added tokens is normalized. On request, each character
+of the normalized text gets a span in the original text.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary
 
 Spans = list[tuple[int, int]]
-"""(start, end) in the original text for each character of a normalized text."""
+"""Origin of each character of a normalized text: (start, end) in the original text."""
 
 AddedSpan = tuple[int, int, int | None]
-"""(start, end, id) of an added token, in characters; the id is None for text between tokens."""
+"""(start, end, id) of an added token, in characters; for text between such tokens, id is None."""
 
 # Unicode's white space. It excludes U+001C to U+001F, which str.strip would remove.
 _WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
@@ -30,17 +30,17 @@ _WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + ""
 
 @dataclass(frozen=True)
 class NormalizedPart:
-    """Part of a text: an added token, or normalized text."""
+    """Part of a text: either an added token, or normalized text between added tokens."""
 
     text: str  # normalized text, or the text that matched an added token
     added_id: int | None  # id of the added token; None for normalized text
-    spans: Spans  # origin of each character in the whole text; empty unless requested
+    spans: Spans  # origin of each character in the whole text; empty if not requested
 
 
 def handle_surrogates(text: str, errors: str) -> str:
     """Replace, reject or keep the lone surrogates of `text`; `Tokenizer` explains `errors`.
 
-    Raises InvalidArgumentError if `errors` rejects a lone surrogate or is an unknown value.
+    Raises InvalidArgumentError if `errors` is unknown, or rejects a lone surrogate in `text`.
     """
     if errors not in ("replace", "strict", "surrogateescape"):
         raise InvalidArgumentError(
@@ -61,10 +61,10 @@ def handle_surrogates(text: str, errors: str) -> str:
 def extract_and_normalize(
     text: str, vocabulary: Vocabulary, allowed_special: frozenset[str], *, with_spans: bool = False
 ) -> Iterator[NormalizedPart]:
-    """Split `text` at added tokens and normalize the text between them, like `tokenizers`.
+    """Split `text` at added tokens, and normalize the text between added tokens.
 
-    `text` must not contain lone surrogates. Special tokens not in `allowed_special` are treated as
-    plain text.
+    `text` is a result of `handle_surrogates`. Special tokens not in `allowed_special` are treated
+    as plain text. The result equals that of `tokenizers`.
     """
     tokens = [
         token
@@ -112,9 +112,9 @@ def _identity_spans(start: int, end: int) -> Spans:
 def nfc_with_spans(text: str) -> tuple[str, Spans]:
     """Normalize `text` to NFC; return the normalized text and the origin of each character.
 
-    The origins equal those of `tokenizers` (normalizer.rs, `transform_range`). A composed character
-    originates from its first component. A character that decomposition adds originates from the
-    character before it.
+    The origins equal those of `tokenizers` (normalizer.rs, `transform_range`). The origin of a
+    composed character is its first component. A character that decomposition adds has the origin of
+    the preceding character.
     """
     if unicodedata.is_normalized("NFC", text):
         return text, _identity_spans(0, len(text))
@@ -129,13 +129,13 @@ def nfc_with_spans(text: str) -> tuple[str, Spans]:
     return "".join(normal), spans
 
 
-# (character, change in the number of characters): 1 if the character was added, -n if it replaces
-# n + 1 characters, otherwise 0
+# (character, change in the number of characters): 1 if the character was added, -n if the character
+# replaces n + 1 characters, otherwise 0
 _Changes = list[tuple[str, int]]
 
 
 def _decompose(text: str) -> _Changes:
-    """Decompose `text` to NFD; sorting marks into canonical order keeps each mark's change."""
+    """Decompose `text` to NFD: mark the added characters, and sort marks into canonical order."""
     changes: _Changes = []
     for character in text:
         parts = unicodedata.normalize("NFD", character)
@@ -153,7 +153,7 @@ def _decompose(text: str) -> _Changes:
 def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
     """Compose each base character with the following marks that no other mark blocks."""
     composed: _Changes = []
-    base, last_class = -1, 0  # base: index in `composed`; last_class: class of the last kept mark
+    base, last_class = -1, 0  # index of the base in `composed`; combining class of the last mark
     for character, change in changes:
         combining_class = unicodedata.combining(character)
         blocked = base < len(composed) - 1 and last_class >= combining_class
@@ -170,7 +170,7 @@ def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
 
 
 def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan]:
-    """Split `text` at the added tokens `tokens`; where several begin, the longest one wins."""
+    """Split `text` at the added tokens `tokens`; at each position, the longest match counts."""
     done = 0
     if tokens:
         by_content = {token.content: token for token in tokens}
@@ -194,7 +194,10 @@ def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan
 
 
 def find_first(text: str, contents: Collection[str]) -> str | None:
-    """Return the earliest match of `contents` in `text`; where several begin, the longest one."""
+    """Return the text in `contents` that occurs first in `text`, or None if none occurs.
+
+    If several occur at the same position, the longest is returned.
+    """
     match = any_literal(frozenset(contents)).search(text) if contents else None
     return match[0] if match else None
 
@@ -208,7 +211,7 @@ def _is_within_word(text: str, start: int, end: int) -> bool:
 
 @lru_cache(maxsize=64)
 def any_literal(literals: frozenset[str]) -> re.Pattern[str]:
-    """Return a pattern that matches any of `literals`; where several match, the longest one.
+    """Return a pattern that matches the longest of `literals` at a position.
 
     Without literals, the pattern matches nothing.
     """

@@ -1,15 +1,19 @@
 """Pre-tokenization: split text into pieces; merges never cross from one piece to the next.
 
-GPT-2's pattern is a shorter form of that in OpenAI's gpt-2/src/encoder.py. A match is the tail of
-an English contraction ("'ll"); a run of letters, digits or other visible characters, with an
-optional space in front; or white space, without its last character if a word follows. The pattern
-needs the `regex` package, because the standard `re` lacks \\p{L} and Unicode's white space. For
-ASCII text, an equivalent pattern for `re` is used: `re` is twice as fast, and faster to import.
+GPT-2's pattern is equivalent to the one in OpenAI's gpt-2/src/encoder.py. It matches:
 
-Splitting at spaces is a shortcut. In GPT-2's pattern and its successors, a space before a visible
-character always begins a piece. So a text can be split there into words, and a word has the same
-token ids everywhere. `str.split` is ten times as fast as the pattern, and words repeat. Most of the
-work becomes one dictionary look-up per word; "dog," with its comma is one word.
+    'll                   the end of an English contraction
+    word   42   ?!        a run of letters, digits or other visible characters, with an optional
+                          space in front
+    white space           a run of it; if a visible character follows, without the last character
+
+The pattern needs the `regex` package: the standard `re` lacks \\p{L}, and its \\s is not Unicode's
+white space. For ASCII text, an equivalent pattern for `re` is used, because `re` is twice as fast.
+
+Encoding takes a shortcut. In GPT-2's pattern and its successors, a space before a visible character
+always begins a piece. So `str.split` can split a text into words at these spaces, ten times as fast
+as the pattern. A word may include punctuation ("dog,"). The token ids of a word don't depend on the
+words around it. Words repeat, so encoding mostly becomes one dictionary look-up per word.
 """
 
 from __future__ import annotations
@@ -52,19 +56,19 @@ PATTERN_NAMES = {
 KNOWN_PATTERNS = frozenset({*PATTERN_NAMES.values(), HF_GPT2_PATTERN})
 
 WHITESPACE_SPLITTING_PATTERNS = frozenset({GPT2_PATTERN})
-"""Patterns that begin a piece at any white space, also a line end, after a visible character."""
+"""Patterns in which white space after a visible character, even a line end, begins a piece."""
 
 WORD_SPLITTING_PATTERNS = frozenset(PATTERN_NAMES.values())
-"""Patterns that begin a piece at every space before a visible character."""
+"""Patterns in which every space before a visible character begins a piece."""
 
 ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-"""ASCII characters other than letters, digits and white space; GPT-2's pattern joins them."""
+"""Visible ASCII characters except letters and digits; GPT-2's pattern keeps runs of them whole."""
 
 PreTokenizer = Callable[[str], list[str]]
 """Function that splits a text into pieces; the joined pieces equal the text."""
 
 # Characters assigned in Unicode 17 and 18. Each version of `regex` follows the latest Unicode, but
-# tiktoken 0.14 and tokenizers 0.23 follow Unicode 16, and ids must not depend on package versions.
+# tiktoken 0.14 and tokenizers 0.23 follow Unicode 16. Token ids must not depend on versions.
 _NEWER_THAN_UNICODE_16 = (
     "\u0558\u058b-\u058c\u05c8-\u05c9\u088f\u0b53-\u0b54\u0c5c\u0cdc\u1acf-\u1af0\u208f"
     "\u209d-\u209f\u20c1-\u20c4\u2b96\u2e60-\u2e63\ua7ce-\ua7cf\ua7d2\ua7d4\ua7dd\ua7e2\ua7f1"
@@ -90,8 +94,8 @@ _UNASSIGNED = "\U00050000"
 
 _SEGMENT_SIZE = 1 << 14  # characters; the words of a segment should fit the processor's cache
 
-# Markers in the key of a word: a space within the word, and a word without a space in front. Text
-# that contains these control characters is not split into words, but by the pattern.
+# Markers in the key of a word. _INNER_SPACE stands for a space within the word; _NO_SPACE marks a
+# word without a space in front. Text that contains one of these characters is split by the pattern.
 _INNER_SPACE = "\x01"
 _NO_SPACE = "\x02"
 _RARE_ASCII = (_INNER_SPACE, _NO_SPACE, "\x0b", "\x0c")
@@ -106,8 +110,8 @@ _RARE = (
 def make_pre_tokenizer(patterns: tuple[str, ...]) -> PreTokenizer:
     """Return a function that splits a text by each of `patterns` in turn.
 
-    Both matches and the text between matches are pieces ("isolated" in `tokenizers`). Without a
-    pattern, the whole text is one piece.
+    Matches are pieces, and so is the text between two matches ("Isolated" in `tokenizers`). Without
+    a pattern, the whole text is one piece.
 
         make_pre_tokenizer((GPT2_PATTERN,))("It's  so") → ["It", "'s", " ", " so"]
 
@@ -165,7 +169,7 @@ def _split_by_regex(pattern: str) -> PreTokenizer:
 
 
 def _mask_newer_characters(text: str) -> str:
-    """Replace each character newer than Unicode 16 by an unassigned character.
+    """Replace each character newer than Unicode 16 by a code point without a character.
 
     Returns `text` itself if it has no newer character.
     """
@@ -182,13 +186,13 @@ def _newer_characters() -> re.Pattern[str]:
 
 @cache
 def _may_have_newer() -> Callable[[str], object]:
-    """Return a fast test for characters newer than Unicode 16; it has no false negatives."""
+    """Return a fast test for characters newer than Unicode 16; false positives are possible."""
     basic = _NEWER_THAN_UNICODE_16.partition(_FIRST_ASTRAL)[0]
     return re.compile(f"[{basic}\U00010000-\U0010ffff]").search
 
 
 def iter_segments(text: str) -> Iterator[str]:
-    """Yield segments of about 16,384 characters; each cut is before a space that begins a word."""
+    """Cut `text` before spaces that begin a word; yield segments of about 16,384 characters."""
     start = 0
     while start < len(text):
         end = text.find(" ", start + _SEGMENT_SIZE)
@@ -200,11 +204,11 @@ def iter_segments(text: str) -> Iterator[str]:
 
 
 def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
-    """Split a segment into words and return the words' keys, which `word_text` converts to text.
+    """Split a segment of a text into words; return a key for each word.
 
-    Words begin at spaces and, with `at_newlines`, at newlines. The segment must begin and end at
-    borders between pieces. Returns None if the segment has characters that rule out splitting at
-    spaces.
+    `word_text` converts a key to the text of the word. Words begin at spaces and, with
+    `at_newlines`, at newlines. The segment must begin and end at borders between pieces. Returns
+    None if a character in the segment rules out splitting at spaces.
     """
     if any(rare in segment for rare in (_RARE_ASCII if segment.isascii() else _RARE)):
         return None
@@ -222,6 +226,6 @@ def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
 
 
 def word_text(key: str) -> str:
-    """Return the text of a word from its key, which may contain markers: "word" → " word"."""
+    """Convert a key from `split_words` to the text of the word: "word" → " word"."""
     text = key[1:] if key.startswith(_NO_SPACE) else " " + key
     return text.replace(_INNER_SPACE, " ")

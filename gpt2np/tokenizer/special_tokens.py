@@ -2,13 +2,13 @@
 
     tokenizer_config.json    special tokens map ("eos_token": …), settings and, since transformers
                              4.34, all added tokens with ids and flags (`added_tokens_decoder`)
-    special_tokens_map.json  special tokens map, until version 4
-    added_tokens.json        added token → id, until version 4
+    special_tokens_map.json  special tokens map, until transformers 4
+    added_tokens.json        added token → id, until transformers 4
 
-The precedence of the files and the resulting ids follow transformers 5.23; tests compare the two.
-With an `added_tokens_decoder`, the two older files are not read. Tokens are added one by one: first
-tokens with an id, in order of the ids, then tokens of the special tokens map, then other tokens. A
-token that the vocabulary has keeps its id. Another token gets the next free id.
+The precedence of the files and the resulting ids follow transformers 5.23; tests compare the ids.
+If there is an `added_tokens_decoder`, the two older files are not read. Tokens are added one by
+one: first tokens with an id, in order of the ids, then tokens of the special tokens map, then other
+tokens. A token that the vocabulary contains keeps its id. Any other token gets the next free id.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ _TokenMap = dict[str, AddedToken | None]  # key such as "eos_token" → token; N
 class SpecialTokens:
     """Content of the special tokens files in a folder.
 
-    `is_gpt2` tells whether transformers reads the folder with its class GPT2Tokenizer. The
-    GPT2Tokenizer creates each added token again. Its bos_token, eos_token and unk_token are
+    `is_gpt2` tells whether transformers reads the folder with its class GPT2Tokenizer. This class
+    adds all added tokens anew, in order of their ids. Its bos_token, eos_token and unk_token are
     `<|endoftext|>` unless a file defines them.
     """
 
     declared: tuple[AddedToken, ...] = ()  # tokens with an id, in order of the ids
-    source: Path = Path()  # the file that has the `declared` tokens
+    source: Path = Path()  # the file that contains the `declared` tokens
     overrides_tokenizer_json: bool = False  # whether to ignore the added tokens of tokenizer.json
-    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)  # tokens have no id
-    extra: tuple[AddedToken, ...] = ()  # tokens without a key or an id
+    token_map: Mapping[str, AddedToken | None] = field(default_factory=dict)  # without ids
+    extra: tuple[AddedToken, ...] = ()  # tokens without an id that are not in `token_map`
     is_gpt2: bool = False
-    add_prefix_space: bool = False  # setting of the GPT2Tokenizer
+    add_prefix_space: bool = False  # used only if `is_gpt2`
 
     def resolve_added_tokens(
         self,
@@ -72,9 +72,11 @@ class SpecialTokens:
     ) -> tuple[AddedToken, ...]:
         """Return all added tokens with the ids that transformers gives them, sorted by id.
 
-        `vocab` is the vocabulary's token → id. `json_tokens` are the added tokens of `json_file`.
+        `vocab` maps the vocabulary's tokens to ids. `json_tokens` are the added tokens in the
+        tokenizer.json file `json_file`.
 
-        Raises TokenizerError if transformers would give a token an id that differs from the files'.
+        Raises TokenizerError if transformers would give an added token another id than the files
+        do, or the id of a token in `vocab`.
         """
         json_tokens = tuple(json_tokens)
         sources = {token.id: json_file for token in json_tokens}
@@ -102,7 +104,7 @@ class SpecialTokens:
         return tuple(sorted(resolved.values(), key=lambda token: token.id))
 
     def special_tokens_map(self, added: Iterable[AddedToken]) -> dict[str, str]:
-        """Return a dictionary from key ("eos_token") to token text, for the tokens in `added`."""
+        """Return a dictionary from key ("eos_token", …) to the text of a token in `added`."""
         contents = {token.content for token in added}
         return {
             key: token.content
@@ -113,7 +115,7 @@ class SpecialTokens:
     def _in_order_of_addition(self, json_tokens: tuple[AddedToken, ...]) -> list[AddedToken]:
         """Return the tokens in the order in which transformers adds them.
 
-        If a token occurs several times, the last one counts.
+        A token may occur several times in the list; its last occurrence counts.
         """
         mapped = [token for token in self._full_token_map().values() if token is not None]
         by_id = {token.id: token for token in self.declared}
@@ -144,9 +146,9 @@ class SpecialTokens:
         vocab: Mapping[str, int],
         json_tokens: tuple[AddedToken, ...],
     ) -> bool:
-        """Tell whether no file mentions the token `content`, and the model has no embedding for it.
+        """Tell whether transformers adds the token `content` although no file mentions it.
 
-        transformers adds such a token. gpt2np doesn't: the vocabulary would not match the model.
+        gpt2np doesn't add such a token, because the model has no embedding for it.
         """
         if content in vocab or content not in resolved or [*resolved][-1] != content:
             return False
@@ -155,9 +157,9 @@ class SpecialTokens:
 
 
 def read_for_gpt2_files(folder: Path) -> SpecialTokens:
-    """Read the special tokens files that accompany `vocab.json` and `merges.txt`.
+    """Read the special tokens files in a folder with `vocab.json` and `merges.txt`.
 
-    Raises TokenizerError if a file is damaged, or requires a feature that gpt2np doesn't have.
+    Raises TokenizerError if a file is damaged, or needs a feature that gpt2np lacks.
     """
     config = _read(folder / CONFIG_FILE)
     name = _tokenizer_class(config, folder)
@@ -176,9 +178,9 @@ def read_for_gpt2_files(folder: Path) -> SpecialTokens:
 
 
 def read_for_tokenizer_json(folder: Path) -> SpecialTokens:
-    """Read the special tokens files that accompany `tokenizer.json`.
+    """Read the special tokens files in a folder with a `tokenizer.json`.
 
-    Raises TokenizerError if a file is damaged, or requires a feature that gpt2np doesn't have.
+    Raises TokenizerError if a file is damaged, or needs a feature that gpt2np lacks.
     """
     config = _read(folder / CONFIG_FILE)
     name = _tokenizer_class(config, folder)
@@ -191,7 +193,7 @@ def read_for_tokenizer_json(folder: Path) -> SpecialTokens:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not os.path.lexists(path):  # a broken link is an error
+    if not os.path.lexists(path):  # a broken link is an error, not a missing file
         return {}
     return read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES)
 
@@ -240,7 +242,7 @@ def _parse_flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
 
 
 def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
-    """Parse the special tokens map; keys may be those of _MAP_KEYS or others like "image_token"."""
+    """Parse the special tokens map: the keys in _MAP_KEYS, and further keys like "image_token"."""
     token_map: _TokenMap = {}
     for key, value in entries.items():
         if value is None and key in _MAP_KEYS:
@@ -253,7 +255,7 @@ def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
 def _parse_extra(
     config: Mapping[str, Any], older: Mapping[str, Any], folder: Path
 ) -> tuple[tuple[AddedToken, ...], _TokenMap]:
-    """Return the extra tokens without a key (a JSON list) and with keys (a JSON object)."""
+    """Parse the extra special tokens: a tuple from JSON lists, a dictionary from JSON objects."""
     path, tokens = folder / CONFIG_FILE, config.get(_EXTRA) or config.get(_OLD_EXTRA)
     in_config = _EXTRA in config or _OLD_EXTRA in config
     named: _TokenMap = {}
@@ -288,11 +290,10 @@ def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
 
 
 def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[str]:
-    """Return the texts of those tokens in `added_tokens.json` that are special.
+    """Return the texts that make a token of `added_tokens.json` a special token.
 
-    transformers reads `added_tokens.json` first. Later it reads the JSON objects in
-    tokenizer_config.json and the old list of extra tokens in special_tokens_map.json; they don't
-    make a token of `added_tokens.json` special.
+    JSON objects in tokenizer_config.json don't count, nor does the old list of extra tokens in
+    special_tokens_map.json, because transformers reads them later.
     """
     texts_in_config = {key: value for key, value in config.items() if isinstance(value, str)}
     token_map = {**texts_in_config, **older}
@@ -340,7 +341,7 @@ def _parse_token(entry: Any, path: Path, key: str, flags: Mapping[str, bool]) ->
         content,
         _NO_ID,
         special=special,
-        # By default, transformers matches special tokens in the original text.
+        # By default, transformers matches only special tokens in the original text.
         normalized=_parse_flag(entry, "normalized", path) if "normalized" in entry else not special,
         **{flag: _parse_flag(entry, flag, path) for flag in _FLAGS},
     )

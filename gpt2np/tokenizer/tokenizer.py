@@ -1,4 +1,4 @@
-"""Text ↔ token ids: GPT-2's byte-level byte-pair encoding (Radford et al. 2019, section 2.2)."""
+"""Encoding text with GPT-2's byte-level byte-pair encoding (Radford et al. 2019, section 2.2)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpt2np.tokenizer.pre_tokenizer import (
 )
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, Vocabulary
 
-TYPE_CHECKING = False  # typing, and what only some methods need, would double the time to import
+TYPE_CHECKING = False  # typing and rarely needed modules would double the import time
 if TYPE_CHECKING:
     from array import array
     from typing import Any, Literal
@@ -48,26 +48,27 @@ _WORD_CACHE_BYTES = 48 << 20  # there are more distinct words than pieces
 class Tokenizer:
     """Encodes text to token ids and decodes token ids to text.
 
-    The ids equal those of tiktoken and `tokenizers`:
+    The ids equal those of tiktoken and of Hugging Face's `tokenizers`:
 
         >>> tokenizer = Tokenizer.load("path/to/gpt2")
         >>> tokenizer.encode("GPT2 was created by OpenAI")
         [38, 11571, 17, 373, 2727, 416, 4946, 20185]
 
-    Threads may share a tokenizer, and other processes may unpickle it. Caches of at most 64 MiB
-    speed up encoding; they don't change the ids.
+    Threads can share a tokenizer, and it can be pickled. Caches of at most 64 MiB speed up
+    encoding; they don't change the ids.
 
-    Text from an untrusted source may contain the text of a special token. So `encode` and similar
-    methods take two keyword arguments that mean what they mean in tiktoken:
+    Untrusted text may contain the text of a special token. By default, `encode` and similar methods
+    reject such text. The arguments `allowed_special` and `disallowed_special` change that. Each
+    takes "all" or a set of special tokens. A token in both is allowed:
 
-        encode("<|endoftext|>")                                → InvalidArgumentError
-        encode("<|endoftext|>", disallowed_special=())         → [27, 91, 437, …], plain text
-        encode("<|endoftext|>", allowed_special="all")         → [50256], the special token
-        encode("<|endoftext|>", allowed_special={"<|pad|>"})   → InvalidArgumentError
+        encode("<|endoftext|>")                            → InvalidArgumentError
+        encode("<|endoftext|>", disallowed_special=())     → [27, 91, 437, …], plain text
+        encode("<|endoftext|>", allowed_special="all")     → [50256], the special token
 
     The argument `errors` selects the treatment of lone surrogates, which UTF-8 can't express.
-    "replace" turns them into U+FFFD, like tiktoken. "strict" rejects them. "surrogateescape"
-    encodes U+DC80 to U+DCFF as the bytes 0x80 to 0xFF, so that any bytes survive a round trip:
+    "replace" turns them into U+FFFD, as tiktoken does. "strict" raises InvalidArgumentError.
+    "surrogateescape" encodes U+DC80 to U+DCFF as the bytes 0x80 to 0xFF, so that any bytes survive
+    a round trip:
 
         ids = encode(data.decode("utf-8", "surrogateescape"), errors="surrogateescape")
         decode_bytes(ids) == data
@@ -95,19 +96,19 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Read the vocabulary in a folder or file.
+        """Create a tokenizer from a folder of vocabulary files, or from one such file.
 
-        A folder may hold `tokenizer.json`, `vocab.json` + `merges.txt`, or OpenAI's `encoder.json`
-        + `vocab.bpe`. Its `tokenizer_config.json`, `special_tokens_map.json` and
-        `added_tokens.json` are applied as in transformers 5: see `gpt2np.tokenizer.special_tokens`.
-        A file may be a `.tiktoken` file or a `tokenizer.json`, which is then read without the files
-        next to it.
+        A folder needs `tokenizer.json`, `vocab.json` + `merges.txt`, OpenAI's `encoder.json` +
+        `vocab.bpe`, or a `.tiktoken` file. If it has several of these, the first one counts. The
+        folder's `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` have the
+        same effect as in transformers 5: see `gpt2np.tokenizer.special_tokens`.
 
-        `path` can't be the name of a model. `gpt2np.hub.find_vocabulary("gpt2").folder` finds or
-        downloads the vocabulary of a model.
+        If `path` is a `tokenizer.json` file, the other files in its folder are ignored. `path`
+        can't be the name of a model: `gpt2np.hub.find_vocabulary("gpt2").folder` finds or downloads
+        a model's vocabulary.
 
-        Raises TokenizerError if files are missing, damaged, inconsistent, or require a feature that
-        gpt2np doesn't have.
+        Raises TokenizerError if a file is missing or damaged, the files don't match, or they need a
+        feature that gpt2np lacks.
         """
         if path == "":
             raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
@@ -121,20 +122,20 @@ class Tokenizer:
         pattern: str | None = None,
         special_tokens: Mapping[str, int] | None = None,
     ) -> Tokenizer:
-        """Read a `.tiktoken` file, which has neither a pattern nor special tokens.
+        """Create a tokenizer from a `.tiktoken` file, which has no pattern and no special tokens.
 
-        `special_tokens` maps their texts to ids. The default `pattern` is the one that OpenAI or
-        Qwen use with a file of this name; for other names, it is GPT-2's. Raises TokenizerError if
-        the file is missing or damaged.
+        `special_tokens` maps the text of each special token to its id. The default pre-tokenizer
+        `pattern` depends on the file's name: OpenAI's for cl100k_base and o200k_base, Qwen's for
+        qwen, otherwise GPT-2's. Raises TokenizerError if the file is missing or damaged.
         """
         return cls(read_tiktoken(Path(file), pattern, special_tokens))
 
     def save(self, folder: str | Path) -> None:
         """Write the vocabulary in Hugging Face's formats.
 
-        The files are `tokenizer.json`, `tokenizer_config.json` and, if they can hold the
-        vocabulary, `vocab.json` + `merges.txt`. The special tokens map is written as it was read.
-        Without a map, `<|endoftext|>` becomes both bos_token and eos_token.
+        The files are `tokenizer.json` and `tokenizer_config.json`. If GPT-2's format can express
+        the vocabulary, `vocab.json` + `merges.txt` are also written. A vocabulary without a special
+        tokens map ("eos_token", …) gets `<|endoftext|>` as bos_token and eos_token.
 
         Raises:
             TokenizerError: Hugging Face's formats can't express the vocabulary.
@@ -150,23 +151,23 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the vocabulary's `eos_token`, or else of `<|endoftext|>`; None without either."""
+        """Id of the `eos_token`; without `eos_token`, id of `<|endoftext|>`; None without both."""
         ids = {token.content: token.id for token in self.vocabulary.added_tokens}
         eos_token = self.vocabulary.special_tokens_map.get("eos_token")
         return ids[eos_token] if eos_token in ids else self.special_tokens.get(END_OF_TEXT)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of the vocabulary."""
+        """SHA-256 hash of the vocabulary, in hexadecimal."""
         from hashlib import sha256
 
         return sha256(repr(self.vocabulary).encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def splits_before_whitespace(self) -> bool:
-        """Whether cutting a text before white space after a visible character keeps its token ids.
+        """Whether a text can be cut between a visible character and white space that follows it.
 
-        That is, the joined ids of the two parts equal the ids of the whole text.
+        If so, the token ids of the two parts, joined, equal the token ids of the whole text.
         """
         return (
             self._splits_whitespace
@@ -182,7 +183,7 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[int]:
-        """Encode `text` to token ids. The class documentation explains the keyword arguments.
+        """Encode `text` to token ids; `Tokenizer` explains the keyword arguments.
 
         Raises InvalidArgumentError if `text` contains a disallowed special token, a lone surrogate
         that `errors` rejects, or a character without a token.
@@ -196,7 +197,7 @@ class Tokenizer:
         return ids
 
     def encode_to_numpy(self, text: str, **options: Any) -> NDArray[np.uint16 | np.uint32]:
-        """Encode `text` to an array: uint16 if every token id fits, else uint32. Returns (N,)."""
+        """Encode `text` to uint16, or to uint32 if `vocab_size` exceeds 65,536. Returns (N,)."""
         import numpy as np
 
         return np.array(
@@ -206,10 +207,10 @@ class Tokenizer:
     def encode_batch(
         self, texts: Iterable[str], *, processes: int = 1, **options: Any
     ) -> list[list[int]]:
-        """Encode each of `texts`; `options` are the keyword arguments of `encode`.
+        """Encode each text in `texts`; `options` are the keyword arguments of `encode`.
 
         Several processes pay off from about ten megabytes of text, because each process has to
-        start and to fill its caches. Threads don't help in a Python with a global interpreter lock.
+        start and to fill its caches. Threads don't help under the global interpreter lock.
         """
         if isinstance(texts, str):
             raise InvalidArgumentError("texts is one text; give a list of texts, or use encode")
@@ -238,9 +239,9 @@ class Tokenizer:
         """Encode `text`; return each token id with the characters and bytes that the token covers.
 
         A token may cover only some bytes of a character. Its character span then includes the
-        whole character; its byte span has only the covered bytes. After normalization, character
-        spans equal those of `tokenizers`, and byte spans include all bytes of a changed character.
-        `errors` applies first: with "replace", a surrogate pair counts as one character. Raises
+        whole character; its byte span has only the covered bytes. If normalization changes a
+        character, byte spans include all bytes of that character. Character spans equal those of
+        `tokenizers`. With errors="replace", a surrogate pair counts as one character. Raises
         InvalidArgumentError in the same cases as `encode`.
         """
         from gpt2np.tokenizer.trace import char_byte_offsets, part_offsets
@@ -284,7 +285,7 @@ class Tokenizer:
     def decode(
         self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False
     ) -> str:
-        """Decode `ids` to text; `errors` handles invalid UTF-8 in the same way as `bytes.decode`.
+        """Decode `ids` to text; `errors` treats invalid UTF-8 as in `bytes.decode`.
 
         Raises:
             InvalidArgumentError: an id is not in the vocabulary.
@@ -390,8 +391,8 @@ class StreamingDecoder:
     """Decodes token ids one at a time, and returns only complete characters.
 
     A token may end in the middle of a UTF-8 character. The decoder then withholds the incomplete
-    character until further tokens complete it. The texts from `push` and `finish`, joined, equal
-    `Tokenizer.decode` of all ids. Invalid UTF-8 becomes U+FFFD.
+    character until further tokens complete it. The joined texts from `push` and `finish` equal the
+    text that `Tokenizer.decode` returns for all ids. Invalid UTF-8 becomes U+FFFD.
     """
 
     def __init__(self, tokens: Mapping[int, bytes]) -> None:
@@ -401,7 +402,7 @@ class StreamingDecoder:
     def push(self, token_id: int) -> str:
         """Return the text that `token_id` completes, or "" if it completes no character.
 
-        Some models have more embeddings than tokens. An id without a token decodes to "".
+        An id without a token decodes to "", because some models have more embeddings than tokens.
         """
         return self._decoder.decode(self._tokens.get(token_id, b""))
 
@@ -426,7 +427,7 @@ def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
 def _encode_packed(
     tokenizer: Tokenizer, options: Mapping[str, Any], texts: list[str]
 ) -> list[array[int]]:
-    """Encode `texts` to arrays: sending them between processes costs a tenth of sending lists."""
+    """Encode `texts` to arrays: sending an array to a process is ten times as fast as a list."""
     from array import array
 
     return [array("I", tokenizer.encode(text, **options)) for text in texts]

@@ -1,8 +1,8 @@
 """Reader and writer of Hugging Face's `tokenizer.json`, for byte-pair encodings like GPT-2's.
 
 The file describes each step from text to token ids: normalizer, pre-tokenizer, model, added tokens,
-decoder. The reader accepts the features that gpt2np implements exactly. Any other feature is an
-error that names the feature, because it would lead to wrong ids.
+decoder. The reader accepts the features that gpt2np implements exactly. Ignoring any other
+feature would lead to wrong ids, so the reader raises an error that names the feature.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Vocabulary:
     """Read a `tokenizer.json`, except its settings for truncation and padding.
 
-    `special` is the content of the special tokens files in the same folder, which `transformers`
-    reads and `tokenizers` doesn't.
+    `special` holds the content of the special tokens files in the same folder. Hugging Face's
+    `transformers` reads these files; `tokenizers` doesn't.
 
-    Raises TokenizerError if the file is damaged, or requires a feature that gpt2np doesn't have.
+    Raises TokenizerError if the file is damaged, or needs a feature that gpt2np lacks.
     """
     content = read_json_object(path, TokenizerError, max_bytes=LARGE_JSON_BYTES)
     if not isinstance(content.get("model"), dict):
@@ -93,13 +93,17 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialToken
     )
     if special.is_gpt2:
         vocabulary = _as_gpt2_tokenizer(vocabulary, special, path)
-    # Extra tokens, neither bytes nor made by merges, or duplicate merges may refute self_encoding.
+    # GPT-2's merges are known to be self-encoding, if the file has no duplicate merges and no
+    # tokens other than bytes and the tokens that merges make.
     genuine = byte_level and len(vocabulary.ids) - 256 == len(ranks) == len(model["merges"])
     return vocabulary.as_self_encoding() if genuine and are_gpt2_merges(ranks) else vocabulary
 
 
 def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
-    """Return the vocabulary as transformers' GPT2Tokenizer reads it: only tokens and merges."""
+    """Return the vocabulary with the settings of transformers' GPT2Tokenizer.
+
+    Raises TokenizerError if the file has other settings, because the GPT2Tokenizer ignores them.
+    """
     space = special.add_prefix_space
     changed = replace(vocabulary, add_prefix_space=space)
     if changed != Vocabulary(
@@ -141,7 +145,7 @@ def _flatten_pre_tokenizers(step: dict[str, Any] | None, path: Path) -> list[dic
 
 
 def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
-    """Return a list of the pre-tokenizer's pattern, or an empty list if `step` has no pattern."""
+    """Return the pattern of the pre-tokenizer `step` in a list; an empty list without a pattern."""
     if step["type"] == "ByteLevel":
         return [GPT2_PATTERN] if step.get("use_regex", True) else []
     if step["type"] == "Digits":
@@ -208,7 +212,7 @@ def _check_post_processor(step: dict[str, Any] | None, path: Path) -> None:
 
 
 def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[AddedToken, ...]:
-    """Parse `added_tokens`; keep the order of the file, in which the tokens are added."""
+    """Parse `added_tokens` and keep their order, because transformers adds them in that order."""
     for entry in entries:
         if not entry["content"] or type(entry["id"]) is not int or entry["id"] < 0:
             raise TokenizerError(f"{path} is damaged: the added token {entry}")
@@ -225,7 +229,7 @@ def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[Adde
 def _parse_ids(
     vocab: dict[str, int], merges: Iterable[str], made: list[str], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """Return a dictionary like `Vocabulary.ids`; `made` has the resulting token of each merge."""
+    """Convert `vocab` to the form of `Vocabulary.ids`; `made` has the token from each merge."""
     check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spell(token): n for token, n in vocab.items()}
     if not all(map(ids.__contains__, made)):
@@ -249,7 +253,7 @@ def _remove_added(
 
 
 def _parse_merges(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
-    """Return the dictionary "left right" → rank.
+    """Convert merges to a dictionary from "left right" to the rank of the merge.
 
     In the file, a merge is ["left", "right"] or, in older versions, "left right".
     """
@@ -268,7 +272,10 @@ def _spell(token: str) -> str:
 
 
 def write_tokenizer_json(vocabulary: Vocabulary, path: Path) -> None:
-    """Write a `tokenizer.json`; `tokenizers` and `transformers` then produce the ids of gpt2np."""
+    """Write a `tokenizer.json` with which `tokenizers` and `transformers` produce gpt2np's ids.
+
+    Raises TokenizerError if the format can't express the vocabulary.
+    """
     _check_is_expressible(vocabulary, path)
     merges = sorted(vocabulary.ranks, key=vocabulary.ranks.__getitem__)
     ids = {token.replace(SPACE_PLACEHOLDER, " "): n for token, n in vocabulary.ids.items()}
@@ -308,10 +315,12 @@ def _check_is_expressible(vocabulary: Vocabulary, path: Path) -> None:
     for token in vocabulary.added_tokens:
         if vocabulary.ids.get(_spell(token.content), token.id) != token.id:
             raise TokenizerError(
-                f"{path} can't hold {token.content!r} both as a token and as an added token"
+                f"{path} cannot hold {token.content!r} both as a token and as an added token"
             )
     if vocabulary.add_prefix_space and vocabulary.patterns not in ((), (GPT2_PATTERN,)):
-        raise TokenizerError(f"{path} can't hold add_prefix_space with patterns other than GPT-2's")
+        raise TokenizerError(
+            f"{path} cannot hold add_prefix_space with patterns other than GPT-2's"
+        )
 
 
 def _byte_level_json(vocabulary: Vocabulary, use_regex: bool = False) -> dict[str, Any]:

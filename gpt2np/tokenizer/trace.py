@@ -1,4 +1,4 @@
-"""Origin of tokens: the characters and bytes of the text they cover, and their merges."""
+"""Origin of tokens: the characters and bytes that a token covers, and the merges that made it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def part_offsets(
     text: str,
     text_offsets: Sequence[int],
 ) -> Iterator[TokenSpan]:
-    """Yield the position in `text` of each token of `part`.
+    """Yield the position in `text` of each token of `part`, a part of the normalized text.
 
     `tokens` has (id, number of bytes) for each token. `text_offsets` is `char_byte_offsets(text)`.
     """
@@ -47,7 +47,7 @@ def part_offsets(
         first, last = char_at_byte[at], char_at_byte[at + n_bytes - 1]
         start, end = part.spans[first][0], part.spans[last][1]
         byte_start, byte_end = text_offsets[start], text_offsets[end]
-        # A token's bytes within a character are known only if normalization kept the character.
+        # If normalization changed a character, the token's share of its bytes is unknown.
         if text[slice(*part.spans[first])] == part.text[first]:
             byte_start += at - offsets[first]
         at += n_bytes
@@ -58,20 +58,20 @@ def part_offsets(
 
 @dataclass(frozen=True)
 class MergeStep:
-    """The tokens of a piece before a merge."""
+    """The tokens of a piece of text before a merge, or after the last merge."""
 
     tokens: tuple[str, ...]  # spelled as in `Vocabulary.ids`
     ranks: tuple[int | None, ...]  # rank of each pair of neighbours; None if no merge joins them
-    # index of the next pair to merge: the leftmost pair of the lowest rank; None at the end
+    # index of the next pair to merge: the leftmost pair with the lowest rank; None at the end
     chosen: int | None
 
 
 @dataclass(frozen=True)
 class MergeTrace:
-    """How a piece of text becomes ids."""
+    """The merges that turn a piece of text into token ids."""
 
     text: str  # the piece
-    # from single bytes to the final tokens; empty if the piece becomes a token without merging
+    # from single bytes or characters to the final tokens; empty if the piece is a token itself
     steps: tuple[MergeStep, ...]
     ids: tuple[int, ...]
 

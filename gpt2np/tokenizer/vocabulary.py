@@ -18,9 +18,9 @@ from gpt2np.errors import InvalidArgumentError, TokenizerError
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 
 SPACE_PLACEHOLDER = "\uffff"
-"""Replacement for a space in tokens of characters; Unicode never assigns a character to U+FFFF."""
+"""Stands for a space in tokens that are not byte-level; Unicode never assigns U+FFFF."""
 
-_NO_TOKEN = "\ud800"  # replacement for U+FFFF in text; no token contains a lone surrogate
+_NO_TOKEN = "\ud800"  # stands for U+FFFF in text, as no token contains a lone surrogate
 
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _UNPRINTABLE = [byte for byte in range(256) if byte not in _PRINTABLE]
@@ -67,23 +67,23 @@ class Vocabulary:
     """Content of a vocabulary, independent of the file format.
 
     Attributes:
-        ids: token → id, without added tokens. A byte-level vocabulary spells tokens in the byte
-            alphabet ("Ġthe"). Another vocabulary spells tokens in plain characters, with
-            SPACE_PLACEHOLDER for a space.
-        ranks: "left right" → rank of the merge, see `gpt2np.tokenizer.bpe`.
+        ids: token → id; added tokens are included only if merging can produce them. A byte-level
+            vocabulary spells tokens in the byte alphabet ("Ġthe"). Any other vocabulary spells
+            tokens in plain characters, with SPACE_PLACEHOLDER for a space.
+        ranks: "left right" → rank of the merge: see `gpt2np.tokenizer.bpe`.
         added_tokens: tokens that are matched as a whole, including special tokens.
         patterns: pre-tokenizer patterns, applied one after another. Without a pattern, the whole
             text is one piece.
         byte_level: whether tokens consist of bytes instead of characters.
         nfc: whether to normalize text to Unicode form NFC.
         add_prefix_space: whether to prepend a space to text that doesn't begin with one.
-        ignore_merges: whether a piece that equals a token is encoded to that token without merging
-            (the option in tokenizer.json; tiktoken always does so).
-        unk_token: token for a character that has no token; only if not `byte_level`.
+        ignore_merges: whether a piece that equals a token becomes that token without merging.
+            tokenizer.json has this option; tiktoken always works like this.
+        unk_token: token for a character that has no token; None if `byte_level`.
         self_encoding: whether merging the text of any token is known to give that token. Then a
             piece that equals a token needs no merging.
         special_tokens_map: key in Hugging Face's files ("eos_token", "pad_token", …) → text of an
-            added token. Comparisons ignore it, because encoding doesn't depend on it.
+            added token. Encoding doesn't depend on this map, so `==` ignores it.
     """
 
     ids: dict[str, int]
@@ -105,16 +105,16 @@ class Vocabulary:
 
     @cached_property
     def text_vocab_size(self) -> int:
-        """The highest token id plus one, special tokens excluded.
+        """The highest id of a token that is not special, plus one.
 
-        Fine-tuned models often have a special token without an embedding.
+        Fine-tuned models often lack the embedding of a special token.
         """
         plain = (token.id for token in self.added_tokens if not token.special)
         return max([*self.ids.values(), *plain], default=-1) + 1
 
     @cached_property
     def token_bytes(self) -> dict[int, bytes]:
-        """Dictionary from id to the token's bytes: for an added token, its text in UTF-8."""
+        """Bytes of each token, by id. An added token's bytes are its text in UTF-8."""
         tokens = list(self.ids)
         if self.byte_level:
             data = _decode_spelled_tokens(tokens)
@@ -134,7 +134,7 @@ class Vocabulary:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def spell(self, piece: str) -> str:
-        """Spell `piece` like the tokens in `ids`. Each character is a token before any merge."""
+        """Spell `piece` like the tokens in `ids`. Merging starts from the result's characters."""
         if not self.byte_level:
             return piece.replace(SPACE_PLACEHOLDER, _NO_TOKEN).replace(" ", SPACE_PLACEHOLDER)
         if piece.isascii() and piece.isprintable():
@@ -142,10 +142,10 @@ class Vocabulary:
         return bytes_to_chars(piece.encode("utf-8", "surrogateescape"))
 
     def id_and_nbytes(self, token: str) -> tuple[int, int]:
-        """Return the id of `token`, spelled as in `ids`, and the length of its text in bytes.
+        """Return the id of `token` and the length of its text in bytes.
 
-        A character without a token gets the id of `unk_token`. Raises InvalidArgumentError for such
-        a character if the vocabulary has no `unk_token`.
+        `token` is spelled as in `ids`. A character without a token gets the id of `unk_token`.
+        Raises InvalidArgumentError for such a character if there is no `unk_token`.
         """
         if self.byte_level:
             return self.ids[token], len(token)
@@ -168,8 +168,8 @@ def _decode_spelled_tokens(tokens: list[str]) -> list[bytes]:
     try:
         data = chars_to_bytes("".join(tokens))  # all at once: far faster than one by one
     except UnicodeEncodeError:
-        # Encoding never produces a token with characters outside the byte alphabet, such as an
-        # added token. The bytes of such a token are its text in UTF-8.
+        # Some tokens, such as added tokens, have characters outside the byte alphabet. Merging
+        # never makes such a token. Its bytes are its text in UTF-8.
         in_alphabet = CHAR_TO_BYTE.keys()
         return [
             chars_to_bytes(token) if in_alphabet >= set(token) else token.encode()
@@ -195,7 +195,7 @@ def check_ids(ids: dict[str, int], file: Path) -> None:
 
 
 def check_bytes(ids: dict[str, int], file: Path) -> None:
-    """Raise a TokenizerError that names `file` if one of the 256 bytes is not a token."""
+    """Raise a TokenizerError that names `file` if `ids` lacks a token for one of the 256 bytes."""
     missing = [character for character in CHAR_TO_BYTE if character not in ids]
     if missing:
         raise TokenizerError(
@@ -214,7 +214,7 @@ def _find_duplicate(ids: dict[str, int]) -> str:
 
 
 def is_unicode_text(characters: str) -> bool:
-    """Tell whether `characters` has no lone surrogate."""
+    """Tell whether `characters` is free of lone surrogates."""
     try:
         characters.encode()
     except UnicodeEncodeError:

@@ -728,7 +728,7 @@ for _file in (
     for _kind in (fifo, directory, device):
         HAND_MADE[f"{_file} a {_kind.__name__}"] = Hostile(
             lambda folder, file=_file, kind=_kind: kind(folder / file),
-            "not a file|can't read|has no vocabulary",
+            "not a file|cannot read|has no vocabulary",
             error="TokenizerError",
             whole=True,
         )

@@ -1,4 +1,4 @@
-"""Train a vocabulary on text."""
+"""Training of a vocabulary on text."""
 
 from gpt2np.tokenizer.training.report import TrainingReport as TrainingReport
 from gpt2np.tokenizer.training.report import report_training as report_training

@@ -1,16 +1,17 @@
-"""Learn merges: the most frequent pair of neighbouring tokens becomes a token, again and again.
+"""Learning of merges: repeatedly, the most frequent pair of neighbouring tokens becomes a token.
 
-One array holds all pieces, one after another. Each token's id is stored at the first and the last
-position of the token. So the neighbours of a token are found without links: the ids next to its two
-ends are those of the previous and the next token. A merge writes a few numbers per occurrence, and
-changes only the counts of neighbouring pairs. (Sennrich et al. 2016, section 3.2, count all pairs
-again after each merge. The queue of pairs with positions follows `tokenizers`,
-models/bpe/trainer.rs.)
+One array holds the tokens of all pieces. A token has one position per symbol (byte or character),
+and its id is stored at the first and the last of these positions. So neighbours are found without
+links: the ids next to a token's two ends are those of the previous and the next token. A merge
+writes a few numbers per occurrence, and changes only the counts of neighbouring pairs.
 
     position  0  1  2  3  4  5  6  7
     "banana"     b  a  n  a  n  a          (positions 0 and 7: separators)
     X = a + n    b  X  X  X  X  a
-    Y = X + a    b  X  X  Y  ·  Y
+    Y = X + a    b  X  X  Y  ·  Y          (·: inside a token)
+
+Sources: Sennrich et al. 2016, section 3.2; for the queue of pairs with positions, `tokenizers`,
+models/bpe/trainer.rs.
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-SEPARATOR = -1  # between two pieces
+SEPARATOR = -1  # at a position between two pieces
 _INSIDE = -2  # at a position of a token that is neither the first nor the last
 
 _SMALL_MERGE = 64  # up to this many occurrences, a Python loop is faster than NumPy calls
@@ -30,29 +31,31 @@ _ID_BITS = 32
 _ID_MASK = (1 << _ID_BITS) - 1
 
 Positions = list[int] | NDArray[np.int32]
-QueueEntry = tuple[int, int, Positions]  # -count, pair, positions of the pair; pairs are unique
+# (-count, pair, positions of the pair). No pair is queued twice, so positions are never compared.
+QueueEntry = tuple[int, int, Positions]
 Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
 class MergeLimits:
-    """Limits that end the merging, and the limit on the length of tokens."""
+    """Limits of the vocabulary size, the frequency of merged pairs, and the length of tokens."""
 
     vocab_size: int  # maximum number of tokens, initial tokens included
     min_frequency: int  # minimum number of occurrences of a pair
-    max_token_length: int  # tokens of three or more symbols have fewer symbols than this
+    max_token_length: int  # merged tokens of three or more symbols have fewer symbols than this
 
 
 class PieceArray:
-    """Tokens of all pieces of a corpus, in the layout that the module's docstring explains.
+    """Tokens of all pieces of a corpus; the module's docstring explains the layout.
 
-    N is the number of positions. `counts` follows `tokenizers`: the count of a merged pair stays,
-    and the count of a pair that would make too long a token is never raised.
+    N is the number of positions. A pair is one integer: left id << 32 | right id. As in
+    `tokenizers`, a merge doesn't reset the count of the merged pair, and doesn't count new pairs
+    that would make too long a token.
 
     Attributes:
         tokens: token id at each position; SEPARATOR before, between and after the pieces. (N,)
-        weights: number of occurrences in the corpus of the piece at each position. (N,)
-        lengths: number of positions of each token, by id. (maximum number of ids,)
+        weights: for each position, how often its piece occurs in the corpus. (N,)
+        lengths: number of positions of each token, by id. (maximum number of ids + 1,)
         counts: number of occurrences of each pair.
     """
 
@@ -80,9 +83,10 @@ class PieceArray:
         return pair_positions
 
     def merge(self, pair: int, new: int, positions: Positions) -> dict[int, Positions]:
-        """Replace `pair` by the token `new` at those of `positions` where the pair still occurs.
+        """Replace `pair` by the token `new`; return the positions of each new pair.
 
-        `positions` ascend. Returns a dictionary from each new pair to its positions.
+        `positions`, in ascending order, include all positions of the pair. Positions where an
+        earlier merge has changed the pair are skipped.
         """
         left, right = pair >> _ID_BITS, pair & _ID_MASK
         self._length[new] = self._length[left] + self._length[right]
@@ -91,9 +95,9 @@ class PieceArray:
         return self._merge_by_loop(left, right, new, positions)
 
     def tokens_per_piece(self) -> NDArray[np.int64]:
-        """Count the tokens of each piece. Returns (pieces,)."""
+        """Count the tokens of each piece. Returns (number of pieces,)."""
         ends = np.flatnonzero(self.tokens == SEPARATOR)
-        # The id of a token of several positions is stored at two of the positions.
+        # Count half tokens: a token's id is stored at two positions if the token has several.
         halves = np.where(self.tokens < 0, 0, np.where(self.lengths[self.tokens] == 1, 2, 1))
         sums = np.cumsum(halves)
         return np.asarray(np.diff(sums[ends]) // 2)
@@ -145,7 +149,7 @@ class PieceArray:
         if len(adjacent):
             count = int(self.weights[starts[adjacent]].sum())
             counts[right << _ID_BITS | left] -= count
-            counts[new << _ID_BITS | left] += count  # the next loop subtracts it
+            counts[new << _ID_BITS | left] += count  # the next loop subtracts this count
             before[adjacent + 1], after[adjacent] = new, SEPARATOR
         for other, count, group in self._group_by_id(before, starts - self.lengths[before]):
             counts[other << _ID_BITS | left] -= count
@@ -162,7 +166,10 @@ class PieceArray:
     def _group_by_id(
         self, ids: NDArray[np.int32], positions: NDArray[np.int32]
     ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
-        """Yield each id with its total weight and its ascending positions; skip separators."""
+        """Group positions by id; yield each id, its total weight, and its ascending positions.
+
+        Separators are skipped.
+        """
         packed = ids.astype(np.int64) << _ID_BITS | positions
         packed.sort()
         packed = packed[packed.searchsorted(0) :]
@@ -183,13 +190,13 @@ class PieceArray:
 def learn_merges(
     pieces: PieceArray, tokens: list[str], limits: MergeLimits, on_progress: Progress | None = None
 ) -> dict[tuple[int, int], int]:
-    """Merge the most frequent pair until a limit is reached; append new tokens to `tokens`.
+    """Merge the most frequent pair until one of `limits` is reached; append tokens to `tokens`.
 
     Equally frequent pairs are merged in order of their left id, then of their right id. A pair's
     count in the queue is updated only when the pair reaches the head of the queue.
 
-    One merge makes all occurrences of a new token, and thereby all occurrences of each pair with
-    that token. So each pair is queued once, and merged at most once.
+    A merge makes all occurrences of its token, and so all occurrences of each pair with that token.
+    So each pair is queued once, and merged at most once.
 
     Returns:
         Dictionary from (left id, right id) to the id of the merged token, ordered by rank.
@@ -223,7 +230,7 @@ def learn_merges(
 
 
 def _drop_overlaps(starts: NDArray[np.int32], length: int) -> NDArray[np.int32]:
-    """Drop every second position of a run of overlapping pairs, such as the two "aa" in "aaa"."""
+    """Drop every second of several overlapping pairs, such as the second "aa" in "aaa"."""
     firsts = np.flatnonzero(np.diff(starts, prepend=-1 - length) != length)
     runs = np.diff(firsts, append=len(starts))
     index_in_run = np.arange(len(starts)) - np.repeat(firsts, runs)

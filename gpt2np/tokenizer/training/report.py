@@ -1,4 +1,4 @@
-"""Report on a trained vocabulary: how well it compresses the training corpus."""
+"""Report on a trained vocabulary: how well the vocabulary compresses its training corpus."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,16 +27,16 @@ class TrainingReport:
     unknown: int  # number of characters without a token
     longest_tokens: list[str]  # quoted, the longest first
     token_lengths: dict[int, int]  # length in symbols → number of tokens, special tokens excluded
-    document_tokens: dict[int, int]  # number of tokens → number of documents of that length
+    document_tokens: dict[int, int]  # number of tokens → number of documents with so many tokens
 
     @property
     def reduction(self) -> float:
-        """Reduction of the corpus from symbols to tokens, in percent."""
+        """Percentage by which merging reduces the number of tokens of the corpus."""
         return 100 * (1 - self.tokens / self.symbols) if self.symbols else 0.0
 
 
 def report_training(trained: TrainedVocabulary, parts: Iterable[TextPart]) -> TrainingReport:
-    """Compute the statistics; `parts` are the training documents, read a second time."""
+    """Compute the statistics of `trained`; `parts` are the documents of the training."""
     counts, in_bytes = trained.piece_counts, trained.options.alphabet == "bytes"
     characters = sum(len(piece) * count for piece, count in counts.items())
     symbols = sum(len(piece.encode()) * count for piece, count in counts.items())
@@ -60,7 +60,7 @@ def report_training(trained: TrainedVocabulary, parts: Iterable[TextPart]) -> Tr
 
 
 def tokens_per_document(trained: TrainedVocabulary, parts: Iterable[TextPart]) -> Iterator[int]:
-    """Yield the number of tokens of each document."""
+    """Yield the number of tokens of each document in `parts`."""
     count = token_counter(trained.options.pattern, trained.piece_tokens)
     total = 0
     for text, ends_document in parts:
@@ -71,7 +71,7 @@ def tokens_per_document(trained: TrainedVocabulary, parts: Iterable[TextPart]) -
 
 
 def quote_token(token: str, in_bytes: bool) -> str:
-    """Return the token in quotes, in the form b"…" if a character is incomplete."""
+    """Write a token as a Python string, or as Python bytes if a character is incomplete."""
     data = chars_to_bytes(token) if in_bytes else token.encode()
     try:
         return repr(data.decode())
@@ -112,7 +112,7 @@ def as_text(report: TrainingReport) -> str:
 
 
 def as_json(report: TrainingReport) -> dict[str, Any]:
-    """Return the report as a JSON object."""
+    """Convert the report to a dictionary for `json.dumps`."""
     return asdict(report) | {"reduction_percent": round(report.reduction, 2)}
 
 
@@ -133,7 +133,7 @@ def _summarize(counts: Mapping[int, int]) -> str:
 def _histogram(
     counts: Mapping[int, int], range_of: Callable[[int], tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield a line with a bar for each range of the keys of `counts`."""
+    """Yield a line with a bar for each range; `range_of` returns the range of a key of `counts`."""
     ranges: Counter[tuple[int, int]] = Counter()
     for number, count in counts.items():
         ranges[range_of(number)] += count

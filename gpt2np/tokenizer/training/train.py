@@ -1,10 +1,8 @@
 """Training of a vocabulary on documents; the result equals that of `tokenizers`' BpeTrainer.
 
-Training has three steps: count the pieces of all documents, write each distinct piece once as
-symbols of the alphabet, and merge the most frequent pairs (module `merges`).
-
-Words repeat. So words, separated by spaces, are counted before pre-tokenization, and only distinct
-words are split into pieces (see `gpt2np.tokenizer.pre_tokenizer`).
+Training counts the pieces of all documents, writes each distinct piece once as symbols of the
+alphabet, and merges the most frequent pairs (module `merges`). To count pieces fast, it first
+counts words. Then it splits only distinct words: see `gpt2np.tokenizer.pre_tokenizer`.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ from gpt2np.tokenizer.vocabulary import (
 )
 
 UNK_TOKEN = "<unk>"
-"""Special token for characters outside the alphabet; used only with the alphabet "characters"."""
+"""Special token for characters without a token; only the alphabet "characters" needs it."""
 
 _OUTSIDE = -3  # id of a character outside the alphabet
 _UNLIMITED = 1 << 62
@@ -60,7 +58,7 @@ Codes = NDArray[np.uint8] | NDArray[np.uint32]
 N_CODE_POINTS = 0x110000
 MAX_POSITIONS = 1 << 31
 SEPARATOR_CODES: dict[Alphabet, int] = {"bytes": 0xFF, "characters": 0xDFFF}
-"""Code between two pieces: a byte that UTF-8 never uses, and a code point that no text has."""
+"""Code between two pieces: a byte that UTF-8 never uses, or a code point that no text has."""
 
 _MAX_WORDS = 1 << 19  # distinct words to count before they are split into pieces
 _BINCOUNT_SIZE = 1 << 22
@@ -68,18 +66,20 @@ _BINCOUNT_SIZE = 1 << 22
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """Training options; they mean the same as in `tokenizers`' BpeTrainer.
+    """Training options, with the names and meanings of `tokenizers`' BpeTrainer.
 
     Attributes:
         vocab_size: number of tokens, including special tokens and the alphabet. The vocabulary is
             smaller if no pair is left to merge, and larger if the alphabet alone is larger.
         min_frequency: minimum number of occurrences of a pair to merge; 0 means the same as 1.
-        max_token_length: merged tokens of three or more symbols have *fewer* symbols than this.
+        max_token_length: merged tokens have *fewer* symbols than this. Tokens of two symbols are
+            always possible.
         special_tokens: tokens that get the first ids. Documents are split at these tokens.
-        pattern: pre-tokenizer pattern; no token crosses its pieces. None: a document is one piece.
+        pattern: pre-tokenizer pattern; tokens don't cross the borders of its pieces. With None,
+            each document is one piece.
         alphabet: "bytes" (all 256 bytes) or "characters" (the characters of the documents).
         limit_alphabet: number of characters to keep: the most frequent, then the smallest code
-            points. Other characters are removed, and their neighbours become adjacent.
+            points. For training, other characters are removed, so their neighbours become adjacent.
 
     Raises InvalidArgumentError if an option is out of range, or two options contradict each other.
     """
@@ -113,7 +113,7 @@ class TrainingOptions:
         if self.alphabet == "bytes":
             self._check_byte_alphabet()
         if self.pattern == "":
-            raise InvalidArgumentError("the pattern is empty; use None for no pattern")
+            raise InvalidArgumentError("pattern is ''; it must be a regular expression or None")
         pattern_pre_tokenizer(self.pattern)
 
     def _check_byte_alphabet(self) -> None:
@@ -139,7 +139,7 @@ class TrainedVocabulary:
     """Trained vocabulary, with the counts from its training corpus."""
 
     options: TrainingOptions
-    tokens: list[str]  # by id; with the alphabet "bytes", spelled in it ("Ġthe" for " the")
+    tokens: list[str]  # by id; spelled as in vocab.json ("Ġthe") with the alphabet "bytes"
     merges: list[tuple[str, str]]  # by rank
     piece_counts: dict[str, int]  # piece → number of occurrences
     # piece → number of tokens; a character outside the alphabet counts as one token
@@ -153,7 +153,7 @@ class TrainedVocabulary:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Vocabulary to create a `Tokenizer` with, or to write to files."""
+        """The trained vocabulary in the form that `Tokenizer` takes."""
         in_bytes, pattern = self.options.alphabet == "bytes", self.options.pattern
         merges = [_spell(left, right, sep=" ") for left, right in self.merges]
         made = {merge.replace(" ", "") for merge in merges}
@@ -182,9 +182,9 @@ def train(
         >>> train(["low lower lowest"], TrainingOptions(vocab_size=260)).merges
         [('l', 'o'), ('lo', 'w'), ('Ġ', 'low')]
 
-    Tokens, ids and merges equal those of `tokenizers`' BpeTrainer, given documents split at the
-    special tokens. Raises InvalidArgumentError if a document has a lone surrogate, or there is too
-    much text.
+    Documents are first split at the special tokens. From the split documents, `tokenizers`'
+    BpeTrainer learns equal tokens, ids and merges. Raises InvalidArgumentError if a document has a
+    lone surrogate, or the distinct pieces are too long in total.
     """
     counts = count_pieces(split_at_separators(options.special_tokens, documents), options.pattern)
     codes = encode_symbols(counts, options.alphabet)
@@ -215,7 +215,7 @@ def train(
 
 
 def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
-    """Correct the token counts of `pieces`, where training merged across removed characters."""
+    """Count the tokens of `pieces` again, because training removed characters from `pieces`."""
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
         trained.piece_tokens[piece] = len(merge_pairs(list(_spell(piece)), ranks))
@@ -223,7 +223,7 @@ def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Disable the garbage collector: training makes no cycles, and saves a fifth of the time."""
+    """Disable the garbage collector, which would find nothing and cost a fifth of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -236,14 +236,14 @@ def _without_garbage_collection() -> Iterator[None]:
 def _make_alphabet(
     codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
 ) -> dict[int, str]:
-    """Return the alphabet: code → character, by code point; `options` may limit the number."""
+    """Return the alphabet as a dictionary from code to character, sorted by character."""
     if options.alphabet == "bytes":
         return {byte: char for char, byte in sorted(CHAR_TO_BYTE.items())}
     counts = np.zeros(N_CODE_POINTS)
     for start in range(0, len(codes), _BINCOUNT_SIZE):
         part = slice(start, start + _BINCOUNT_SIZE)
         counts += np.bincount(codes[part], weights[part], N_CODE_POINTS)
-    counts[[SEPARATOR_CODES["characters"], ord(SPACE_PLACEHOLDER)]] = 0  # neither is a character
+    counts[[SEPARATOR_CODES["characters"], ord(SPACE_PLACEHOLDER)]] = 0  # not characters of a text
     distinct = np.flatnonzero(counts)
     by_frequency = np.argsort(-counts[distinct], kind="stable")
     kept = np.sort(distinct[by_frequency[: options.limit_alphabet]])
@@ -253,7 +253,7 @@ def _make_alphabet(
 def _symbol_ids(
     codes: Codes, alphabet: list[int], n_ids: int, options: TrainingOptions
 ) -> NDArray[np.int32]:
-    """Map `codes` to token ids. The alphabet has the last of the `n_ids` ids. Returns (N,)."""
+    """Map `codes` to token ids. The last of the `n_ids` ids belong to `alphabet`. Returns (N,)."""
     id_of_code = np.full(N_CODE_POINTS, _OUTSIDE, np.int32)
     id_of_code[alphabet] = np.arange(n_ids - len(alphabet), n_ids)
     id_of_code[SEPARATOR_CODES[options.alphabet]] = SEPARATOR
@@ -261,7 +261,7 @@ def _symbol_ids(
 
 
 def split_at_separators(separators: Collection[str], documents: Iterable[str]) -> Iterator[str]:
-    """Split the documents at `separators`; where several begin, the longest one counts."""
+    """Split the documents at `separators`; at each position, the longest match counts."""
     split = any_literal(frozenset(separators)).split
     for document in documents:
         if any(separator in document for separator in separators):
@@ -271,7 +271,7 @@ def split_at_separators(separators: Collection[str], documents: Iterable[str]) -
 
 
 def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
-    """Count the occurrences of each piece. Memory grows with the number of distinct pieces."""
+    """Count each piece of the documents. Memory grows with the number of distinct pieces."""
     pre_tokenize = pattern_pre_tokenizer(pattern)
     pieces: Counter[str] = Counter()
     words: Counter[str] = Counter()
@@ -288,7 +288,7 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
 
 
 def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
-    """Return a function that counts the tokens of a text by adding up `tokens_per_piece`."""
+    """Return a function that counts the tokens of a text; `tokens_per_piece` has all its pieces."""
     pre_tokenize = pattern_pre_tokenizer(pattern)
     cache: dict[str, int] = {}
 
@@ -316,7 +316,10 @@ def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
 
 
 def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield segments of a document, each with the keys of its words; None if it can't be split."""
+    """Yield each segment of a document, with the keys of its words or with None.
+
+    None means that the segment can't be split into words.
+    """
     if pattern not in WORD_SPLITTING_PATTERNS:
         yield document, None
         return
@@ -335,7 +338,8 @@ def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreToke
         else:
             for piece in pre_tokenize(text):
                 pieces[piece] += count
-    for count, texts in by_count.items():  # joined texts: each text begins with a space
+    # Texts can be joined, because each text begins with a space, and this space begins a piece.
+    for count, texts in by_count.items():
         for piece in pre_tokenize("".join(texts)):
             pieces[piece] += count
     words.clear()
@@ -344,8 +348,8 @@ def _move_words(words: Counter[str], pieces: Counter[str], pre_tokenize: PreToke
 def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
     """Join `pieces` to one array of bytes or code points. Returns (N,).
 
-    The separator's code stands before, between and after the pieces. Raises InvalidArgumentError if
-    a piece has a lone surrogate, or the pieces together are too long.
+    The array has a separator code before, between and after the pieces. Raises InvalidArgumentError
+    if a piece has a lone surrogate, or the array would be too long.
     """
     try:
         encoded = [piece.encode() for piece in pieces]  # raises for a surrogate
@@ -370,7 +374,10 @@ def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
 
 
 def position_weights(ends: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Repeat each piece's count at all its positions; separators are at `ends`. Returns (N,)."""
+    """Repeat each piece's count at all positions of the piece. Returns (N,).
+
+    `ends` are the positions of the separators.
+    """
     if len(counts) and counts.min() == counts.max():
         return np.broadcast_to(counts[0], ends[-1] + 1)  # takes no memory
     return np.repeat(np.append(counts, 0), np.diff(ends, append=ends[-1] + 1))

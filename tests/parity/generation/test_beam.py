@@ -228,5 +228,5 @@ class TestTexts:
             assert completion.ids == lm.generate(prompt, **options, max_new_tokens=12).ids
 
     def test_not_as_a_stream(self, lm):
-        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search can't stream"):
+        with pytest.raises(InvalidArgumentError, match="num_beams is 2: beam search cannot stream"):
             lm.stream("x", num_beams=2)

@@ -302,7 +302,7 @@ def test_what_can_not_be_saved(gpt2_vocabulary, tmp_path):
         {"added_tokens": (*vocabulary.added_tokens, double)},
         {"add_prefix_space": True, "patterns": (CL100K_PATTERN,)},
     ):
-        with pytest.raises(TokenizerError, match=r"tokenizer\.json can't hold"):
+        with pytest.raises(TokenizerError, match=r"tokenizer\.json cannot hold"):
             Tokenizer(replace(vocabulary, **change)).save(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -207,7 +207,7 @@ class TestFromAPipe:
         ("arguments", "code", "told"),
         [
             (["--system", "x"], 2, "bundled has no chat template; a system message needs one"),
-            (["--chat-template", "/nowhere"], 1, "can't read /nowhere: No such file"),
+            (["--chat-template", "/nowhere"], 1, "cannot read /nowhere: No such file"),
             (["--temperature", "-1"], 2, "--temperature is -1"),
             (["--top-p", "x"], 2, "--top-p: invalid float value"),
             (["--num-beams", "3"], 2, "unrecognized option '--num-beams'"),

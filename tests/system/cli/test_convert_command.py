@@ -50,7 +50,7 @@ def test_impossible_targets(tmp_path):
     below = tmp_path / "file" / "b"
     for target, code in ((tmp_path, 2), (tmp_path / "file", 2), ("", 2), (".", 2), (below, 1)):
         result = run("convert", "bundled", target)
-        assert code == 2 or f"can't write {below}: Not a directory" in result.stderr
+        assert code == 2 or f"cannot write {below}: Not a directory" in result.stderr
         assert (result.returncode, result.stdout) == (code, "")
         assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
     assert (tmp_path / "file").read_text() == "x"

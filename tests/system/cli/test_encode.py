@@ -229,13 +229,13 @@ class TestBadInput:
         (partial / "parts").symlink_to("/dev/full")
         result = encode(corpus, tmp_path / "x.bin")
         assert result.returncode == 1 and "Traceback" not in result.stderr
-        told = f"gpt2np encode: error: can't write {tmp_path / 'x.bin'}: "
+        told = f"gpt2np encode: error: cannot write {tmp_path / 'x.bin'}: "
         assert result.stderr.splitlines()[-1].startswith(told)
         assert not (tmp_path / "x.bin").exists()
 
     @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
     def test_where_no_file_can_be(self, corpus, tmp_path):
-        told = "error: can't write /proc/x.npz: No such file or directory"
+        told = "error: cannot write /proc/x.npz: No such file or directory"
         self.check(encode(corpus, "/proc/x.npz"), 1, told)
         (tmp_path / "x.bin.partial").write_text("kept")
         self.check(encode(corpus, tmp_path / "x.bin"), 1, "x.bin.partial, where unfinished work is")

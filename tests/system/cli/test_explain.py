@@ -79,7 +79,7 @@ def test_hostile_text_from_standard_input_and_a_window(tmp_path):
         (["fox", "-o", "p.html", "--file", "x"], "give either PROMPT or --file, not both"),
         (["fox", "-o", "p.html", "--window", "a"], "'a' is not START:STOP, as in 0:64"),
         (["fox"], "the following arguments are required: -o/--output"),
-        (["-o", "p.html", "--file", "none.txt"], "can't read --file none.txt: No such file"),
+        (["-o", "p.html", "--file", "none.txt"], "cannot read --file none.txt: No such file"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(tmp_path, arguments, message):
@@ -97,7 +97,7 @@ def test_a_device_is_never_replaced(tmp_path):
 def test_where_nothing_can_be_written_nothing_is_computed():
     """In /proc not even root can make a file."""
     result = explain("fox", "-o", "/proc/page.html")
-    assert error(result, code=1).startswith("can't write /proc/page.html: ")
+    assert error(result, code=1).startswith("cannot write /proc/page.html: ")
     assert len(result.stderr.splitlines()) == 1  # the model's name comes once it is loaded
 
 
@@ -125,5 +125,5 @@ def test_a_full_disk_leaves_the_old_page(tmp_path):
         timeout=120,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
     )
-    assert f"can't write {page}: File too large" in error(result, code=1)
+    assert f"cannot write {page}: File too large" in error(result, code=1)
     assert page.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [page]

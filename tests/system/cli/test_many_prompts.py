@@ -111,7 +111,7 @@ def test_where_no_file_can_be(tmp_path):
     (tmp_path / "p.txt").write_text("a\n")
     result = generate("--prompts", tmp_path / "p.txt", "--out", "/proc/o.jsonl", "-n", "1")
     assert result.returncode == 1
-    told = "gpt2np generate: error: can't write /proc/o.jsonl: No such file or directory\n"
+    told = "gpt2np generate: error: cannot write /proc/o.jsonl: No such file or directory\n"
     assert result.stderr.endswith(told)
 
 

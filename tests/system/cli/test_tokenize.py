@@ -206,7 +206,7 @@ class TestBadInput:
             (["x", "--offsets", "--json"], ["--offsets and --json contradict"]),
             (["x", "--special", "maybe"], ["--special", "'maybe'"]),
             (["x", "--file", "y"], ["either TEXT or --file"]),
-            (["--file", "no-such-file"], ["can't read --file no-such-file"]),
+            (["--file", "no-such-file"], ["cannot read --file no-such-file"]),
             ([b"a\xff"], ["TEXT is not UTF-8", "0xff at offset 1"]),
         ],
     )

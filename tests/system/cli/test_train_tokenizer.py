@@ -162,8 +162,11 @@ class TestInput:
     @pytest.mark.parametrize(
         "arguments, message",
         [
-            (["--alphabet", "bytes", "--limit-alphabet", "9"], "all 256 bytes are always kept"),
-            (["--vocab-size", "256"], "vocab_size is 256; the 256 bytes and the special tokens"),
+            (
+                ["--alphabet", "bytes", "--limit-alphabet", "9"],
+                "--limit-alphabet needs the alphabet of characters",
+            ),
+            (["--vocab-size", "256"], "--vocab-size is 256; the 256 bytes and the special tokens"),
             (["--pattern", "("], "the pattern '(' is not a regular expression"),
             (["--out", __file__], "test_train_tokenizer.py is a file; give a folder"),
         ],
@@ -195,7 +198,7 @@ class TestInput:
     def test_folder_that_cannot_be_written(self, corpus, tmp_path):
         (tmp_path / "closed").mkdir(mode=0o500)
         result = run(corpus, "--vocab-size", 300, "--out", tmp_path / "closed" / "out")
-        assert result.returncode == 1 and "can't write to" in result.stderr
+        assert result.returncode == 1 and "cannot write to" in result.stderr
 
 
 def test_help_needs_no_numpy_and_fits_80_columns(tmp_path):
@@ -229,7 +232,7 @@ class TestWrongUse:
         [
             (["--out", ""], "--out is empty or the current folder"),
             (["--out", "corpus.txt/x"], "/corpus.txt is not a folder"),
-            (["--out", "o", "--pattern", ""], "the pattern is empty"),
+            (["--out", "o", "--pattern", ""], "--pattern is ''"),
             (["--out", "o", ""], "unrecognized argument ''; give all arguments together"),
         ],
     )

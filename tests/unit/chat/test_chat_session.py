@@ -222,6 +222,8 @@ class TestCommands:
         assert run_command(session, '/set stop ["\\n", "x"]') == "stop: ['\\n', 'x']"
         assert run_command(session, "/set stop word") == "stop: word"
         assert run_command(session, "/set seed 9") == "seed: 9" and session.seed == 9
+        run_command(session, "/set seed none")
+        assert session.seed != 9
         assert "temperature: 0.7" in run_command(session, "/set").splitlines()
         assert session.options["top_k"] == 5
 
@@ -246,11 +248,11 @@ class TestCommands:
             ("/dance", "unknown command /dance; /help"),
             ("/save", "/save needs a file name"),
             ("/load", "/load needs a file name"),
-            ("/load /nowhere/x.json", "can't read /nowhere/x.json: No such file"),
-            ("/save /nowhere/x.json", "can't write /nowhere/x.json: No such file"),
+            ("/load /nowhere/x.json", "cannot read /nowhere/x.json: No such file"),
+            ("/save /nowhere/x.json", "cannot write /nowhere/x.json: No such file"),
             ("/system Be kind.", "has no chat template"),
             (f"/save {'x' * 300}", "File name too long"),
-            ("/save ~nobody-at-all/x", "can't write"),
+            ("/save ~nobody-at-all/x", "cannot write"),
             (f"/set top_k {'[' * 100_000}", "top_k is"),
         ],
     )

@@ -140,8 +140,8 @@ class TestDamage:
         [
             ("a.txt", b"0123456\xffabc", r"a\.txt is not UTF-8 text: byte 0xff at offset 7"),
             ("a.txt", b"0123\xe4\xb8", r"a\.txt is not UTF-8 text: byte 0xe4 at offset 4"),
-            ("a.txt.gz", b"no gzip", r"can't read .*a\.txt\.gz: Not a gzipped file"),
-            ("a.gz", gzip.compress(b"x" * 99)[:-9], r"can't read .*a\.gz: Compressed file ended"),
+            ("a.txt.gz", b"no gzip", r"cannot read .*a\.txt\.gz: Not a gzipped file"),
+            ("a.gz", gzip.compress(b"x" * 99)[:-9], r"cannot read .*a\.gz: Compressed file ended"),
             ("a.jsonl", b'{"text": "x"}\n\n{"text"}', r"a\.jsonl, line 3: not JSON"),
             ("a.jsonl", b'{"text": "x"}\n\xff', r"a\.jsonl, line 2: not JSON"),
             ("a.jsonl", b'{"body": "x"}', r"line 1: expected an object with a text in .*'text'"),
@@ -168,5 +168,5 @@ class TestDamage:
     def test_no_permission(self, tmp_path):
         file = write(tmp_path / "a.txt", "x")
         file.chmod(0)
-        with pytest.raises(UnreadableFileError, match=r"can't read .*: Permission denied"):
+        with pytest.raises(UnreadableFileError, match=r"cannot read .*: Permission denied"):
             documents(file)
