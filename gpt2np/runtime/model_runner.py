@@ -74,7 +74,7 @@ class ModelRunner:
         counts = list(map(len, sequences))
         reserve(caches, counts)
         with single_threaded_blas():
-            if hook:
+            if hook is not None:
                 [batch] = make_batches(sequences, caches, logits_indices, 1, whole_sequences=True)
                 return self._compute(HookedContext(self.config, batch, hook), batch)
             if sum(counts) > SMALL_BATCH:
