@@ -29,7 +29,9 @@ from gpt2np.runtime.context import Context
 COUNTER_STRIDE = 8
 """Distance between the barrier counters of two ranks, in 8-byte integers: one cache line."""
 
-_SPIN_LIMIT = 100  # reads of a counter before the rank yields its CPU
+_SPIN_LIMIT = 100  # reads of a counter before the rank lets other processes run
+_YIELD_S = 0.0002  # how long a rank then lets them run again and again before it sleeps
+_MAX_SLEEP_S = 0.001
 _TIMEOUT_S = 60.0
 
 
@@ -72,24 +74,36 @@ class Rank:
         Raises:
             RankFailedError: another rank has ended or does not answer.
         """
-        counter_of_rank = self.rank * COUNTER_STRIDE
-        reached = self.barrier_counters[counter_of_rank] + 1
-        self.barrier_counters[counter_of_rank] = reached
+        counters, own = self.barrier_counters, self.rank * COUNTER_STRIDE
+        reached = counters[own] + 1
+        counters[own] = reached
         for counter in range(0, self.world_size * COUNTER_STRIDE, COUNTER_STRIDE):
-            looks = 0
-            while self.barrier_counters[counter] < reached:
-                looks += 1
-                if looks > _SPIN_LIMIT:
-                    self._wait(counter, reached)
+            if counters[counter] < reached:
+                self._wait(counter, reached)
 
     def _wait(self, counter: int, reached: int) -> None:
-        start = time.thread_time()  # CPU time: stands still while the process is stopped
-        while self.barrier_counters[counter] < reached:
-            os.sched_yield()
+        """Spin, then let other processes run, then sleep, until a counter has reached a number.
+
+        A short wait must end at once. A long wait means that another program has the CPU of a rank;
+        then a rank that sleeps leaves its own CPU to that rank.
+        """
+        counters = self.barrier_counters
+        for _ in range(_SPIN_LIMIT):
+            if counters[counter] >= reached:
+                return
+        seconds, last = 0.0, time.perf_counter()
+        while counters[counter] < reached:
+            now = time.perf_counter()
+            seconds += min(now - last, _MAX_SLEEP_S)  # not the time in which the process is stopped
+            last = now
+            if seconds < _YIELD_S:
+                os.sched_yield()
+                continue
             if self.has_failed():
                 raise RankFailedError("another rank's process has ended")
-            if time.thread_time() - start > _TIMEOUT_S:
+            if seconds > _TIMEOUT_S:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
+            time.sleep(min(seconds / 10, _MAX_SLEEP_S))
 
     def share(self, count: int) -> slice:
         """Return this rank's range of `count` panels or heads. The range can be empty."""
