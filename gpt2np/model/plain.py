@@ -28,7 +28,7 @@ from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import ACTIVATIONS, causal_mask, layer_norm
 from gpt2np.model.weights import BlockWeights, ModelWeights
-from gpt2np.runtime.hooks import Hook, apply_hook, resolve_hook
+from gpt2np.runtime.hooked_context import Hook, apply_hook, resolve_hook
 
 
 @dataclass(frozen=True)

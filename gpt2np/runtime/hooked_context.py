@@ -49,7 +49,7 @@ class HookedContext(Context):
     """A forward pass that calls a hook at every hook point.
 
     Hooks are called on one thread, and no array is split, so the hook gets whole arrays in the
-    order of `gpt2np.model.hooks.HOOK_POINTS`. The arrays have no padding.
+    order of `gpt2np.model.hook_points.HOOK_POINTS`. The arrays have no padding.
     """
 
     max_rows = sys.maxsize
@@ -67,7 +67,7 @@ class HookedContext(Context):
 
     def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         """Call the hook with the queries, keys and values (H, n, D) of each sequence in turn."""
-        for tokens in self._batch.sequences:
+        for tokens in self._batch.slices:
             for name, array in (("attn.q", q), ("attn.k", k), ("attn.v", v)):
                 self.hook(name, array[:, tokens])
         return q, k, v
