@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.errors import CheckpointError
-from gpt2np.hub import bundled_folder
 
 NGRAM_TABLE_FILE = "ngram_draft.safetensors"
 """Name of the n-gram table in a model folder."""
+
+_GPT2_TABLE = Path(__file__).parent / "gpt2_ngram_draft" / NGRAM_TABLE_FILE
 
 MAX_CONTEXT = 3
 """Largest number of ids in a context."""
@@ -181,7 +182,7 @@ def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> N
                 f"gpt2np train-draft"
             )
         return table
-    table = read_ngram_table(bundled_folder() / "gpt2_ngram_draft" / NGRAM_TABLE_FILE)
+    table = read_ngram_table(_GPT2_TABLE)
     return table if table.matches(token_bytes) else None
 
 

@@ -5,7 +5,7 @@ folder, endpoint, token, proxy and offline mode. Set them before huggingface_hub
 imports huggingface_hub only when needed.
 """
 
-from gpt2np.hub.find import ModelSource, bundled_folder, find_model, find_vocabulary
+from gpt2np.hub.find import ModelSource, find_model, find_vocabulary
 from gpt2np.hub.model_files import COMPANIONS, MODEL_FILES, VOCABULARY_FILES
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "MODEL_FILES",
     "VOCABULARY_FILES",
     "ModelSource",
-    "bundled_folder",
     "find_model",
     "find_vocabulary",
 ]

@@ -85,7 +85,7 @@ def _find(name: str | None, files: FileSet) -> ModelSource:
     if folder := _local_folder(name):
         return ModelSource(name, folder)
     if name == BUNDLED:
-        return ModelSource(BUNDLED, bundled_folder())
+        return ModelSource(BUNDLED, _bundled_folder())
     hub_id = parse_hub_id(name)
     if folder := find_cached(hub_id, files):
         return ModelSource(name, folder, hub_id=hub_id)
@@ -123,8 +123,7 @@ def _folder_of_weights(file: Path) -> Path | None:
     return file.parent if is_weights and (file.parent / "config.json").is_file() else None
 
 
-def bundled_folder() -> Path:
-    """Return the folder of the bundled model, which is part of the package."""
+def _bundled_folder() -> Path:
     package = Path(__file__).parent.parent
     for folder in (package / "weights", package.parent / "weights"):  # installed, checkout
         if (folder / "config.json").exists():
@@ -142,7 +141,7 @@ def _find_default(files: FileSet) -> ModelSource:
         listing = _list_files_in_time(DEFAULT_MODEL)
         folder = download(DEFAULT_MODEL, files, listing)
     except ModelNotFoundError as error:
-        return ModelSource(BUNDLED, bundled_folder(), fallback_reason=str(error))
+        return ModelSource(BUNDLED, _bundled_folder(), fallback_reason=str(error))
     return ModelSource(name, folder, hub_id=DEFAULT_MODEL)
 
 
