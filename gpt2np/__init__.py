@@ -65,7 +65,25 @@ _MODULE_OF = {
     "Tokenizer": "tokenizer",
 }
 
-_SUBPACKAGES = ("hub", "model", "tokenizer", "generation", "interp", "evaluation", "explain")
+_MODULES = (
+    "benchmark",
+    "chat",
+    "checkpoint",
+    "constraints",
+    "data",
+    "errors",
+    "evaluation",
+    "explain",
+    "generation",
+    "hub",
+    "interp",
+    "kernels",
+    "language_model",
+    "model",
+    "prompts",
+    "runtime",
+    "tokenizer",
+)
 
 __all__ = [*_MODULE_OF, "load"]
 
@@ -79,6 +97,6 @@ def __getattr__(name: str) -> object:
         return import_module("gpt2np.language_model").LanguageModel.load
     if name in _MODULE_OF:
         return getattr(import_module(f"gpt2np.{_MODULE_OF[name]}"), name)
-    if name in _SUBPACKAGES:
+    if name in _MODULES:
         return import_module(f"gpt2np.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

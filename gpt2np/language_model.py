@@ -57,6 +57,7 @@ class LanguageModel:
         fallback_reason: why the bundled model was loaded instead of the default model; None if the
             bundled model is not a fallback.
         draft: the draft model set by `use_draft`, or None.
+        folder: the folder of the model's files; None if the model was not loaded from files.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class LanguageModel:
         self.defaults = defaults or GenerationOptions()
         self.fallback_reason = fallback_reason
         self.draft: GPT2 | None = None
+        self.folder: Path | None = None
         candidates = [*model.config.eos_token_ids, tokenizer.eos_token_id]
         known = [token_id for token_id in candidates if token_id is not None]
         self.eos_token_ids = eos_token_ids or frozenset(known)
@@ -125,6 +127,7 @@ class LanguageModel:
             eos_token_ids=config.eos_token_ids,
             fallback_reason=source.fallback_reason,
         )
+        lm.folder = source.folder
         lm.model.processes = processes
         if draft is not None:
             lm.use_draft(cls.load(draft, dtype, processes=processes))
@@ -210,7 +213,7 @@ class LanguageModel:
         streams = self.streams(prompt, **options)
         if len(streams) > 1:
             raise InvalidArgumentError(
-                f"{len(streams)} samples cannot be one stream; call streams, or generate"
+                f"{len(streams)} continuations cannot be one stream; call streams or generate"
             )
         return streams[0]
 

@@ -204,8 +204,8 @@ def as_text(results: Results, date: datetime) -> str:
 
 
 _NOTES = (
-    "Values are medians. This machine's limit for decode: read the weights once per token, nothing",
-    "else. For prefill: compute the matrix products, as fast as for two large matrices.",
+    "Values are medians. The limits assume that decode only reads the weights once per token, and",
+    "that prefill only computes matrix products, at the speed of two large square matrices.",
 )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpt2np.chat.session import UNSUPPORTED_OPTIONS, read_conversation
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation import new_seed
 
 if TYPE_CHECKING:
     from gpt2np.chat.session import ChatSession
@@ -127,7 +128,7 @@ def _set(session: ChatSession, text: str) -> str:
     value = _parse_value(value_text.strip())
     if name == "seed":
         session.resolve_options({"seed": value})  # raises an error for an invalid seed
-        session.seed = session.seed if value is None else value
+        session.seed = new_seed() if value is None else value
         return f"seed: {session.seed}"
     options = {**session.options, name: value}
     if value is None:
@@ -222,7 +223,7 @@ def _help(session: ChatSession, text: str) -> str:
 
 
 COMMANDS = {
-    "set": Command("[NAME VALUE]", "Set an option (none: reset), or list all options", _set),
+    "set": Command("[NAME VALUE]", "Set an option (none: default), or list all options", _set),
     "show": Command("", "Show the model and the size of the conversation", _show),
     "system": Command("[TEXT]", "Set or remove the system message", _system),
     "retry": Command("", "Generate another answer to the last message", RETRY),

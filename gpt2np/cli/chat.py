@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import signal
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +22,10 @@ from gpt2np.cli.generation_options import (
     generation_options,
     option_names_in_errors,
 )
-from gpt2np.cli.model_options import add_model_arguments, source_message
+from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, decode_utf8, strip_newline
 from gpt2np.errors import GPT2NPError
-from gpt2np.kernels.threads import set_threads, thread_count
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession
@@ -51,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Read and answer messages until the end of the input; return the exit code."""
     options = generation_options(args)
-    set_threads(args.threads)
     session = _create_session(args, options)
     signal.signal(signal.SIGINT, interrupt_handler)
     if not sys.stdin.isatty():
@@ -63,23 +60,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
+    lm, messages = load_model(args)
+    assert lm.folder is not None
     from gpt2np.chat import ChatSession, read_chat_template
-    from gpt2np.hub import find_model
-    from gpt2np.language_model import LanguageModel
 
-    source = find_model(args.model)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        lm = LanguageModel.load(source.folder, args.dtype, processes=thread_count())
-    lm.name = source.name
     roles = lm.tokenizer.vocabulary.special_tokens_map
-    template = read_chat_template(source.folder, roles, file=args.chat_template)
+    template = read_chat_template(lm.folder, roles, file=args.chat_template)
     system = None if args.system is None else decode_argument(args.system, "--system")
     with option_names_in_errors():
         session = ChatSession(lm, template, system=system, options=options)
-    print_stderr(source_message("model", lm.name, source.fallback_reason))
-    for warning in caught:
-        print_stderr(str(warning.message))
+    for message in messages:
+        print_stderr(message)
     if template is None:
         print_stderr("base model: it continues your text; /help lists the commands")
     else:

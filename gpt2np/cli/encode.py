@@ -11,7 +11,7 @@ The suffix of OUT selects the format:
 .bin   raw ids (uint16, or uint32 for a large vocabulary), as nanoGPT reads
        them; the id of <|endoftext|> follows each document
 .npy   the ids of .bin as a NumPy array
-.npz   several arrays of ids, as GPT-2's training code reads them
+.npz   several arrays of ids, as nshepperd's gpt-2 reads them
 
 Run an interrupted command again to resume. If the model, --field or
 --skip-errors have changed, the command starts over and says so.
@@ -23,6 +23,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, report_interrupted, write_errors
 from gpt2np.errors import InvalidArgumentError
@@ -39,16 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy or .npz")
     add_vocabulary_argument(parser)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
-    add(
-        "--combine",
-        type=int,
-        metavar="N",
-        help="For .npz: join documents with <|endoftext|> until an array has N characters "
-        "(default: 50000)",
-    )
-    add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
     add("--skip-errors", action="store_true", help="Skip each file that cannot be read to its end")
-    add("--force", action="store_true", help="Overwrite OUT if it exists")
+    output = parser.add_argument_group("Output").add_argument
+    combine = (
+        "For .npz: join documents with <|endoftext|> until an array has N characters (default: "
+        "50000)"
+    )
+    output("--combine", type=int, metavar="N", help=combine)
+    output("--force", action="store_true", help="Overwrite OUT if it exists")
+    add = parser.add_argument_group("Performance").add_argument
+    add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,10 +62,8 @@ def run(args: argparse.Namespace) -> int:
     if args.combine is not None and args.out.suffix != ".npz":
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     combine = DatasetOptions.combine if args.combine is None else args.combine
-    try:
+    with option_names_in_errors(DatasetOptions):
         options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"--{error}") from error
     files = find_files(args.inputs, [args.out, partial_folder(args.out)])
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)

@@ -240,15 +240,14 @@ def _check_prompts_options(args: argparse.Namespace) -> None:
 def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
     """Load the model. Returns the model and a digest of its files."""
     from gpt2np.data.append_log import input_digests
-    from gpt2np.hub import find_model
     from gpt2np.hub.model_files import COMPANIONS, list_weight_files
 
     lm, messages = load_model(args)
     for message in messages:
         print_stderr(message)
-    folder = find_model("bundled" if lm.fallback_reason else args.model).folder
-    patterns = ("config.json", *list_weight_files(folder), *COMPANIONS)
-    files = {file for pattern in patterns for file in folder.glob(pattern)}
+    assert lm.folder is not None
+    patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
+    files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
     return lm, input_digests("", sorted(files))[-1]
 
 

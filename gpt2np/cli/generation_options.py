@@ -13,121 +13,166 @@ from gpt2np.errors import ContextLengthError, InvalidArgumentError
 Add = Callable[..., object]
 """The method `add_argument` of a parser or an argument group."""
 
-_HELP = {
-    "--prompt-lookup": "Speculative decoding with draft tokens from earlier n-grams of the text; "
-    "does not change the text",
-    "--temperature": "Sampling temperature; 0 selects the most likely token (default: 0.8)",
-    "--greedy": "Always select the most likely token (temperature 0)",
-    "--top-k": "Sample from the K most likely tokens; 0 disables the filter (default: 40)",
-    "--top-p": "Sample from the smallest set of most likely tokens with total probability P "
-    "(default: 1.0)",
-    "--min-p": "Exclude tokens less than P times as likely as the most likely token (default: 0.0)",
-    "--typical-p": "Locally typical sampling: sample from the tokens with surprisal closest to the "
-    "entropy, with total probability P (default: 1.0)",
-    "--seed": "Random seed; the same seed gives the same text (default: random)",
-    "--samples": "Print N texts, at most 1000: samples with the seeds SEED, SEED + 1, ..., or the "
-    "best texts of a beam search (default: 1)",
-    "--best-of": "Sample N texts, at most 1000; print the best by mean log probability, as many as "
-    "--samples",
-    "--num-beams": "Use beam search with N beams, at most 64, instead of sampling (default: 1)",
-    "--length-penalty": "Divide the log probability of a text by its length to the power X; a "
-    "higher X favors longer texts (default: 1.0)",
-    "--early-stopping": "After N beams have ended, stop the search at once (true), when no running "
-    "beam scores higher (false), or when no running beam can score higher (never) (default: "
-    "false)",
-    "--repetition-penalty": "Penalize tokens that are in the prompt or the generated text; X above "
-    "1 discourages repetition (default: 1.0)",
-    "--presence-penalty": "Subtract X from the logit of each token that has been generated "
-    "(default: 0.0)",
-    "--frequency-penalty": "Subtract X from the logit of a token for each time that it has been "
-    "generated (default: 0.0)",
-    "--no-repeat-ngram-size": "Forbid n-grams of N tokens that the text already contains; 0 allows "
-    "them (default: 0)",
-    "--bad-word": "Never generate TEXT; may be given several times",
-    "--logit-bias": "Add X to the logit of token ID, as in 50256=-5; may be given several times",
-    "--max-new-tokens": "Maximum number of tokens to generate (default: 200)",
-    "--min-new-tokens": "Generate at least N tokens before the end-of-text token (default: 0)",
-    "--ignore-eos": "Never generate the end-of-text token",
-    "--stop": "End the output before TEXT, such as $'\\n'; may be given several times",
-    "--stop-regex": "End the output before a match of PATTERN; may be given several times",
-    "--stop-id": "End the output before the token with this ID; may be given several times",
-    "--window": "When the context is full, continue from only the last K tokens (default: stop)",
-    "--choices": "Generate exactly one of these texts",
-    "--regex": "Generate a text that fully matches this regular expression; look-around, "
-    "back-references and inner anchors are not supported",
-}
-
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool = True) -> None:
     """Declare the options for generation.
 
     `multiple` includes beam search and the options for several texts per prompt.
     """
-    add: Add = parser.add_argument_group("Sampling").add_argument
-    add("--temperature", type=float, metavar="T", help=_HELP["--temperature"])
-    add("--greedy", action="store_true", help=_HELP["--greedy"])
-    add("--top-k", type=int, metavar="K", help=_HELP["--top-k"])
-    for name in ("--top-p", "--min-p", "--typical-p"):
-        add(name, type=float, metavar="P", help=_HELP[name])
-    add("--seed", type=int, metavar="SEED", help=_HELP["--seed"])
+    _add_sampling(parser.add_argument_group("Sampling").add_argument, multiple)
     if multiple:
-        samples, name = _HELP["--samples"], "num_return_sequences"
-        add("--samples", dest=name, type=int, metavar="N", help=samples)
-        add("--best-of", type=int, metavar="N", help=_HELP["--best-of"])
-        add = parser.add_argument_group("Beam search").add_argument
-        add("--num-beams", type=int, metavar="N", help=_HELP["--num-beams"])
-        add("--length-penalty", type=float, metavar="X", help=_HELP["--length-penalty"])
-        add("--early-stopping", choices=("true", "false", "never"), help=_HELP["--early-stopping"])
-    add = parser.add_argument_group("Penalties").add_argument
-    for name in ("--repetition-penalty", "--presence-penalty", "--frequency-penalty"):
-        add(name, type=float, metavar="X", help=_HELP[name])
-    add("--no-repeat-ngram-size", type=int, metavar="N", help=_HELP["--no-repeat-ngram-size"])
-    add("--bad-word", action="append", metavar="TEXT", help=_HELP["--bad-word"])
-    add("--logit-bias", action="append", metavar="ID=X", help=_HELP["--logit-bias"])
-    add = parser.add_argument_group("Stopping").add_argument
-    add("-n", "--max-new-tokens", type=int, metavar="N", help=_HELP["--max-new-tokens"])
-    add("--min-new-tokens", type=int, metavar="N", help=_HELP["--min-new-tokens"])
-    add("--ignore-eos", action="store_true", default=None, help=_HELP["--ignore-eos"])
-    add("--stop", action="append", metavar="TEXT", help=_HELP["--stop"])
-    add("--stop-regex", action="append", metavar="PATTERN", help=_HELP["--stop-regex"])
-    add("--stop-id", action="append", type=int, metavar="ID", help=_HELP["--stop-id"])
-    add("--window", type=int, metavar="K", help=_HELP["--window"])
+        _add_beam_search(parser.add_argument_group("Beam search").add_argument)
+    _add_penalties(parser.add_argument_group("Penalties").add_argument)
+    _add_stopping(parser.add_argument_group("Stopping").add_argument)
     add = parser.add_argument_group("Constraints").add_argument
-    add("--choices", nargs="+", metavar="TEXT", help=_HELP["--choices"])
-    add("--regex", metavar="PATTERN", help=_HELP["--regex"])
+    add("--choices", nargs="+", metavar="TEXT", help="Generate exactly one of these texts")
+    regex = (
+        "Generate a text that fully matches this regular expression; look-around, back-references "
+        "and inner anchors are not supported"
+    )
+    add("--regex", metavar="PATTERN", help=regex)
+
+
+def _add_sampling(add: Add, multiple: bool) -> None:
+    temperature = "Sampling temperature; 0 selects the most likely token (default: 0.8)"
+    add("--temperature", type=float, metavar="T", help=temperature)
+    greedy = "Always select the most likely token (temperature 0)"
+    add("--greedy", action="store_true", help=greedy)
+    top_k = "Sample from the K most likely tokens; 0 disables the filter (default: 40)"
+    add("--top-k", type=int, metavar="K", help=top_k)
+    top_p = (
+        "Sample from the smallest set of most likely tokens with total probability P (default: 1.0)"
+    )
+    add("--top-p", type=float, metavar="P", help=top_p)
+    min_p = "Exclude tokens less than P times as likely as the most likely token (default: 0.0)"
+    add("--min-p", type=float, metavar="P", help=min_p)
+    typical_p = (
+        "Locally typical sampling: sample from the tokens with surprisal closest to the entropy, "
+        "with total probability P (default: 1.0)"
+    )
+    add("--typical-p", type=float, metavar="P", help=typical_p)
+    seed = "Random seed; the same seed gives the same text (default: random)"
+    add("--seed", type=int, metavar="SEED", help=seed)
+    if not multiple:
+        return
+    samples = (
+        "Print N texts, at most 1000: samples with the seeds SEED, SEED + 1, ..., or the best "
+        "texts of a beam search (default: 1)"
+    )
+    names = "--samples", "--num-return-sequences"
+    add(*names, dest="num_return_sequences", type=int, metavar="N", help=samples)
+    best_of = "Sample N texts, at most 1000, and print the --samples best by mean log probability"
+    add("--best-of", type=int, metavar="N", help=best_of)
+
+
+def _add_beam_search(add: Add) -> None:
+    num_beams = "Use beam search with N beams, at most 64, instead of sampling (default: 1)"
+    add("--num-beams", type=int, metavar="N", help=num_beams)
+    length_penalty = (
+        "Divide the log probability of a text by its length to the power X; a higher X favors "
+        "longer texts (default: 1.0)"
+    )
+    add("--length-penalty", type=float, metavar="X", help=length_penalty)
+    early_stopping = (
+        "After N beams have ended, stop the search at once (true), when no running beam scores "
+        "higher (false), or when no running beam can score higher (never) (default: false)"
+    )
+    add("--early-stopping", choices=("true", "false", "never"), help=early_stopping)
+
+
+def _add_penalties(add: Add) -> None:
+    repetition = (
+        "Penalize tokens that are in the prompt or the generated text; X above 1 discourages "
+        "repetition (default: 1.0)"
+    )
+    add("--repetition-penalty", type=float, metavar="X", help=repetition)
+    presence = "Subtract X from the logit of each token that has been generated (default: 0.0)"
+    add("--presence-penalty", type=float, metavar="X", help=presence)
+    frequency = (
+        "Subtract X from the logit of a token for each time that it has been generated (default: "
+        "0.0)"
+    )
+    add("--frequency-penalty", type=float, metavar="X", help=frequency)
+    ngram = "Forbid n-grams of N tokens that the text already contains; 0 allows them (default: 0)"
+    add("--no-repeat-ngram-size", type=int, metavar="N", help=ngram)
+    bad_word = "Never generate TEXT; may be given several times"
+    add("--bad-word", action="append", metavar="TEXT", help=bad_word)
+    bias = "Add X to the logit of token ID, as in 50256=-5; may be given several times"
+    add("--logit-bias", action="append", metavar="ID=X", help=bias)
+
+
+def _add_stopping(add: Add) -> None:
+    max_new_tokens = "Maximum number of tokens to generate (default: 200)"
+    add("-n", "--max-new-tokens", type=int, metavar="N", help=max_new_tokens)
+    min_new_tokens = "Generate at least N tokens before the end-of-text token (default: 0)"
+    add("--min-new-tokens", type=int, metavar="N", help=min_new_tokens)
+    ignore_eos = "Never generate the end-of-text token"
+    add("--ignore-eos", action="store_true", default=None, help=ignore_eos)
+    stop = "End the output before TEXT, such as $'\\n'; may be given several times"
+    add("--stop", action="append", metavar="TEXT", help=stop)
+    stop_regex = "End the output before a match of PATTERN; may be given several times"
+    add("--stop-regex", action="append", metavar="PATTERN", help=stop_regex)
+    stop_id = "End the output before the token with this ID; may be given several times"
+    names = "--stop-id", "--stop-token-id"
+    add(*names, dest="stop_token_ids", action="append", type=int, metavar="ID", help=stop_id)
+    window = "When the context is full, continue from only the last K tokens (default: stop)"
+    add("--window", type=int, metavar="K", help=window)
 
 
 def add_prompt_lookup(add: Add) -> None:
     """Declare --prompt-lookup."""
-    add("--prompt-lookup", action="store_true", default=None, help=_HELP["--prompt-lookup"])
+    lookup = (
+        "Speculative decoding with draft tokens from earlier n-grams of the text; does not change "
+        "the text"
+    )
+    add("--prompt-lookup", action="store_true", default=None, help=lookup)
 
 
 _NAMES = (
-    *("max_new_tokens", "min_new_tokens", "ignore_eos", "window", "temperature", "top_k", "top_p"),
-    *("min_p", "typical_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("no_repeat_ngram_size", "num_return_sequences", "best_of", "num_beams", "length_penalty"),
-    *("prompt_lookup", "logprobs", "prompt_logprobs"),
+    "max_new_tokens",
+    "min_new_tokens",
+    "ignore_eos",
+    "stop_token_ids",
+    "window",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "seed",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "no_repeat_ngram_size",
+    "num_return_sequences",
+    "best_of",
+    "num_beams",
+    "length_penalty",
+    "prompt_lookup",
+    "logprobs",
+    "prompt_logprobs",
 )
+# library name → option, where the two names differ
 _OPTION_NAMES = {
     "bad_words": "--bad-word",
     "bad_words_ids": "--bad-word",
+    "special_tokens": "--special-token",
     "stop_token_ids": "--stop-id",
     "num_return_sequences": "--samples",
-}  # library name → option, where the two names differ
+}
 _FILTERS = ("top_k", "top_p", "min_p", "typical_p")
 
 
-def generation_options(args: argparse.Namespace) -> Any:
+def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Convert the options that are given to keyword arguments of `LanguageModel.generate`.
 
     Raises:
         InvalidArgumentError: --greedy contradicts another option, or a value is malformed.
     """
     if args.greedy:
-        temperature = (
-            ("temperature",) if args.temperature else ()
-        )  # temperature 0 does not contradict --greedy
-        _check_contradictions("--greedy", args, (*temperature, *_FILTERS))
+        # --temperature 0 means the same as --greedy.
+        names = (*_FILTERS, "temperature") if args.temperature else _FILTERS
+        _check_contradictions("--greedy", args, names)
     options: dict[str, Any] = {name: getattr(args, name, None) for name in _NAMES}
     if args.greedy:
         options["temperature"] = 0.0
@@ -135,7 +180,6 @@ def generation_options(args: argparse.Namespace) -> Any:
         options["early_stopping"] = {"true": True, "false": False}.get(early, "never")
     options["stop"] = _decode_all(args.stop, "--stop")
     options["stop_regex"] = _decode_all(args.stop_regex, "--stop-regex")
-    options["stop_token_ids"] = args.stop_id
     options["choices"] = _decode_all(args.choices, "--choices")
     options["regex"] = None if args.regex is None else decode_argument(args.regex, "--regex")
     options["bad_words"] = _decode_all(args.bad_word, "--bad-word")
@@ -170,23 +214,26 @@ def _check_contradictions(option: str, args: argparse.Namespace, names: Iterable
 
 
 @contextmanager
-def option_names_in_errors() -> Iterator[None]:
-    """Replace names such as `top_k` by options such as --top-k in the messages of errors."""
+def option_names_in_errors(options: type | None = None) -> Iterator[None]:
+    """Replace names such as `top_k` by options such as --top-k in the messages of errors.
+
+    The names are those of the fields of `options`, a dataclass; GenerationOptions for None.
+    """
     try:
         yield
     except (InvalidArgumentError, ContextLengthError) as error:
-        raise type(error)(_replace_names(str(error))) from error
+        from gpt2np.generation import GenerationOptions
+
+        names = [field.name for field in fields(options or GenerationOptions)]
+        raise type(error)(_replace_names(str(error), names)) from error
 
 
-def _replace_names(message: str) -> str:
-    """Replace the names of keyword arguments in a message by command-line options.
+def _replace_names(message: str, names: list[str]) -> str:
+    """Replace the `names` of keyword arguments in a message by command-line options.
 
     Quoted text is unchanged. Names without "_", such as "stop", can also be plain words: they are
     replaced only before certain words and symbols.
     """
-    from gpt2np.generation import GenerationOptions
-
-    names = [field.name for field in fields(GenerationOptions)]
     compounds = "|".join(name for name in names if "_" in name)
     words = "|".join(name for name in names if "_" not in name)
     pattern = re.compile(

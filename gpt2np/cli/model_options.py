@@ -63,9 +63,8 @@ def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="MODEL",
-        help="Model whose vocabulary to use: Hugging Face model ID, ID@REVISION, model folder, "
-        "vocabulary file (tokenizer.json or .tiktoken), or 'bundled' "
-        f"({DEFAULT_MODEL_HELP})",
+        help="Vocabulary file (tokenizer.json or .tiktoken), or model whose vocabulary to use: "
+        f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})",
     )
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from gpt2np.tokenizer import Tokenizer
 
 MERGES_LEGEND = (
-    "numbers: rank of the pair of tokens around them; [in brackets]: the lowest rank, merged next; "
-    "–: no merge joins the pair"
+    "Between two tokens stands the rank of their merge, or – if there is none. The pair with the "
+    "lowest rank, in [brackets], is merged next."
 )
 
 
@@ -37,15 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("texts", nargs="*", metavar="TEXT", help="Text to tokenize; - reads standard input")
     add("--file", type=Path, metavar="FILE", help="Read the text from FILE (UTF-8)")
     add_vocabulary_argument(parser)
-    formats = parser.add_mutually_exclusive_group()
-    for option, meaning in (
-        ("ids", "Print only the token ids, one line per text"),
-        ("count", "Print only the number of tokens, one line per text"),
-        ("offsets", "Print the position of each token in the text, in characters and bytes"),
-    ):
-        formats.add_argument(f"--{option}", action="store_true", help=meaning)
-    add("--merges", action="store_true", help="Print every merge of BPE, step by step")
-    add("--json", action="store_true", help="Print one JSON object per text")
     add(
         "--special",
         choices=("error", "allow", "text"),
@@ -53,6 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="If TEXT contains a special token such as <|endoftext|>: report an error, allow it as "
         "a special token, or encode it as plain text (default: error)",
     )
+    output = parser.add_argument_group("Output")
+    formats = output.add_mutually_exclusive_group()
+    for option, meaning in (
+        ("ids", "Print only the token ids, one line per text"),
+        ("count", "Print only the number of tokens, one line per text"),
+        ("offsets", "Print the position of each token in the text, in characters and bytes"),
+    ):
+        formats.add_argument(f"--{option}", action="store_true", help=meaning)
+    merges = "Print every merge of BPE, step by step"
+    output.add_argument("--merges", action="store_true", help=merges)
+    output.add_argument("--json", action="store_true", help="Print one JSON object per text")
 
 
 def run(args: argparse.Namespace) -> int:

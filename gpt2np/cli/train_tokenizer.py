@@ -12,10 +12,11 @@ text.
 import argparse
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.output import print_stderr, write_errors
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
@@ -35,15 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Number of tokens in the vocabulary",
     )
-    add("--out", type=Path, required=True, metavar="FOLDER", help="Folder to write")
-    _add_training_arguments(parser)
+    _add_training_arguments(add)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
     add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
-    add("--json", action="store_true", help="Print the report as one JSON object")
+    output = parser.add_argument_group("Output").add_argument
+    output("--out", type=Path, required=True, metavar="FOLDER", help="Folder to write")
+    output("--json", action="store_true", help="Print the report as one JSON object")
 
 
-def _add_training_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_training_arguments(add: Callable[..., object]) -> None:
     min_frequency = "Merge only pairs that occur at least N times (default: 0)"
     add("--min-frequency", type=int, default=0, metavar="N", help=min_frequency)
     add(
@@ -172,15 +173,18 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
     from gpt2np.tokenizer.training.train import UNK_TOKEN, TrainingOptions
 
     special = args.special_token or [END_OF_TEXT]
-    return TrainingOptions(
-        vocab_size=args.vocab_size,
-        min_frequency=args.min_frequency,
-        max_token_length=args.max_token_length,
-        special_tokens=(*special, UNK_TOKEN) if args.alphabet == "characters" else tuple(special),
-        pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
-        alphabet=args.alphabet,
-        limit_alphabet=args.limit_alphabet,
-    )
+    with option_names_in_errors(TrainingOptions):
+        return TrainingOptions(
+            vocab_size=args.vocab_size,
+            min_frequency=args.min_frequency,
+            max_token_length=args.max_token_length,
+            special_tokens=(*special, UNK_TOKEN)
+            if args.alphabet == "characters"
+            else tuple(special),
+            pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
+            alphabet=args.alphabet,
+            limit_alphabet=args.limit_alphabet,
+        )
 
 
 def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "CorpusOptions":

@@ -2,7 +2,7 @@
 
     out.bin   raw ids; each document is followed by the id of <|endoftext|> (nanoGPT)
     out.npy   the ids of out.bin as a NumPy array
-    out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (OpenAI's GPT-2 training)
+    out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (nshepperd's gpt-2)
 
 Until the file out.bin is complete, the folder out.bin.partial holds the ids encoded so far. A call
 after an interruption continues from that folder, with an equal result. Memory does not grow with
@@ -221,7 +221,7 @@ def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[
     """Yield the bounds (start, end) of each array of an .npz, as indices of token ids.
 
     Documents are joined until they have `combine` characters, including the `<|endoftext|>` between
-    them, as in encode.py of GPT-2's training code. No array begins or ends with `<|endoftext|>`.
+    them, as in encode.py of nshepperd's gpt-2. No array begins or ends with `<|endoftext|>`.
     `batches` are arrays of PART_DTYPE.
     """
     start = end = characters = 0

@@ -96,7 +96,8 @@ def run_prompt(
     """Run the model on a prompt, or on a window of its tokens, and keep all activations.
 
     By default, the focus is the middle block, the last token, and the head in which this token
-    attends most to another token. The first token does not count: idle heads attend to it.
+    attends most to another token. The first token does not count: idle heads attend to it. At
+    positions 0 and 1, all tokens count.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.

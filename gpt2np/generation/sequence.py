@@ -52,9 +52,11 @@ class RunningSequence:
         n_positions: the model's context length in tokens.
         vocab_size: the model's number of token ids.
         cache: KV cache of the tokens computed so far.
+        rng: source of the random numbers, one per token.
         constraint: state of the constraint on the text, if any.
         shared_prefix: shared prompt whose KV cache the sequence has not yet copied, if any.
         speculation: source of draft tokens, if any.
+        listener: receives the generated ids, and may end the sequence; None if nothing listens.
         ids: the generated ids, including the one that ended the sequence.
         logprobs: log probabilities of `ids`, if requested.
         prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.

@@ -192,7 +192,7 @@ def find_pickles(names: Iterable[str]) -> list[str]:
 def conversion_advice(model: str, revision: str | None = None) -> str:
     """Return advice on how to convert pickled weights to safetensors.
 
-    `model` is a folder or a Hub id.
+    `model` is a folder or a Hub ID.
     """
     arguments = f"({model!r}, revision={revision!r})" if revision else f"({model!r})"
     return (

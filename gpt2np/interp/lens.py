@@ -64,7 +64,8 @@ def lens_table(
     if not 1 <= n <= model.config.vocab_size:
         raise InvalidArgumentError(f"n is {n}; it must be from 1 to {model.config.vocab_size}")
     names = trace.require(points)
-    positions = np.arange(len(trace.ids))[-last if last else 0 :]
+    first = 0 if last is None else max(0, len(trace.ids) - last)
+    positions = np.arange(first, len(trace.ids))
     residuals = np.concatenate([trace[name][positions] for name in names])  # (K·P, C)
     ids = np.empty((len(residuals), n), np.int64)
     probabilities = np.empty(ids.shape, residuals.dtype)

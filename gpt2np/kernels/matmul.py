@@ -47,6 +47,9 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     neither on n nor on the other rows. Otherwise, they can depend on both, as in np.matmul.
     """
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
+    is_cheap = n * w.size <= _MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
+    if is_cheap and 1 < n <= _MAX_SMALL_ROWS:  # most products of a decode step
+        return np.matmul(x, w, out=out)
     is_small, max_rows = True, n
     if small_kernels():
         if n == 1:  # BLAS would use its matrix-vector routine

@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels.cpus import usable_cpus
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -55,20 +56,13 @@ def set_threads(threads: int | None) -> None:
 
 
 def thread_count() -> int:
-    """Return the thread count that the environment sets, limited to the number of CPUs.
+    """Return the thread count that the environment sets, limited to the usable CPU cores.
 
-    Without a setting, return the number of CPUs.
+    Without a setting, return the number of usable CPU cores.
     """
     values = (os.environ.get(variable, "") for variable in THREAD_VARIABLES)
     counts = [int(value) for value in values if value.isdecimal() and int(value)]
-    return min(counts[0], usable_cpus()) if counts else usable_cpus()
-
-
-def usable_cpus() -> int:
-    """Return the number of CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return min([*counts[:1], usable_cpus()])
 
 
 def parallel_for(function: Callable[[Item], None], items: Sequence[Item], threads: int) -> None:

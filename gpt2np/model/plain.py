@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.model.model import GPT2
-from gpt2np.model.ops import ACTIVATIONS, causal_mask
-from gpt2np.model.weights import BlockWeights, LayerNorm, ModelWeights
+from gpt2np.model.ops import ACTIVATIONS, causal_mask, layer_norm
+from gpt2np.model.weights import BlockWeights, ModelWeights
 from gpt2np.runtime.hooks import Hook
 
 
@@ -44,10 +45,9 @@ def plain_weights(model: GPT2) -> ModelWeights:
     def linear(name: str) -> Any:  # a PlainLinear in the place of a PackedLinear
         return PlainLinear(arrays[f"{name}.weight"], arrays[f"{name}.bias"])
 
-    def norm(name: str) -> LayerNorm:
-        return LayerNorm(
-            arrays[f"{name}.weight"], arrays[f"{name}.bias"], config.layer_norm_epsilon
-        )
+    def norm(name: str) -> Callable[[Array], Array]:
+        weight, bias = arrays[f"{name}.weight"], arrays[f"{name}.bias"]
+        return partial(layer_norm, weight=weight, bias=bias, epsilon=config.layer_norm_epsilon)
 
     blocks = [
         BlockWeights(

@@ -18,19 +18,6 @@ _MAX_GROUP = 768  # inputs of one panel
 
 
 @dataclass(frozen=True)
-class LayerNorm:
-    """A layer norm: its weight (C,), its bias (C,), and the constant added to the variance."""
-
-    weight: Array
-    bias: Array
-    epsilon: float
-
-    def __call__(self, x: Array) -> Array:
-        """Normalize each row of x (…, C)."""
-        return layer_norm(x, self.weight, self.bias, self.epsilon)
-
-
-@dataclass(frozen=True)
 class TokenEmbedding:
     """The token embeddings (V, C), read from the packed matrix; indexed like an array."""
 
@@ -50,10 +37,10 @@ class BlockWeights:
         activation: the MLP's elementwise activation function.
     """
 
-    ln_1: LayerNorm
+    ln_1: Callable[[Array], Array]
     c_attn: PackedHeads
     attn_c_proj: PackedLinear
-    ln_2: LayerNorm
+    ln_2: Callable[[Array], Array]
     c_fc: PackedLinear
     mlp_c_proj: PackedLinear
     attention_scale: float
@@ -75,7 +62,7 @@ class ModelWeights:
     wte: Array | TokenEmbedding
     wpe: Array
     blocks: Iterable[BlockWeights]
-    ln_f: LayerNorm
+    ln_f: Callable[[Array], Array]
     lm_head: PackedLinear | Iterable[PackedLinear]
 
     def output_widths(self) -> dict[str, int]:
@@ -175,6 +162,6 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
     )
 
 
-def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> LayerNorm:
+def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> Callable[[Array], Array]:
     weight, bias = source.array(f"{name}.weight"), source.array(f"{name}.bias")
-    return LayerNorm(weight, bias, config.layer_norm_epsilon)
+    return partial(layer_norm, weight=weight, bias=bias, epsilon=config.layer_norm_epsilon)

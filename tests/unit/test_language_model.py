@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pkgutil
 import re
 
 import numpy as np
@@ -371,7 +372,7 @@ def test_several_processes_write_the_same(bundled, lm):
 
 
 def test_samples_are_no_single_stream(lm):
-    with pytest.raises(InvalidArgumentError, match="2 samples cannot be one stream"):
+    with pytest.raises(InvalidArgumentError, match="2 continuations cannot be one stream"):
         lm.stream("x", num_return_sequences=2)
     streams = lm.streams("Once", num_return_sequences=2, seed=4, max_new_tokens=9)
     texts = ["".join(stream) for stream in reversed(streams)]
@@ -484,6 +485,11 @@ def test_every_public_name_exists_and_is_documented():
         assert name in dir(gpt2np) and name in gpt2np.__doc__ + gpt2np.errors.__doc__
     with pytest.raises(AttributeError, match="nonsense"):
         gpt2np.nonsense  # noqa: B018
+
+
+def test_every_module_is_an_attribute():
+    modules = {module.name for module in pkgutil.iter_modules(gpt2np.__path__)}
+    assert set(gpt2np._MODULES) == modules - {"__main__", "cli"}
 
 
 def test_float64(bundled):

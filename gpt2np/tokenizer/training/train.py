@@ -113,7 +113,7 @@ class TrainingOptions:
         if self.alphabet == "bytes":
             self._check_byte_alphabet()
         if self.pattern == "":
-            raise InvalidArgumentError("the pattern is empty; use None for no pattern")
+            raise InvalidArgumentError("pattern is ''; it must be a regular expression or None")
         pattern_pre_tokenizer(self.pattern)
 
     def _check_byte_alphabet(self) -> None:

@@ -156,7 +156,9 @@ class TestOptions:
             assert one["prompt_logprobs"][0] is None
 
     def test_beams(self, bundled):
-        result = generate("Once upon", "--num-beams", "3", "--samples", "2", "-n", "8", "--no-echo")
+        result = generate(
+            "Once upon", "--num-beams", "3", "--num-return-sequences", "2", "-n", "8", "--no-echo"
+        )
         best = LanguageModel.load(bundled).generate(
             "Once upon", num_beams=3, num_return_sequences=2, max_new_tokens=8
         )
@@ -184,7 +186,7 @@ class TestOptions:
         }  # fmt: skip
         arguments = [str(x) for n, v in options.items() for x in ("--" + n.replace("_", "-"), v)]
         arguments += ["--bad-word", "king", "--logit-bias", "11=-3", "--stop-regex", "[?]"]
-        arguments += ["--stop-id", "200", "--ignore-eos", "--json", "--seed", "8", "-n", "60"]
+        arguments += ["--stop-token-id", "200", "--ignore-eos", "--json", "--seed", "8", "-n", "60"]
         found = json.loads(generate("The king", *arguments).stdout)
         expected = LanguageModel.load(bundled).generate(
             "The king", **options, bad_words=["king"], logit_bias={11: -3}, stop_regex="[?]",

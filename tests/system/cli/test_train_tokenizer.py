@@ -165,8 +165,11 @@ class TestInput:
     @pytest.mark.parametrize(
         "arguments, message",
         [
-            (["--alphabet", "bytes", "--limit-alphabet", "9"], "all 256 bytes are always kept"),
-            (["--vocab-size", "256"], "vocab_size is 256; the 256 bytes and the special tokens"),
+            (
+                ["--alphabet", "bytes", "--limit-alphabet", "9"],
+                "--limit-alphabet needs the alphabet of characters",
+            ),
+            (["--vocab-size", "256"], "--vocab-size is 256; the 256 bytes and the special tokens"),
             (["--pattern", "("], "the pattern '(' is not a regular expression"),
             (["--out", __file__], "test_train_tokenizer.py is not a folder"),
         ],
@@ -232,7 +235,7 @@ class TestWrongUse:
         [
             (["--out", ""], "--out is empty or the current folder"),
             (["--out", "corpus.txt/x"], "/corpus.txt is not a folder"),
-            (["--out", "o", "--pattern", ""], "the pattern is empty"),
+            (["--out", "o", "--pattern", ""], "--pattern is ''"),
             (["--out", "o", ""], "unrecognized argument ''; give all arguments together"),
         ],
     )

@@ -219,6 +219,8 @@ class TestCommands:
         assert run_command(session, '/set stop ["\\n", "x"]') == "stop: ['\\n', 'x']"
         assert run_command(session, "/set stop word") == "stop: word"
         assert run_command(session, "/set seed 9") == "seed: 9" and session.seed == 9
+        run_command(session, "/set seed none")
+        assert session.seed != 9
         assert "temperature: 0.7" in run_command(session, "/set").splitlines()
         assert session.options["top_k"] == 5
 
