@@ -188,7 +188,8 @@ def _perplexity(args: argparse.Namespace) -> "Measure":
 
 
 def _lambada(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.data.corpus import text_field
+    from gpt2np.evaluation.documents import read_records, read_text
     from gpt2np.evaluation.lambada import STOP_WORDS, lambada
 
     words = STOP_WORDS
@@ -203,7 +204,8 @@ def _lambada(args: argparse.Namespace) -> "Measure":
 
 
 def _wikitext(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.data.corpus import text_field
+    from gpt2np.evaluation.documents import read_records, read_text
     from gpt2np.evaluation.perplexity import split_pages, wikitext
 
     if args.file.suffix == ".jsonl":
