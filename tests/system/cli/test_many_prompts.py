@@ -16,17 +16,11 @@ import pytest
 from helpers.patched_cli import frequent_checkpoints, slow_model
 from helpers.paths import CHECKOUT
 
-from gpt2np import load
 from gpt2np.cli.generate import _load_with_fingerprint
 
 COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
 FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.03), *COMMAND[3:]]  # here hundreds of times
 WORDS = ["the", "fox", "king", "little", "boat", "ran", "said", "went", "house", "princess"]
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return load("bundled")
 
 
 def generate(*arguments, stdin=""):
