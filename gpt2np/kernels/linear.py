@@ -8,6 +8,8 @@ Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by 
 outputs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,6 +44,14 @@ class PackedLinear:
         """The number of outputs with padding, P·m."""
         return int(self.panels.shape[1] * self.panels.shape[3])
 
+    def panel_range(self, panels: slice) -> PackedLinear:
+        """Return the layer that computes only the outputs, padding included, of some panels."""
+        m = self.panels.shape[3]
+        columns = slice(panels.start * m, panels.stop * m)
+        bias = None if self.bias is None else self.bias[columns]
+        n_columns = columns.stop - columns.start
+        return PackedLinear(self.name, self.panels[:, panels], bias, n_columns)
+
 
 @dataclass(frozen=True)
 class PackedHeads:
@@ -56,40 +66,65 @@ class PackedHeads:
     bias: Array
 
 
-def linear(x: Array, panels: Array, bias: Array | None = None) -> Array:
-    """Multiply x by a packed matrix, and add the bias, if given.
+class LinearOutput:
+    """Memory for the output of a linear layer for n rows, which later calls can overwrite.
 
-    Takes x (n, C), panels (I, P, k, m) and bias (P·m,). Returns (n, P·m).
+    Attributes:
+        partials: (I, n, P, m), the products of the groups of inputs.
+        y: (n, P·m), a view of the first product, to which the others are added.
     """
-    (groups, n_panels, k, m), n = panels.shape, x.shape[0]
-    partials = np.empty((groups, n, n_panels, m), x.dtype)
-    matmul(split_k(x, groups, k)[:, None], panels, out=partials.swapaxes(1, 2))
-    total = partials[0] if groups == 1 else sum_partials(partials)
-    total = total.reshape(n, n_panels * m)
-    if bias is not None:
-        total += bias
-    return total
+
+    def __init__(self, w: PackedLinear, n: int) -> None:
+        groups, n_panels, _, m = w.panels.shape
+        self.partials = np.empty((groups, n, n_panels, m), w.panels.dtype)
+        self.by_panel = self.partials.swapaxes(1, 2)
+        self.y = self.partials[0].reshape(n, n_panels * m)
+
+
+def linear(
+    x: Array,
+    w: PackedLinear,
+    then: Callable[[Array], Array] | None = None,
+    output: LinearOutput | None = None,
+) -> Array:
+    """Compute x @ matrix + bias for x (n, C), then the elementwise function `then`, if given.
+
+    With `output`, the result can be a view of it. Returns (n, out_features).
+    """
+    groups, _, k, _ = w.panels.shape
+    if output is None:
+        output = LinearOutput(w, x.shape[0])
+    if groups > 1 or k > x.shape[1]:
+        x = _split_k(x, groups, k)[:, None]
+    matmul(x, w.panels, out=output.by_panel)
+    if groups > 1:
+        sum_partials(output.partials)
+    y = output.y
+    if w.bias is not None:
+        y += w.bias
+    y = y[:, : w.out_features]
+    return then(y) if then else y
 
 
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     """Project x (N, C) to the queries, keys and values of h heads. Returns (3, h, N, D)."""
     groups, _, _, k, _ = w.panels.shape
-    qkv = sum_partials(matmul(split_k(x, groups, k)[:, None, None], w.panels[:, :, heads]))
+    if groups > 1 or k > x.shape[1]:
+        x = _split_k(x, groups, k)[:, None, None]
+    qkv = matmul(x, w.panels[:, :, heads])
+    qkv = sum_partials(qkv) if groups > 1 else qkv[0]
     qkv += w.bias[:, heads]
     return qkv
 
 
-def split_k(x: Array, groups: int, k: int) -> Array:
+def _split_k(x: Array, groups: int, k: int) -> Array:
     """Split the channels of x (n, C) into groups of k channels. Returns (I, n, k).
 
     Zeros pad the last group.
     """
-    n, channels = x.shape
-    if groups * k > channels:
-        x = np.pad(x, ((0, 0), (0, groups * k - channels)))
-    if groups == 1:
-        return x[None]
-    return x.reshape(n, groups, k).swapaxes(0, 1)
+    if groups * k > x.shape[1]:
+        x = np.pad(x, ((0, 0), (0, groups * k - x.shape[1])))
+    return x.reshape(-1, groups, k).swapaxes(0, 1)
 
 
 def sum_partials(partials: Array) -> Array:

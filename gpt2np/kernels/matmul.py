@@ -47,6 +47,9 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     neither on n nor on the other rows. Otherwise, they can depend on both, as in np.matmul.
     """
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
+    is_cheap = n * w.size <= _MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
+    if is_cheap and 1 < n <= _MAX_SMALL_ROWS:  # most products of a decode step
+        return np.matmul(x, w, out=out)
     is_small, max_rows = True, n
     if small_kernels():
         if n == 1:  # BLAS would use its matrix-vector routine
@@ -73,9 +76,10 @@ def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
 
     Each column of `matmul(x, ones)` contains the row sums of x (…, n, k).
     """
-    if dtype not in _ones or _ones[dtype].shape[0] < k:
-        _ones[dtype] = np.ones((2 * k, LANES), dtype)
-    return _ones[dtype][:k]
+    ones = _ones.get(dtype)
+    if ones is None or ones.shape[0] < k:
+        ones = _ones[dtype] = np.ones((2 * k, LANES), dtype)
+    return ones[:k]
 
 
 def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:

@@ -94,7 +94,8 @@ class PackedMatrix:
         """Return the columns at n indices, as the rows of an array (n, in)."""
         p, j = np.divmod(indices, self.panel_shape[1])
         columns: Array = self.data[:, p, :, j]  # (n, I, k)
-        return columns.reshape(len(indices), math.prod(columns.shape[1:]))[:, : self.shape[0]]
+        n, groups, k = columns.shape
+        return columns.reshape(n, groups * k)[:, : self.shape[0]]
 
 
 def packed_size(shape: tuple[int, int], panel_shape: tuple[int, int]) -> int:

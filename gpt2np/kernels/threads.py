@@ -13,6 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.kernels.cpus import usable_cpus
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -55,20 +56,13 @@ def set_threads(threads: int | None) -> None:
 
 
 def thread_count() -> int:
-    """Return the thread count that the environment sets, limited to the number of CPUs.
+    """Return the thread count that the environment sets, limited to the usable CPU cores.
 
-    Without a setting, return the number of CPUs.
+    Without a setting, return the number of usable CPU cores.
     """
     values = (os.environ.get(variable, "") for variable in THREAD_VARIABLES)
     counts = [int(value) for value in values if value.isdecimal() and int(value)]
-    return min(counts[0], usable_cpus()) if counts else usable_cpus()
-
-
-def usable_cpus() -> int:
-    """Return the number of CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return min([*counts[:1], usable_cpus()])
 
 
 def parallel_for(function: Callable[[Item], None], items: Sequence[Item], threads: int) -> None:
@@ -80,8 +74,8 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
     threads. Several threads may call parallel_for simultaneously.
 
     Raises:
-        An exception that `function` has raised, after all calls have ended. KeyboardInterrupt may
-        drop items that have not begun.
+        An exception that `function` has raised, after all calls have ended. After
+        KeyboardInterrupt, items that have not begun are dropped.
     """
     if threads == 1 or len(items) <= 1 or getattr(_thread, "is_inline", False):
         for item in items:
@@ -145,6 +139,8 @@ class _Task:
         with suppress(IndexError):
             while True:
                 outcomes.append(self.outcome(self.pending.popleft()))
+                if isinstance(outcomes[-1], KeyboardInterrupt):
+                    raise outcomes[-1]
         return outcomes
 
     def help(self) -> None:

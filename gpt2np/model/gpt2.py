@@ -3,34 +3,44 @@
     x = wte[id] + wpe[position]                                      embedding
     x = x + c_proj(attention(ln_1(x))), then x = x + mlp(ln_2(x))    each block
     attention = softmax(mask(q·kᵀ / √D))·v                           each head
+    mlp(x) = c_proj(activation(c_fc(x)))                             activation: tanh form of GELU
     logits = ln_f(x)·wteᵀ                                            unembedding
 
-`ctx` runs this mathematics on one thread or several, with or without a KV cache. How it splits the
-work changes no result; a hook can. `PlainContext` (plain.py) is its simplest version.
+`ctx` runs these steps on one thread or several, with or without a KV cache. However `ctx` splits
+the work, the result is the same up to rounding; only a hook changes it. The simplest `ctx` is
+`gpt2np.model.plain.PlainContext`.
 
-    ctx.linear(x, w, then=f)      f(x @ w.weight + w.bias), weight (in, out), f elementwise
-    ctx.unembed(x, w)             x @ w.weight, here wteᵀ (C, V)
-    ctx.qkv(x, w, heads)          queries, keys and values of some heads: a linear layer
-    ctx.by_rows(f, x, …)          f(x, …), on all rows at once or chunk by chunk
-    ctx.by_heads(f, x)            calls f(heads, z), which fills z for some heads, until every head
-                                  is done; returns the heads joined. x sets the rows and the dtype.
-    ctx.append_kv(heads, k, v)    keeps k and v, after those of earlier tokens
-    ctx.query_blocks              the N tokens, cut into query blocks: n consecutive tokens each
-    queries.tokens                the slice of the N tokens that a query block has
-    queries.mask                  (n, m), for the last m of T keys: True where the key follows the
-                                  query, so the query must not see the key
-    ctx.read_kv(heads, queries)   kv, the keys and values of the texts of a query block:
-                                  kv.scores(q) is q·kᵀ, kv.weighted_values(p) is p·v
-    ctx.for_each(f, items)        calls f(item) for each item, in any order
-    ctx.rows                      all N rows; in the last block the R rows that logits need
-    ctx.hook(name, x)             x, or what the caller's hook returns in its place
-    ctx.hook_qkv(q, k, v)         the same for attn.q, attn.k and attn.v
+    ctx.token_ids, ctx.positions  (N,) each; positions count from the start of each text
+    ctx.linear(x, w, then=f)      f(x @ w.weight + w.bias) for an elementwise f
+    ctx.unembed(x, w)             x @ w.weight
+    ctx.qkv(x, w, heads)          queries, keys and values of some heads, by one linear layer
+    ctx.by_rows(f, x, …)          f(x, …), on all rows or some at a time
+    ctx.by_heads(f, x)            calls f(heads, z) for one or more slices of the heads, to fill z
+                                  (h, N, D), which has x's N and dtype; returns all heads joined
+    ctx.append_kv(heads, k, v)    keeps k and v for `read_kv` in this pass, and in later passes if
+                                  there is a KV cache
+    ctx.query_blocks              the N tokens in consecutive query blocks; a query block has
+                                  tokens of one text, or all new tokens of several short texts
+    queries.tokens                the slice of the N tokens that are in a query block
+    queries.mask                  (n, m) for the last m of T keys: True where the key is hidden,
+                                  since it follows the query or pads a shorter text. Every query
+                                  sees the keys before.
+    ctx.read_kv(heads, queries)   kv, with the keys and values for a query block: kv.scores(q) is
+                                  q·kᵀ, kv.weighted_values(p) is p·v, each within a query's text
+    ctx.for_each(f, items)        calls f(item) for each item, in any order or in parallel
+    ctx.layer                     the block's index, for `rows`, `hook` and the KV cache
+    ctx.rows                      the rows of x that the block returns, as a slice or indices: all
+                                  N, in the last block only the R rows whose logits are requested
+    ctx.hook(name, x)             x, or what the caller's hook returns in its place; the hook gets
+                                  the name with blocks.i. before it, except embed, ln_f and logits
+    ctx.hook_qkv(q, k, v)         the same for each text in turn: attn.q, attn.k, attn.v
 
-Shape letters: N new tokens of all texts, one text after another; n of them in one query block; T
-tokens so far of the query block's longest text; R tokens whose logits are requested; r rows of one
-chunk; C = n_embd; H = n_head heads of D = C / H channels, h of them; F = n_inner; V = vocab_size.
+Shape letters: N new tokens of all texts, one text after the other; n of them in one query block; T
+tokens of a text up to the end of the query block, for several texts of the longest one; R tokens
+whose logits are requested; r rows, N or fewer; C = n_embd; H = n_head heads of D = C / H
+channels, h of them; F = n_inner; V = vocab_size.
 
-A hook sees whole arrays (h = H, r = N or R, one query block for each text), at these points:
+A hook sees whole arrays (h = H; r = N or R; one query block for each text), at these points:
 
     embed                                             (N, C)
     blocks.i.ln_1                                     (N, C)
@@ -51,7 +61,7 @@ In the last block, the arrays from attn.out on have R rows instead of N. Silence
             array[2] = 0
         return array
 
-    logits = model.forward([ids], hook=ablate)
+    logits = model.forward([ids], hook=ablate)  # model: gpt2np.model.GPT2
 """
 
 from gpt2np.kernels.array import Array
@@ -64,26 +74,26 @@ def gpt2(ctx: Context, w: ModelWeights) -> Array:
     """Return the logits (R, V)."""
     x = ctx.hook("embed", w.wte[ctx.token_ids] + w.wpe[ctx.positions])  # (N, C)
     for i, block in enumerate(w.blocks):
-        ctx.layer = i  # for the KV cache, the names of hook points, and ctx.rows
+        ctx.layer = i
         x = transformer_block(ctx, block, x)  # (N, C), after the last block (R, C)
     x = ctx.hook("ln_f", ctx.by_rows(w.ln_f, x))  # (R, C)
-    return ctx.hook("logits", ctx.unembed(x, w.lm_head))  # (R, V)
+    return ctx.hook("logits", ctx.unembed(x, w.lm_head))  # lm_head is wteᵀ, (R, V)
 
 
 def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:
     """Add attention and the MLP to the residual stream: (N, C) → (N, C), or (R, C) at the end."""
     normed = ctx.hook("ln_1", ctx.by_rows(w.ln_1, x))  # (N, C)
-    z = attention(ctx, w, normed)  # (N, C)
+    z_joined = attention(ctx, w, normed)  # (N, C)
 
-    def project_and_mlp(x: Array, z: Array) -> Array:
-        attn_out = ctx.hook("attn.out", ctx.linear(z, w.attn_c_proj))  # (r, C)
-        x = ctx.hook("resid_mid", x + attn_out)  # (r, C)
-        normed = ctx.hook("ln_2", w.ln_2(x))  # (r, C)
+    def project_and_mlp(resid: Array, z_joined: Array) -> Array:
+        attn_out = ctx.hook("attn.out", ctx.linear(z_joined, w.attn_c_proj))  # (r, C)
+        resid_mid = ctx.hook("resid_mid", resid + attn_out)  # (r, C)
+        normed = ctx.hook("ln_2", w.ln_2(resid_mid))  # (r, C)
         mlp_out = ctx.hook("mlp.out", mlp(ctx, w, normed))  # (r, C)
-        return ctx.hook("resid", x + mlp_out)  # (r, C)
+        return ctx.hook("resid", resid_mid + mlp_out)  # (r, C)
 
-    rows = ctx.rows  # keys and values were needed for all rows; the rest is not
-    return ctx.by_rows(project_and_mlp, x[rows], z[rows])
+    rows = ctx.rows  # the last block needed k and v of all rows, and goes on with R rows
+    return ctx.by_rows(project_and_mlp, x[rows], z_joined[rows])
 
 
 def attention(ctx: Context, w: BlockWeights, x: Array) -> Array:
@@ -95,7 +105,7 @@ def attention(ctx: Context, w: BlockWeights, x: Array) -> Array:
 
         def attend(queries: QueryBlock) -> None:
             kv = ctx.read_kv(heads, queries)
-            scores = kv.scores(q[:, queries.tokens] * w.attention_scale)  # q @ keysᵀ, (h, n, T)
+            scores = kv.scores(q[:, queries.tokens] * w.attention_scale)  # q·kᵀ / √D, (h, n, T)
             pattern = ctx.hook("attn.pattern", causal_softmax(scores, queries.mask))  # (h, n, T)
             z[:, queries.tokens] = ctx.hook("attn.z", kv.weighted_values(pattern))  # (h, n, D)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import pack_weights
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
-from gpt2np.runtime.hooks import Hook
+from gpt2np.runtime.hooked_context import Hook
 from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, rollback_on_error
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.ranks import max_processes
@@ -151,7 +152,7 @@ class GPT2:
         new = check_sequences(sequences, self.config.vocab_size)
         if caches is None:
             caches = [self.new_cache() for _ in new]
-        check_caches(caches, new, self.config, self.dtype)
+        check_caches(caches, new, self.config, self.weights.dtype)
         n_tokens = sum(map(len, new))
         indices = check_logits_indices(logits_indices, n_tokens)
         # A short first pass takes less time than packing the weights for the workers.
@@ -168,6 +169,4 @@ class GPT2:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""
         w = self.weights.for_pass(short=False).lm_head
         with single_threaded_blas():
-            return map_rows(
-                lambda rows: linear(rows, w.panels)[:, : w.out_features], w.out_features, x
-            )
+            return map_rows(partial(linear, w=w), w.out_features, x)

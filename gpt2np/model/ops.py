@@ -58,6 +58,7 @@ def causal_mask(n: int, n_keys: int) -> BoolArray:
     return np.arange(n_keys) > np.arange(n_keys - n, n_keys)[:, None]
 
 
+@np.errstate(over="ignore")  # exp → inf, and x / inf is the right limit, 0
 def gelu_new(x: Array) -> Array:
     """Return GELU in the tanh form that GPT-2 uses (Hendrycks & Gimpel 2016, section 2).
 
@@ -68,8 +69,7 @@ def gelu_new(x: Array) -> Array:
     u *= -_GELU_SCALE * 0.044715
     u -= _GELU_SCALE
     u *= x
-    with np.errstate(over="ignore"):  # exp → inf, and x / inf is the right limit, 0
-        np.exp(u, out=u)
+    np.exp(u, out=u)
     u += 1
     y: Array = np.divide(x, u, out=u)
     return y
@@ -96,11 +96,11 @@ def gelu(x: Array) -> Array:
     return y
 
 
+@np.errstate(over="ignore")  # exp → inf, and x / inf is the right limit, 0
 def silu(x: Array) -> Array:
     """Return x / (1 + exp(-x)), also called swish (Elfwing et al. 2017)."""
     y: Array = np.negative(x)
-    with np.errstate(over="ignore"):  # exp → inf, and x / inf is the right limit, 0
-        np.exp(y, out=y)
+    np.exp(y, out=y)
     y += 1
     np.divide(x, y, out=y)
     return y

@@ -8,6 +8,7 @@ from functools import partial
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.linear import PackedHeads, PackedLinear
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
@@ -15,19 +16,6 @@ from gpt2np.runtime.packed_weights import PackedWeights, Packing, WeightSource
 
 _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 768  # inputs of one panel
-
-
-@dataclass(frozen=True)
-class LayerNorm:
-    """A layer norm: its weight (C,), its bias (C,), and the constant added to the variance."""
-
-    weight: Array
-    bias: Array
-    epsilon: float
-
-    def __call__(self, x: Array) -> Array:
-        """Normalize each row of x (…, C)."""
-        return layer_norm(x, self.weight, self.bias, self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -50,10 +38,10 @@ class BlockWeights:
         activation: the MLP's elementwise activation function.
     """
 
-    ln_1: LayerNorm
+    ln_1: Callable[[Array], Array]
     c_attn: PackedHeads
     attn_c_proj: PackedLinear
-    ln_2: LayerNorm
+    ln_2: Callable[[Array], Array]
     c_fc: PackedLinear
     mlp_c_proj: PackedLinear
     attention_scale: float
@@ -75,7 +63,7 @@ class ModelWeights:
     wte: Array | TokenEmbedding
     wpe: Array
     blocks: Iterable[BlockWeights]
-    ln_f: LayerNorm
+    ln_f: Callable[[Array], Array]
     lm_head: PackedLinear | Iterable[PackedLinear]
 
     def output_widths(self) -> dict[str, int]:
@@ -88,8 +76,16 @@ class ModelWeights:
 
 
 def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeights:
-    """Wrap a model's weight arrays, whose names are those of `weight_shapes`, for packing."""
-    names = [*weight_shapes(config), *([LM_HEAD] if LM_HEAD in arrays else [])]
+    """Wrap a model's weight arrays, whose names are those of `weight_shapes`, for packing.
+
+    Raises:
+        InvalidArgumentError: an array does not have the shape that the config demands.
+    """
+    shapes = weight_shapes(config)
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise InvalidArgumentError(f"{name} has shape {arrays[name].shape}, expected {shape}")
+    names = [*shapes, *([LM_HEAD] if LM_HEAD in arrays else [])]
     kinds = _packings(config)
     return PackedWeights(
         {name: arrays[name] for name in names},
@@ -175,6 +171,6 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
     )
 
 
-def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> LayerNorm:
+def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> Callable[[Array], Array]:
     weight, bias = source.array(f"{name}.weight"), source.array(f"{name}.bias")
-    return LayerNorm(weight, bias, config.layer_norm_epsilon)
+    return partial(layer_norm, weight=weight, bias=bias, epsilon=config.layer_norm_epsilon)

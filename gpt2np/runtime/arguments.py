@@ -25,9 +25,9 @@ def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[Int
     if not arrays:
         raise InvalidArgumentError("no sequences; give at least one, as in [[5, 6, 7]]")
     for ids in arrays:
-        if len(ids) == 0:
+        if not ids.size:
             raise InvalidArgumentError("a sequence has no ids; it needs at least one")
-        if ids.min() < 0 or ids.max() >= vocab_size:
+        if np.minimum.reduce(ids) < 0 or np.maximum.reduce(ids) >= vocab_size:
             invalid = ids[(ids < 0) | (ids >= vocab_size)][0]
             raise InvalidArgumentError(
                 f"id {invalid} is not in the model's vocabulary of {vocab_size}"
@@ -45,18 +45,23 @@ def check_caches(
 
     Raises:
         ContextLengthError: a sequence would exceed n_positions tokens.
-        InvalidArgumentError: a cache is missing or given twice, or its dtype is not `dtype`.
+        InvalidArgumentError: a cache is missing, given twice, or another model's, or its dtype is
+            not `dtype`.
     """
     if isinstance(caches, KVCache):
         raise InvalidArgumentError("caches must be a list, one per sequence, as in [cache]")
-    if any(cache.dtype != dtype for cache in caches):
-        raise InvalidArgumentError(f"caches must be {dtype}, like the model: model.new_cache()")
-    if not len(sequences) == len(caches) == len({id(cache) for cache in caches}):
+    if not len(sequences) == len(caches) == len(set(caches)):
         raise InvalidArgumentError(f"{len(sequences)} sequences need as many caches, all different")
+    for cache in caches:
+        store = cache.store
+        if store.keys.dtype != dtype:
+            raise InvalidArgumentError(f"caches must be {dtype}, like the model: model.new_cache()")
+        if store.config is not config and store.config != config:
+            raise InvalidArgumentError("a cache is another model's; make it by model.new_cache()")
     for ids, cache in zip(sequences, caches, strict=True):
-        if cache.length + len(ids) > config.n_positions:
+        if cache.length + ids.size > config.n_positions:
             raise ContextLengthError(
-                f"{cache.length + len(ids)} tokens exceed the model's context of "
+                f"{cache.length + ids.size} tokens exceed the model's context of "
                 f"{config.n_positions}"
             )
 

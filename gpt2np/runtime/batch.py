@@ -12,7 +12,8 @@ from itertools import pairwise
 import numpy as np
 
 from gpt2np.kernels.array import BoolArray, IntArray
-from gpt2np.runtime.kv_cache import KVCache, KVWrite, kv_writes, reserve
+from gpt2np.kernels.linear import LinearOutput
+from gpt2np.runtime.kv_cache import KVCache, KVWrite, kv_writes
 from gpt2np.runtime.query_blocks import QUERY_BLOCK, QueryBlock, query_blocks
 
 PREFILL_CHUNK = 512
@@ -34,16 +35,21 @@ class Batch:
         query_blocks: this rank's queries, in blocks for attention.
         output_rows: (R,), the indices in this batch of the tokens whose logits are requested.
         logits_mask: for each of the caller's `logits_indices`, whether this batch has that token.
+        copies: how often the tokens are repeated (`doubled`).
+        outputs: memory for the output of each linear layer, by its name and number of rows; later
+            steps overwrite it. None if threads compute the rows in chunks.
     """
 
     token_ids: IntArray
     positions: IntArray
-    sequences: list[slice]
+    slices: list[slice]
     caches: list[KVCache]
     kv_writes: list[KVWrite]
     query_blocks: list[QueryBlock]
     output_rows: IntArray
     logits_mask: BoolArray
+    copies: int = 1
+    outputs: dict[tuple[str, int], LinearOutput] | None = None
 
     def share_of(self, rank: int, world_size: int) -> Batch:
         """Return the tokens that one rank computes, as a smaller batch.
@@ -68,6 +74,25 @@ class Batch:
             logits_mask=logits_mask,
         )
 
+    def later(self, by: int, sequences: Sequence[IntArray], caches: list[KVCache]) -> Batch:
+        """Return the batch of a later step, when every cache has `by` more tokens than before.
+
+        The step has as many new tokens of each sequence as this batch, and the same output rows.
+        The KV caches have the same slots as before.
+        """
+        return Batch(
+            token_ids=np.concatenate([*sequences] * self.copies),
+            positions=self.positions + by,
+            slices=self.slices,
+            caches=caches,
+            kv_writes=[write.later(by) for write in self.kv_writes],
+            query_blocks=[block.later(by) for block in self.query_blocks],
+            output_rows=self.output_rows,
+            logits_mask=self.logits_mask,
+            copies=self.copies,
+            outputs=self.outputs,
+        )
+
     def doubled(self) -> Batch:
         """Repeat the only token of this batch, because the small-matrix kernel needs two rows.
 
@@ -79,6 +104,7 @@ class Batch:
             positions=np.repeat(self.positions, 2),
             query_blocks=[replace(b, copies=1, tokens=slice(0, 2)) for b in self.query_blocks],
             output_rows=np.repeat(self.output_rows, 2),
+            copies=2,
         )
 
 
@@ -92,7 +118,8 @@ def make_batches(
 ) -> Iterator[Batch]:
     """Split the new tokens of the sequences into batches of at most PREFILL_CHUNK tokens.
 
-    Compute each batch before requesting the next batch, which depends on the caches' new lengths.
+    The caches need capacity for the new tokens. Compute each batch before requesting the next
+    batch, which depends on the caches' new lengths.
 
     Args:
         sequences: the new token ids of each sequence.
@@ -102,7 +129,6 @@ def make_batches(
         n_workers: how many threads or ranks share the queries of a batch.
         whole_sequences: make a single batch with one query block per sequence, as hooks need.
     """
-    reserve(caches, list(map(len, sequences)))
     total = sum(map(len, sequences))
     chunk = total if whole_sequences else PREFILL_CHUNK
     for first in range(0, total, chunk):
@@ -140,7 +166,7 @@ def _make_batch(
         positions=np.concatenate(
             [np.arange(n) + start for n, start in zip(lengths, cached, strict=True)]
         ),
-        sequences=tokens,
+        slices=tokens,
         caches=caches,
         kv_writes=kv_writes(caches, tokens),
         query_blocks=blocks,

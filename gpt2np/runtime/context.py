@@ -15,7 +15,14 @@ import numpy as np
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
-from gpt2np.kernels.linear import PackedHeads, PackedLinear, linear, map_rows, project_heads
+from gpt2np.kernels.linear import (
+    LinearOutput,
+    PackedHeads,
+    PackedLinear,
+    linear,
+    map_rows,
+    project_heads,
+)
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.packed_matrix import round_up
 from gpt2np.kernels.threads import even_slices, parallel_for
@@ -45,6 +52,7 @@ class Context:
         self.query_blocks = batch.query_blocks
         self.layer = 0
         self._batch = batch
+        self._outputs = batch.outputs
         self._last_layer = config.n_layer - 1
         self._n_head, self._head_size = config.n_head, config.n_embd // config.n_head
         self._padded_head_size = round_up(self._head_size)
@@ -75,8 +83,12 @@ class Context:
 
         Returns (N, out_features).
         """
-        y = linear(x, w.panels, w.bias)[:, : w.out_features]
-        return then(y) if then else y
+        n, outputs = x.shape[0], self._outputs
+        if outputs is None:
+            return linear(x, w, then)
+        if (w.name, n) not in outputs:
+            outputs[w.name, n] = LinearOutput(w, n)
+        return linear(x, w, then, outputs[w.name, n])
 
     def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
         """Return the logits (R, V) of x (R, C).
@@ -84,7 +96,7 @@ class Context:
         `w` is the unembedding matrix, or an iterable over consecutive groups of its columns.
         """
         parts = [
-            map_rows(partial(self.linear, w=part), part.out_features, x)
+            map_rows(partial(linear, w=part), part.out_features, x)
             for part in ([w] if isinstance(w, PackedLinear) else w)
         ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
@@ -119,11 +131,7 @@ class Context:
                 even_slices(self._n_head, 2 * threads),
                 threads,
             )
-        return self._join_heads(z)
-
-    def _join_heads(self, z: Array) -> Array:
-        """Remove the padding of each head, and concatenate the heads: (N, H, D) → (N, C)."""
-        return z[..., : self._head_size].reshape(z.shape[0], self._n_head * self._head_size)
+        return z[..., : self._head_size].reshape(x.shape)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
         """Append the keys and values (h, N, D) of the current layer to the KV caches."""
@@ -132,18 +140,12 @@ class Context:
 
     def read_kv(self, heads: slice, queries: QueryBlock) -> KVView:
         """Return the cached keys and values that a query block attends to."""
-        caches = self._batch.caches
-        return KVView(
-            queries,
-            [
-                caches[span.sequence].read(self.layer, heads, span.n_keys, span.count)
-                for span in queries.spans
-            ],
-        )
+        return KVView(queries, self._batch.caches, self.layer, heads)
 
     def for_each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:
         """Call function(item) for every item, on several threads."""
-        if len(items) == 1:
-            function(items[0])
-        else:
+        if items[1:]:
             parallel_for(function, items, python_threads())
+        else:
+            for item in items:
+                function(item)

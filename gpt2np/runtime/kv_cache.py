@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -77,7 +76,7 @@ class KVCache:
                 may use.
         """
         store = self.place[0]
-        if store.process not in (None, os.getpid()):
+        if store.owner_pid not in (None, os.getpid()):
             raise InvalidArgumentError(
                 "this cache belongs to the process that this one was forked from; make a new cache"
             )
@@ -159,8 +158,8 @@ class KVStore:
         values: (tiles, S, L, H, TILE, D). Between passes, values beyond the end of a sequence are
             0, because products of longer sequences in adjacent slots include these values.
         config: the model's config.
-        process: the id of the only process that may use the store. If None, forked processes may
-            use the store, too.
+        owner_pid: the only process that may use the store. If None, forked processes may use it,
+            too.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ class KVStore:
     ) -> None:
         head_size = round_up(config.n_embd // config.n_head)
         shape = tiles, slots, config.n_layer, config.n_head
-        self.process: int | None = None
+        self.owner_pid: int | None = None
         keys, values = allocate(self, (2, *shape, head_size * TILE), dtype)
         self.keys: Array = keys.reshape(*shape, head_size, TILE)
         self.values: Array = values.reshape(*shape, TILE, head_size)
@@ -267,6 +266,11 @@ class KVWrite:
         places = self.tile[chosen], self.slot[chosen], self.offset[chosen]
         return KVWrite(self.store, slice(int(start), int(stop)), *places)
 
+    def later(self, by: int) -> KVWrite:
+        """Return the write of as many tokens, `by` positions later."""
+        tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
+        return KVWrite(self.store, self.tokens, tile, self.slot, offset)
+
     def append(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
         """Write the keys and values of one layer to the store, except for tokens of other stores.
 
@@ -310,7 +314,7 @@ def reserve(
     the longest sequence, up to the context length.
     """
     lengths = [cache.length + n for cache, n in zip(caches, counts, strict=True)]
-    lacking = [c for c, n in zip(caches, lengths, strict=True) if c.store.capacity < n]
+    lacking = [c for c, n in zip(caches, lengths, strict=True) if c.place[0].capacity < n]
     if lacking:
         stores = {id(cache.store): cache.store for cache in caches if cache not in lacking}
         if not any(store.move_in(lacking, max(lengths)) for store in stores.values()):
@@ -318,19 +322,23 @@ def reserve(
                 group = slice(start, start + MAX_SLOTS)
                 _move_to_new_store(caches[group], max(lengths[group]), allocate)
     for cache, n in zip(caches, lengths, strict=True):
-        cache.store.expect(cache.slot, n)
+        store, slot = cache.place
+        store.expect(slot, n)
 
 
-@contextmanager
-def rollback_on_error(caches: Sequence[KVCache]) -> Iterator[None]:
+class rollback_on_error:
     """Truncate the caches to their previous lengths if the `with` block raises an exception."""
-    lengths = [cache.length for cache in caches]
-    try:
-        yield
-    except BaseException:
-        for cache, length in zip(caches, lengths, strict=True):
-            cache.truncate(length)
-        raise
+
+    def __init__(self, caches: Sequence[KVCache]) -> None:
+        self._before = [(cache, cache.length) for cache in caches]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error:
+            for cache, length in self._before:
+                cache.truncate(length)
 
 
 def _move_to_new_store(caches: Sequence[KVCache], length: int, allocate: Allocator | None) -> None:

@@ -14,31 +14,44 @@ import numpy as np
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.linear import sum_partials
 from gpt2np.kernels.matmul import matmul
-from gpt2np.runtime.query_blocks import KVSpan, QueryBlock
+from gpt2np.runtime.kv_cache import TILE, KVCache
+from gpt2np.runtime.query_blocks import QueryBlock
 
 
 class KVView:
     """The cached keys and values that one query block attends to."""
 
-    def __init__(self, block: QueryBlock, tiles: Sequence[tuple[Array, Array]]) -> None:
-        """Set each span's tiles: keys (tiles, S, h, D, TILE), values (tiles, S, h, TILE, D)."""
+    def __init__(
+        self, block: QueryBlock, caches: Sequence[KVCache], layer: int, heads: slice
+    ) -> None:
         self._block = block
-        self._tiles = tiles
+        self._caches, self._layer, self._heads = caches, layer, heads
 
     def scores(self, query: Array) -> Array:
-        """Return the dot product of each query with each key, before the causal mask.
+        """Return the dot products of queries (h, n, D) and keys, without the causal mask.
 
-        Takes queries (h, n, D). Returns (h, n, T).
+        Returns (h, n, T).
         """
         block = self._block
         if block.copies > 1:
             query = np.repeat(query, block.copies, axis=1)
-        (heads, queries, _), tile = query.shape, self._tiles[0][0].shape[-1]
-        scores = np.empty((heads, queries, -(-block.n_keys // tile), tile), query.dtype)
-        for span, (keys, _) in zip(block.spans, self._tiles, strict=True):
-            span_scores = _by_sequence(scores[:, span.queries, : keys.shape[0]], span)
-            matmul(_by_sequence(query[:, span.queries], span), keys, out=span_scores)
-        self._scores = scores
+        (heads, queries, _), n_tiles = query.shape, -(-block.n_keys // TILE)
+        scores = np.empty((heads, queries, n_tiles, TILE), query.dtype)
+        self._by_tile = scores.transpose(2, 0, 1, 3)  # (tiles, h, Q, TILE)
+        self._patterns_and_values: list[tuple[Array, Array]] = []  # for each span
+        for span in block.spans:
+            keys, values = self._caches[span.sequence].read(
+                self._layer, self._heads, span.n_keys, span.count
+            )
+            span_query = query[:, span.queries]
+            span_scores = self._by_tile[: keys.shape[0], :, span.queries]
+            if span.count == 1:
+                keys, values = keys[:, 0], values[:, 0]
+            else:
+                span_query = _by_sequence(span_query, span.count)
+                span_scores = _by_sequence(span_scores, span.count)
+            matmul(span_query, keys, out=span_scores)
+            self._patterns_and_values += [(span_scores, values)]
         flat = scores.reshape(heads, queries, -1)
         flat[..., block.n_keys :] = 0  # in `weighted_values`, padding keys must not count
         self._visible = flat[:, :: block.copies, : block.n_keys]
@@ -47,27 +60,24 @@ class KVView:
     def weighted_values(self, pattern: Array) -> Array:
         """Return pattern @ values, for an attention pattern (h, n, T). Returns (h, n, D).
 
-        Call `scores` first. If `pattern` is the array that `scores` returned, edited in place, no
-        copy is made. Any other array is copied into that array. Each tile is multiplied separately.
-        The products are then added in the order of the tiles.
+        Call `scores` first. `pattern` may be the array that `scores` returned, overwritten with
+        the pattern; any other array is copied into it. Each tile is multiplied separately; the
+        products are then added in ascending order.
         """
         if pattern is not self._visible:
             self._visible[...] = pattern
-        head_size = self._tiles[0][1].shape[-1]
-        z = np.empty((*self._scores.shape[:2], head_size), pattern.dtype)
-        for span, (_, values) in zip(self._block.spans, self._tiles, strict=True):
-            span_pattern = _by_sequence(self._scores[:, span.queries, : values.shape[0]], span)
-            _by_sequence(z[:, span.queries], span)[...] = sum_partials(matmul(span_pattern, values))
-        return z[:, :: self._block.copies]
+        z: list[Array] = []  # (h, Q, D) for each span
+        for span_pattern, values in self._patterns_and_values:
+            result = matmul(span_pattern, values)  # (tiles, h, Q, D) or (tiles, S, h, n, D)
+            result = sum_partials(result) if result.shape[0] > 1 else result[0]
+            if result.ndim == 4:
+                result = np.concatenate([*result], axis=1)
+            z += [result]
+        joined = np.concatenate(z, axis=1) if z[1:] else z[0]
+        return joined[:, :: self._block.copies]
 
 
-def _by_sequence(array: Array, span: KVSpan) -> Array:
-    """Split the queries of a span by sequence.
-
-    An array (h, Q, D) becomes (S, h, Q / S, D). An array (h, Q, tiles, TILE) becomes
-    (tiles, S, h, Q / S, TILE).
-    """
-    if span.count == 1:
-        return array[None] if array.ndim == 3 else array.transpose(2, 0, 1, 3)[:, None]
-    split = array.reshape(array.shape[0], span.count, -1, *array.shape[2:])
-    return split.swapaxes(0, 1) if array.ndim == 3 else split.transpose(3, 1, 0, 2, 4)
+def _by_sequence(array: Array, count: int) -> Array:
+    """Split the queries of a span by sequence: (…, h, Q, m) → (…, S, h, n, m), where Q = S · n."""
+    *leading, heads, queries, m = array.shape
+    return array.reshape(*leading, heads, count, queries // count, m).swapaxes(-4, -3)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -14,10 +15,29 @@ from gpt2np.kernels.blas import python_threads, single_threaded_blas
 from gpt2np.kernels.matmul import SMALL_BATCH, min_rows
 from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
 from gpt2np.runtime.context import Context
-from gpt2np.runtime.hooks import Hook, HookedContext
-from gpt2np.runtime.kv_cache import KVCache
+from gpt2np.runtime.hooked_context import Hook, HookedContext
+from gpt2np.runtime.kv_cache import KVCache, KVStore, reserve
 from gpt2np.runtime.packed_weights import PackedWeights
 from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelContext
+
+
+@dataclass(frozen=True)
+class _DecodeStep:
+    """A short pass whose batch later steps of the same sequences reuse.
+
+    Attributes:
+        counts: the number of new tokens of each sequence.
+        lengths: the number of cached tokens of each sequence.
+        places: the place of each KV cache.
+        logits_indices: the tokens whose logits are requested.
+        batch: the batch of the pass, without its caches.
+    """
+
+    counts: list[int]
+    lengths: list[int]
+    places: list[tuple[KVStore, int]]
+    logits_indices: list[int]
+    batch: Batch
 
 
 @dataclass(frozen=True)
@@ -33,6 +53,9 @@ class ModelRunner:
     function: Callable[[Context, Any], Array]
     config: GPT2Config
     weights: PackedWeights
+    _steps: WeakKeyDictionary[KVCache, _DecodeStep] = field(
+        default_factory=WeakKeyDictionary, init=False
+    )
 
     def run(
         self,
@@ -48,46 +71,84 @@ class ModelRunner:
         share of the pass. The result is then in shared memory, which the next pass overwrites.
         Returns (R, V).
         """
-        n_tokens = sum(map(len, sequences))
-        is_context_parallel = rank is not None and n_tokens > SMALL_BATCH
-        n_workers = python_threads()
-        if rank:
-            n_workers = rank.world_size if is_context_parallel else 1
-        batches = make_batches(
-            sequences, caches, logits_indices, n_workers, whole_sequences=hook is not None
-        )
-        is_single = hook or (n_tokens <= PREFILL_CHUNK and not is_context_parallel)
-        logits = None if is_single else self._empty_logits(len(logits_indices), rank)
+        counts = list(map(len, sequences))
+        reserve(caches, counts)
         with single_threaded_blas():
-            for batch in batches:
-                if rank and is_context_parallel:
-                    batch = batch.share_of(rank.rank, rank.world_size)
-                if len(batch.token_ids) < min_rows() and hook is None:
-                    batch = batch.doubled()
-                weights = self.weights.for_pass(short=len(batch.token_ids) <= SMALL_BATCH)
-                result = self.function(self._context(batch, hook, rank, n_tokens), weights)
-                for cache, tokens in zip(batch.caches, batch.sequences, strict=True):
-                    cache.advance(tokens.stop - tokens.start)
-                result = result[: np.count_nonzero(batch.logits_mask)]  # drops a repeated row
-                if logits is None:
-                    return result
-                logits[batch.logits_mask] = result
-                if rank and is_context_parallel:
-                    rank.barrier()
-        assert logits is not None
-        return logits
+            if hook is not None:
+                [batch] = make_batches(sequences, caches, logits_indices, 1, whole_sequences=True)
+                return self._compute(HookedContext(self.config, batch, hook), batch)
+            if sum(counts) > SMALL_BATCH:
+                return self._run_prompts(sequences, caches, logits_indices, rank)
+            batch = self._short_batch(sequences, caches, logits_indices, 1 if rank else None)
+            if rank:
+                return self._compute(TensorParallelContext(self.config, batch, rank), batch)
+            return self._compute(Context(self.config, batch), batch)
 
-    def _empty_logits(self, n: int, rank: Rank | None) -> Array:
+    def _run_prompts(
+        self,
+        sequences: Sequence[IntArray],
+        caches: Sequence[KVCache],
+        logits_indices: IntArray,
+        rank: Rank | None,
+    ) -> Array:
+        """Compute a long pass in chunks of PREFILL_CHUNK tokens, which the ranks share."""
+        n_workers = rank.world_size if rank else python_threads()
+        logits: Array | None = None
         if rank:
-            return rank.shared_buffers["lm_head"][:n, : self.config.vocab_size]
-        return np.empty((n, self.config.vocab_size), self.weights.dtype)
+            logits = rank.shared_buffers["lm_head"][:, : self.config.vocab_size]
+        elif sum(map(len, sequences)) > PREFILL_CHUNK:
+            logits = np.empty((len(logits_indices), self.config.vocab_size), self.weights.dtype)
+        for batch in make_batches(sequences, caches, logits_indices, n_workers):
+            if rank:
+                batch = batch.share_of(rank.rank, rank.world_size)
+            if len(batch.token_ids) < min_rows():
+                batch = batch.doubled()
+            if rank:
+                result = self._compute(ContextParallelContext(self.config, batch, rank), batch)
+            else:
+                result = self._compute(Context(self.config, batch), batch)
+            if logits is None:
+                return result
+            logits[: len(logits_indices)][batch.logits_mask] = result
+            if rank:
+                rank.barrier()
+        assert logits is not None
+        return logits[: len(logits_indices)]
 
-    def _context(
-        self, batch: Batch, hook: Hook | None, rank: Rank | None, n_tokens: int
-    ) -> Context:
-        if hook:
-            return HookedContext(self.config, batch, hook)
-        if rank is None:
-            return Context(self.config, batch)
-        kind = TensorParallelContext if n_tokens <= SMALL_BATCH else ContextParallelContext
-        return kind(self.config, batch, rank)
+    def _short_batch(
+        self,
+        sequences: Sequence[IntArray],
+        caches: Sequence[KVCache],
+        logits_indices: IntArray,
+        n_workers: int | None,
+    ) -> Batch:
+        """Return the batch of a pass of at most SMALL_BATCH tokens.
+
+        If an earlier step computed as many tokens of the same sequences, its batch is reused: only
+        token ids and positions change.
+        """
+        counts, indices = list(map(len, sequences)), logits_indices.tolist()
+        lengths = [cache.length for cache in caches]
+        places = [cache.place for cache in caches]
+        step = self._steps.get(caches[0])
+        if step and (step.counts, step.places, step.logits_indices) == (counts, places, indices):
+            by = lengths[0] - step.lengths[0]
+            if lengths == [length + by for length in step.lengths]:
+                return step.batch.later(by, sequences, list(caches))
+        [batch] = make_batches(sequences, caches, logits_indices, n_workers or python_threads())
+        if len(batch.token_ids) < min_rows():
+            batch = batch.doubled()
+        if len(batch.output_rows) <= SMALL_BATCH:
+            batch = replace(batch, outputs={})
+        self._steps[caches[0]] = _DecodeStep(
+            counts, lengths, places, indices, replace(batch, caches=[])
+        )
+        return batch
+
+    def _compute(self, ctx: Context, batch: Batch) -> Array:
+        """Compute the logits (R, V) of one batch; append its keys and values to the caches."""
+        weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
+        logits = self.function(ctx, weights)
+        for cache, tokens in zip(batch.caches, batch.slices, strict=True):
+            cache.advance(tokens.stop - tokens.start)
+        return logits[: logits.shape[0] // batch.copies]

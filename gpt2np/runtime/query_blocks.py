@@ -59,6 +59,11 @@ class QueryBlock:
     mask: BoolArray
     n_keys: int
 
+    def later(self, by: int) -> QueryBlock:
+        """Return the block of as many queries, `by` positions later."""
+        spans = tuple([KVSpan(s.sequence, s.count, s.queries, s.n_keys + by) for s in self.spans])
+        return QueryBlock(self.tokens, self.copies, spans, self.mask, self.n_keys + by)
+
 
 class _Chunk(NamedTuple):
     """Consecutive queries of one sequence in one block. The last query sees `n_keys` keys."""

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,9 @@ from gpt2np.runtime.context import Context
 COUNTER_STRIDE = 8
 """Distance between the barrier counters of two ranks, in 8-byte integers: one cache line."""
 
-_SPIN_LIMIT = 100  # reads of a counter before the rank yields its CPU
+_SPIN_LIMIT = 100  # reads of a counter before the rank lets other processes run
+_YIELD_S = 0.0002  # how long a rank then lets them run again and again before it sleeps
+_MAX_SLEEP_S = 0.001
 _TIMEOUT_S = 60.0
 
 
@@ -71,24 +74,36 @@ class Rank:
         Raises:
             RankFailedError: another rank has ended or does not answer.
         """
-        counter_of_rank = self.rank * COUNTER_STRIDE
-        reached = self.barrier_counters[counter_of_rank] + 1
-        self.barrier_counters[counter_of_rank] = reached
+        counters, own = self.barrier_counters, self.rank * COUNTER_STRIDE
+        reached = counters[own] + 1
+        counters[own] = reached
         for counter in range(0, self.world_size * COUNTER_STRIDE, COUNTER_STRIDE):
-            looks = 0
-            while self.barrier_counters[counter] < reached:
-                looks += 1
-                if looks > _SPIN_LIMIT:
-                    self._wait(counter, reached)
+            if counters[counter] < reached:
+                self._wait(counter, reached)
 
     def _wait(self, counter: int, reached: int) -> None:
-        start = time.thread_time()  # CPU time: stands still while the process is stopped
-        while self.barrier_counters[counter] < reached:
-            os.sched_yield()
+        """Spin, then let other processes run, then sleep, until a counter has reached a number.
+
+        A short wait must end at once. A long wait means that another program has the CPU of a rank;
+        then a rank that sleeps leaves its own CPU to that rank.
+        """
+        counters = self.barrier_counters
+        for _ in range(_SPIN_LIMIT):
+            if counters[counter] >= reached:
+                return
+        seconds, last = 0.0, time.perf_counter()
+        while counters[counter] < reached:
+            now = time.perf_counter()
+            seconds += min(now - last, _MAX_SLEEP_S)  # not the time in which the process is stopped
+            last = now
+            if seconds < _YIELD_S:
+                os.sched_yield()
+                continue
             if self.has_failed():
                 raise RankFailedError("another rank's process has ended")
-            if time.thread_time() - start > _TIMEOUT_S:
+            if seconds > _TIMEOUT_S:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
+            time.sleep(min(seconds / 10, _MAX_SLEEP_S))
 
     def share(self, count: int) -> slice:
         """Return this rank's range of `count` panels or heads. The range can be empty."""
@@ -117,11 +132,13 @@ class TensorParallelContext(Context):
         share = self._rank.share(n_panels)
         if share.start < share.stop:
             columns = slice(share.start * width, share.stop * width)
-            bias = None if w.bias is None else w.bias[columns]
-            part = linear(x, w.panels[:, share], bias)
-            y[:, columns] = then(part) if then else part
+            y[:, columns] = linear(x, w.panel_range(share), then)
         self._rank.barrier()
         return y[:, : w.out_features]
+
+    def unembed(self, x: Array, w: Any) -> Array:
+        """Compute this rank's columns of the logits, and return all columns."""
+        return self.linear(x, w)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
         """Compute this rank's heads, wait for the other ranks, and return all heads joined."""
@@ -131,7 +148,7 @@ class TensorParallelContext(Context):
         if heads.start < heads.stop:
             function(heads, z[:, heads].swapaxes(0, 1))
         self._rank.barrier()
-        return self._join_heads(z)
+        return z[..., : self._head_size].reshape(x.shape)
 
 
 class ContextParallelContext(Context):
@@ -145,7 +162,7 @@ class ContextParallelContext(Context):
         """Compute all heads in one call, so that ranks wait for each other only once per layer."""
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         function(slice(0, self._n_head), z.swapaxes(0, 1))
-        return self._join_heads(z)
+        return z[..., : self._head_size].reshape(x.shape)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
         """Append this rank's keys and values, then wait until all ranks have appended theirs."""

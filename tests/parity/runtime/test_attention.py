@@ -32,10 +32,7 @@ def append(caches, keys, values):
 
 def view(caches, block):
     """Return the block's keys and values."""
-    tiles = [
-        caches[span.sequence].read(0, slice(None), span.n_keys, span.count) for span in block.spans
-    ]
-    return KVView(block, tiles)
+    return KVView(block, caches, 0, slice(None))
 
 
 def attend(q, k, v, lengths, cached, whole=False):
@@ -53,7 +50,8 @@ def attend(q, k, v, lengths, cached, whole=False):
     for block in query_blocks(lengths, cached, adjacent=adjacent, whole_sequences=whole):
         kv = view(caches, block)
         pattern = causal_softmax(kv.scores(q[:, block.tokens]), block.mask)
-        assert not kv._scores.reshape(HEADS, kv._scores.shape[1], -1)[..., block.n_keys :].any()
+        computed = kv._by_tile.transpose(1, 2, 0, 3).reshape(*kv._by_tile.shape[1:3], -1)
+        assert not computed[..., block.n_keys :].any()
         patterns.append(pattern.copy())
         z[:, block.tokens] = kv.weighted_values(pattern)
     return z, patterns

@@ -12,7 +12,8 @@ import time
 import pytest
 from helpers.patched_cli import report_handler
 
-from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count, usable_cpus
+from gpt2np.kernels.cpus import usable_cpus
+from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
 
 COMMAND = [sys.executable, "-m", "gpt2np", "bench"]
 

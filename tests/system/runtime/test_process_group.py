@@ -25,8 +25,8 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.model import gpt2, last_token_indices
-from gpt2np.model.weights import LayerNorm
 from gpt2np.runtime import process_group, worker_process
+from gpt2np.runtime.context import Context
 from gpt2np.runtime.ranks import max_processes
 
 PATHS = [str(Path(__file__).parent), str(CHECKOUT / "tests"), str(CHECKOUT)]
@@ -371,15 +371,15 @@ class TestWhenSomethingHappens:
         expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
         cache.truncate(1)
         (before,) = pids(model)
-        norm, calls = LayerNorm.__call__, []
+        by_rows, calls = Context.by_rows, []
 
         def failing(*arguments):
             calls.append(None)
             if len(calls) == 4:
                 raise error
-            return norm(*arguments)
+            return by_rows(*arguments)
 
-        monkeypatch.setattr(LayerNorm, "__call__", failing)
+        monkeypatch.setattr(Context, "by_rows", failing)
         with pytest.raises(error):
             model.forward([ids], [cache], logits_indices=[0])
         monkeypatch.undo()
@@ -398,7 +398,7 @@ class TestWhenSomethingHappens:
 
         with monkeypatch.context() as twice:
             twice.setattr(process_group, "kill_workers", stop)
-            twice.setattr(LayerNorm, "__call__", stop)
+            twice.setattr(Context, "by_rows", stop)
             with pytest.raises(KeyboardInterrupt):
                 model.forward([[7]])
         assert pids(model)
@@ -529,7 +529,7 @@ class TestWhenSomethingHappens:
         def late(*arguments):
             raise TimeoutError("the user's")
 
-        monkeypatch.setattr(LayerNorm, "__call__", late)
+        monkeypatch.setattr(Context, "by_rows", late)
         with pytest.raises(TimeoutError, match="the user's"):
             model.forward([[5]])
         monkeypatch.undo()
@@ -575,13 +575,13 @@ class TestWhenSomethingHappens:
         for cache in caches:
             model.forward([[5]], [cache])
         expected = model.forward([[5]])
-        norm = LayerNorm.__call__
+        by_rows = Context.by_rows
 
         def losing(*arguments):
             caches.clear()
-            return norm(*arguments)
+            return by_rows(*arguments)
 
-        monkeypatch.setattr(LayerNorm, "__call__", losing)
+        monkeypatch.setattr(Context, "by_rows", losing)
         np.testing.assert_array_equal(model.forward([[5]]), expected)
         assert model.processes == 2
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpt2np.kernels import linear as module
-from gpt2np.kernels.linear import linear, map_rows
+from gpt2np.kernels.linear import PackedLinear, linear, map_rows
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 
 
@@ -20,8 +20,14 @@ def pack(matrix, panel_shape):
 def test_linear_is_x_times_w_plus_b(n, inputs):
     rng = np.random.default_rng(n)
     x, w, b = rng.normal(size=(n, 96)), rng.normal(size=(96, 128)), rng.normal(size=128)
-    np.testing.assert_allclose(linear(x, pack(w, (inputs, 64)), b), x @ w + b, atol=1e-12)
-    np.testing.assert_allclose(linear(x, pack(w, (inputs, 64))), x @ w, atol=1e-12)
+    panels = pack(w, (inputs, 64))
+    with_bias, without = (PackedLinear("", panels, bias, 128) for bias in (b, None))
+    np.testing.assert_allclose(linear(x, with_bias), x @ w + b, atol=1e-12)
+    np.testing.assert_allclose(linear(x, without), x @ w, atol=1e-12)
+    np.testing.assert_array_equal(linear(x, with_bias, np.tanh), np.tanh(linear(x, with_bias)))
+    np.testing.assert_array_equal(
+        linear(x, with_bias.panel_range(slice(1, 2))), linear(x, with_bias)[:, 64:]
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
