@@ -14,13 +14,15 @@ import json
 import shutil
 import signal
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr, terminal_style, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.data.files import check_output_file
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.interp import Trace
@@ -92,13 +94,13 @@ def _check_options(args: argparse.Namespace) -> None:
     file = args.npz
     if args.force and not file:
         raise InvalidArgumentError("--force is for --npz FILE")
-    if file and not file.parent.is_dir():
-        raise InvalidArgumentError(f"the folder {file.parent} does not exist; create it first")
-    if file and file.exists():
-        if not file.is_file():
-            raise InvalidArgumentError(f"--npz {file} is not a file; choose another name")
-        if not args.force:
-            raise InvalidArgumentError(f"{file} exists already; give --force to overwrite it")
+    if file:
+        check_output_file(file, overwrite=args.force, inputs=[args.file])
+    for name in ("transformers", "torch") if args.compare else ():
+        if find_spec(name) is None:
+            raise GPT2NPError(
+                f"{name} is not installed; to compare: pip install torch transformers"
+            )
 
 
 def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace":

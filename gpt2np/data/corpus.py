@@ -51,12 +51,13 @@ class UnreadableFileError(InvalidArgumentError):
     """Error for a file of the corpus that can't be read or parsed."""
 
 
-def find_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Return the files that `paths` name, sorted and without duplicates.
+def find_files(paths: Iterable[str | Path], outputs: Iterable[Path] = ()) -> list[Path]:
+    """Return the files that `paths` name, sorted, without duplicates and without `outputs`.
 
     Each path is a file, a glob pattern, or a folder, which is searched recursively. In folders,
-    hidden files and files of arrays (.bin, .npy, .safetensors) are skipped. Raises
-    InvalidArgumentError if a path or pattern matches no file, or a folder has no files.
+    hidden files and files of arrays (.bin, .npy, .safetensors) are skipped. `outputs` are files or
+    folders. Raises InvalidArgumentError if a path or pattern matches no file, a folder has no
+    files, or only `outputs` remain.
     """
     files: dict[Path, Path] = {}
     for path in paths:
@@ -64,7 +65,11 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
             raise InvalidArgumentError("the name of a file or folder is empty")
         for file in _expand(str(path)):
             files.setdefault(file.resolve(), file)
-    return sorted(files.values())
+    excluded = {output.resolve() for output in outputs}
+    inputs = [f for path, f in files.items() if excluded.isdisjoint([path, *path.parents])]
+    if files and not inputs:
+        raise InvalidArgumentError("no file to read, apart from the output")
+    return sorted(inputs)
 
 
 def _expand(path: str) -> list[Path]:

@@ -103,7 +103,7 @@ class PackedWeights(MutableMapping[str, Array]):
     def for_pass(self, *, short: bool) -> Any:
         """Return the weights for one pass, as the object that `arrange` builds.
 
-        The matrices are packed first, except for a short first pass.
+        Packs the matrices unless they are packed, or this pass is short and the first of all.
         """
         if self._packed_pass is not None:
             return self._packed_pass  # no lock: in a forked child, it may stay locked

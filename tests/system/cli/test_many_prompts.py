@@ -238,12 +238,18 @@ class TestInterruption:
         (["--prompts", "p.txt", "--out", "o.txt"], "must end in .jsonl"),
         (["--prompts", "p.txt", "--out", "no/o.jsonl"], "the folder no does not exist"),
         (["--prompts", "p.txt", "--out", "there.jsonl"], "exists already; give --force"),
-        (["--prompts", "there.jsonl", "--out", "there.jsonl", "--force"], "are the same file"),
+        (
+            ["--prompts", "there.jsonl", "--out", "there.jsonl", "--force"],
+            "are the same file, there.jsonl",
+        ),
         (["--prompts", "no.txt", "--out", "o.jsonl"], "there is no file no.txt"),
         (["--prompts", "p.csv", "--out", "o.jsonl"], "must end in .txt or .jsonl"),
         (["--prompts", "empty.txt", "--out", "o.jsonl"], "is empty; there is no prompt"),
         (["--prompts", "p.txt", "--out", "o.jsonl", "--top-p", "7"], "--top-p is 7"),
-        (["--prompts", "p.txt", "--out", "folder.jsonl", "--force"], "is a folder; choose another"),
+        (
+            ["--prompts", "p.txt", "--out", "folder.jsonl", "--force"],
+            "is not a file; choose another",
+        ),
         (
             ["--prompts", "p.txt", "--out", "o.jsonl", "--json"],
             "--json has no effect with --prompts",

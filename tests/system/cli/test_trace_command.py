@@ -251,6 +251,7 @@ class TestCompare:
         assert told.out == ""
         last = told.err.splitlines()[-1]
         assert last.startswith("gpt2np trace: error: transformers is not installed")
+        assert told.err.count("\n") == 1  # found before the model loads
 
 
 class TestBadInput:
@@ -265,7 +266,8 @@ class TestBadInput:
             (["--top", "x"], 2, "--top"),
             (["--npz", "none/x.npz"], 2, "the folder none does not exist"),
             (["--npz", "there.npz"], 2, "there.npz exists already; give --force"),
-            (["--npz", ".", "--force"], 2, "--npz . is not a file"),
+            (["--npz", ".", "--force"], 2, ". is not a file; choose another name"),
+            (["--npz", "x" * 300], 2, "xxx: File name too long"),
             (["--force"], 2, "--force is for --npz FILE"),
             (["--model", "./none"], 1, "no folder ./none"),
             (["--file", "there.npz"], 2, "either PROMPT or --file"),
