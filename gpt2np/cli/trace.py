@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     import numpy as np
 
     from gpt2np.interp.trace import encode_prompt
-    from gpt2np.model.hooks import select_hook_points
+    from gpt2np.model.hook_points import select_hook_points
 
     ids = encode_prompt(lm, prompt)
     points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
@@ -108,7 +108,7 @@ def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace
 
     from gpt2np.interp.summary import OVERVIEW_POINTS
     from gpt2np.interp.trace import trace
-    from gpt2np.model.hooks import hook_point_names, hook_points_nbytes
+    from gpt2np.model.hook_points import hook_point_names, hook_points_nbytes
 
     all_points = [*points, *OVERVIEW_POINTS]
     nbytes = hook_points_nbytes(lm.model.config, len(ids), all_points, lm.model.dtype)
@@ -170,7 +170,7 @@ def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) 
 
 
 def _point_table() -> str:
-    from gpt2np.model.hooks import HOOK_POINTS
+    from gpt2np.model.hook_points import HOOK_POINTS
 
     lines = [f"{'point':<26}{'shape':<12}{'in TransformerLens':<34}meaning"]
     for point in HOOK_POINTS:

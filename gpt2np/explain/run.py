@@ -41,7 +41,7 @@ class Run:
     prompt: str
     all_ids: list[int]  # an empty prompt becomes the BOS token
     window: slice  # the part of `all_ids` that the model processes and the page shows
-    arrays: Mapping[str, Array]  # by hook point, see `gpt2np.model.hooks`
+    arrays: Mapping[str, Array]  # by hook point, see `gpt2np.model.hook_points`
     focus: Focus
 
     @property

@@ -30,7 +30,7 @@ from gpt2np.interp.interventions import (
 from gpt2np.interp.lens import LensTable, lens_table, logit_lens
 from gpt2np.interp.summary import AttentionSummary, attention_summary, induction_scores
 from gpt2np.interp.trace import Trace, trace
-from gpt2np.model.hooks import (
+from gpt2np.model.hook_points import (
     HOOK_POINTS,
     HookPoint,
     hook_point_names,

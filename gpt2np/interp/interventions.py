@@ -32,8 +32,13 @@ from numpy.typing import ArrayLike
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp.trace import Trace
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.model.hooks import candidate_hook_points, get_hook_point, matches, select_hook_points
-from gpt2np.runtime.hooks import Hook, resolve_hook
+from gpt2np.model.hook_points import (
+    candidate_hook_points,
+    get_hook_point,
+    matches,
+    select_hook_points,
+)
+from gpt2np.runtime.hooked_context import Hook, resolve_hook
 
 Indices = int | Sequence[int] | None
 """Positions or heads: one, several, or None for all."""

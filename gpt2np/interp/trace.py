@@ -16,8 +16,8 @@ from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
-from gpt2np.model.hooks import all_names, select_hook_points
-from gpt2np.runtime.hooks import Hook, resolve_hook
+from gpt2np.model.hook_points import all_names, select_hook_points
+from gpt2np.runtime.hooked_context import Hook, resolve_hook
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,7 +31,7 @@ class Trace(Mapping[str, Array]):
 
     ids: IntArray  # (T,)
     config: GPT2Config
-    arrays: Mapping[str, Array]  # see `gpt2np.model.hooks.HOOK_POINTS`
+    arrays: Mapping[str, Array]  # see `gpt2np.model.hook_points.HOOK_POINTS`
 
     def __getitem__(self, name: str) -> Array:
         """Return the array of a hook point. Raises KeyError if the trace lacks the hook point."""

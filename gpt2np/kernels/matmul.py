@@ -76,9 +76,10 @@ def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
 
     Each column of `matmul(x, ones)` contains the row sums of x (…, n, k).
     """
-    if dtype not in _ones or _ones[dtype].shape[0] < k:
-        _ones[dtype] = np.ones((2 * k, LANES), dtype)
-    return _ones[dtype][:k]
+    ones = _ones.get(dtype)
+    if ones is None or ones.shape[0] < k:
+        ones = _ones[dtype] = np.ones((2 * k, LANES), dtype)
+    return ones[:k]
 
 
 def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:

@@ -74,8 +74,8 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
     threads. Several threads may call parallel_for simultaneously.
 
     Raises:
-        An exception that `function` has raised, after all calls have ended. KeyboardInterrupt may
-        drop items that have not begun.
+        An exception that `function` has raised, after all calls have ended. After
+        KeyboardInterrupt, items that have not begun are dropped.
     """
     if threads == 1 or len(items) <= 1 or getattr(_thread, "is_inline", False):
         for item in items:
@@ -139,6 +139,8 @@ class _Task:
         with suppress(IndexError):
             while True:
                 outcomes.append(self.outcome(self.pending.popleft()))
+                if isinstance(outcomes[-1], KeyboardInterrupt):
+                    raise outcomes[-1]
         return outcomes
 
     def help(self) -> None:

@@ -22,7 +22,7 @@ from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import pack_weights
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
-from gpt2np.runtime.hooks import Hook
+from gpt2np.runtime.hooked_context import Hook
 from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, rollback_on_error
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.ranks import max_processes

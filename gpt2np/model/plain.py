@@ -4,8 +4,13 @@
 the checkpoint stores them. The engine's contexts (`gpt2np.runtime`) return the same, faster.
 
     >>> w = plain_weights(model)
-    >>> ctx = PlainContext(ids, model.config.n_head)
+    >>> ctx = PlainContext(ids, model.config)
     >>> logits = gpt2(ctx, w)
+
+The parts can be called alone, too:
+
+    >>> x = w.wte[ctx.token_ids] + w.wpe[ctx.positions]
+    >>> ctx.layer = 0
     >>> x = transformer_block(ctx, w.blocks[0], x)
 """
 
@@ -18,11 +23,12 @@ from typing import Any
 
 import numpy as np
 
+from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array, BoolArray
 from gpt2np.model.model import GPT2
 from gpt2np.model.ops import ACTIVATIONS, causal_mask, layer_norm
 from gpt2np.model.weights import BlockWeights, ModelWeights
-from gpt2np.runtime.hooks import Hook
+from gpt2np.runtime.hooked_context import Hook, apply_hook, resolve_hook
 
 
 @dataclass(frozen=True)
@@ -97,15 +103,17 @@ class PlainKV:
 class PlainContext:
     """A forward pass over one text. A hook sees every array; what it returns replaces the array."""
 
-    def __init__(self, token_ids: Sequence[int], n_head: int, hook: Hook | None = None) -> None:
+    def __init__(
+        self, token_ids: Sequence[int], config: GPT2Config, hook: Hook | None = None
+    ) -> None:
         n = len(token_ids)
-        self._n_head = n_head
+        self._n_head = config.n_head
         self.token_ids = np.asarray(token_ids)
         self.positions = np.arange(n)
         self.query_blocks = [PlainQueries(slice(0, n), causal_mask(n, n))]
         self.rows = slice(0, n)
         self.layer = 0
-        self._hook = hook
+        self._hook = resolve_hook(hook, config.n_layer) if hook is not None else None
 
     def linear(
         self, x: Array, w: PlainLinear, then: Callable[[Array], Array] | None = None
@@ -147,9 +155,8 @@ class PlainContext:
 
     def hook(self, name: str, x: Array) -> Array:
         """Call the hook, and put its result in the place of x."""
-        if self._hook:
-            in_block = name not in ("embed", "ln_f", "logits")
-            x[...] = self._hook(f"blocks.{self.layer}.{name}" if in_block else name, x.copy())
+        if self._hook is not None:
+            apply_hook(self._hook, name, self.layer, x)
         return x
 
     def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:

@@ -8,6 +8,7 @@ from functools import partial
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.linear import PackedHeads, PackedLinear
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
@@ -75,8 +76,16 @@ class ModelWeights:
 
 
 def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeights:
-    """Wrap a model's weight arrays, whose names are those of `weight_shapes`, for packing."""
-    names = [*weight_shapes(config), *([LM_HEAD] if LM_HEAD in arrays else [])]
+    """Wrap a model's weight arrays, whose names are those of `weight_shapes`, for packing.
+
+    Raises:
+        InvalidArgumentError: an array does not have the shape that the config demands.
+    """
+    shapes = weight_shapes(config)
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise InvalidArgumentError(f"{name} has shape {arrays[name].shape}, expected {shape}")
+    names = [*shapes, *([LM_HEAD] if LM_HEAD in arrays else [])]
     kinds = _packings(config)
     return PackedWeights(
         {name: arrays[name] for name in names},

@@ -43,7 +43,7 @@ class Batch:
 
     token_ids: IntArray
     positions: IntArray
-    sequences: list[slice]
+    slices: list[slice]
     caches: list[KVCache]
     kv_writes: list[KVWrite]
     query_blocks: list[QueryBlock]
@@ -84,7 +84,7 @@ class Batch:
         return Batch(
             token_ids=np.concatenate([*sequences] * self.copies),
             positions=self.positions + by,
-            sequences=self.sequences,
+            slices=self.slices,
             caches=caches,
             kv_writes=[write.later(by) for write in self.kv_writes],
             query_blocks=[block.later(by) for block in self.query_blocks],
@@ -167,7 +167,7 @@ def _make_batch(
         positions=np.concatenate(
             [np.arange(n) + start for n, start in zip(lengths, cached, strict=True)]
         ),
-        sequences=tokens,
+        slices=tokens,
         caches=caches,
         kv_writes=kv_writes(caches, tokens),
         query_blocks=blocks,

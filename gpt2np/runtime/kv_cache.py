@@ -76,7 +76,7 @@ class KVCache:
                 may use.
         """
         store = self.place[0]
-        if store.process not in (None, os.getpid()):
+        if store.owner_pid not in (None, os.getpid()):
             raise InvalidArgumentError(
                 "this cache belongs to the process that this one was forked from; make a new cache"
             )
@@ -158,8 +158,8 @@ class KVStore:
         values: (tiles, S, L, H, TILE, D). Between passes, values beyond the end of a sequence are
             0, because products of longer sequences in adjacent slots include these values.
         config: the model's config.
-        process: the id of the only process that may use the store. If None, forked processes may
-            use the store, too.
+        owner_pid: the only process that may use the store. If None, forked processes may use it,
+            too.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class KVStore:
     ) -> None:
         head_size = round_up(config.n_embd // config.n_head)
         shape = tiles, slots, config.n_layer, config.n_head
-        self.process: int | None = None
+        self.owner_pid: int | None = None
         keys, values = allocate(self, (2, *shape, head_size * TILE), dtype)
         self.keys: Array = keys.reshape(*shape, head_size, TILE)
         self.values: Array = values.reshape(*shape, TILE, head_size)

@@ -15,7 +15,7 @@ from gpt2np.kernels.blas import python_threads, single_threaded_blas
 from gpt2np.kernels.matmul import SMALL_BATCH, min_rows
 from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
 from gpt2np.runtime.context import Context
-from gpt2np.runtime.hooks import Hook, HookedContext
+from gpt2np.runtime.hooked_context import Hook, HookedContext
 from gpt2np.runtime.kv_cache import KVCache, KVStore, reserve
 from gpt2np.runtime.packed_weights import PackedWeights
 from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelContext
@@ -74,7 +74,7 @@ class ModelRunner:
         counts = list(map(len, sequences))
         reserve(caches, counts)
         with single_threaded_blas():
-            if hook:
+            if hook is not None:
                 [batch] = make_batches(sequences, caches, logits_indices, 1, whole_sequences=True)
                 return self._compute(HookedContext(self.config, batch, hook), batch)
             if sum(counts) > SMALL_BATCH:
@@ -149,6 +149,6 @@ class ModelRunner:
         """Compute the logits (R, V) of one batch; append its keys and values to the caches."""
         weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
         logits = self.function(ctx, weights)
-        for cache, tokens in zip(batch.caches, batch.sequences, strict=True):
+        for cache, tokens in zip(batch.caches, batch.slices, strict=True):
             cache.advance(tokens.stop - tokens.start)
         return logits[: logits.shape[0] // batch.copies]

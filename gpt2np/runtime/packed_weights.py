@@ -112,6 +112,7 @@ class PackedWeights(MutableMapping[str, Array]):
                 if short and not self._was_read:
                     self._was_read = True
                     return self._arrange(_MappedSource(dict(self._arrays), self._packings), False)
+                self._was_read = True  # if packing is interrupted, some arrays are gone already
                 self._pack()
                 self._packed_pass = self._arrange(self._packed_source(), True)
             return self._packed_pass

@@ -108,7 +108,7 @@ class ProcessGroup:
         if shared is None:
             return private_zeros(store, shape, dtype)
         array, self._store_offsets[store] = shared
-        store.process = os.getpid()
+        store.owner_pid = os.getpid()
         return array
 
     def run(

@@ -8,7 +8,7 @@ from helpers.paths import CHECKOUT
 
 from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.interp import HOOK_POINTS, hook_point_names, hook_point_shape, hook_points_nbytes, trace
-from gpt2np.model.hooks import all_names, select_hook_points
+from gpt2np.model.hook_points import all_names, select_hook_points
 
 
 @pytest.fixture(scope="module")

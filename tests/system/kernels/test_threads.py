@@ -92,7 +92,9 @@ class TestInParallel:
 
         with pytest.raises(KeyboardInterrupt):
             for _ in range(20):  # until the signal comes where it waits, too
-                parallel_for(work, range(5), 3)
+                begun.clear()
+                parallel_for(work, range(50), 3)
+        assert len(begun) < 10
         before = list(ended)
         time.sleep(0.2)
         assert ended == before

@@ -371,13 +371,13 @@ class TestWhenSomethingHappens:
         expected = [model.forward([[i]], [cache])[0] for i in (5, 6, 7)]
         cache.truncate(1)
         (before,) = pids(model)
-        norm, calls = Context.by_rows, []
+        by_rows, calls = Context.by_rows, []
 
         def failing(*arguments):
             calls.append(None)
             if len(calls) == 4:
                 raise error
-            return norm(*arguments)
+            return by_rows(*arguments)
 
         monkeypatch.setattr(Context, "by_rows", failing)
         with pytest.raises(error):
@@ -575,11 +575,11 @@ class TestWhenSomethingHappens:
         for cache in caches:
             model.forward([[5]], [cache])
         expected = model.forward([[5]])
-        norm = Context.by_rows
+        by_rows = Context.by_rows
 
         def losing(*arguments):
             caches.clear()
-            return norm(*arguments)
+            return by_rows(*arguments)
 
         monkeypatch.setattr(Context, "by_rows", losing)
         np.testing.assert_array_equal(model.forward([[5]]), expected)

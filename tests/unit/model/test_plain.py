@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from helpers.random_models import random_model
 
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.interp import zero
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.plain import PlainContext, plain_weights
 
@@ -22,7 +24,7 @@ SHAPES = {
 
 @pytest.fixture(params=SHAPES)
 def model(request):
-    return random_model(**SHAPES[request.param])
+    return random_model(np.float64, **SHAPES[request.param])
 
 
 @pytest.mark.parametrize("n", [1, 2, 70])
@@ -34,13 +36,13 @@ def test_logits_and_hooked_arrays(model, n):
 
     expected, plain = {}, {}
     logits = model.forward([ids], hook=record(expected))
-    context = PlainContext(ids, model.config.n_head, record(plain))
+    context = PlainContext(ids, model.config, record(plain))
     found = gpt2(context, plain_weights(model))
-    np.testing.assert_allclose(found, logits, atol=2e-4)
+    np.testing.assert_allclose(found, logits, atol=1e-9)
     assert list(plain) == list(expected)
     for name, array in expected.items():
-        assert plain[name].dtype == np.float32
-        np.testing.assert_allclose(plain[name], array, atol=2e-4, err_msg=name)
+        assert plain[name].dtype == np.float64
+        np.testing.assert_allclose(plain[name], array, atol=1e-9, err_msg=name)
 
 
 def test_a_hook_replaces_arrays(model):
@@ -48,5 +50,16 @@ def test_a_hook_replaces_arrays(model):
         return array * 0 if name.endswith(("attn.pattern", "mlp.act")) else array
 
     ids = [5, 6, 7]
-    plain = gpt2(PlainContext(ids, model.config.n_head, edit), plain_weights(model))
-    np.testing.assert_allclose(plain, model.forward([ids], hook=edit), atol=2e-4)
+    plain = gpt2(PlainContext(ids, model.config, edit), plain_weights(model))
+    np.testing.assert_allclose(plain, model.forward([ids], hook=edit), atol=1e-9)
+
+
+def test_a_hook_must_return_an_array_of_the_same_shape(model):
+    with pytest.raises(InvalidArgumentError, match=r"returned None at embed; .* of shape \(3, "):
+        gpt2(PlainContext([5, 6, 7], model.config, lambda name, array: None), plain_weights(model))
+
+
+def test_a_hook_for_a_block_that_does_not_exist(model):
+    hook = zero("blocks.7.attn.z")
+    with pytest.raises(InvalidArgumentError, match="blocks are"):
+        PlainContext([5, 6, 7], model.config, hook)

@@ -1,6 +1,7 @@
 """KV caches of sequences that start, end, are copied and truncated, in any store."""
 
 import copy
+import dataclasses
 import gc
 import pickle
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from gpt2np import GPT2
 from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2Config, KVCache, last_token_indices
 from gpt2np.runtime.kv_cache import MAX_SLOTS, TILE, reserve
@@ -190,3 +192,29 @@ print(caches[0].store.keys.nbytes, peak_memory() - before)
         result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
         reserved, used = map(int, result.stdout.split())
         assert reserved > 500e6 and used < 30e6
+
+
+@pytest.mark.parametrize("change", [{"n_layer": 3}, {"n_head": 2}])
+def test_a_cache_of_another_model_is_refused(model, change):
+    config = dataclasses.replace(CONFIG, **change)
+    with pytest.raises(InvalidArgumentError, match="another model's"):
+        model.forward([[1]], [KVCache(config)])
+    with pytest.raises(InvalidArgumentError, match="caches must be float32"):
+        model.forward([[1]], [KVCache(CONFIG, np.float64)])
+
+
+def test_a_step_after_another_number_of_tokens_or_a_copy(model):
+    """The batch of an earlier step is used again only where it fits."""
+    ids = np.random.default_rng(0).integers(0, 211, 40).tolist()
+    cache, logits = model.new_cache(), []
+    for start, stop in ((0, 3), (3, 4), (4, 5), (5, 7), (7, 8), (8, 10), (10, 11)):
+        logits.append(model.forward([ids[start:stop]], [cache]))
+        if stop == 5:
+            keep = cache.copy()  # moves to another store
+        if stop == 8:
+            cache.truncate(7)
+            again = model.forward([ids[7:8]], [cache])
+            np.testing.assert_array_equal(again, logits[-1])
+    model.forward([ids[5:6], ids[11:12]], [keep, cache])
+    expected = model.forward([ids[:11]])
+    np.testing.assert_allclose(np.concatenate(logits), expected, atol=1e-4)

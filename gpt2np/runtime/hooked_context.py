@@ -18,8 +18,7 @@ Hook = Callable[[str, Array], Array]
 and must have the array's shape. If a hook has a method `for_layers`, each pass calls the hook that
 `for_layers(n_layer)` returns."""
 
-# Names that begin with one of these strings get the prefix blocks.{i}, except for ln_f.
-_PER_BLOCK = ("ln_", "attn.", "mlp.", "resid")
+_OUTSIDE_BLOCKS = ("embed", "ln_f", "logits")  # all other names get the prefix blocks.{i}
 
 
 def resolve_hook(hook: Hook, n_layer: int) -> Hook:
@@ -28,11 +27,29 @@ def resolve_hook(hook: Hook, n_layer: int) -> Hook:
     return for_layers(n_layer) if for_layers else hook
 
 
+def apply_hook(hook: Hook, name: str, layer: int, array: Array) -> None:
+    """Call the hook with a copy of an array, and overwrite the array with the result.
+
+    Raises:
+        InvalidArgumentError: the result does not have the array's shape.
+    """
+    if name not in _OUTSIDE_BLOCKS:
+        name = f"blocks.{layer}.{name}"
+    result = hook(name, array.copy())
+    if result is None or np.shape(result) != array.shape:
+        returned = "None" if result is None else f"an array of shape {np.shape(result)}"
+        raise InvalidArgumentError(
+            f"the hook returned {returned} at {name}; it must return an array of shape "
+            f"{array.shape}"
+        )
+    array[...] = result
+
+
 class HookedContext(Context):
     """A forward pass that calls a hook at every hook point.
 
-    The pass runs on one thread and does not split arrays, so the hook gets whole arrays in the
-    order of `gpt2np.model.hooks.HOOK_POINTS`. The arrays have no padding.
+    Hooks are called on one thread, and no array is split, so the hook gets whole arrays in the
+    order of `gpt2np.model.hook_points.HOOK_POINTS`. The arrays have no padding.
     """
 
     max_rows = sys.maxsize
@@ -42,28 +59,15 @@ class HookedContext(Context):
         self._hook = resolve_hook(hook, config.n_layer)
 
     def hook(self, name: str, x: Array) -> Array:
-        """Call the hook with a copy of x, overwrite x with the result, and return x.
-
-        Raises:
-            InvalidArgumentError: the hook's result is not an array with the shape of x.
-        """
-        if name.startswith(_PER_BLOCK) and name != "ln_f":
-            name = f"blocks.{self.layer}.{name}"
+        """Call the hook with a copy of x, overwrite x with the result, and return x."""
         # Heads are padded; the hook must not see the padding.
-        visible = x[..., : self._head_size] if name.endswith((".q", ".k", ".v", ".z")) else x
-        result = self._hook(name, visible.copy())
-        if result is None or np.shape(result) != visible.shape:
-            returned = "None" if result is None else f"an array of shape {np.shape(result)}"
-            raise InvalidArgumentError(
-                f"the hook returned {returned} at {name}; it must return an array of shape "
-                f"{visible.shape}"
-            )
-        visible[...] = result
+        is_by_head = name.endswith((".q", ".k", ".v", ".z"))
+        apply_hook(self._hook, name, self.layer, x[..., : self._head_size] if is_by_head else x)
         return x
 
     def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         """Call the hook with the queries, keys and values (H, n, D) of each sequence in turn."""
-        for tokens in self._batch.sequences:
+        for tokens in self._batch.slices:
             for name, array in (("attn.q", q), ("attn.k", k), ("attn.v", v)):
                 self.hook(name, array[:, tokens])
         return q, k, v
