@@ -15,7 +15,8 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, median
+
+import numpy as np
 
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.runtime.ranks import MAX_RANKS
@@ -77,7 +78,7 @@ class _Trial:
 
         A stall counts against the challenger only: more ranks stall more often.
         """
-        return 1 - fmean(self.found) / median(self.current)
+        return 1 - float(np.mean(self.found) / np.median(self.current))
 
     @property
     def is_over(self) -> bool:
@@ -131,15 +132,23 @@ class _Group:
             limit = max((1 + _ALARM) * self._expected, (1 + _MIN_GAIN) * self.times[fastest])
             if level > limit:
                 return _Trial(fastest, 1, [level])
-        place = self.ladder.index(self.ranks)
-        around = (*self.ladder[place + 1 : place + 2], *self.ladder[max(0, place - 1) : place])
         due = [
             ranks
-            for ranks in around
+            for ranks in self._neighbours()
             if ranks <= affordable and self._since_trial >= self._hold.get(ranks, 0)
         ]
         due.sort(key=lambda ranks: (ranks in self.times, ranks == self._loser))
         return _Trial(due[0], _ROUNDS, [level]) if due else None
+
+    def _neighbours(self) -> list[int]:
+        """Return the next larger and the next smaller number of ranks."""
+        place = self.ladder.index(self.ranks)
+        return [*self.ladder[place + 1 : place + 2], *self.ladder[max(0, place - 1) : place]]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the choice has been compared with its neighbours."""
+        return self._trial is None and all(ranks in self.times for ranks in self._neighbours())
 
     def _level(self) -> float:
         """Return the recent time of the current number of ranks, without the slowest block.
@@ -147,7 +156,7 @@ class _Group:
         A single stall is no reason to change the number of ranks.
         """
         times = sorted(self._recent)
-        return fmean(times[:-1] or times)
+        return float(np.mean(times[:-1] or times))
 
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> float:
         """Count a pass for which `choose` has chosen `n_ranks`. Returns the seconds that count."""
@@ -181,7 +190,8 @@ class _Group:
         current = self.ranks
         self._trial, self._since_trial = None, 0.0
         self._rest = trial.excess / _MAX_COST
-        self.times |= {current: median(trial.current), trial.challenger: fmean(trial.found)}
+        self.times[current] = float(np.median(trial.current))
+        self.times[trial.challenger] = float(np.mean(trial.found))
         self._hold.setdefault(trial.challenger, _MIN_HOLD_S)
         self._hold.setdefault(current, _MIN_HOLD_S)
         is_alarm = trial.rounds == 1
@@ -207,26 +217,31 @@ class RankChoice:
         ranks: the number of ranks.
         seconds: for each number of ranks that was measured, the time of a pass with the rows of the
             last pass.
+        is_settled: whether all numbers of ranks that could be better have been measured.
     """
 
     min_rows: int
     max_rows: int | None
     ranks: int
     seconds: dict[int, float]
+    is_settled: bool
 
 
 class RankTuner:
     """Chooses the number of ranks of each pass, and learns from the times of the passes."""
 
-    def __init__(self, cpus: int, n_head: int) -> None:
+    def __init__(self, cpus: int, n_head: int, *, exact_prompts: bool = True) -> None:
         """Set the largest numbers of ranks.
 
         Args:
             cpus: the number of CPU cores.
             n_head: the number of attention heads, and about the number of panels of the smallest
                 layer: the parts into which ranks divide a short pass.
+            exact_prompts: whether the bits of a long pass are the same for any number of ranks.
+                Otherwise long passes have one rank, because the same seed must give the same text.
         """
-        short, long = useful_ranks(cpus, n_head), useful_ranks(cpus, MAX_RANKS)
+        short = useful_ranks(cpus, n_head)
+        long = useful_ranks(cpus, MAX_RANKS) if exact_prompts else [1]
         self._groups = [
             _Group(short if rows <= SMALL_BATCH else long) for rows in (*ROW_GROUPS, sys.maxsize)
         ]
@@ -252,7 +267,7 @@ class RankTuner:
     def choices(self) -> list[RankChoice]:
         """Return the choice for each group of which passes were measured."""
         return [
-            RankChoice(first, last, group.ranks, group.seconds)
+            RankChoice(first, last, group.ranks, group.seconds, group.is_settled)
             for first, last, group in zip(
                 (1, *(rows + 1 for rows in ROW_GROUPS)),
                 (*ROW_GROUPS, None),
