@@ -21,6 +21,8 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     finally:
+        # Python restores the default handler, which kills the process, while it exits.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         gc.freeze()  # otherwise the interpreter scans the vocabulary for garbage at exit
 
 

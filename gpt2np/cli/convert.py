@@ -12,13 +12,14 @@ import json
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import MODEL_HELP
 from gpt2np.cli.output import print_stderr, write_errors
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from gpt2np.checkpoint.convert import ConversionOptions, ConversionReport
@@ -62,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
     # Both signals raise an exception, so that `convert` removes the temporary folder.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    checkpoint = read_checkpoint(find_model(args.source).folder)
+    source = find_model(args.source).folder
+    checkpoint = read_checkpoint(source)
     converted = _convert(checkpoint, args.target, options)
     if args.json:
         print(json.dumps({"folder": str(args.target), **asdict(converted)}, ensure_ascii=False))
@@ -77,7 +79,23 @@ def run(args: argparse.Namespace) -> int:
         )
     if converted.not_finite:
         print_stderr(f"warning: NaN or infinity in {', '.join(converted.not_finite)}")
+    for problem in _companion_problems(source, args.target):
+        print_stderr(f"warning: {problem}")
     return 0
+
+
+def _companion_problems(source: Path, target: Path) -> Iterator[str]:
+    """Yield what is wrong with the files that the conversion copied or left out."""
+    from gpt2np.hub import COMPANIONS
+    from gpt2np.tokenizer import Tokenizer
+
+    names = {path.name for path in source.iterdir() if any(map(path.match, COMPANIONS))}
+    if left_out := sorted(name for name in names if not (target / name).exists()):
+        yield f"not copied, because not a file in {source}: {', '.join(left_out)}"
+    try:
+        Tokenizer.load(target)
+    except GPT2NPError as error:
+        yield f"the model cannot be loaded without a valid vocabulary: {error}"
 
 
 def _convert(

@@ -55,17 +55,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Encode the inputs to OUT and return the exit code."""
     from gpt2np.data.append_log import partial_folder
-    from gpt2np.data.dataset import DatasetOptions, check_output, find_inputs
+    from gpt2np.data.corpus import find_files
+    from gpt2np.data.dataset import DatasetOptions, check_output
 
-    check_output(args.out)
+    check_output(args.out, overwrite=args.force)
     if args.combine is not None and args.out.suffix != ".npz":
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     combine = DatasetOptions.combine if args.combine is None else args.combine
     with option_names_in_errors(DatasetOptions):
         options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
-    if args.out.exists() and not args.force:
-        raise InvalidArgumentError(f"{args.out} exists already; give --force to overwrite it")
-    files = find_inputs(args.inputs, args.out)
+    files = find_files(args.inputs, [args.out, partial_folder(args.out)])
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the progress bar is closed

@@ -6,8 +6,9 @@ Each TASK follows a published definition; see 'gpt2np eval TASK --help'.
 import argparse
 import json
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
 
     Measure = Callable[[LanguageModel, ProgressCallback], Result]
+    InputsAndMeasure = tuple[Sequence[object], Measure]
 
 _PERPLEXITY = """Perplexity of texts, with a sliding window.
 
@@ -132,11 +134,15 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate the model, print the results and return the exit code."""
-    if getattr(args, "limit", None) is not None and args.limit < 1:
-        raise InvalidArgumentError(f"--limit is {args.limit}; it must be at least 1")
+    for name in ("limit", "context", "stride"):
+        if (value := getattr(args, name, None)) is not None and value < 1:
+            raise InvalidArgumentError(f"--{name} is {value}; it must be at least 1")
+        vars(args)[name] = None if value is None else min(value, sys.maxsize)
     set_threads(args.threads)
     _, _, create_measure, unit = _TASKS[args.task]
-    measure = create_measure(args)  # reports invalid files before the model loads
+    inputs, measure = create_measure(args)  # reports invalid files before the model loads
+    if not inputs:
+        raise InvalidArgumentError(f"there are no {unit}; give a file that is not empty")
     lm, messages = load_model(args)
     for message in messages:
         print_stderr(message)
@@ -178,18 +184,21 @@ def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "R
     return None
 
 
-def _perplexity(args: argparse.Namespace) -> "Measure":
+def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
     from gpt2np.evaluation.documents import read_documents
     from gpt2np.evaluation.perplexity import perplexity
 
     files = [read_documents(file, args.errors, args.field) for file in args.files]
     options = {name: getattr(args, name) for name in ("context", "stride", "from_end_of_text")}
     documents = [text for documents in files for text in documents]
-    return lambda lm, on_progress: perplexity(lm, documents, **options, on_progress=on_progress)
+    return documents, lambda lm, on_progress: perplexity(
+        lm, documents, **options, on_progress=on_progress
+    )
 
 
-def _lambada(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_field
+def _lambada(args: argparse.Namespace) -> "InputsAndMeasure":
+    from gpt2np.data.corpus import text_field
+    from gpt2np.evaluation.documents import read_records, read_text
     from gpt2np.evaluation.lambada import STOP_WORDS, lambada
 
     words = STOP_WORDS
@@ -200,11 +209,14 @@ def _lambada(args: argparse.Namespace) -> "Measure":
     records = islice(read_records(args.file, args.errors), args.limit)
     passages = [text_field(record, args.field, where) for where, record in records]
     options = {"definition": args.definition, "stop_words": words}
-    return lambda lm, on_progress: lambada(lm, passages, **options, on_progress=on_progress)
+    return passages, lambda lm, on_progress: lambada(
+        lm, passages, **options, on_progress=on_progress
+    )
 
 
-def _wikitext(args: argparse.Namespace) -> "Measure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_field
+def _wikitext(args: argparse.Namespace) -> "InputsAndMeasure":
+    from gpt2np.data.corpus import text_field
+    from gpt2np.evaluation.documents import read_records, read_text
     from gpt2np.evaluation.perplexity import split_pages, wikitext
 
     if args.file.suffix == ".jsonl":
@@ -212,19 +224,21 @@ def _wikitext(args: argparse.Namespace) -> "Measure":
         pages = [text_field(record, "page", where) for where, record in records]
     else:
         pages = split_pages(read_text(args.file, args.errors))[: args.limit]
-    return lambda lm, on_progress: wikitext(lm, pages, on_progress)
+    return [page for page in pages if page.strip()], lambda lm, on_progress: wikitext(
+        lm, pages, on_progress
+    )
 
 
-def _choices(args: argparse.Namespace) -> "Measure":
+def _choices(args: argparse.Namespace) -> "InputsAndMeasure":
     from gpt2np.evaluation.documents import read_records
     from gpt2np.evaluation.multiple_choice import multiple_choice, read_question
 
     records = islice(read_records(args.file, args.errors), args.limit)
     questions = [read_question(record, where) for where, record in records]
-    return lambda lm, on_progress: multiple_choice(lm, questions, on_progress)
+    return questions, lambda lm, on_progress: multiple_choice(lm, questions, on_progress)
 
 
-_Task = tuple[str, Callable[[Callable[..., object]], None], "Callable[..., Measure]", str]
+_Task = tuple[str, Callable[[Callable[..., object]], None], "Callable[..., InputsAndMeasure]", str]
 _TASKS: dict[str, _Task] = {  # description, arguments, measurement, unit of progress
     "perplexity": (_PERPLEXITY, _add_perplexity, _perplexity, "tokens"),
     "lambada": (_LAMBADA, _add_lambada, _lambada, "passages"),

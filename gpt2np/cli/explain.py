@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from gpt2np.cli.model_options import add_model_arguments, load_model
 from gpt2np.cli.output import print_stderr, step_bar, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
+from gpt2np.data.files import atomic_write_text, check_output_file
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -67,14 +68,12 @@ def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args)
     if args.steps < 1:
         raise InvalidArgumentError(f"--steps is {args.steps}; it must be at least 1")
-    _check_output(args.output)
+    check_output_file(args.output, inputs=[args.file])
     lm, messages = load_model(args)
-    for message in messages:
-        print_stderr(message)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     page = _create_page(lm, prompt, args)
-    from gpt2np.data.files import atomic_write_text
-
+    for message in messages:
+        print_stderr(message)
     with write_errors(args.output):
         atomic_write_text(args.output, page.html)
     print_stderr(f"{len(page.run.ids)} tokens, {len(page.html.encode()):,} bytes")
@@ -97,17 +96,3 @@ def _create_page(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> 
             float64=not args.no_float64,
             on_progress=start_step,
         )
-
-
-def _check_output(path: Path) -> None:
-    """Raise an error if the page cannot be written. Called before the model loads."""
-    from tempfile import TemporaryFile
-
-    if path.exists() and not path.is_file():
-        raise InvalidArgumentError(f"-o {path} is not a file; name a file to write")
-    if not path.parent.is_dir():
-        raise InvalidArgumentError(
-            f"-o {path}: the folder {path.parent} does not exist; create it first"
-        )
-    with write_errors(path):
-        TemporaryFile(dir=path.parent).close()  # os.access would be wrong for root

@@ -37,6 +37,7 @@ from gpt2np.cli.output import (
     write_stream,
 )
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
+from gpt2np.data.files import check_output_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
@@ -231,17 +232,10 @@ def _check_prompts_options(args: argparse.Namespace) -> None:
         raise InvalidArgumentError("--prompts and another prompt contradict each other; give one")
     if args.out.suffix != ".jsonl":
         raise InvalidArgumentError(f"--out {args.out} must end in .jsonl")
-    if not args.out.parent.is_dir():
-        raise InvalidArgumentError(f"the folder {args.out.parent} does not exist; create it first")
-    if args.out.is_dir():
-        raise InvalidArgumentError(f"--out {args.out} is a folder; choose another name")
     if args.json or args.no_echo:
         option = "--json" if args.json else "--no-echo"
         raise InvalidArgumentError(f"{option} has no effect with --prompts; leave it out")
-    if args.out.exists() and not args.force:
-        raise InvalidArgumentError(f"{args.out} exists already; give --force to overwrite it")
-    if args.out.exists() and args.prompts.exists() and args.out.samefile(args.prompts):
-        raise InvalidArgumentError("--prompts and --out are the same file")
+    check_output_file(args.out, overwrite=args.force, inputs=[args.prompts])
 
 
 def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from gpt2np import __version__
 from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
-from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
+from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError, printable
 from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
 COMMANDS = (
@@ -63,14 +63,26 @@ def run(arguments: Sequence[str]) -> int:
     except GPT2NPError as error:
         print_stderr(f"{program}: error: {error}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
+    except MemoryError as error:
+        reason = f" ({error})" if str(error) else ""
+        print_stderr(f"{program}: error: out of memory{reason}; use a smaller input or model")
+        return 1
     except OSError as error:
         discard_stdout()
         # Windows reports a closed pipe as EINVAL, other systems as EPIPE.
         if isinstance(error, BrokenPipeError) or (os.name == "nt" and error.errno == errno.EINVAL):
             return 0
-        message = "standard output is closed" if error.errno == errno.EBADF else error
-        print_stderr(f"{program}: error: {message}")
-        return 1
+        print_stderr(f"{program}: error: {_describe(error)}")
+        return 2 if error.errno == errno.ENAMETOOLONG else 1
+
+
+def _describe(error: OSError) -> str:
+    """Return one line; an error without a file comes from stdout, as `write_errors` names files."""
+    if error.errno == errno.EBADF:
+        return "standard output is closed"
+    if error.filename is not None:
+        return printable(f"cannot access {os.fsdecode(error.filename)}: {error.strerror}")
+    return f"cannot write standard output: {error.strerror}" if error.errno else str(error)
 
 
 def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> int:

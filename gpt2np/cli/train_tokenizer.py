@@ -11,12 +11,13 @@ text.
 
 import argparse
 import json
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.generation_options import option_names_in_errors
-from gpt2np.cli.output import print_stderr
+from gpt2np.cli.output import print_stderr, write_errors
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
@@ -77,11 +78,14 @@ def run(args: argparse.Namespace) -> int:
     """Train and write a vocabulary, print the report and return the exit code."""
     options = _training_options(args)
     from gpt2np.data.corpus import find_files
+    from gpt2np.hub.model_files import VOCABULARY_EXTRAS, VOCABULARY_FILES
     from gpt2np.tokenizer.formats import write_vocabulary
     from gpt2np.tokenizer.training.report import as_json, as_text, report_training
 
     _check_out(args.out)
-    files = find_files(args.files)
+    # Without the output: a second run must not train on the vocabulary of the first run.
+    written = (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)
+    files = find_files(args.files, [args.out / name for name in written])
     _check_writable(args.out)
     corpus = _corpus_options(args, options)
     trained = _train(files, corpus, options, args.skip_errors)
@@ -91,7 +95,9 @@ def run(args: argparse.Namespace) -> int:
         is_smaller = len(trained.tokens) < options.vocab_size
         reason = "no pair is left to merge" if is_smaller else "the alphabet alone has that many"
         print_stderr(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {reason}")
-    write_vocabulary(trained.vocabulary, args.out)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that no partial folder is left
+    with write_errors(args.out):
+        write_vocabulary(trained.vocabulary, args.out)
     print_stderr(f"written to {args.out}")
     parts = _read_parts(files, corpus, skip_errors=args.skip_errors, quiet=True)
     report = report_training(trained, _with_progress_bar(parts, "measuring"))
@@ -102,8 +108,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_out(out: Path) -> None:
     if str(out) == ".":
         raise InvalidArgumentError("--out is empty or the current folder; choose another")
-    if out.exists() and not out.is_dir():
-        raise InvalidArgumentError(f"--out {out} is a file; give a folder")
+    if (out.exists() or out.is_symlink()) and not out.is_dir():
+        raise InvalidArgumentError(f"--out {out} is not a folder; choose another name")
     if out.is_dir() and any(out.glob("*.safetensors*")):
         raise InvalidArgumentError(
             f"--out {out} holds a model, which needs its own vocabulary; choose another"

@@ -15,7 +15,7 @@ import json
 import shutil
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -29,8 +29,9 @@ from gpt2np import __version__
 from gpt2np.data import END_OF_TEXT
 from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests, partial_folder
 from gpt2np.data.batches import PART_DTYPE, Batch, BatchEncoder, Encoder, read_batches
-from gpt2np.data.corpus import UnreadableFileError, find_files
-from gpt2np.data.workers import map_in_order
+from gpt2np.data.corpus import UnreadableFileError
+from gpt2np.data.files import check_output_file
+from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 SUFFIXES = (".npz", ".npy", ".bin")
@@ -50,11 +51,9 @@ class DatasetOptions:
     processes: int = 1  # number of worker processes
 
     def __post_init__(self) -> None:
-        for name in ("combine", "processes"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(
-                    f"{name} is {getattr(self, name)}; it must be at least 1"
-                )
+        if self.combine < 1:
+            raise InvalidArgumentError(f"combine is {self.combine}; it must be at least 1")
+        check_processes(self.processes)
 
 
 @dataclass(frozen=True)
@@ -67,32 +66,13 @@ class Dataset:
     dtype: str  # NumPy name of the type of the ids
 
 
-def check_output(out: Path) -> None:
-    """Raise InvalidArgumentError if `out` has a suffix not in SUFFIXES, or can't be a file."""
+def check_output(out: Path, *, overwrite: bool = True) -> None:
+    """Raise InvalidArgumentError if `out` has a suffix not in SUFFIXES; see `check_output_file`."""
     if out.suffix not in SUFFIXES:
         raise InvalidArgumentError(
             f"{out}: the suffix selects the format; use one of {', '.join(SUFFIXES)}"
         )
-    if not out.parent.is_dir():
-        raise InvalidArgumentError(f"the folder {out.parent} does not exist; create it first")
-    if out.is_dir():
-        raise InvalidArgumentError(f"{out} is a folder; choose another name")
-
-
-def find_inputs(paths: Iterable[str | Path], out: Path) -> list[Path]:
-    """Return the files that `paths` name, except the output file `out` and its unfinished work.
-
-    `find_files` explains `paths`. Raises InvalidArgumentError if no file is left.
-    """
-    outputs = {out.resolve(), partial_folder(out).resolve()}
-    files = [
-        file
-        for file in find_files(paths)
-        if outputs.isdisjoint([file.resolve(), *file.resolve().parents])
-    ]
-    if not files:
-        raise InvalidArgumentError(f"no file to read, apart from the output {out}")
-    return files
+    check_output_file(out, overwrite=overwrite)
 
 
 def encode_dataset(

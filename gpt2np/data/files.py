@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
-from gpt2np.errors import GPT2NPError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 SMALL_JSON_BYTES = 2 << 20
@@ -24,6 +26,33 @@ def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
     """Raise `error` if `path` is a folder, pipe or device; reading a pipe might never end."""
     if path.exists() and not path.is_file():
         raise error(f"{path} is not a file")
+
+
+def check_output_file(
+    path: Path, *, overwrite: bool = True, inputs: Iterable[Path | None] = ()
+) -> None:
+    """Check that a file can be written to `path`; call this before long work.
+
+    Raises:
+        InvalidArgumentError: `path` is a folder or device or one of the files `inputs`, lies in no
+            folder, or exists and `overwrite` is false.
+        GPT2NPError: the folder of `path` is not writable.
+    """
+    from tempfile import TemporaryFile
+
+    if not path.parent.is_dir():
+        raise InvalidArgumentError(f"the folder {path.parent} does not exist; create it first")
+    if path.exists():
+        if not path.is_file():
+            raise InvalidArgumentError(f"{path} is not a file; choose another name")
+        if any(file and file.exists() and path.samefile(file) for file in inputs):
+            raise InvalidArgumentError(f"the input and the output are the same file, {path}")
+        if not overwrite:
+            raise InvalidArgumentError(f"{path} exists already; give --force to overwrite it")
+    try:
+        TemporaryFile(dir=path.parent).close()  # os.access would be wrong for root
+    except OSError as error:
+        raise GPT2NPError(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_json_object(
@@ -66,13 +95,20 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Write `text` in UTF-8 to a temporary file in the folder of `path`, then rename it to `path`.
+    """Write `text` in UTF-8 to the file `path`, atomically; see `atomic_path`."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
-    Raises OSError if writing fails; an existing file at `path` is then unchanged.
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the folder of `path`, and rename it to `path` at the end.
+
+    If the `with` block raises an error, the temporary file is removed, and `path` is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

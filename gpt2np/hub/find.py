@@ -13,7 +13,7 @@ from gpt2np.hub.model_files import (
     WEIGHTS_FILE,
     FileSet,
 )
-from gpt2np.hub.repository import HubId, find_cached, parse_hub_id
+from gpt2np.hub.repository import HubId, check_hub_variables, find_cached, parse_hub_id
 
 BUNDLED = "bundled"
 DEFAULT_MODEL = HubId("openai-community/gpt2")
@@ -132,6 +132,7 @@ def _bundled_folder() -> Path:
 
 
 def _find_default(files: FileSet) -> ModelSource:
+    check_hub_variables()
     name = str(DEFAULT_MODEL)
     if folder := find_cached(DEFAULT_MODEL, files):
         return ModelSource(name, folder, hub_id=DEFAULT_MODEL)

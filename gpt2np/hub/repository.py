@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt2np.errors import ModelNotFoundError
+from gpt2np.errors import InvalidArgumentError, ModelNotFoundError
 from gpt2np.hub.model_files import FileSet
 
 FULL_NAMES = {
@@ -38,11 +39,19 @@ class HubId:
         return [self.repository, short] if short else [self.repository]
 
 
+def check_hub_variables() -> None:
+    """Raise InvalidArgumentError for a variable with which huggingface_hub cannot be imported."""
+    for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
+        if not (value := os.environ.get(name, "0")).isdecimal():
+            raise InvalidArgumentError(f"{name} is {value!r}; expected a number of seconds")
+
+
 def parse_hub_id(name: str) -> HubId:
     """Parse `owner/name` or a short name such as `gpt2`, with an optional `@revision`.
 
     Raises ModelNotFoundError if the name or the revision is invalid.
     """
+    check_hub_variables()
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 

@@ -9,6 +9,7 @@ file, but in tiktoken's code.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -149,14 +150,24 @@ def write_vocabulary(vocabulary: Vocabulary, folder: Path) -> None:
     removed.
 
     Raises TokenizerError if the formats can't express the vocabulary, and OSError if the folder
-    can't be created or written to.
+    can't be created or written to. After an error, a new folder is removed.
     """
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        _write_files(vocabulary, folder)
+    except BaseException:
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _write_files(vocabulary: Vocabulary, folder: Path) -> None:
     import json
 
     from gpt2np.tokenizer.special_tokens import FILE_NAMES as SPECIAL_TOKENS_FILES
     from gpt2np.tokenizer.tokenizer_json import write_tokenizer_json
 
-    folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
     if gpt2_files.can_write_gpt2_files(vocabulary):
         gpt2_files.write_gpt2_files(vocabulary, folder)

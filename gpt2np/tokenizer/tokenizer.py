@@ -216,10 +216,9 @@ class Tokenizer:
             raise InvalidArgumentError("texts is one text; give a list of texts, or use encode")
         if processes == 1:
             return [self.encode(text, **options) for text in texts]
-        if processes < 1:
-            raise InvalidArgumentError(f"processes is {processes}; it must be at least 1")
-        from gpt2np.data.workers import map_in_order
+        from gpt2np.data.workers import check_processes, map_in_order
 
+        check_processes(processes)
         encode, batches = partial(_encode_packed, self, options), _batch_texts(texts)
         packed = map_in_order(encode, batches, processes)
         return [ids.tolist() for _, batch in packed for ids in batch]

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpt2np.data.corpus import TextPart
+from gpt2np.errors import GPT2NPError
 from gpt2np.tokenizer.training.train import TrainedVocabulary, token_counter
 from gpt2np.tokenizer.vocabulary import chars_to_bytes
 
@@ -64,7 +65,12 @@ def tokens_per_document(trained: TrainedVocabulary, parts: Iterable[TextPart]) -
     count = token_counter(trained.options.pattern, trained.piece_tokens)
     total = 0
     for text, ends_document in parts:
-        total += count(text)
+        try:
+            total += count(text)
+        except KeyError as error:
+            raise GPT2NPError(
+                f"the text changed during the training: {error} is new; train again"
+            ) from error
         if ends_document:
             yield total
             total = 0

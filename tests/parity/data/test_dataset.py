@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.data import batches, dataset
-from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests
+from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests, partial_folder
 from gpt2np.data.batches import PART_DTYPE
-from gpt2np.data.corpus import UnreadableFileError
+from gpt2np.data.corpus import UnreadableFileError, find_files
 from gpt2np.data.dataset import (
     DatasetOptions,
     array_bounds,
     check_output,
     encode_dataset,
-    find_inputs,
 )
-from gpt2np.data.workers import map_in_order
+from gpt2np.data.workers import check_processes, map_in_order
 
 EOT = "<|endoftext|>"
 
@@ -76,7 +75,7 @@ def expected(peer):
 
 
 def encode(corpus, out, tokenizer, callbacks=None, **options):
-    files = find_inputs([corpus], out)
+    files = find_files([corpus], [out, partial_folder(out)])
     return encode_dataset(files, out, tokenizer, DatasetOptions(**options), **(callbacks or {}))
 
 
@@ -416,7 +415,13 @@ class TestErrors:
         encode(corpus, out, tokenizer)
         assert np.fromfile(out, np.uint16).tolist() == expected
         with pytest.raises(InvalidArgumentError, match="no file to read, apart from the output"):
-            find_inputs([out], out)
+            find_files([out], [out])
+
+
+@pytest.mark.parametrize("processes", [0, 99_999])
+def test_a_number_of_processes_that_no_machine_can_run(processes):
+    with pytest.raises(InvalidArgumentError, match=f"processes is {processes}; it must be"):
+        check_processes(processes)
 
 
 def test_map_in_order_takes_only_a_few_items_ahead():

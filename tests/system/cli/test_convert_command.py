@@ -1,10 +1,12 @@
 """`gpt2np convert` as a user runs it."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from helpers.patched_cli import slow_conversion
@@ -54,6 +56,25 @@ def test_impossible_targets(tmp_path):
         assert (result.returncode, result.stdout) == (code, "")
         assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
     assert (tmp_path / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("damage", "warnings"),
+    [
+        (Path.unlink, ["has no vocabulary"]),
+        (lambda path: path.write_bytes(b"\xff"), ["merges.txt is damaged: not UTF-8"]),
+        (lambda path: (path.unlink(), path.mkdir()), ["not copied", "has no vocabulary"]),
+        (lambda path: (path.unlink(), path.symlink_to(path)), ["not copied", "has no vocabulary"]),
+    ],
+)
+def test_a_damaged_vocabulary_is_told(tmp_path, bundled, damage, warnings):
+    source = shutil.copytree(bundled, tmp_path / "a")
+    damage(source / "merges.txt")
+    result = run("convert", source, tmp_path / "b")
+    assert result.returncode == 0
+    told = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert len(told) == len(warnings)
+    assert all(warning in line for warning, line in zip(warnings, told, strict=True))
 
 
 def test_openais_names_of_the_vocabulary(tmp_path, bundled):

@@ -217,7 +217,10 @@ class TestBadInput:
         self.check(
             encode(corpus, out, "--combine", "9"), 2, "--combine needs an .npz output", "x.bin"
         )
-        self.check(encode(corpus, out, "--processes", "-1"), 2, "--processes is -1")
+        for processes in ("-1", "99999"):
+            self.check(
+                encode(corpus, out, "--processes", processes), 2, "--processes is", "per CPU"
+            )
         self.check(encode(corpus, out, model=corpus), 1, "has no vocabulary")
         self.check(encode(corpus, out, "more"), 2, "more: the suffix selects the format")
         self.check(encode(corpus, out, "--more"), 2, "unrecognized option '--more'")
@@ -236,9 +239,11 @@ class TestBadInput:
     @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
     def test_where_no_file_can_be(self, corpus, tmp_path):
         told = "error: cannot write /proc/x.npz: No such file or directory"
-        self.check(encode(corpus, "/proc/x.npz"), 1, told)
+        result = encode(corpus, "/proc/x.npz")
+        self.check(result, 1, told)
+        assert result.stderr.count("\n") == 1  # found before the vocabulary loads
         (tmp_path / "x.bin.partial").write_text("kept")
         self.check(encode(corpus, tmp_path / "x.bin"), 1, "x.bin.partial, where unfinished work is")
         (tmp_path / "y.bin").mkdir()
-        self.check(encode(corpus, tmp_path / "y.bin", "--force"), 2, "y.bin is a folder; choose")
+        self.check(encode(corpus, tmp_path / "y.bin", "--force"), 2, "y.bin is not a file; choose")
         assert (tmp_path / "x.bin.partial").read_text() == "kept"

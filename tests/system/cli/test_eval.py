@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from gpt2np import LanguageModel
 from gpt2np.evaluation.lambada import lambada
 from gpt2np.evaluation.multiple_choice import Question, multiple_choice
 from gpt2np.evaluation.perplexity import perplexity, split_pages, wikitext
@@ -36,11 +35,6 @@ def numbers(*arguments):
     assert (result.returncode, result.stderr) == (0, "model: bundled\n"), result.stderr
     assert result.stdout.count("\n") == 1
     return json.loads(result.stdout)
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 @pytest.fixture
@@ -105,8 +99,8 @@ class TestPerplexity:
     def test_an_empty_file(self, file):
         result = evaluate("perplexity", file(""))
         assert (result.returncode, result.stdout) == (2, "")
-        assert result.stderr.splitlines()[-1] == (
-            "gpt2np eval: error: there is no text; give a file that is not empty"
+        assert result.stderr == (
+            "gpt2np eval: error: there are no tokens; give a file that is not empty\n"
         )
 
     def test_not_utf8(self, file):
@@ -124,7 +118,7 @@ class TestPerplexity:
         [
             (["--stride", "513"], "the stride is 513; it must be 1 to 512, the context"),
             (["--stride", "65", "--context", "64"], "the stride is 65; it must be 1 to 64"),
-            (["--stride", "0"], "the stride is 0"),
+            (["--stride", "0"], "--stride is 0; it must be at least 1"),
             (["--context", "513"], "the context is 513; it must be 2 to 512"),
             (["--stride", "x"], "invalid int value: 'x'"),
             (["--threads", "0"], "--threads is 0; it must be at least 1"),
@@ -153,14 +147,21 @@ def test_a_broken_line_is_named_before_the_model_loads(file):
     ("task", "message"),
     [
         ("lambada", "there are no passages"),
-        ("wikitext", "there is no text"),
+        ("wikitext", "there are no pages"),
         ("choices", "there are no questions"),
     ],
 )
 def test_empty_files(file, task, message):
     result = evaluate(task, file("", "a.jsonl"))
     assert (result.returncode, result.stdout) == (2, "")
-    assert message in result.stderr.splitlines()[-1]
+    (line,) = result.stderr.splitlines()  # found before the model loads
+    assert message in line
+
+
+@pytest.mark.parametrize("task", ["lambada", "wikitext"])
+def test_a_limit_beyond_any_file(file, task):
+    path = file('{"text": "The fox ran home", "page": "The fox ran home"}\n', "a.jsonl")
+    assert evaluate(task, path, "--limit", "9" * 30).returncode == 0
 
 
 class TestLambada:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gpt2np import LanguageModel
 from gpt2np.cli import main
 from gpt2np.interp import HOOK_POINTS, attention_summary, lens_table, trace
 
@@ -34,11 +33,6 @@ def output(*arguments, **options):
     result = run(*arguments, **options)
     assert result.returncode == 0, result.stderr
     return result.stdout.decode()
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +251,7 @@ class TestCompare:
         assert told.out == ""
         last = told.err.splitlines()[-1]
         assert last.startswith("gpt2np trace: error: transformers is not installed")
+        assert told.err.count("\n") == 1  # found before the model loads
 
 
 class TestBadInput:
@@ -271,7 +266,8 @@ class TestBadInput:
             (["--top", "x"], 2, "--top"),
             (["--npz", "none/x.npz"], 2, "the folder none does not exist"),
             (["--npz", "there.npz"], 2, "there.npz exists already; give --force"),
-            (["--npz", ".", "--force"], 2, "--npz . is not a file"),
+            (["--npz", ".", "--force"], 2, ". is not a file; choose another name"),
+            (["--npz", "x" * 300], 2, "xxx: File name too long"),
             (["--force"], 2, "--force is for --npz FILE"),
             (["--model", "./none"], 1, "no folder ./none"),
             (["--file", "there.npz"], 2, "either PROMPT or --file"),

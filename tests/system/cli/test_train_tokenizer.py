@@ -5,14 +5,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from helpers.references import save_reference
 from tokenizers import Tokenizer as PeerTokenizer
 from transformers import AutoTokenizer
 
-from gpt2np import Tokenizer
+from gpt2np import GPT2NPError, Tokenizer
+from gpt2np.data.corpus import TextPart
 from gpt2np.tokenizer.pre_tokenizer import HF_GPT2_PATTERN
+from gpt2np.tokenizer.training.report import report_training
 from gpt2np.tokenizer.training.train import TrainingOptions, train
 
 EOT = "<|endoftext|>"
@@ -168,7 +171,7 @@ class TestInput:
             ),
             (["--vocab-size", "256"], "--vocab-size is 256; the 256 bytes and the special tokens"),
             (["--pattern", "("], "the pattern '(' is not a regular expression"),
-            (["--out", __file__], "test_train_tokenizer.py is a file; give a folder"),
+            (["--out", __file__], "test_train_tokenizer.py is not a folder"),
         ],
     )
     def test_wrong_use_is_one_line(self, corpus, arguments, message):
@@ -240,6 +243,37 @@ class TestWrongUse:
         result = run("corpus.txt", "--vocab-size", 300, *arguments, cwd=corpus.parent)
         assert result.returncode == 2 and message in result.stderr
         assert result.stderr.count("\n") == 1 and result.stdout == ""
+        assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
+
+    @pytest.mark.parametrize("out", ["vocabulary", "vocabulary/../."])
+    def test_a_second_run_does_not_read_the_first_vocabulary(self, corpus, out):
+        arguments = (corpus.parent, "--vocab-size", 300, "--out", corpus.parent / out)
+        first, second = run(*arguments), run(*arguments)
+        assert (second.returncode, second.stdout) == (0, first.stdout)
+
+    def test_a_file_that_changes_during_the_training(self, corpus, tmp_path):
+        trained = train(["a b"], TrainingOptions(vocab_size=257))
+        with pytest.raises(GPT2NPError, match="the text changed during the training: ' c' is new"):
+            report_training(trained, [TextPart("a c", True)])
+
+    def test_a_link_to_nothing(self, corpus):
+        (corpus.parent / "link").symlink_to("nowhere")
+        result = run(corpus, "--vocab-size", 300, "--out", corpus.parent / "link")
+        assert result.returncode == 2 and "link is not a folder" in result.stderr
+
+    @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs ulimit -f, as Linux has it")
+    def test_a_full_disk_leaves_no_folder(self, corpus):
+        """The limit on a file's size stands for a full disk."""
+        script = 'trap "" XFSZ; ulimit -f 3; exec "$0" -m gpt2np train-tokenizer "$@"'
+        arguments = ["corpus.txt", "--vocab-size", "300", "--out", "o"]
+        result = subprocess.run(
+            ["bash", "-c", script, sys.executable, *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            cwd=corpus.parent,
+        )
+        assert (result.returncode, result.stdout) == (1, "")
+        assert result.stderr == "gpt2np train-tokenizer: error: cannot write o: File too large\n"
         assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
 
     def test_a_failure_leaves_no_folder(self, corpus):

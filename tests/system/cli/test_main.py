@@ -1,0 +1,86 @@
+"""Failures that every command reports in the same way: one line on stderr, and an exit code."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+posix = pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+
+
+def shell(script, *arguments, cwd=None, **variables):
+    return subprocess.run(
+        ["bash", "-c", script, sys.executable, *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        cwd=cwd,
+        env=os.environ | {"GPT2NP_MODEL": "bundled"} | variables,
+    )
+
+
+@posix
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+@pytest.mark.parametrize(
+    "command",
+    ["convert bundled o", "train-tokenizer t.txt --vocab-size 260 --out o", "explain Hi -o o"],
+)
+def test_a_result_is_complete_if_only_stdout_fails(tmp_path, command, redirection):
+    (tmp_path / "t.txt").write_text("one two")
+    result = shell(f'"$0" -m gpt2np {command} {redirection}', cwd=tmp_path)
+    assert result.returncode == 1 and (tmp_path / "o").exists()
+    assert "error: " in result.stderr and "standard output" in result.stderr.splitlines()[-1]
+
+
+@posix
+@pytest.mark.parametrize(
+    "command",
+    [
+        "encode t.txt {}.bin",
+        "eval perplexity {}",
+        "generate --prompts t.txt --out {}.jsonl",
+        "generate --file {}",
+        "train-tokenizer t.txt --vocab-size 260 --out {}",
+    ],
+)
+def test_a_name_that_is_too_long(tmp_path, command):
+    (tmp_path / "t.txt").write_text("one two")
+    result = shell(f'"$0" -m gpt2np {command.format("x" * 256)}', cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert "xxx" in line and line.endswith(": File name too long")
+
+
+@posix
+@pytest.mark.parametrize("command", ["trace --file p.txt --force --npz", "explain --file p.txt -o"])
+def test_the_prompt_is_not_replaced(tmp_path, command):
+    (tmp_path / "p.txt").write_text("one two")
+    (tmp_path / "link").symlink_to("p.txt")
+    for out in ("p.txt", "link"):
+        result = shell(f'"$0" -m gpt2np {command} {out}', cwd=tmp_path)
+        assert (result.returncode, result.stdout) == (2, "")
+        assert "the input and the output are the same file" in result.stderr
+        assert (tmp_path / "p.txt").read_text() == "one two"
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs ulimit -v, as Linux has it")
+def test_out_of_memory(tmp_path):
+    with (tmp_path / "big.txt").open("wb") as file:
+        file.truncate(3 << 30)
+    script = 'ulimit -v 2000000; "$0" -m gpt2np eval perplexity big.txt'
+    result = shell(script, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("gpt2np eval: error: out of memory")
+
+
+@posix
+@pytest.mark.parametrize("command", ["generate Hi --model gpt2", "download gpt2", "generate Hi"])
+def test_a_variable_that_huggingface_hub_cannot_read(command):
+    variables = {"HF_HUB_DOWNLOAD_TIMEOUT": "abc", "GPT2NP_MODEL": ""}
+    result = shell(f'"$0" -m gpt2np {command}', **variables)
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert "HF_HUB_DOWNLOAD_TIMEOUT is 'abc'; expected a number of seconds" in line
