@@ -101,7 +101,7 @@ class LanguageModel:
         model: str | Path | None = None,
         dtype: DTypeLike = np.float32,
         draft: str | Path | LanguageModel = "auto",
-        processes: int = 1,
+        processes: int | Literal["auto"] = 1,
     ) -> LanguageModel:
         """Find and load a model.
 
@@ -111,7 +111,8 @@ class LanguageModel:
                 bundled model, with a warning.
             dtype: float32 or float64.
             draft: "auto", "none", an n-gram table or a smaller model; see `use_draft`.
-            processes: number of processes that share each forward pass; see `GPT2.processes`.
+            processes: number of processes that share each forward pass, or "auto"; see
+                `GPT2.processes`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
