@@ -53,6 +53,7 @@ class NgramCounts:
         """Count the n-grams of the next ids of the corpus."""
         self._pending.append(np.array(ids, np.uint64))
         self._n_pending += len(ids)
+        self.n_ids += len(ids)
         if self._n_pending >= _CHUNK:
             self._count_pending()
 
@@ -69,7 +70,6 @@ class NgramCounts:
             self._counts[n - 1] = _merge(*self._counts[n - 1], np.sort(keys))
             if not len(keys):
                 break
-        self.n_ids += len(ids)
         self._pending, self._n_pending = [], 0
         rarest = 1
         while sum(len(keys) for keys, _ in self._counts) > self._max_ngrams:

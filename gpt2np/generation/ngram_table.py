@@ -8,6 +8,7 @@ wrong draft token, which verification rejects.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -21,16 +22,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.errors import CheckpointError
-
-NGRAM_TABLE_FILE = "ngram_draft.safetensors"
-"""Name of the n-gram table in a model folder."""
+from gpt2np.hub.model_files import NGRAM_TABLE_FILE
 
 _GPT2_TABLE = Path(__file__).parent / "gpt2_ngram_draft" / NGRAM_TABLE_FILE
 
 MAX_CONTEXT = 3
 """Largest number of ids in a context."""
 
-_FORMAT, _VERSION = "gpt2np n-gram draft", "1"
+_METADATA_KEY = "gpt2np_ngram_table"
+_VERSION = 1
 _MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: multiplicative hashing
 _LENGTH_SEED = 0xD6E8FEB86659FD93  # contexts of different lengths get different hashes
 _HEADER_BYTES = 1024  # at most
@@ -90,12 +90,13 @@ class NgramTable:
         """
         from safetensors.numpy import save
 
-        metadata = {
-            "format": _FORMAT,
+        description = {
             "version": _VERSION,
-            "vocab_size": str(self.vocab_size),
+            "vocab_size": self.vocab_size,
             "vocabulary_sha256": self.fingerprint,
         }
+        # A single key, because the package writes several in random order.
+        metadata = {_METADATA_KEY: json.dumps(description)}
         tensors = {name: getattr(self, name) for name in _TENSORS}
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -146,16 +147,17 @@ def read_ngram_table(path: Path) -> NgramTable:
         raise CheckpointError(f"the n-gram table {path} is missing, or not a file")
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
+            description = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
+            if not isinstance(description, dict) or "version" not in description:
                 raise _damaged(path, "it holds something else")
-            if metadata.get("version") != _VERSION:
+            if description["version"] != _VERSION:
                 raise _damaged(path, f"its version is not {_VERSION}")
             if set(file.keys()) != set(_TENSORS):
                 raise _damaged(path, f"its tensors must be {', '.join(_TENSORS)}")
             arrays = {name: file.get_tensor(name) for name in _TENSORS}
-            vocab_size = int(metadata.get("vocab_size", ""))
-    except (OSError, SafetensorError, ValueError) as error:
+            vocab_size = int(description["vocab_size"])
+            fingerprint = str(description["vocabulary_sha256"])
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
         raise _damaged(path, str(error)) from error
     for name, dtypes in _TENSORS.items():
         if arrays[name].dtype.name not in dtypes or arrays[name].shape != arrays["hashes"].shape:
@@ -164,7 +166,7 @@ def read_ngram_table(path: Path) -> NgramTable:
         raise _damaged(path, "its hashes are not sorted")
     if np.any(arrays["next_ids"] >= vocab_size):
         raise _damaged(path, f"an id is not below {vocab_size}")
-    return NgramTable(vocab_size, metadata.get("vocabulary_sha256", ""), **arrays)
+    return NgramTable(vocab_size, fingerprint, **arrays)
 
 
 def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> NgramTable | None:

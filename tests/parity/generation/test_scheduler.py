@@ -14,11 +14,6 @@ from gpt2np.generation.ngram_draft import NgramDraft
 from gpt2np.generation.sequence import share_prefix
 
 
-@pytest.fixture(scope="module")
-def model(tiny):
-    return GPT2.from_folder(tiny[0])
-
-
 def random_options(rng, vocab_size, longest=24):
     """Random values of all options that change ids."""
     options = {"max_new_tokens": int(rng.integers(1, longest)), "seed": int(rng.integers(1000))}

@@ -256,6 +256,10 @@ class TestBadInput:
     def test_missing_folder(self):
         self.check(generate("x", "--model", "./no/such/folder"), 1, "no folder ./no/such/folder")
 
+    def test_missing_table(self):
+        result = generate("x", "--draft", "no-such.safetensors")
+        self.check(result, 1, "n-gram table no-such.safetensors is missing")
+
     def test_file_as_model(self, bundled):
         path = str(bundled / "merges.txt")
         self.check(generate("x", "--model", path), 1, "is a file; name the folder")
@@ -319,7 +323,6 @@ class TestBadInput:
             (["--window", "513"], ["--window is 513", "context of 512"]),
             (["--early-stopping", "soon"], ["--early-stopping", "soon"]),
             (["--logprobs", "2"], ["need --json"]),
-            (["--draft", "no-such.safetensors"], ["n-gram table no-such.safetensors is missing"]),
             (["--draft", "bundled", "--num-beams", "2"], ["--num-beams and --draft contradict"]),
             (["--file", "no-such-file"], ["either PROMPT or --file"]),
         ],
@@ -427,7 +430,7 @@ class TestInterruption:
     @pytest.mark.skipif(max_processes() == 1, reason="one process computes here")
     def test_a_process_of_the_model_is_killed(self):
         """The text goes on; one line tells of it."""
-        arguments = "generate", "The", "-n", "60", "--ignore-eos", "--seed", "1"
+        arguments = "generate", "The", "-n", "60", "--ignore-eos", "--seed", "1", "--processes", "2"
         whole = run(*arguments).stdout
         done = subprocess.run(
             [*kill_ranks(), *arguments],

@@ -9,13 +9,9 @@ from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, 
 from gpt2np.chat import ChatSession, Conversation, Exchange, read_chat_template
 from gpt2np.chat.commands import QUIT, RETRY, run_command
 from gpt2np.chat.session import read_conversation
-from gpt2np.generation.ngram_table import NGRAM_TABLE_FILE, read_ngram_table
+from gpt2np.generation.ngram_table import read_ngram_table
+from gpt2np.hub.model_files import NGRAM_TABLE_FILE
 from gpt2np.model import KVCache
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return load("bundled")
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """N-gram tables: counted, chosen, saved and read."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -9,13 +10,13 @@ from safetensors.numpy import load_file, save_file
 from gpt2np import CheckpointError, InvalidArgumentError, LanguageModel
 from gpt2np.generation.ngram_counts import NgramCounts, build_table
 from gpt2np.generation.ngram_table import (
-    NGRAM_TABLE_FILE,
     find_ngram_table,
     hash_contexts,
     max_entries,
     read_ngram_table,
     vocabulary_fingerprint,
 )
+from gpt2np.hub.model_files import NGRAM_TABLE_FILE
 
 VOCAB_SIZE = 50
 TOKENS = {i: bytes([i]) for i in range(VOCAB_SIZE)}
@@ -142,10 +143,12 @@ class TestFile:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"format": "other"}, "it holds something else"),
-            ({"version": "2"}, "its version is not 1"),
+            ({"version": None}, "it holds something else"),
+            ({"version": 2}, "its version is not 1"),
             ({"vocab_size": "x"}, "invalid literal"),
-            ({"vocab_size": "9"}, "an id is not below 9"),
+            ({"vocab_size": [1]}, "int"),
+            ({"vocab_size": None}, "vocab_size"),
+            ({"vocab_size": 9}, "an id is not below 9"),
             ({"hashes": lambda x: x[::-1].copy()}, "not sorted"),
             ({"hashes": lambda x: x.astype(np.int64)}, "hashes has the wrong dtype"),
             ({"next_ids": lambda x: x[1:].copy()}, "next_ids has the wrong dtype or shape"),
@@ -155,13 +158,15 @@ class TestFile:
     def test_damaged(self, table, tmp_path, change, reason):
         path = tmp_path / "t.safetensors"
         table.save(path)
-        metadata = {"format": "gpt2np n-gram draft", "version": "1", "vocab_size": str(VOCAB_SIZE)}
+        description = {"version": 1, "vocab_size": VOCAB_SIZE, "vocabulary_sha256": FINGERPRINT}
         arrays = load_file(path)
         for name, value in change.items():
             if callable(value):
                 arrays[name] = value(arrays[name])
             else:
-                metadata[name] = value
+                description[name] = value
+        description = {name: value for name, value in description.items() if value is not None}
+        metadata = {"gpt2np_ngram_table": json.dumps(description)}
         save_file({n: a for n, a in arrays.items() if a is not None}, path, metadata)
         with pytest.raises(CheckpointError, match=f"not an n-gram table .*{reason}.*train-draft"):
             read_ngram_table(path)
