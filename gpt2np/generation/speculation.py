@@ -20,8 +20,8 @@ from gpt2np.generation.ngram_draft import NgramDraft
 # context 200 (`benchmarks/speculation.py --rows`): nearly the same for the bundled model and for
 # GPT-2 small, in one process and in two. Even numbers of rows suit the small-matrix kernel.
 PASS_COSTS = (
-    *(1.0, 1.0, 1.0, 1.2, 1.05, 1.3, 1.35, 1.5, 1.45),
-    *(1.7, 1.7, 1.9, 1.9, 2.05, 2.1, 2.2, 2.25),
+    *(1.0, 1.0, 1.0, 1.2, 1.05, 1.3, 1.35, 1.5, 1.5),
+    *(1.85, 1.85, 2.0, 2.05, 2.2, 2.2, 2.35, 2.4),
 )
 MAX_ROWS = len(PASS_COSTS) - 1
 """Maximum number of rows, in all, of a pass with draft tokens."""
@@ -67,6 +67,8 @@ def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
 def _drafts_of_models(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
     """Return the draft tokens of the sequences that have a draft model."""
     drafts: list[list[int]] = [[] for _ in batch]
+    if not any(isinstance(sequence.speculation, ModelDraft) for sequence in batch):
+        return drafts
     costs = [cost / PASS_COSTS[len(batch)] for cost in PASS_COSTS[len(batch) :: len(batch)]]
     unfinished: list[Drafting] = []
     for sequence, draft in zip(batch, drafts, strict=True):
