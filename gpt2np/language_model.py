@@ -123,7 +123,9 @@ class LanguageModel:
             warnings.warn(f"{source.name}: {ignored}, which gpt2np ignores", stacklevel=2)
         lm = cls(
             GPT2.from_folder(source.folder, dtype),
-            tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer or source.folder),
+            tokenizer
+            if isinstance(tokenizer, Tokenizer)
+            else Tokenizer.load(tokenizer or source.folder),
             name=source.name,
             defaults=config.options,
             eos_token_ids=config.eos_token_ids,

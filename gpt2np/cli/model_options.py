@@ -1,4 +1,4 @@
-"""Options --model, --tokenizer, --threads and --dtype; loading of the selected model or tokenizer."""
+"""Options --model, --tokenizer, --threads and --dtype; loading of a model or tokenizer."""
 
 import argparse
 import warnings

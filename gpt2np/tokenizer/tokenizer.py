@@ -316,6 +316,16 @@ class Tokenizer:
                 f"id {error.args[0]} is not in the vocabulary of {len(table)} tokens"
             ) from error
 
+    def token_texts(self, ids: Iterable[int]) -> list[str]:
+        r"""Return the text of each token, for display.
+
+        Bytes of an incomplete character are escaped, as in "\\xf0". An id without a token, such as
+        123, becomes "[123]".
+        """
+        table = self.vocabulary.token_bytes
+        tokens = (table.get(token_id, b"[%d]" % token_id) for token_id in ids)
+        return [token.decode("utf-8", "backslashreplace") for token in tokens]
+
     def streaming_decoder(self) -> StreamingDecoder:
         """Return a decoder that takes one token id at a time."""
         return StreamingDecoder(self.vocabulary.token_bytes)
