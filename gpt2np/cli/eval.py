@@ -196,7 +196,8 @@ def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
 
 
 def _lambada(args: argparse.Namespace) -> "InputsAndMeasure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.data.corpus import text_field
+    from gpt2np.evaluation.documents import read_records, read_text
     from gpt2np.evaluation.lambada import STOP_WORDS, lambada
 
     words = STOP_WORDS
@@ -213,7 +214,8 @@ def _lambada(args: argparse.Namespace) -> "InputsAndMeasure":
 
 
 def _wikitext(args: argparse.Namespace) -> "InputsAndMeasure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.data.corpus import text_field
+    from gpt2np.evaluation.documents import read_records, read_text
     from gpt2np.evaluation.perplexity import split_pages, wikitext
 
     if args.file.suffix == ".jsonl":

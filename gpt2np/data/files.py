@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 SMALL_JSON_BYTES = 2 << 20
@@ -94,13 +95,20 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Write `text` in UTF-8 to a temporary file in the folder of `path`, then rename it to `path`.
+    """Write `text` in UTF-8 to the file `path`, atomically; see `atomic_path`."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
-    Raises OSError if writing fails; an existing file at `path` is then unchanged.
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the folder of `path`, and rename it to `path` at the end.
+
+    If the `with` block raises an error, the temporary file is removed, and `path` is unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
+        yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

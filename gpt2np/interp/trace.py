@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -14,7 +13,12 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
+from gpt2np.data.files import atomic_path
+from gpt2np.errors import (
+    ContextLengthError,
+    GPT2NPError,
+    InvalidArgumentError,
+)
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
@@ -83,22 +87,11 @@ class Trace(Mapping[str, Array]):
         Raises:
             OSError: the file can't be written; an existing file is left unchanged.
         """
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:  # np.savez would append .npz to a file name
-                arrays: dict[str, Any] = {
-                    "ids": self.ids,
-                    "config": self._config_json(),
-                }
-                arrays |= self.arrays
-                np.savez(file, **arrays)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-    def _config_json(self) -> str:
-        return json.dumps(asdict(self.config) | {"eos_token_id": list(self.config.eos_token_ids)})
+        config = asdict(self.config) | {"eos_token_id": list(self.config.eos_token_ids)}
+        arrays: dict[str, Any] = {"ids": self.ids, "config": json.dumps(config), **self.arrays}
+        # np.savez would append .npz to a file name.
+        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
@@ -113,15 +106,7 @@ class Trace(Mapping[str, Array]):
                 arrays = dict(file.items())
             config = GPT2Config.from_mapping(json.loads(arrays.pop("config").item()))
             return cls(arrays.pop("ids"), config, arrays)
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            EOFError,
-            BadZipFile,
-            CheckpointError,
-        ) as error:
+        except _NOT_A_TRACE as error:
             raise InvalidArgumentError(
                 f"{path} is not a trace that Trace.save or gpt2np trace --npz wrote"
             ) from error
@@ -130,6 +115,10 @@ class Trace(Mapping[str, Array]):
 def as_gpt2(model: GPT2 | LanguageModel) -> GPT2:
     """Return the GPT2 of a LanguageModel; return a GPT2 unchanged."""
     return model.model if isinstance(model, LanguageModel) else model
+
+
+_NOT_A_TRACE = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, GPT2NPError)
+"""Errors from reading a file that `Trace.save` did not write."""
 
 
 class _StopForward(Exception):
@@ -192,15 +181,15 @@ def _record(
 
 
 def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """Encode a prompt; special tokens are plain text, an empty prompt becomes `bos_token_id`.
+    """Encode a prompt as `LanguageModel.encode_prompt`, and check its length.
 
     Raises:
         ContextLengthError: the prompt has more tokens than the model's context.
     """
-    ids = lm.tokenizer.encode(prompt, disallowed_special=())
+    ids = lm.encode_prompt(prompt)
     if len(ids) > lm.model.config.n_positions:
         raise ContextLengthError(
             f"the prompt has {len(ids):,} tokens, more than the model's context of "
             f"{lm.model.config.n_positions:,}; shorten it"
         )
-    return ids if ids or lm.bos_token_id is None else [lm.bos_token_id]
+    return ids

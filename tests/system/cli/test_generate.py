@@ -65,8 +65,10 @@ class TestOutput:
         assert content == {
             "prompt": "Once upon a time",
             "prompt_ids": expected.prompt_ids,
+            "prompt_tokens": expected.prompt_tokens,
             "text": expected.text,
             "ids": expected.ids,
+            "tokens": expected.tokens,
             "finish_reason": "length",
             "seed": 1,
             "model": "bundled",
