@@ -76,7 +76,7 @@ def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
 
     Each column of `matmul(x, ones)` contains the row sums of x (…, n, k).
     """
-    ones = _ones.get(dtype)
+    ones = _ones[dtype] if dtype in _ones else None
     if ones is None or ones.shape[0] < k:
         ones = _ones[dtype] = np.ones((2 * k, LANES), dtype)
     return ones[:k]
