@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "selects a branch, tag or commit; a folder or 'bundled' is only checked",
     )
     output = parser.add_argument_group("Output")
-    fields = "Print one JSON object: model, revision, commit, folder, files and size in bytes"
-    output.add_argument("--json", action="store_true", help=fields)
+    json_help = "Print one JSON object: model, revision, commit, folder, files and size in bytes"
+    output.add_argument("--json", action="store_true", help=json_help)
 
 
 def run(args: argparse.Namespace) -> int:

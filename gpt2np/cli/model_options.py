@@ -48,8 +48,8 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
         lm = LanguageModel.load(args.model, args.dtype, draft, processes)
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is also a warning; the first message already contains it.
-    others = (message for message in messages if not reason or reason not in message)
-    return lm, [source_message("model", lm.name, reason), *others]
+    other_messages = (message for message in messages if not reason or reason not in message)
+    return lm, [source_message("model", lm.name, reason), *other_messages]
 
 
 def source_message(kind: str, name: str, fallback_reason: str | None) -> str:

@@ -147,8 +147,8 @@ def _ranked_pairs(step: MergeStep, vocabulary: Vocabulary) -> str:
     parts = []
     for i, spelling in enumerate(step.tokens):
         chosen = step.chosen is not None and i in (step.chosen, step.chosen + 1)
-        shown = escape(escape_spelling(spelling, vocabulary))
-        parts.append(f'<bdi class="token{" chosen" if chosen else ""}">{shown}</bdi>')
+        spelled = escape(escape_spelling(spelling, vocabulary))
+        parts.append(f'<bdi class="token{" chosen" if chosen else ""}">{spelled}</bdi>')
         if i < len(step.ranks):
             rank = "–" if step.ranks[i] is None else str(step.ranks[i])
             parts.append(f'<span class="rank{" chosen" if i == step.chosen else ""}">{rank}</span>')

@@ -18,7 +18,7 @@ from gpt2np.errors import CheckpointError, short_repr
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CARD_FILE = "README.md"
-CHAT_TEMPLATE = "chat_template.jinja"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
 
 _MAX_FILENAME_BYTES = 255  # limit of every common file system; longer names raise an OSError
 _NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # pickles of trainers
@@ -111,7 +111,7 @@ class FileSet:
 MODEL_FILES = FileSet(
     required=("config.json",),
     alternatives=(WEIGHTS, VOCABULARY),
-    optional=("generation_config.json", *VOCABULARY_EXTRAS, CHAT_TEMPLATE, CARD_FILE),
+    optional=("generation_config.json", *VOCABULARY_EXTRAS, CHAT_TEMPLATE_FILE, CARD_FILE),
 )
 # config.json has the model type.
 VOCABULARY_FILES = FileSet(optional=("config.json", *VOCABULARY_EXTRAS))

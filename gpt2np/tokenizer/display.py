@@ -142,7 +142,7 @@ def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Sty
     def numbers(line: tuple[str, str, str, str]) -> str:
         return "  ".join(line[column].rjust(widths[column]) for column in range(3))
 
-    rows = [f"{numbers(line)}  {style.token(line[3], at)}" for at, line in enumerate(lines)]
+    rows = [f"{numbers(line)}  {style.token(line[3], index)}" for index, line in enumerate(lines)]
     return "\n".join([style.dim(f"{numbers(head)}  {head[3]}"), *rows])
 
 

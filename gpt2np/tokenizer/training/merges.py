@@ -151,16 +151,16 @@ class PieceArray:
             counts[right << _ID_BITS | left] -= count
             counts[new << _ID_BITS | left] += count  # the next loop subtracts this count
             before[adjacent + 1], after[adjacent] = new, SEPARATOR
-        for other, count, group in self._group_by_id(before, starts - self.lengths[before]):
-            counts[other << _ID_BITS | left] -= count
-            if self._length[other] + new_length < self._max_length:
-                counts[other << _ID_BITS | new] += count
-                new_pairs[other << _ID_BITS | new] = group
-        for other, count, group in self._group_by_id(after, starts):
-            counts[right << _ID_BITS | other] -= count
-            if self._length[other] + new_length < self._max_length:
-                counts[new << _ID_BITS | other] += count
-                new_pairs[new << _ID_BITS | other] = group
+        for neighbor, count, group in self._group_by_id(before, starts - self.lengths[before]):
+            counts[neighbor << _ID_BITS | left] -= count
+            if self._length[neighbor] + new_length < self._max_length:
+                counts[neighbor << _ID_BITS | new] += count
+                new_pairs[neighbor << _ID_BITS | new] = group
+        for neighbor, count, group in self._group_by_id(after, starts):
+            counts[right << _ID_BITS | neighbor] -= count
+            if self._length[neighbor] + new_length < self._max_length:
+                counts[new << _ID_BITS | neighbor] += count
+                new_pairs[new << _ID_BITS | neighbor] = group
         return new_pairs
 
     def _group_by_id(
@@ -178,11 +178,11 @@ class PieceArray:
         sorted_ids, positions = packed >> _ID_BITS, packed.astype(np.int32)
         is_first = np.ones(len(packed), bool)
         np.not_equal(sorted_ids[1:], sorted_ids[:-1], out=is_first[1:])
-        at = is_first.nonzero()[0]
-        weights = np.add.reduceat(self.weights[positions], at).tolist()
-        starts = at.tolist()
+        firsts = is_first.nonzero()[0]
+        weights = np.add.reduceat(self.weights[positions], firsts).tolist()
+        starts = firsts.tolist()
         ends = [*starts[1:], len(packed)]
-        unique_ids = sorted_ids[at].tolist()
+        unique_ids = sorted_ids[firsts].tolist()
         for token_id, weight, start, end in zip(unique_ids, weights, starts, ends, strict=True):
             yield token_id, weight, positions[start:end]
 
@@ -203,7 +203,7 @@ def learn_merges(
     """
     counts = pieces.counts
     queue: list[QueueEntry] = [
-        (-counts[pair], pair, at) for pair, at in pieces.count_pairs().items()
+        (-counts[pair], pair, positions) for pair, positions in pieces.count_pairs().items()
     ]
     heapify(queue)
     ids = {token: token_id for token_id, token in enumerate(tokens)}
