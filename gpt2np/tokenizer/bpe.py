@@ -22,7 +22,7 @@ _MAX_KEY_LENGTH = 256  # characters; longer texts rarely repeat, and are not cac
 
 
 def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
-    """Merge pairs of neighbouring tokens until no merge applies.
+    """Merge pairs of neighboring tokens until no merge applies.
 
     Each step merges the pair with the lowest rank. If this pair occurs several times, its leftmost
     occurrence is merged.

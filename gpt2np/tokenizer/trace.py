@@ -61,7 +61,7 @@ class MergeStep:
     """The tokens of a piece of text before a merge, or after the last merge."""
 
     tokens: tuple[str, ...]  # spelled as in `Vocabulary.ids`
-    ranks: tuple[int | None, ...]  # rank of each pair of neighbours; None if no merge joins them
+    ranks: tuple[int | None, ...]  # rank of each pair of neighbors; None if no merge joins them
     # index of the next pair to merge: the leftmost pair with the lowest rank; None at the end
     chosen: int | None
 

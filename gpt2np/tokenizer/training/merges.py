@@ -1,9 +1,9 @@
-"""Learning of merges: repeatedly, the most frequent pair of neighbouring tokens becomes a token.
+"""Learning of merges: repeatedly, the most frequent pair of neighboring tokens becomes a token.
 
 One array holds the tokens of all pieces. A token has one position per symbol (byte or character),
-and its id is stored at the first and the last of these positions. So neighbours are found without
+and its id is stored at the first and the last of these positions. So neighbors are found without
 links: the ids next to a token's two ends are those of the previous and the next token. A merge
-writes a few numbers per occurrence, and changes only the counts of neighbouring pairs.
+writes a few numbers per occurrence, and changes only the counts of neighboring pairs.
 
     position  0  1  2  3  4  5  6  7
     "banana"     b  a  n  a  n  a          (positions 0 and 7: separators)
@@ -72,7 +72,7 @@ class PieceArray:
         self._length = self.lengths.data
 
     def count_pairs(self) -> dict[int, Positions]:
-        """Count all pairs of neighbouring tokens; return the positions of each pair."""
+        """Count all pairs of neighboring tokens; return the positions of each pair."""
         is_pair = (self.tokens[:-1] >= 0) & (self.tokens[1:] >= 0)
         positions = np.flatnonzero(is_pair).astype(np.int32)
         pair_positions: dict[int, Positions] = {}
@@ -108,7 +108,7 @@ class PieceArray:
         token, length, counts = self._token, self._length, self.counts
         left_length, new_length = length[left], length[new]
         new_pairs: defaultdict[int, list[int]] = defaultdict(list)
-        max_neighbour = self._max_length - new_length
+        max_neighbor = self._max_length - new_length
         right_high, new_high = right << _ID_BITS, new << _ID_BITS
         for start in positions if isinstance(positions, list) else positions.tolist():
             middle, end = start + left_length, start + new_length
@@ -120,12 +120,12 @@ class PieceArray:
             if before >= 0:
                 before_high = before << _ID_BITS
                 counts[before_high | left] -= weight
-                if length[before] < max_neighbour:
+                if length[before] < max_neighbor:
                     counts[before_high | new] += weight
                     new_pairs[before_high | new].append(start - length[before])
             if after >= 0:
                 counts[right_high | after] -= weight
-                if length[after] < max_neighbour:
+                if length[after] < max_neighbor:
                     counts[new_high | after] += weight
                     new_pairs[new_high | after].append(start)
         return cast("dict[int, Positions]", new_pairs)
