@@ -87,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
     """Generate texts, print them and return the exit code."""
     if args.draft is not None and args.prompt_lookup:
         raise InvalidArgumentError("--draft and --prompt-lookup contradict each other; give one")
+    set_threads(args.threads)  # must come before NumPy is imported
     if args.prompts is not None:
-        set_threads(args.threads)  # must come before NumPy is imported
         return _run_prompts_file(args, generation_options(args))
     if args.out is not None:
         raise InvalidArgumentError("--out is for --prompts; a single text goes to stdout")
