@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.hub import find_model
 
     source = find_model(args.model)
-    checkpoint = read_checkpoint(source.folder)
+    checkpoint = read_checkpoint(source.path)
     content = _as_json(source, checkpoint)
     if args.check and not content["problems"]:
         content["check"] = _check_weights(checkpoint)
@@ -65,8 +65,8 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
     ]
     return {
         "model": source.name,
-        "folder": str(source.folder),
-        "licence": read_license(source.folder),
+        "folder": str(source.path),
+        "licence": read_license(source.path),
         "config": asdict(config),
         "layout": "[out, in]" if checkpoint.transposed else "[in, out]",
         "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),

@@ -75,4 +75,4 @@ def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
 
     source = find_vocabulary(model)
     message = source_message("vocabulary", source.name, source.fallback_reason)
-    return Tokenizer.load(source.folder), message
+    return Tokenizer.load(source.path), message

@@ -60,7 +60,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if not exists:
         raise TokenizerError(
             f"there is no vocabulary at {path}; expected a folder or a file (for the name of a "
-            f"model, use gpt2np.hub.find_vocabulary({str(path)!r}).folder)"
+            f"model, use gpt2np.hub.find_vocabulary({str(path)!r}).path)"
         )
     for vocab, merges in gpt2_files.FILE_NAMES:
         if path.name in (vocab, merges):

@@ -104,7 +104,7 @@ class Tokenizer:
         same effect as in transformers 5: see `gpt2np.tokenizer.special_tokens`.
 
         If `path` is a `tokenizer.json` file, the other files in its folder are ignored. `path`
-        can't be the name of a model: `gpt2np.hub.find_vocabulary("gpt2").folder` finds or downloads
+        can't be the name of a model: `gpt2np.hub.find_vocabulary("gpt2").path` finds or downloads
         a model's vocabulary.
 
         Raises TokenizerError if a file is missing or damaged, the files don't match, or they need a

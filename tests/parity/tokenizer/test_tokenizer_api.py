@@ -226,8 +226,8 @@ class TestSaving:
 
     def test_the_name_of_a_model(self, tmp_path, monkeypatch, bundled):
         monkeypatch.chdir(tmp_path)
-        advice = r"name of a model, use gpt2np\.hub\.find_vocabulary\('bundled'\)\.folder"
+        advice = r"name of a model, use gpt2np\.hub\.find_vocabulary\('bundled'\)\.path"
         with pytest.raises(TokenizerError, match=advice):
             Tokenizer.load("bundled")
-        found = Tokenizer.load(gpt2np.hub.find_vocabulary("bundled").folder)
+        found = Tokenizer.load(gpt2np.hub.find_vocabulary("bundled").path)
         assert found.vocabulary == Tokenizer.load(bundled).vocabulary
