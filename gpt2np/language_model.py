@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -95,7 +95,7 @@ class LanguageModel:
         model: str | Path | None = None,
         dtype: DTypeLike = np.float32,
         draft: str | Path | None = None,
-        processes: int = 1,
+        processes: int | Literal["auto"] = 1,
     ) -> LanguageModel:
         """Find and load a model.
 
@@ -105,7 +105,8 @@ class LanguageModel:
                 bundled model, with a warning.
             dtype: float32 or float64.
             draft: a smaller model for `use_draft`.
-            processes: number of processes that share each forward pass; see `GPT2.processes`.
+            processes: number of processes that share each forward pass, or "auto"; see
+                `GPT2.processes`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
