@@ -119,13 +119,14 @@ def _add_stopping(add: Add) -> None:
     add("--window", type=int, metavar="K", help=window)
 
 
-def add_prompt_lookup(add: Add) -> None:
-    """Declare --prompt-lookup."""
-    lookup = (
-        "Speculative decoding with draft tokens from earlier n-grams of the text; does not change "
-        "the text"
+def add_draft(add: Add) -> None:
+    """Declare --draft."""
+    draft = (
+        "Source of draft tokens, which save time and do not change the text: a smaller MODEL with "
+        "the same vocabulary, an n-gram table FILE.safetensors (see gpt2np train-draft), auto or "
+        "none (default: auto, n-grams of the text so far and of the model's table)"
     )
-    add("--prompt-lookup", action="store_true", default=None, help=lookup)
+    add("--draft", metavar="MODEL|FILE|auto|none", help=draft)
 
 
 # library name → option, where the two names differ
@@ -151,9 +152,10 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
     if args.greedy:
         # --temperature 0 means the same as --greedy.
-        names = (*_FILTERS, "temperature") if args.temperature else _FILTERS
-        _check_contradictions("--greedy", args, names)
-    given = {name: getattr(args, name, None) for name in Options.__annotations__}
+        with_greedy = ("temperature",) if args.temperature else ()
+        _check_contradictions("--greedy", args, (*with_greedy, *_FILTERS))
+    names = Options.__annotations__.keys() - {"draft"}  # load_model reads --draft
+    given = {name: getattr(args, name, None) for name in sorted(names)}
     options = {name: value for name, value in given.items() if value is not None}
     if args.greedy:
         options["temperature"] = 0.0
@@ -179,7 +181,9 @@ def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
         InvalidArgumentError: an option does not fit the search method.
     """
     if args.num_beams is not None and args.num_beams > 1:
-        _check_contradictions("--num-beams", args, (*_FILTERS, "seed", "draft"))
+        _check_contradictions("--num-beams", args, (*_FILTERS, "seed"))
+        if args.draft not in (None, "auto", "none"):
+            raise InvalidArgumentError("--num-beams and --draft contradict each other; give one")
     for name in ("length_penalty", "early_stopping"):
         if not beam_search and getattr(args, name) is not None:
             raise InvalidArgumentError(
