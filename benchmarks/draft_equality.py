@@ -59,7 +59,7 @@ def main() -> None:
     add("--data", type=Path, default=DATA, help=f"folder with the texts (default: {DATA})")
     args = parser.parse_args()
     lm = LanguageModel.load(args.model)
-    table = find_model(args.model).folder / NGRAM_TABLE_FILE
+    table = find_model(args.model).path / NGRAM_TABLE_FILE
     if table.exists():
         lm.use_draft(table)  # also without small-matrix kernels
     number = -(-args.prompts // len(CLASSES))

@@ -111,7 +111,7 @@ def run_suite(
     """Run all measurements of a plan; `on_progress` receives the name of the next measurement."""
     on_progress("limits of the machine")
     machine = describe_machine(threads)  # first, before the benchmark adds to the load
-    model = GPT2.from_folder(source.folder, dtype)
+    model = GPT2.from_folder(source.path, dtype)
     model.processes = processes
     nbytes = weight_bytes_per_token(model.config, model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit_effort)
@@ -126,13 +126,13 @@ def run_suite(
     batches = timing.time_batches(model, plan.batch_sizes, plan.batch_context, *turns)
     on_progress("several tokens in one call")
     draft = timing.time_draft(model, plan.draft_tokens, plan.draft_context, *turns)
-    has_vocabulary = not VOCABULARY_FILES.missing_in(source.folder)
+    has_vocabulary = not VOCABULARY_FILES.missing_in(source.path)
     on_progress("text with drafts, without")
     text = _time_text(model, source, plan) if has_vocabulary and plan.text_tokens else None
     on_progress("start")
-    start = time_to_first_token(source.folder, dtype, plan.starts) if has_vocabulary else None
+    start = time_to_first_token(source.path, dtype, plan.starts) if has_vocabulary else None
     on_progress("memory")
-    memory = measure_memory(source.folder, dtype)
+    memory = measure_memory(source.path, dtype)
     on_progress("limits of the machine")  # measured twice, because the machine's load may change
     limits = limits.best_of(measure_limits(nbytes, threads, dtype, plan.limit_effort))
     parameters = model.weights.parameters
@@ -142,8 +142,8 @@ def run_suite(
 
 
 def _time_text(model: GPT2, source: ModelSource, plan: Plan) -> TextSpeeds:
-    lm = LanguageModel(model, Tokenizer.load(source.folder), name=source.name)
-    lm.folder = source.folder
+    lm = LanguageModel(model, Tokenizer.load(source.path), name=source.name)
+    lm.folder = source.path
     return timing.time_text(lm, plan.text_tokens, plan.rounds)
 
 
