@@ -3,36 +3,41 @@
     x = wte[id] + wpe[position]                                      embedding
     x = x + c_proj(attention(ln_1(x))), then x = x + mlp(ln_2(x))    each block
     attention = softmax(mask(q·kᵀ / √D))·v                           each head
-    mlp(x) = c_proj(activation(c_fc(x)))                             the activation is GELU
+    mlp(x) = c_proj(activation(c_fc(x)))                             activation: tanh form of GELU
     logits = ln_f(x)·wteᵀ                                            unembedding
 
 `ctx` runs these steps on one thread or several, with or without a KV cache. However `ctx` splits
-the work, the result is the same; only a hook changes it. `PlainContext` in plain.py splits nothing.
+the work, the result is the same up to rounding; only a hook changes it. The simplest `ctx` is
+`gpt2np.model.plain.PlainContext`.
 
     ctx.token_ids, ctx.positions  (N,) each; positions count from the start of each text
-    ctx.linear(x, w, then=f)      f(x @ w.weight + w.bias), on all columns or some at a time
+    ctx.linear(x, w, then=f)      f(x @ w.weight + w.bias) for an elementwise f
     ctx.unembed(x, w)             x @ w.weight
     ctx.qkv(x, w, heads)          queries, keys and values of some heads, by one linear layer
     ctx.by_rows(f, x, …)          f(x, …), on all rows or some at a time
     ctx.by_heads(f, x)            calls f(heads, z) for one or more slices of the heads, to fill z
-                                  (h, N, D); returns all heads joined (N, C)
-    ctx.append_kv(heads, k, v)    keeps k and v for `read_kv`, also of later passes with a KV cache
-    ctx.query_blocks              the N tokens in consecutive query blocks
+                                  (h, N, D), which has x's N and dtype; returns all heads joined
+    ctx.append_kv(heads, k, v)    keeps k and v for `read_kv` in this pass, and in later passes if
+                                  there is a KV cache
+    ctx.query_blocks              the N tokens in consecutive query blocks; a query block has
+                                  tokens of one text, or all new tokens of several short texts
     queries.tokens                the slice of the N tokens that are in a query block
-    queries.mask                  (n, m), for the last m of T keys: True where the query must not
-                                  see the key, which comes after it in the text
+    queries.mask                  (n, m) for the last m of T keys: True where the key is hidden,
+                                  since it follows the query or pads a shorter text. Every query
+                                  sees the keys before.
     ctx.read_kv(heads, queries)   kv, with the keys and values for a query block: kv.scores(q) is
                                   q·kᵀ, kv.weighted_values(p) is p·v, each within a query's text
-    ctx.for_each(f, items)        calls f(item) for each item, in any order
-    ctx.layer, ctx.rows           the block's index; the rows of x that it computes, as slice or
-                                  indices: all N, but in the last block the R rows that logits need
+    ctx.for_each(f, items)        calls f(item) for each item, in any order or in parallel
+    ctx.layer                     the block's index, for `rows`, `hook` and the KV cache
+    ctx.rows                      the rows of x that the block returns, as a slice or indices: all
+                                  N, in the last block only the R rows whose logits are requested
     ctx.hook(name, x)             x, or what the caller's hook returns in its place; the hook gets
-                                  the name with blocks.i. before it, but for embed, ln_f and logits
-    ctx.hook_qkv(q, k, v)         q, k and v in the same way, one text after the other
+                                  the name with blocks.i. before it, except embed, ln_f and logits
+    ctx.hook_qkv(q, k, v)         the same for each text in turn: attn.q, attn.k, attn.v
 
 Shape letters: N new tokens of all texts, one text after the other; n of them in one query block; T
-tokens from the start of a text to the end of the query block, or of the longest of several texts; R
-tokens whose logits are requested; r rows, N or fewer; C = n_embd; H = n_head heads of D = C / H
+tokens of a text up to the end of the query block, for several texts of the longest one; R tokens
+whose logits are requested; r rows, N or fewer; C = n_embd; H = n_head heads of D = C / H
 channels, h of them; F = n_inner; V = vocab_size.
 
 A hook sees whole arrays (h = H; r = N or R; one query block for each text), at these points:
@@ -56,7 +61,7 @@ In the last block, the arrays from attn.out on have R rows instead of N. Silence
             array[2] = 0
         return array
 
-    logits = model.forward([ids], hook=ablate)
+    logits = model.forward([ids], hook=ablate)  # model: gpt2np.model.GPT2
 """
 
 from gpt2np.kernels.array import Array
@@ -78,17 +83,17 @@ def gpt2(ctx: Context, w: ModelWeights) -> Array:
 def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:
     """Add attention and the MLP to the residual stream: (N, C) → (N, C), or (R, C) at the end."""
     normed = ctx.hook("ln_1", ctx.by_rows(w.ln_1, x))  # (N, C)
-    joined = attention(ctx, w, normed)  # (N, C)
+    z_joined = attention(ctx, w, normed)  # (N, C)
 
-    def project_and_mlp(resid: Array, joined: Array) -> Array:
-        attn_out = ctx.hook("attn.out", ctx.linear(joined, w.attn_c_proj))  # (r, C)
+    def project_and_mlp(resid: Array, z_joined: Array) -> Array:
+        attn_out = ctx.hook("attn.out", ctx.linear(z_joined, w.attn_c_proj))  # (r, C)
         resid_mid = ctx.hook("resid_mid", resid + attn_out)  # (r, C)
         normed = ctx.hook("ln_2", w.ln_2(resid_mid))  # (r, C)
         mlp_out = ctx.hook("mlp.out", mlp(ctx, w, normed))  # (r, C)
         return ctx.hook("resid", resid_mid + mlp_out)  # (r, C)
 
-    rows = ctx.rows  # in the last block, tokens without logits only provide keys and values
-    return ctx.by_rows(project_and_mlp, x[rows], joined[rows])
+    rows = ctx.rows  # the last block needed k and v of all rows, and goes on with R rows
+    return ctx.by_rows(project_and_mlp, x[rows], z_joined[rows])
 
 
 def attention(ctx: Context, w: BlockWeights, x: Array) -> Array:
