@@ -169,10 +169,9 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         InvalidArgumentError: --greedy contradicts another option, or a value is malformed.
     """
-    if args.greedy:
-        # --temperature 0 means the same as --greedy.
+    if args.greedy or args.temperature == 0:  # both mean the same
         names = (*_FILTERS, "temperature") if args.temperature else _FILTERS
-        _check_contradictions("--greedy", args, names)
+        _check_contradictions("--greedy" if args.greedy else "--temperature 0", args, names)
     options: dict[str, Any] = {name: getattr(args, name, None) for name in _NAMES}
     if args.greedy:
         options["temperature"] = 0.0

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.text_input import check_field
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     # Without the output: a second run must not train on the vocabulary of the first run.
     written = (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)
     files = find_files(args.files, [args.out / name for name in written])
+    check_field(args.field, files)
     _check_writable(args.out)
     corpus = _corpus_options(args, options)
     trained = _train(files, corpus, options, args.skip_errors)

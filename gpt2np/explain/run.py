@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.explain.markup import Numbers, token_markup
+from gpt2np.generation.logits_processors import not_finite_error
 from gpt2np.interp import trace
 from gpt2np.interp.summary import token_bytes
 from gpt2np.kernels.array import Array
@@ -113,7 +114,7 @@ def run_prompt(
     with np.errstate(over="ignore", invalid="ignore"):  # reported as CheckpointError below
         arrays = trace(lm.model, ids[window])
     if not np.isfinite(arrays["logits"]).all():
-        raise CheckpointError("the model's logits are not numbers: its weights are damaged")
+        raise not_finite_error(lm.model)
     focus = _choose_focus(lm.model.config, arrays, layer, head, position)
     return Run(lm, prompt, ids, window, arrays, focus)
 

@@ -7,7 +7,9 @@ functions turn them into `ModelNotFoundError`.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -27,8 +29,10 @@ class Interrupted(Exception):
 
 def unreachable(model: HubId, files: FileSet, error: Exception) -> ModelNotFoundError:
     """Return the error for a model whose files could not be listed."""
-    message = _disk_problem(error) or _refusal(model, error) or _no_network(model, files, error)
-    return ModelNotFoundError(message)
+    from huggingface_hub import constants
+
+    problem = None if constants.HF_HUB_OFFLINE else _disk_problem(error) or _refusal(model, error)
+    return ModelNotFoundError(problem or _no_network(model, files, error))
 
 
 def interrupted(model: HubId, error: Exception) -> ModelNotFoundError:
@@ -107,12 +111,18 @@ def _disk_problem(error: Exception) -> str | None:
                 f"the disk of the cache {cache_folder()} is full; free some space, or set HF_HOME "
                 "to a folder on another disk"
             )
+        if cause.errno and cause.filename and not _is_in_cache(cause.filename):
+            return f"cannot read {cause.filename} ({cause.strerror}); change its permissions"
         if cause.errno and cause.filename:
             return (
                 f"cannot write to the cache folder {cache_folder()} ({cause.strerror}: "
                 f"{cause.filename}); set HF_HOME to a writable folder"
             )
     return None
+
+
+def _is_in_cache(path: str | bytes) -> bool:
+    return Path(os.fsdecode(path)).absolute().is_relative_to(cache_folder().absolute())
 
 
 def _refusal(model: HubId, error: Exception) -> str | None:

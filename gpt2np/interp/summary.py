@@ -142,7 +142,7 @@ def overview(
     """
     names = trace.require(PATTERNS)
     lens = lens_table(model, trace, n, last=last, progress=progress)
-    p = finite_softmax(trace["logits"][-1])
+    p = finite_softmax(model, trace["logits"][-1])
     next_ids = top_k(p, n)
     return Overview(
         trace.ids.tolist(),
