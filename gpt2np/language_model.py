@@ -260,8 +260,8 @@ class LanguageModel:
     def resolve_options(self, **options: Unpack[Options]) -> GenerationOptions:
         """Fill in missing options with the model's defaults, and a missing seed at random.
 
-        `num_beams` above 1 without a temperature implies temperature 0. A temperature above 0 or
-        `best_of` without `num_beams` implies `num_beams` 1.
+        With `num_beams` above 1, a missing temperature becomes 0. With `best_of` or a temperature
+        above 0, a missing `num_beams` becomes 1.
 
         Raises:
             InvalidArgumentError, TypeError: see `generate`.

@@ -122,7 +122,7 @@ class Numbers:
         self.carried: list[str] = []
 
     def add(self, name: str, array: Array, *, carry: bool = False) -> Array:
-        """Register an array under a name and return it; `carry` embeds the array in the page."""
+        """Register and return an array; if `carry` is true, the page contains its numbers."""
         self.arrays[name] = array
         if carry:
             self.carried.append(name)

@@ -72,7 +72,9 @@ class FileSet:
         return required + [a.label for a in self.alternatives if not a.select(exists)]
 
     def missing_in(self, folder: Path) -> list[str]:
-        """Return what a folder lacks: names of files and shards, and labels of alternatives.
+        """Return what a folder lacks: names of files and shards.
+
+        Where any one of several files would do, one text such as "A or B" stands for all.
 
         Raises CheckpointError if the index of the shards is damaged.
         """

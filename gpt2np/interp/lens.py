@@ -56,7 +56,8 @@ def lens_table(
     """Return the n most likely next tokens at every residual and position, by the logit lens.
 
     `points` selects residuals of the trace. `last` is the number of final positions to use; None
-    uses all. `progress` receives the number of new predictions; there are K·P predictions.
+    uses all. There is one prediction for each selected residual and position; `progress` receives
+    how many were made since its last call.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.

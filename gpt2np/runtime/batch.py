@@ -29,7 +29,7 @@ class Batch:
     Attributes:
         token_ids: (N,), the ids of the tokens.
         positions: (N,), the position of each token in its sequence.
-        sequences: the range of each sequence's tokens in the batch that all ranks share.
+        slices: the range of each sequence's tokens among the tokens of all ranks.
         caches: the KV cache of each sequence, with capacity for the new tokens.
         kv_writes: where the KV caches store the keys and values of this rank's tokens.
         query_blocks: this rank's queries, in blocks for attention.

@@ -103,7 +103,7 @@ class PackedWeights(MutableMapping[str, Array]):
     def for_pass(self, *, short: bool) -> Any:
         """Return the weights for one pass, as the object that `arrange` builds.
 
-        The matrices are packed first, except for a short first pass.
+        Packs the matrices unless they are packed, or this pass is short and the first of all.
         """
         if self._packed_pass is not None:
             return self._packed_pass  # no lock: in a forked child, it may stay locked
@@ -132,7 +132,7 @@ class PackedWeights(MutableMapping[str, Array]):
         return _PackedSource(self._matrices, self._arrays)
 
     def _pack(self) -> None:
-        """Copy every matrix into panels, and free the original as soon as it is copied."""
+        """Copy every matrix into panels, freeing each original at once; copy all other arrays."""
         names = [name for name in self._arrays if name in self._packings]
         for name, packed in self._allocate(names).items():
             packing = self._packings[name]
@@ -144,6 +144,8 @@ class PackedWeights(MutableMapping[str, Array]):
                 release(columns)
             self._matrices[name] = packed
             del self._arrays[name]
+        # From now on the file may be replaced: nothing is read from its mapping any more.
+        self._arrays = {name: array.copy() for name, array in self._arrays.items()}
 
     def _allocate(self, names: Sequence[str]) -> dict[str, PackedMatrix]:
         """Allocate the panels of all matrices in one array, for which NumPy requests huge pages."""

@@ -145,7 +145,7 @@ def _flatten_pre_tokenizers(step: dict[str, Any] | None, path: Path) -> list[dic
 
 
 def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
-    """Return the pattern of the pre-tokenizer `step` in a list; an empty list without a pattern."""
+    """Return a list with the pattern of a pre-tokenizer, or an empty list if it has none."""
     if step["type"] == "ByteLevel":
         return [GPT2_PATTERN] if step.get("use_regex", True) else []
     if step["type"] == "Digits":

@@ -1,6 +1,7 @@
 """Malicious and damaged checkpoints: a one-line error, or exactly the declared weights."""
 
 import ast
+import dataclasses
 import json
 import os
 import random
@@ -20,7 +21,9 @@ from helpers.hostile_files import HAND_MADE, SHAPE
 from helpers.load_watched import digest
 from helpers.mutations import mutate, strict_read
 from helpers.paths import CHECKOUT
+from helpers.random_models import random_model
 from helpers.references import save_reference
+from safetensors.numpy import save_file
 
 from gpt2np import CheckpointError
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
@@ -280,3 +283,31 @@ def test_the_command_line_says_it_in_one_line(outcomes, name):
     assert message.startswith("gpt2np generate: error: ") and message.endswith("\n")
     assert message[:-1].isprintable() and len(message) < MAX_MESSAGE
     assert re.search(HAND_MADE[name].message, message)
+
+
+TRUNCATED_LATER = """
+import sys
+from pathlib import Path
+import numpy as np
+from gpt2np import GPT2
+
+model = GPT2.from_folder(sys.argv[1])
+model.weights.for_pass(short=False)  # packs the weights
+before = model.forward([[1, 2, 3]])
+(path,) = Path(sys.argv[1]).glob("*.safetensors")
+path.write_bytes(b"")
+np.testing.assert_array_equal(model.forward([[1, 2, 3]]), before)
+print("equal")
+"""
+
+
+def test_a_file_truncated_after_packing_is_not_read_again(tmp_path):
+    """A separate process, because reading beyond a mapped file's end kills the process."""
+    model = random_model(n_embd=256, n_head=2, n_layer=2)
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "gpt2", **dataclasses.asdict(model.config)})
+    )
+    save_file(dict(model.weights), tmp_path / "model.safetensors")
+    arguments = [sys.executable, "-c", TRUNCATED_LATER, str(tmp_path)]
+    child = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert child.stdout == "equal\n", child.stderr
