@@ -237,7 +237,8 @@ def _replace_names(message: str, names: list[str]) -> str:
     words = "|".join(name for name in names if "_" not in name)
     pattern = re.compile(
         r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|"""
-        rf"\b(?P<name>{compounds}|(?:{words})(?= is | and |: |, | nor | to | above | -?\d|$))\b"
+        rf"\b(?P<name>{compounds}|"
+        rf"(?:{words})(?= is | and |: |, | nor | to | above | -?\d|$))\b"
     )
     return pattern.sub(lambda m: _option_name(m["name"]) if m["name"] else m[0], message)
 

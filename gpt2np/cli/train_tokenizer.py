@@ -174,6 +174,13 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
     from gpt2np.tokenizer.pre_tokenizer import PATTERN_NAMES
     from gpt2np.tokenizer.training.train import UNK_TOKEN, TrainingOptions
 
+    patterns = {**PATTERN_NAMES, "none": None}
+    pattern = patterns.get(args.pattern.lower(), args.pattern)
+    if pattern == "" or (pattern == args.pattern and pattern.isalnum()):
+        raise InvalidArgumentError(
+            f"--pattern is {args.pattern!r}; it must be {', '.join(patterns)}, or a regular "
+            "expression"
+        )
     special = args.special_token or [END_OF_TEXT]
     with option_names_in_errors(TrainingOptions):
         return TrainingOptions(
@@ -183,7 +190,7 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
             special_tokens=(*special, UNK_TOKEN)
             if args.alphabet == "characters"
             else tuple(special),
-            pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
+            pattern=pattern,
             alphabet=args.alphabet,
             limit_alphabet=args.limit_alphabet,
         )

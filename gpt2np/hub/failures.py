@@ -66,8 +66,8 @@ def incomplete(
 def damaged(label: str) -> ModelNotFoundError:
     """Return the error for a downloaded file with a wrong size or checksum."""
     return ModelNotFoundError(
-        f"{label} arrived damaged from {_endpoint()}: its SHA-256 differs from the announced one; "
-        "try again, and if that fails, use another HF_ENDPOINT or network"
+        f"{label} arrived damaged from {_endpoint()}: its size or SHA-256 differs from the "
+        "announced one; try again, and if that fails, use another HF_ENDPOINT or network"
     )
 
 
@@ -111,8 +111,10 @@ def _disk_problem(error: Exception) -> str | None:
                 f"the disk of the cache {cache_folder()} is full; free some space, or set HF_HOME "
                 "to a folder on another disk"
             )
-        if cause.errno and cause.filename and not _is_in_cache(cause.filename):
-            return f"cannot read {cause.filename} ({cause.strerror}); change its permissions"
+        if isinstance(cause, (PermissionError, IsADirectoryError)) and not _is_in_cache(
+            cause.filename
+        ):
+            return f"cannot read {cause.filename} ({cause.strerror}); make it a readable file"
         if cause.errno and cause.filename:
             return (
                 f"cannot write to the cache folder {cache_folder()} ({cause.strerror}: "
@@ -121,8 +123,10 @@ def _disk_problem(error: Exception) -> str | None:
     return None
 
 
-def _is_in_cache(path: str | bytes) -> bool:
-    return Path(os.fsdecode(path)).absolute().is_relative_to(cache_folder().absolute())
+def _is_in_cache(path: str | bytes | None) -> bool:
+    return path is None or Path(os.fsdecode(path)).absolute().is_relative_to(
+        cache_folder().absolute()
+    )
 
 
 def _refusal(model: HubId, error: Exception) -> str | None:

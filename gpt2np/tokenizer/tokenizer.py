@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
-from gpt2np.errors import InvalidArgumentError, TokenizerError
+from gpt2np.errors import InvalidArgumentError, TokenizerError, short_repr
 from gpt2np.tokenizer.bpe import BoundedCache, merge_pairs
 from gpt2np.tokenizer.formats import read_tiktoken, read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.normalizer import (
@@ -110,8 +111,10 @@ class Tokenizer:
         Raises TokenizerError if a file is missing or damaged, the files don't match, or they need a
         feature that gpt2np lacks.
         """
-        if path == "":
-            raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
+        if not isinstance(path, (str, os.PathLike)) or path == "":
+            raise TokenizerError(
+                f"the path of the vocabulary is {short_repr(path)}; name a folder or a file"
+            )
         return cls(read_vocabulary(Path(path)))
 
     @classmethod
@@ -301,6 +304,8 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Decode `ids` to bytes; raise InvalidArgumentError for an id not in the vocabulary."""
+        if not isinstance(ids, Iterable):
+            raise InvalidArgumentError(f"ids is {short_repr(ids)}; it must be a list of token ids")
         table = self.vocabulary.token_bytes
         try:
             return b"".join([table[token_id] for token_id in ids])
@@ -321,6 +326,7 @@ class Tokenizer:
         errors: str,
         with_spans: bool = False,
     ) -> Iterator[NormalizedPart]:
+        text = handle_surrogates(text, errors)
         allowed = self._resolve_special(allowed)
         forbidden = self._resolve_special(disallowed) - allowed
         if found := find_first(text, forbidden):
@@ -328,14 +334,13 @@ class Tokenizer:
                 f"the text has the special token {found}; pass allowed_special={{{found!r}}} to "
                 "encode it as that token, or disallowed_special=() to encode it as plain text"
             )
-        text = handle_surrogates(text, errors)
         return extract_and_normalize(text, self.vocabulary, allowed, with_spans=with_spans)
 
     def _resolve_special(self, choice: Special) -> frozenset[str]:
         if choice == "all":
             return frozenset(self.special_tokens)
-        if isinstance(choice, str):
-            raise InvalidArgumentError(f'{choice!r} is one text; give "all", or a set of texts')
+        if isinstance(choice, str) or not isinstance(choice, Iterable):
+            raise InvalidArgumentError(f'{choice!r} is no set of texts; give "all", or a set')
         if unknown := set(choice) - set(self.special_tokens):
             raise InvalidArgumentError(
                 f"{sorted(unknown)[0]!r} is not a special token of this vocabulary, which has "

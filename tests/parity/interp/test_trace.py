@@ -169,6 +169,10 @@ class TestFile:
                 assert file[name].dtype == array.dtype
                 np.testing.assert_array_equal(file[name], array)
 
+    def test_a_failed_save_names_the_file(self, model, ids, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"no/x\.npz'$"):
+            trace(model, ids, "embed").save(tmp_path / "no" / "x.npz")
+
     @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
     def test_a_failed_save_leaves_what_was_there(self, model, ids, tmp_path, monkeypatch, error):
         (tmp_path / "x.npz").write_text("before")
