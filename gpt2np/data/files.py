@@ -97,19 +97,17 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Write `text` in UTF-8 to a temporary file in the folder of `path`, then rename it to `path`.
-
-    Raises OSError if writing fails; an existing file at `path` is then unchanged.
-    """
-    with atomic_file(path) as temporary:
+    """Write `text` in UTF-8 to the file `path`, atomically; see `atomic_path`."""
+    with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """Yield the name of a temporary file, which is renamed to `path` after the `with` block.
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the folder of `path`, and rename it to `path` at the end.
 
-    An OSError names `path`; an existing file at `path` is then unchanged.
+    If the `with` block raises an error, the temporary file is removed, and `path` is unchanged. An
+    OSError names `path`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -49,14 +49,14 @@ def check_finite(logits: Array, model: GPT2) -> None:
     """Check that each row of logits (R, V) has a finite maximum.
 
     Raises:
-        CheckpointError: a maximum is infinite or NaN; the message names the damaged tensors.
+        CheckpointError: a maximum is infinite or NaN; see `logits_error`.
     """
     if not np.isfinite(np.maximum.reduce(logits, axis=-1)).all():
-        raise not_finite_error(model)
+        raise logits_error(model)
 
 
-def not_finite_error(model: GPT2) -> CheckpointError:
-    """Return the error for logits that are infinite or NaN; it names the damaged tensors."""
+def logits_error(model: GPT2) -> CheckpointError:
+    """Return the error for logits that are not finite; its message names the damaged tensors."""
     damaged = [name for name, array in model.weights.items() if not np.isfinite(array).all()]
     if damaged:
         more = f" and {len(damaged) - 3} more tensors" if len(damaged) > 3 else ""

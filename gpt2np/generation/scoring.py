@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.logits_processors import not_finite_error
+from gpt2np.generation.logits_processors import logits_error
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
@@ -271,5 +271,5 @@ def _score_logits(
     with np.errstate(invalid="ignore"):
         parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())
     if not np.isfinite(log_probabilities).all():
-        raise not_finite_error(model)
+        raise logits_error(model)
     return log_probabilities, best, best_allowed

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpt2np.data.files import atomic_file
+from gpt2np.data.files import atomic_path
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel, Prompt
@@ -81,9 +81,9 @@ class Trace(Mapping[str, Array]):
         Raises:
             OSError: the file can't be written; an existing file is left unchanged.
         """
+        arrays: dict[str, Any] = {"ids": self.ids, **self.arrays}
         # np.savez would append .npz to a file name.
-        with atomic_file(Path(path)) as temporary, temporary.open("wb") as file:
-            arrays: dict[str, Any] = {"ids": self.ids, **self.arrays}
+        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
 
 
@@ -147,15 +147,15 @@ def _record(
 
 
 def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """Encode a prompt; special tokens are plain text, an empty prompt becomes `bos_token_id`.
+    """Encode a prompt as `LanguageModel.encode_prompt`, and check its length.
 
     Raises:
         ContextLengthError: the prompt has more tokens than the model's context.
     """
-    ids = lm.tokenizer.encode(prompt, disallowed_special=())
+    ids = lm.encode_prompt(prompt)
     if len(ids) > lm.model.config.n_positions:
         raise ContextLengthError(
             f"the prompt has {len(ids):,} tokens, more than the model's context of "
             f"{lm.model.config.n_positions:,}; shorten it"
         )
-    return ids if ids or lm.bos_token_id is None else [lm.bos_token_id]
+    return ids

@@ -6,14 +6,9 @@ import sys
 import pytest
 import regex
 
-from gpt2np import InvalidArgumentError, load
+from gpt2np import InvalidArgumentError
 
 COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return load("bundled")
 
 
 def generate(*arguments):
