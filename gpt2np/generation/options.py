@@ -363,6 +363,6 @@ _CONTRADICTIONS: tuple[tuple[Predicate, str], ...] = (
     ),
     (
         lambda o: o["choices"] and o["regex"] is not None,
-        "choices and regex: give only one of them",
+        "choices and regex: the two contradict each other; give one",
     ),
 )
