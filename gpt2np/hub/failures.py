@@ -7,9 +7,7 @@ functions turn them into `ModelNotFoundError`.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -115,9 +113,8 @@ def _disk_problem(error: Exception) -> str | None:
                 f"the disk of the cache {cache_folder()} is full; free some space, or set HF_HOME "
                 "to a folder on another disk"
             )
-        if isinstance(cause, (PermissionError, IsADirectoryError)) and not _is_in_cache(
-            cause.filename
-        ):
+        is_in_cache = str(cause.filename).startswith(str(cache_folder()))
+        if isinstance(cause, (PermissionError, IsADirectoryError)) and not is_in_cache:
             return f"cannot read {cause.filename} ({cause.strerror}); make it a readable file"
         if cause.errno and cause.filename:
             return (
@@ -125,12 +122,6 @@ def _disk_problem(error: Exception) -> str | None:
                 f"{cause.filename}); set HF_HOME to a writable folder"
             )
     return None
-
-
-def _is_in_cache(path: str | bytes | None) -> bool:
-    return path is None or Path(os.fsdecode(path)).absolute().is_relative_to(
-        cache_folder().absolute()
-    )
 
 
 def _refusal(model: HubId, error: Exception) -> str | None:

@@ -167,11 +167,6 @@ def test_arguments_of_a_wrong_type(bundled_tokenizer, call):
         call(bundled_tokenizer)
 
 
-def test_no_path():
-    with pytest.raises(TokenizerError, match="the path of the vocabulary is None"):
-        Tokenizer.load(None)
-
-
 class TestDecoding:
     def test_unknown_ids_are_named(self, bundled_tokenizer):
         with pytest.raises(InvalidArgumentError, match="id 4096 is not in the vocabulary of 4096"):
