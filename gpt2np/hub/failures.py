@@ -113,10 +113,10 @@ def _disk_problem(error: Exception) -> str | None:
                 f"the disk of the cache {cache_folder()} is full; free some space, or set HF_HOME "
                 "to a folder on another disk"
             )
-        is_in_cache = str(cause.filename).startswith(str(cache_folder()))
-        if isinstance(cause, (PermissionError, IsADirectoryError)) and not is_in_cache:
-            return f"cannot read {cause.filename} ({cause.strerror}); make it a readable file"
         if cause.errno and cause.filename:
+            is_in_cache = str(cause.filename).startswith(str(cache_folder()))
+            if isinstance(cause, (PermissionError, IsADirectoryError)) and not is_in_cache:
+                return f"cannot read {cause.filename} ({cause.strerror}); make it a readable file"
             return (
                 f"cannot write to the cache folder {cache_folder()} ({cause.strerror}: "
                 f"{cause.filename}); set HF_HOME to a writable folder"
