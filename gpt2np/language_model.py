@@ -102,6 +102,7 @@ class LanguageModel:
         dtype: DTypeLike = np.float32,
         draft: str | Path | LanguageModel = "auto",
         processes: int | Literal["auto"] = 1,
+        tokenizer: str | Path | Tokenizer | None = None,
     ) -> LanguageModel:
         """Find and load a model.
 
@@ -113,6 +114,7 @@ class LanguageModel:
             draft: "auto", "none", an n-gram table or a smaller model; see `use_draft`.
             processes: number of processes that share each forward pass, or "auto"; see
                 `GPT2.processes`.
+            tokenizer: the vocabulary, if it is not the model's own; see `Tokenizer.load`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
@@ -122,19 +124,21 @@ class LanguageModel:
         source = find_model(model)
         if source.fallback_reason:
             warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
-        config = read_generation_config(source.folder)
+        config = read_generation_config(source.path)
         if config.ignored:
             ignored = f"{GENERATION_CONFIG_FILE} sets {', '.join(config.ignored)}"
             warnings.warn(f"{source.name}: {ignored}, which gpt2np ignores", stacklevel=2)
         lm = cls(
-            GPT2.from_folder(source.folder, dtype),
-            Tokenizer.load(source.folder),
+            GPT2.from_folder(source.path, dtype),
+            tokenizer
+            if isinstance(tokenizer, Tokenizer)
+            else Tokenizer.load(tokenizer or source.path),
             name=source.name,
             defaults=config.options,
             eos_token_ids=config.eos_token_ids,
             fallback_reason=source.fallback_reason,
         )
-        lm.folder = source.folder
+        lm.folder = source.path
         lm.model.processes = processes
         lm.use_draft(draft)
         return lm

@@ -1,4 +1,4 @@
-"""Show a model's config, tensors, parameters, memory and licence.
+"""Show a model's config, tensors, parameters, memory and license.
 
 Reads config.json and the headers of the weight files; with --check, also the
 weights. The exit code is 1 if the weights do not fit the config, or if --check
@@ -7,12 +7,13 @@ finds NaN or infinity.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import MODEL_HELP
-from gpt2np.errors import printable
+from gpt2np.errors import CheckpointError, printable
 
 if TYPE_CHECKING:
     from gpt2np.checkpoint.load import Checkpoint
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.hub import find_model
 
     source = find_model(args.model)
-    checkpoint = read_checkpoint(source.folder)
+    checkpoint = read_checkpoint(source.path)
     content = _as_json(source, checkpoint)
     if args.check and not content["problems"]:
         content["check"] = _check_weights(checkpoint)
@@ -44,12 +45,16 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(content, ensure_ascii=False))
     else:
         print("\n".join(map(printable, _text_lines(content))))
-    not_finite = content.get("check", {}).get("not_finite")
-    return 1 if content["problems"] or not_finite else 0
+    sys.stdout.flush()  # before the error
+    if problems := content["problems"]:
+        raise CheckpointError(f"the weights do not fit the config: {'; '.join(problems)}")
+    if not_finite := content.get("check", {}).get("not_finite"):
+        raise CheckpointError(f"NaN or infinity in {', '.join(not_finite)}")
+    return 0
 
 
 def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
-    from gpt2np.hub.model_files import read_licence
+    from gpt2np.hub.model_files import read_license
     from gpt2np.runtime.kv_cache import cache_nbytes
 
     config = checkpoint.config
@@ -65,8 +70,8 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
     ]
     return {
         "model": source.name,
-        "folder": str(source.folder),
-        "licence": read_licence(source.folder),
+        "folder": str(source.path),
+        "licence": read_license(source.path),
         "config": asdict(config),
         "layout": "[out, in]" if checkpoint.transposed else "[in, out]",
         "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),

@@ -20,7 +20,8 @@ from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError,
 from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
 COMMANDS = (
-    *("generate", "chat", "tokenize", "download", "encode", "train-tokenizer", "train-draft"),
+    *("generate", "chat", "tokenize", "decode", "download", "encode"),
+    *("train-tokenizer", "train-draft"),
     *("eval", "trace", "explain", "info", "convert", "bench"),
 )
 """Subcommands; each is a module of this package with add_arguments(parser) and run(args)."""
@@ -91,13 +92,14 @@ def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> in
     program = "gpt2np" if args.command is None else f"gpt2np {args.command}"
     if unrecognized:
         first = unrecognized[0]
+        is_option = first.startswith("-") and first != "-"
         hint = ""
-        if not first.startswith("-"):
+        if not is_option:
             if args.command in ("generate", "trace", "explain"):
                 hint = "; quote a prompt of several words"
             elif args.command is not None:
                 hint = "; give all arguments together, before or after the options"
-        kind = "option" if first.startswith("-") else "argument"
+        kind = "option" if is_option else "argument"
         parser.exit(
             2, f"{program}: error: unrecognized {kind} {first!r}{hint} (try {program} --help)\n"
         )

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from gpt2np import __version__
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.explain.attention import attention_section, patterns_section
 from gpt2np.explain.audit import precision_section, tensors_section, time_section
 from gpt2np.explain.block import block_section, mlp_section, norm_section, residual_section
 from gpt2np.explain.input import embedding_section, text_in_window, text_section
 from gpt2np.explain.markup import Numbers, escape, script_json, token_text
-from gpt2np.explain.output import generate, generation_section, lens_section, sampling_section
+from gpt2np.explain.output import generation_section, greedy_steps, lens_section, sampling_section
 from gpt2np.explain.run import Run, run_prompt
 from gpt2np.generation import GenerationOptions, next_probabilities
 from gpt2np.generation.options import is_integer
@@ -91,6 +91,11 @@ def explain(
         raise InvalidArgumentError(f"steps is {steps}; it must be an integer of at least 1")
     on_progress("forward pass")
     run = run_prompt(lm, prompt, window=window, layer=layer, head=head, position=position)
+    if (total := len(run.ids) + steps - 1) > run.config.n_positions:
+        raise ContextLengthError(
+            f"{len(run.ids)} tokens and {steps} steps need a context of {total}, but the model has "
+            f"{run.config.n_positions}; choose fewer steps"
+        )
     numbers = Numbers()
     sections = "\n".join(_sections(run, numbers, steps, float64, on_progress))
     on_progress("page")
@@ -112,7 +117,7 @@ def _sections(
         ("residual stream", lambda: residual_section(run, numbers)),
         ("logit lens", lambda: lens_section(run, numbers)),
         ("sampling", lambda: sampling_section(run, numbers)),
-        ("generation", lambda: generation_section(run, numbers, generate(run, steps))),
+        ("generation", lambda: generation_section(run, numbers, greedy_steps(run, steps))),
         ("parameters", lambda: tensors_section(run, numbers)),
         ("time", lambda: time_section(run, numbers)),
         ("float64", lambda: precision_section(run, numbers, float64)),

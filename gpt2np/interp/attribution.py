@@ -1,7 +1,7 @@
 """Direct logit attribution: split a logit into the contributions of heads, MLPs and biases.
 
 The last residual is the sum of the embedding and of every block's outputs. The final layer norm
-centres this sum, divides it by its standard deviation and multiplies it by ln_f.weight. With the
+centers this sum, divides it by its standard deviation and multiplies it by ln_f.weight. With the
 standard deviation fixed at its value in the pass, these steps and the unembedding are linear. So a
 logit is a sum with one term per component. Sources: Elhage et al. 2021, "A Mathematical Framework
 for Transformer Circuits"; nostalgebraist 2020.
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp.trace import Trace
+from gpt2np.interp.trace import Trace, as_gpt2
 from gpt2np.kernels.array import Array, IntArray
+from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 
 
@@ -64,7 +65,7 @@ class Attribution:
 
 
 def attribution(
-    model: GPT2, trace: Trace, tokens: int | Sequence[int], position: int = -1
+    model: GPT2 | LanguageModel, trace: Trace, tokens: int | Sequence[int], position: int = -1
 ) -> Attribution:
     """Split the logits of `tokens` at a position into contributions of the model's components.
 
@@ -75,6 +76,7 @@ def attribution(
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or tokens or position are invalid.
     """
+    model = as_gpt2(model)
     ids = np.atleast_1d(np.asarray(tokens))
     is_list = ids.ndim == 1 and ids.size and ids.dtype.kind in "iu"
     if not is_list or ids.min() < 0 or ids.max() >= model.config.vocab_size:
@@ -120,6 +122,6 @@ def _component_vectors(model: GPT2, trace: Trace, position: int) -> Iterator[tup
 def _apply_ln_f(model: GPT2, vectors: Array, residual: Array) -> Array:
     """Apply ln_f without bias to `vectors` (P, C), using the standard deviation of `residual`."""
     deviation = np.sqrt(residual.astype(np.float64).var() + model.config.layer_norm_epsilon)
-    centred = vectors - vectors.mean(-1, keepdims=True)
-    result: Array = centred / deviation * model.weights["ln_f.weight"]
+    centered = vectors - vectors.mean(-1, keepdims=True)
+    result: Array = centered / deviation * model.weights["ln_f.weight"]
     return result

@@ -14,8 +14,9 @@ import numpy as np
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.lens import RESIDUALS, LensTable, lens_table, top_k
-from gpt2np.interp.trace import Trace, trace
+from gpt2np.interp.trace import Trace, as_gpt2, trace
 from gpt2np.kernels.array import Array
+from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import softmax
 
@@ -58,7 +59,9 @@ def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
     )
 
 
-def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int = 0) -> Array:
+def induction_scores(
+    model: GPT2 | LanguageModel, ids: Sequence[int] | None = None, *, seed: int = 0
+) -> Array:
     """Score each head for induction: attention to the token after an earlier copy of the query.
 
     The model reads the ids twice in a row. The score is a head's mean attention weight from each
@@ -71,6 +74,7 @@ def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int
             positions.
         ContextLengthError: the repeated ids exceed the model's context.
     """
+    model = as_gpt2(model)
     if ids is None:
         rng = np.random.default_rng(seed)
         n = min(50, model.config.n_positions // 2)
@@ -119,7 +123,7 @@ class Overview:
 
     ids: list[int]
     lens: LensTable
-    looks: list[list[AttentionWeight]]  # per layer, the n largest weights of the last token
+    top_attention: list[list[AttentionWeight]]  # per layer, the n largest weights of the last token
     attention: AttentionSummary
     next_ids: list[int]
     next_probabilities: list[float]  # over the whole vocabulary
@@ -127,7 +131,7 @@ class Overview:
 
 
 def overview(
-    model: GPT2,
+    model: GPT2 | LanguageModel,
     trace: Trace,
     n: int = 10,
     *,
@@ -142,6 +146,7 @@ def overview(
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.
         CheckpointError: logits of the model or of the lens are infinite or NaN.
     """
+    model = as_gpt2(model)
     names = trace.require(PATTERNS)
     lens = lens_table(model, trace, n, last=last, progress=progress)
     logits = trace["logits"][-1]
@@ -203,7 +208,7 @@ def overview_as_json(summary: Overview, table: Mapping[int, bytes]) -> dict[str,
         },
         "attention": {
             **{name: array.tolist() for name, array in vars(summary.attention).items()},
-            "last_token": [[asdict(look) for look in layer] for layer in summary.looks],
+            "last_token": [[asdict(weight) for weight in layer] for layer in summary.top_attention],
         },
         "next": [
             {"id": number, "token": token, "probability": probability}

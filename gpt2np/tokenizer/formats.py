@@ -1,7 +1,7 @@
 """Reading and writing of vocabularies; this module finds the files and selects their reader.
 
 OpenAI's `.tiktoken` files are read here. Each line has the bytes of a token, in base64, and the
-token's id, called its rank. The file has no merges: two neighbouring tokens can be merged if the
+token's id, called its rank. The file has no merges: two neighboring tokens can be merged if the
 result is a token, and the pair whose result has the lowest id is merged first. A piece that equals
 a token needs no merging (tiktoken/src/lib.rs). The pattern and the special tokens are not in the
 file, but in tiktoken's code.
@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpt2np.data.files import atomic_write_text, check_is_file
-from gpt2np.errors import TokenizerError
+from gpt2np.errors import TokenizerError, short_repr
 from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.pre_tokenizer import (
     CL100K_PATTERN,
@@ -58,10 +58,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if is_folder:
         return _read_folder(path)
     if not exists:
-        raise TokenizerError(
-            f"there is no vocabulary at {path}; expected a folder or a file (for the name of a "
-            f"model, use gpt2np.hub.find_vocabulary({str(path)!r}).folder)"
-        )
+        raise TokenizerError(f"there is no vocabulary at {path}; expected a folder or a file")
     for vocab, merges in gpt2_files.FILE_NAMES:
         if path.name in (vocab, merges):
             return gpt2_files.read_gpt2_files(path.parent / vocab, path.parent / merges)
@@ -87,7 +84,10 @@ def _read_folder(folder: Path) -> Vocabulary:
     if tiktoken := sorted(folder.glob(f"*{TIKTOKEN_SUFFIX}")):
         return read_tiktoken(tiktoken[0])
     expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
-    raise TokenizerError(f"{folder} has no vocabulary: expected {expected}")
+    raise TokenizerError(
+        f"{folder} has no vocabulary: expected {expected}; add the files, or name another "
+        "vocabulary (tokenizer=…, --tokenizer …)"
+    )
 
 
 def read_tiktoken(
@@ -109,7 +109,7 @@ def read_tiktoken(
         if line.strip():
             token, rank = _parse_tiktoken_line(line, number, path)
             if token in ids:
-                raise TokenizerError(f"{path}, line {number}: {line!r} repeats a token")
+                raise TokenizerError(f"{path}, line {number}: {short_repr(line)} repeats a token")
             ids[token] = rank
     added = [AddedToken(text, token_id) for text, token_id in (special_tokens or {}).items()]
     check_ids(ids | {token.content: token.id for token in added}, path)
@@ -137,7 +137,8 @@ def _parse_tiktoken_line(line: bytes, number: int, path: Path) -> tuple[str, int
         return bytes_to_chars(base64.b64decode(encoded, validate=True)), int(rank)
     except ValueError as error:
         raise TokenizerError(
-            f"{path}, line {number}: expected a token in base64 and its rank, found {line!r}"
+            f"{path}, line {number}: expected a token in base64 and its rank, found "
+            f"{short_repr(line)}"
         ) from error
 
 

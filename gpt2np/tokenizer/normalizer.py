@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpt2np.data.text import any_literal
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary
 
 Spans = list[tuple[int, int]]
@@ -39,8 +39,11 @@ class NormalizedPart:
 def handle_surrogates(text: str, errors: str) -> str:
     """Replace, reject or keep the lone surrogates of `text`; `Tokenizer` explains `errors`.
 
-    Raises InvalidArgumentError if `errors` is unknown, or rejects a lone surrogate in `text`.
+    Raises InvalidArgumentError if `text` is no text, or `errors` is unknown or rejects a lone
+    surrogate in `text`.
     """
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"the text is {short_repr(text)}; it must be a str")
     if errors not in ("replace", "strict", "surrogateescape"):
         raise InvalidArgumentError(
             f"errors = {errors!r}: expected 'replace', 'strict' or 'surrogateescape'"
@@ -105,7 +108,7 @@ def _normalize(
 
 
 def _identity_spans(start: int, end: int) -> Spans:
-    return [(at, at + 1) for at in range(start, end)]
+    return [(position, position + 1) for position in range(start, end)]
 
 
 def nfc_with_spans(text: str) -> tuple[str, Spans]:
@@ -117,14 +120,14 @@ def nfc_with_spans(text: str) -> tuple[str, Spans]:
     """
     if unicodedata.is_normalized("NFC", text):
         return text, _identity_spans(0, len(text))
-    normal, spans, at = [], [], 0
+    normal, spans, position = [], [], 0
     for character, change in _compose(_decompose(text)):
         normal.append(character)
         if change > 0:
-            spans.append((max(at - 1, 0), at))
+            spans.append((max(position - 1, 0), position))
         else:
-            spans.append((at, at + 1))
-            at += 1 - change
+            spans.append((position, position + 1))
+            position += 1 - change
     return "".join(normal), spans
 
 

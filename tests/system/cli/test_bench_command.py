@@ -14,6 +14,7 @@ from helpers.patched_cli import report_handler
 
 from gpt2np.kernels.cpus import usable_cpus
 from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
+from gpt2np.runtime.ranks import max_processes
 
 COMMAND = [sys.executable, "-m", "gpt2np", "bench"]
 
@@ -68,6 +69,12 @@ class TestJson:
             times = speed["seconds_times_of_one"] * speed["speed_times_of_one"]
             assert times == pytest.approx(number)
 
+    def test_text(self, content):
+        text = content["text"]
+        assert text["tokens"] == 100 and text["with_drafts"]["runs"] == 1
+        ratio = text["without_drafts"]["seconds"] / text["with_drafts"]["seconds"]
+        assert text["speedup"] == pytest.approx(ratio)
+
     def test_processes(self, content):
         assert content["start"]["seconds"] > 0 and content["start"]["runs"] == 1
         memory = content["memory"]
@@ -102,7 +109,7 @@ def test_the_table_and_the_progress_before_it():
     check_table(result.stdout.decode().splitlines())
     if hasattr(termios, "tcsetwinsize"):
         progress = b"".join(seen).decode()
-        assert "decode at context 256" in progress and "11 of 11" in progress
+        assert "decode at context 256" in progress and "12 of 12" in progress
         assert progress.split("\r")[-2].isspace()  # the line is left empty
 
 
@@ -110,10 +117,9 @@ def check_table(lines):
     assert lines[0] == "bundled: 5.9 million parameters, float32, context 512"
     assert any(line.startswith("BLAS ") and line.endswith("1 thread") for line in lines)
     assert any(re.fullmatch(r"limits    reads .* GB/s .*, multiplies .* GFLOP/s", x) for x in lines)
-    table = [
-        line for line in lines if re.match(r"(prefill|decode|batch|one call|start|memory)  ", line)
-    ]
-    assert len(table) == 12
+    names = "prefill|decode|batch|one call|text|start|memory"
+    table = [line for line in lines if re.match(f"({names})  ", line)]
+    assert len(table) == 14
     assert sum("% of this machine's limit" in line for line in table) == 5
     ends = {re.search(r"\d (tokens/s|MB|ms|s)(?= |$)", line).start() for line in table}
     assert len(ends) == 1  # the units stand below one another
@@ -171,3 +177,27 @@ def test_threads_are_those_of_the_environment(set_to, expected, monkeypatch):
     for variable, value in set_to.items():
         monkeypatch.setenv(variable, value)
     assert thread_count() == (expected or usable_cpus())
+
+
+class TestProcesses:
+    def test_auto_tells_its_choices(self):
+        result = bench("bundled", "--quick", "--json", "--threads", "2", "--processes", "auto")
+        content = json.loads(result.stdout)
+        if max_processes() == 1 or thread_count() == 1:
+            assert (content["processes"], content["rank_choices"]) == (1, [])
+            return
+        assert content["processes"] == "auto"
+        groups = {choice["min_rows"]: choice for choice in content["rank_choices"]}
+        assert groups.keys() >= {1, 2, 5, 257}
+        assert groups[1]["ranks"] in (1, 2) and groups[1]["seconds"]["1"] > 0
+
+    def test_a_number(self, content):
+        assert content["processes"] == 1  # with --threads 1
+        assert content["rank_choices"] == []
+
+    @pytest.mark.parametrize("wrong", ["0", "-1", "many", "1.5"])
+    def test_wrong(self, wrong):
+        result = bench("bundled", f"--processes={wrong}")
+        assert (result.returncode, result.stdout) == (2, "")
+        assert f"'{wrong}' is neither auto nor a number from 1 on" in result.stderr
+        assert result.stderr.count("\n") == 1

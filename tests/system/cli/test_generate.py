@@ -65,8 +65,10 @@ class TestOutput:
         assert content == {
             "prompt": "Once upon a time",
             "prompt_ids": expected.prompt_ids,
+            "prompt_tokens": expected.prompt_tokens,
             "text": expected.text,
             "ids": expected.ids,
+            "tokens": expected.tokens,
             "finish_reason": "length",
             "seed": 1,
             "model": "bundled",
@@ -125,7 +127,7 @@ class TestOptions:
         result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
 
-        def load(model, dtype, draft, processes):
+        def load(model, dtype, draft, processes, tokenizer):
             threads = os.environ["OPENBLAS_NUM_THREADS"]
             raise InvalidArgumentError(f"{model} {dtype} {threads}")
 
@@ -299,6 +301,9 @@ class TestBadInput:
             (["--threads", "0"], ["--threads is 0"]),
             (["--stop", ""], ["--stop is ['']"]),
             (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
+            (["--temperature", "0", "--top-p", "0.9"], ["--temperature 0 and --top-p contradict"]),
+            (["-"], ["unrecognized argument '-'; quote a prompt"]),
+            (["--choices", "a", "--regex", "b"], ["--choices and --regex: the two contradict"]),
             (["--greedy", "--top-p", "0.9"], ["--greedy and --top-p contradict each other"]),
             (["--num-beams", "2", "--top-k", "4"], ["--num-beams and --top-k contradict"]),
             (["--num-beams", "2", "--seed", "1"], ["--num-beams and --seed contradict"]),

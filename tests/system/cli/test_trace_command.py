@@ -93,7 +93,7 @@ class TestView:
 
     @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
     @pytest.mark.parametrize("no_color", ["", "1"])
-    def test_colours_on_a_terminal_unless_no_color(self, no_color, shown):
+    def test_colors_on_a_terminal_unless_no_color(self, no_color, shown):
         import pty
 
         parent, child = pty.openpty()
@@ -127,7 +127,7 @@ class TestView:
         from gpt2np.tokenizer.display import Style
 
         table = lm.tokenizer.vocabulary.token_bytes
-        text = as_text(overview(lm.model, traced), table, 200, Style(colour=True))
+        text = as_text(overview(lm.model, traced), table, 200, Style(color=True))
         last = text[text.index("block 5") :].partition("\n")[0]
         first = text[text.index("embed") :].partition("\n")[0]
         assert last.count("\x1b[1;32m") == 8 and first.count("\x1b[1;32m") < 4
@@ -190,7 +190,7 @@ class TestArrays:
         assert f"memory: {megabytes} for the activations" in result.stderr.decode()
         assert result.stderr.decode().endswith(f"81 arrays, {megabytes}, in {file}\n")
         with np.load(file) as arrays:
-            assert arrays.files == ["ids", *traced]
+            assert arrays.files == ["ids", "config", *traced]
             for name in traced:
                 np.testing.assert_array_equal(arrays[name], traced[name])
 
@@ -200,7 +200,7 @@ class TestArrays:
         output(FOX, "--npz", str(file), *points, "--dtype", "float64")
         with np.load(file) as arrays:
             patterns = [f"blocks.{i}.attn.pattern" for i in range(6)]
-            assert arrays.files == ["ids", *patterns, "ln_f"]
+            assert arrays.files == ["ids", "config", *patterns, "ln_f"]
             assert arrays["ln_f"].dtype == np.float64
 
     def test_without_a_file_they_are_described(self, traced):
@@ -217,7 +217,7 @@ class TestArrays:
         file = tmp_path / "x.npz"
         file.write_text("before")
         output("a", "--npz", str(file), "--force", "--points", "embed")
-        assert np.load(file).files == ["ids", "embed"]
+        assert np.load(file).files == ["ids", "config", "embed"]
         assert list(tmp_path.iterdir()) == [file]
 
     def test_list_of_points(self):
@@ -269,6 +269,7 @@ class TestBadInput:
             (["--npz", ".", "--force"], 2, ". is not a file; choose another name"),
             (["--npz", "x" * 300], 2, "xxx: File name too long"),
             (["--force"], 2, "--force is for --npz FILE"),
+            (["--list-points"], 2, "--list-points takes no prompt"),
             (["--model", "./none"], 1, "no folder ./none"),
             (["--file", "there.npz"], 2, "either PROMPT or --file"),
             (["more"], 2, "unrecognized argument 'more'"),
@@ -352,4 +353,5 @@ def test_a_model_whose_logits_are_no_numbers(bundled, tmp_path, name, value, arg
     message = "gpt2np trace: error: the model's logits are not numbers"
     assert (result.returncode, result.stdout) == (1, b"")
     assert message in result.stderr.decode().splitlines()[-1]
+    assert f"are stored in {name}" in result.stderr.decode()
     assert "Traceback" not in result.stderr.decode() and "Warning" not in result.stderr.decode()
