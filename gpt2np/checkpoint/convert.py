@@ -18,7 +18,7 @@ from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE
 from gpt2np.checkpoint.load import Checkpoint, read_checkpoint
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safetensors
-from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
+from gpt2np.data.files import SMALL_JSON_BYTES, errors_name, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 
@@ -99,12 +99,13 @@ def convert(
     temporary = resolved.with_name(f".{resolved.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
-        report = _write(checkpoint, temporary, options or ConversionOptions(), on_progress)
-        for file in _find_companions(checkpoint.folder, companions):
-            shutil.copyfile(file, temporary / file.name)
-        if resolved.exists():
-            resolved.rmdir()
-        temporary.rename(resolved)
+        with errors_name(target):
+            report = _write(checkpoint, temporary, options or ConversionOptions(), on_progress)
+            for file in _find_companions(checkpoint.folder, companions):
+                shutil.copyfile(file, temporary / file.name)
+            if resolved.exists():
+                resolved.rmdir()
+            temporary.rename(resolved)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return report

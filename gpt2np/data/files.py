@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 SMALL_JSON_BYTES = 2 << 20
@@ -39,6 +41,8 @@ def check_output_file(
     """
     from tempfile import TemporaryFile
 
+    if str(path) == "-":
+        raise InvalidArgumentError("- is standard output, but this result needs a file; name one")
     if not path.parent.is_dir():
         raise InvalidArgumentError(f"the folder {path.parent} does not exist; create it first")
     if path.exists():
@@ -94,13 +98,34 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Write `text` in UTF-8 to a temporary file in the folder of `path`, then rename it to `path`.
+    """Write a UTF-8 file with `atomic_path`, which describes the errors."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
 
-    Raises OSError if writing fails; an existing file at `path` is then unchanged.
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a path in the folder of `path`; after the `with` block, rename that file to `path`.
+
+    Raises OSError, whose file name is `path`, if writing fails; an existing file at `path` is then
+    unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8", newline="\n")
-        temporary.replace(path)
+        with errors_name(path):
+            yield temporary
+            temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that does not exist, a name that is too long
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def errors_name(path: Path) -> Iterator[None]:
+    """Let every OSError in the `with` block name `path`, instead of a temporary file or no file."""
+    try:
+        yield
+    except OSError as error:
+        # NumPy's error has no number, and tells only how much of an array was written.
+        number, reason = error.errno or errno.EIO, error.strerror or str(error)
+        raise OSError(number, reason, str(path)) from error

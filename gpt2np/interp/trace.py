@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpt2np.data.files import atomic_path
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.language_model import LanguageModel, Prompt
@@ -81,15 +81,10 @@ class Trace(Mapping[str, Array]):
         Raises:
             OSError: the file can't be written; an existing file is left unchanged.
         """
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:  # np.savez would append .npz to a file name
-                arrays: dict[str, Any] = {"ids": self.ids, **self.arrays}
-                np.savez(file, **arrays)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        arrays: dict[str, Any] = {"ids": self.ids, **self.arrays}
+        # np.savez would append .npz to a file name.
+        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
+            np.savez(file, **arrays)
 
 
 class _StopForward(Exception):

@@ -91,7 +91,7 @@ def test_bad_input(lm, options, message):
 
 
 def test_on_the_command_line():
-    result = generate("Was it", "--no-echo", "--choices", " a fox", " a 狐", "--seed", "1")
+    result = generate("Was it", "--no-echo", "--choice", " a fox", "--choice", " a 狐", "--seed", "1")
     assert result.returncode == 0 and result.stdout.rstrip("\n") in (" a fox", " a 狐")
     assert "finish reason: stop" in result.stderr
     result = generate("It is", "--no-echo", "--regex", r" \d{2}:\d\d", "--seed", "1")
@@ -106,8 +106,8 @@ def test_on_the_command_line():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--choices"], "--choices: expected at least one argument"),
-        (["--choices", "a", ""], "choices is"),
+        (["--choice"], "--choice: expected one argument"),
+        (["--choice", "a", "--choice", ""], "--choice is"),
         (["--regex", "[b-a]"], "not a range"),
         (["--regex", r"a(?<=b)"], "look-behind"),
         (["--regex", r"\P{L}\p{"], "unknown Unicode property"),
