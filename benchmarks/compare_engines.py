@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 Ids = list[int]
 Array = NDArray[Any]
-MIB = 1 << 20
 DRAFT_ROWS, DRAFT_CONTEXT, BATCH_CONTEXT = 8, 200, 56
 OLD = "gpt2np (old)"
 """Name of the engine that runs the checkout of --old."""

@@ -27,7 +27,6 @@ from gpt2np import GPT2, GPT2Config, LanguageModel
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.generation import Options
 from gpt2np.model import last_token_indices
-from gpt2np.model import model as model_module
 
 Array = np.ndarray[Any, Any]
 
@@ -165,7 +164,6 @@ def completions(ranks: int = 1) -> Iterator[Array]:
 def with_processes(model: GPT2, processes: int) -> GPT2:
     """The same model on so many ranks, also beyond the number of CPUs."""
     model.forward([[1]])  # a first short pass never uses ranks
-    setattr(model_module, "max_processes", lambda: processes)  # noqa: B010
     model.processes = processes
     assert model.processes == processes
     return model

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -95,7 +95,7 @@ class LanguageModel:
         model: str | Path | None = None,
         dtype: DTypeLike = np.float32,
         draft: str | Path | None = None,
-        processes: int = 1,
+        processes: int | Literal["auto"] = 1,
     ) -> LanguageModel:
         """Find and load a model.
 
@@ -105,7 +105,8 @@ class LanguageModel:
                 bundled model, with a warning.
             dtype: float32 or float64.
             draft: a smaller model for `use_draft`.
-            processes: number of processes that share each forward pass; see `GPT2.processes`.
+            processes: number of processes that share each forward pass, or "auto"; see
+                `GPT2.processes`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
@@ -257,6 +258,14 @@ class LanguageModel:
         prefix = self.bos_token_id if from_end_of_text else None
         return score_text(self.model, ids, context, stride, prefix)
 
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """Encode a prompt; an empty prompt becomes `bos_token_id`.
+
+        Special tokens such as `<|endoftext|>` are plain characters.
+        """
+        ids = self.tokenizer.encode(prompt, disallowed_special=())
+        return ids if ids or self.bos_token_id is None else [self.bos_token_id]
+
     def resolve_options(self, **options: Unpack[Options]) -> GenerationOptions:
         """Fill in missing options with the model's defaults, and a missing seed at random.
 
@@ -357,20 +366,16 @@ class LanguageModel:
     def _read_prompt(self, prompt: Prompt) -> tuple[str, list[int]]:
         """Encode or decode a prompt. Returns its text and token ids."""
         if isinstance(prompt, str):
-            text, ids = prompt, self.tokenizer.encode(prompt, disallowed_special=())
-        else:
-            is_list = isinstance(prompt, (Sequence, np.ndarray)) and not isinstance(prompt, bytes)
-            if not is_list or not all(isinstance(token_id, Integral) for token_id in prompt):
-                raise InvalidArgumentError("a prompt must be a text or a list of ids")
-            ids = [int(token_id) for token_id in prompt]
-            detokenizer = StreamingDetokenizer(self.tokenizer, GenerationOptions())
-            for token_id in ids:
-                detokenizer.push(token_id)
-            detokenizer.finish()
-            text = detokenizer.text
-        if not ids and self.bos_token_id is not None:
-            ids = [self.bos_token_id]
-        return text, ids
+            return prompt, self.encode_prompt(prompt)
+        is_list = isinstance(prompt, (Sequence, np.ndarray)) and not isinstance(prompt, bytes)
+        if not is_list or not all(isinstance(token_id, Integral) for token_id in prompt):
+            raise InvalidArgumentError("a prompt must be a text or a list of ids")
+        ids = [int(token_id) for token_id in prompt]
+        detokenizer = StreamingDetokenizer(self.tokenizer, GenerationOptions())
+        for token_id in ids:
+            detokenizer.push(token_id)
+        detokenizer.finish()
+        return detokenizer.text, ids or self.encode_prompt("")
 
     def _encode_bad_words(self, options: GenerationOptions) -> GenerationOptions:
         """Add the ids of `bad_words`, with and without a space before them, to `bad_words_ids`."""

@@ -9,10 +9,13 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import numpy as np
 import pytest
 from helpers.paths import CHECKOUT, DATA
 from helpers.references import save_reference
 from hypothesis import HealthCheck, settings
+
+from gpt2np import GPT2, LanguageModel, Trace, trace
 
 # Use the same examples in every run, so that failures are repeatable. For random examples:
 # `pytest --hypothesis-profile default`.
@@ -45,6 +48,12 @@ def bundled() -> Path:
     return CHECKOUT / "weights"
 
 
+@pytest.fixture(scope="module")
+def lm() -> LanguageModel:
+    """The bundled model."""
+    return LanguageModel.load("bundled")
+
+
 @pytest.fixture
 def show(request):
     """show(title, line): add a line to a table that is printed at the end of the run."""
@@ -64,3 +73,15 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
     shape = {"vocab_size": 211, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
     return folder, save_reference(folder, spread=0.2, **shape)
+
+
+@pytest.fixture(scope="module")
+def model(tiny) -> GPT2:
+    """The model of `tiny`."""
+    return GPT2.from_folder(tiny[0])
+
+
+@pytest.fixture(scope="module")
+def traced(model) -> Trace:
+    """All activations of `model` on 30 random ids."""
+    return trace(model, np.random.default_rng(1).integers(0, 211, 30))

@@ -16,7 +16,6 @@ from pathlib import Path
 from gpt2np.benchmark.timing import Timing, seconds_of
 from gpt2np.errors import GPT2NPError
 from gpt2np.hub import VOCABULARY_FILES
-from gpt2np.kernels.threads import thread_count
 from gpt2np.model import GPT2, last_token_indices
 from gpt2np.runtime.kv_cache import cache_nbytes
 from gpt2np.tokenizer import Tokenizer
@@ -88,7 +87,7 @@ def _process_error(stderr: bytes) -> GPT2NPError:
 def fill_context(folder: str, dtype: str) -> Memory:
     """Load a model, fill its context, and return the memory of this process and of its workers."""
     model = GPT2.from_folder(folder, dtype)
-    model.processes = thread_count()  # as `gpt2np` commands do
+    model.processes = "auto"  # as `gpt2np` commands do
     # In normal use, the vocabulary is in memory, too.
     _vocabulary = None if VOCABULARY_FILES.missing_in(Path(folder)) else Tokenizer.load(folder)
     context, cache = model.config.n_positions, model.new_cache()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gpt2np.benchmark.process import Memory, measure_memory, time_to_first_token
 from gpt2np.benchmark.timing import Effort, Speed, Timing
 from gpt2np.hub import VOCABULARY_FILES, ModelSource
 from gpt2np.model import GPT2, GPT2Config
+from gpt2np.runtime.rank_tuner import RankChoice
 
 OnProgress = Callable[[str], None]
 
@@ -62,6 +63,8 @@ class Results:
     draft: Speed
     start: Timing | None
     memory: Memory
+    processes: int | Literal["auto"]
+    rank_choices: list[RankChoice]  # empty unless `processes` is "auto"
 
     @property
     def weight_bytes_per_token(self) -> int:
@@ -93,13 +96,18 @@ def _clip(limit: int, *lengths: int) -> tuple[int, ...]:
 
 
 def run_suite(
-    source: ModelSource, dtype: str, threads: int, plan: Plan, on_progress: OnProgress
+    source: ModelSource,
+    dtype: str,
+    threads: int,
+    processes: int | Literal["auto"],
+    plan: Plan,
+    on_progress: OnProgress,
 ) -> Results:
     """Run all measurements of a plan; `on_progress` receives the name of the next measurement."""
     on_progress("limits of the machine")
     machine = describe_machine(threads)  # first, before the benchmark adds to the load
     model = GPT2.from_folder(source.folder, dtype)
-    model.processes = threads  # as `gpt2np` commands do
+    model.processes = processes
     nbytes = weight_bytes_per_token(model.config, model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit_effort)
     timing.warm_up(model)
@@ -122,7 +130,8 @@ def run_suite(
     limits = limits.best_of(measure_limits(nbytes, threads, dtype, plan.limit_effort))
     parameters = model.weights.parameters
     settings = source.name, model.config, parameters, dtype, machine, limits
-    return Results(*settings, prefill, decode, batches, draft, start, memory)
+    speeds = prefill, decode, batches, draft
+    return Results(*settings, *speeds, start, memory, model.processes, model.rank_choices)
 
 
 def _time_decodes(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Speed]:
@@ -170,6 +179,8 @@ def as_json(results: Results, date: datetime) -> dict[str, Any]:
         "decode": [_speed_json(speed, decode_limit(results)) for speed in results.decode],
         "batch": [_speed_json(speed) for speed in results.batches],
         "several_tokens": _speed_json(results.draft),
+        "processes": results.processes,
+        "rank_choices": [asdict(choice) for choice in results.rank_choices],
         "start": _timing_json(results.start) if results.start else None,
         "memory": {**asdict(memory), "times_of_least": memory.relative_peak},
     }
@@ -247,6 +258,7 @@ def _rows(results: Results) -> Iterator[Row]:
         yield _speed_row("batch", case, speed, f"{ratio} the speed of 1 sequence")
     yield _draft_row(results.draft)
     yield from _process_rows(results)
+    yield from map(_rank_row, results.rank_choices)
 
 
 def _share_of_limit(speed: Speed, limit: float) -> str:
@@ -289,6 +301,13 @@ def _process_rows(results: Results) -> Iterator[Row]:
     times = f"{memory.relative_peak:.2f} × " if memory.relative_peak else ""
     least = f"{memory.weights / 1e6:,.0f} MB of weights + {memory.kv_cache / 1e6:,.0f} of KV cache"
     yield "memory", "context full, peak", peak, "", times + least
+
+
+def _rank_row(choice: RankChoice) -> Row:
+    first, last = choice.min_rows, choice.max_rows
+    rows = f"{first}" if last == first else f"{first} – {last}" if last else f"{first} or more"
+    times = ", ".join(f"{n}: {seconds * 1e3:.1f} ms" for n, seconds in choice.seconds.items())
+    return "processes", f"{rows} rows", f"{choice.ranks}               ", "", f"measured {times}"
 
 
 def _format_rate(value: float) -> str:

@@ -100,18 +100,37 @@ class Speed:
         return self.tokens * self.sequences / seconds
 
 
+_SETTLE_S = 10.0  # a choice of processes that takes longer is measured as it is
+
+
 def warm_up(model: GPT2) -> None:
     """Run a few passes, which pack the weights and fork the worker processes."""
     for _ in range(3):  # the second pass forks the processes
         model.forward([_random_ids(model, min(8, model.config.n_positions))])
 
 
+def settle(model: GPT2, rows: int, work: Work) -> None:
+    """Repeat `work`, passes over so many rows, until the model has chosen its processes."""
+    end = time.perf_counter() + _SETTLE_S
+    while model.processes == "auto" and time.perf_counter() < end:
+        work()
+        if any(
+            choice.is_settled and choice.min_rows <= rows <= (choice.max_rows or rows)
+            for choice in model.rank_choices
+        ):
+            return
+
+
 def time_prefill(model: GPT2, tokens: int, effort: Effort) -> Speed:
     """Time the prefill of a prompt with `tokens` tokens, including the next token's logits."""
     ids = _random_ids(model, tokens)
     last = last_token_indices([ids])
-    timing = repeat(lambda: model.forward([ids], [model.new_cache()], logits_indices=last), effort)
-    return Speed(tokens, 1, 0, timing)
+
+    def work() -> None:
+        model.forward([ids], [model.new_cache()], logits_indices=last)
+
+    settle(model, tokens, work)
+    return Speed(tokens, 1, 0, repeat(work, effort))
 
 
 def fill_caches(model: GPT2, context: int, count: int) -> list[KVCache]:
@@ -126,6 +145,7 @@ def fill_caches(model: GPT2, context: int, count: int) -> list[KVCache]:
 def time_decode(model: GPT2, cache: KVCache, effort: Effort) -> Speed:
     """Time a decode step of one sequence, including the selection of the next token."""
     step = _decode_step(model, [cache])
+    settle(model, 1, step)
     return Speed(1, 1, cache.length, alternate([step], 1, effort)[0])
 
 
@@ -135,6 +155,8 @@ def time_batches(
     """Time a decode step of each batch size, in turns with a decode step of one sequence."""
     caches = fill_caches(model, context, max(sizes))
     steps = [_decode_step(model, caches[:size]) for size in (1, *sizes)]
+    for size, step in zip((1, *sizes), steps, strict=True):
+        settle(model, size, step)
     one, *timings = alternate(steps, rounds, effort)
     return [
         Speed(1, size, context, timing, timing.median / one.median)
@@ -146,6 +168,7 @@ def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effo
     """Time the verification of draft tokens: one pass with logits for `tokens` tokens."""
     caches = fill_caches(model, context, 1)
     steps = [_decode_step(model, caches, count) for count in (1, tokens)]
+    settle(model, tokens, steps[1])
     one, timing = alternate(steps, rounds, effort)
     return Speed(tokens, 1, context, timing, timing.median / one.median)
 

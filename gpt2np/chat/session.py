@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.chat.template import ChatTemplate
+from gpt2np.chat.template import ChatTemplate, check_message
 from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation.sampling import new_seed
@@ -100,7 +100,8 @@ def read_conversation(path: Path) -> Conversation:
         raise InvalidArgumentError(f'{path} is not a conversation: expected a list "messages"')
     conversation = Conversation()
     for number, message in enumerate(messages, 1):
-        role, content = _parse_message(message, f"{path}: message {number}")
+        checked = check_message(message, f"{path}: message {number}")
+        role, content = checked["role"], checked["content"]
         last = conversation.exchanges[-1] if conversation.exchanges else None
         if role == "system" and number == 1:
             conversation.system = content
@@ -114,17 +115,6 @@ def read_conversation(path: Path) -> Conversation:
                 "optional system message, then user and assistant in turn"
             )
     return conversation
-
-
-def _parse_message(message: Any, name: str) -> tuple[str, str]:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-        raise InvalidArgumentError(f"{name} must have a role and a content, both strings")
-    role = message.get("role")
-    if role not in ("system", "user", "assistant"):
-        raise InvalidArgumentError(
-            f"{name} has the role {short_repr(role)}; expected system, user or assistant"
-        )
-    return role, message["content"]
 
 
 class ChatSession:

@@ -55,7 +55,9 @@ class ChatTemplate:
             TokenizerError: the template raises another error.
         """
         content = {
-            "messages": [_check_message(message, i) for i, message in enumerate(messages, 1)],
+            "messages": [
+                check_message(message, f"message {i}") for i, message in enumerate(messages, 1)
+            ],
             "add_generation_prompt": add_generation_prompt,
             "tools": None,
             "documents": None,
@@ -76,12 +78,17 @@ class TemplateRefusalError(Exception):
     """Raised when a template calls `raise_exception`."""
 
 
-def _check_message(message: Mapping[str, str], number: int) -> dict[str, str]:
+def check_message(message: Any, name: str) -> dict[str, str]:
+    """Return a message as a dict.
+
+    Raises:
+        InvalidArgumentError: the message lacks a role or a content; the error shows `name`.
+    """
     if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
-        raise InvalidArgumentError(f"message {number} must have a role and a content, both strings")
+        raise InvalidArgumentError(f"{name} must have a role and a content, both strings")
     if message.get("role") not in ROLES:
         raise InvalidArgumentError(
-            f"message {number} has the role {short_repr(message.get('role'))}; expected one of "
+            f"{name} has the role {short_repr(message.get('role'))}; expected one of "
             f"{', '.join(ROLES)}"
         )
     return dict(message)

@@ -13,7 +13,12 @@ import signal
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.model_options import DEFAULT_MODEL_HELP, MODEL_HELP, THREADS_HELP
+from gpt2np.cli.model_options import (
+    DEFAULT_MODEL_HELP,
+    MODEL_HELP,
+    THREADS_HELP,
+    add_processes_argument,
+)
 from gpt2np.cli.output import print_stderr, step_bar
 from gpt2np.kernels.threads import set_threads, thread_count
 
@@ -34,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="Print the results as one JSON object")
     performance = parser.add_argument_group("Performance")
     performance.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
+    add_processes_argument(performance.add_argument)
     dtype = "Data type of the computation (default: float32)"
     performance.add_argument(
         "--dtype", choices=("float32", "float64"), default="float32", help=dtype
@@ -65,4 +71,4 @@ def _measure(args: argparse.Namespace) -> "Results":
     plan = plan_for(read_checkpoint(source.folder).config.n_positions, args.quick)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     with step_bar(plan.n_measurements, width=28) as start_step:
-        return run_suite(source, args.dtype, thread_count(), plan, start_step)
+        return run_suite(source, args.dtype, thread_count(), args.processes, plan, start_step)

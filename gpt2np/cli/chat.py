@@ -22,7 +22,7 @@ from gpt2np.cli.generation_options import (
     generation_options,
     option_names_in_errors,
 )
-from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, decode_utf8, strip_newline
 from gpt2np.errors import GPT2NPError
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--chat-template", type=Path, metavar="FILE", help=template)
     add_generation_arguments(parser, multiple=False)
     performance = add_model_arguments(parser)
+    add_processes_argument(performance.add_argument)
     add_prompt_lookup(performance.add_argument)
 
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import print_stderr
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
@@ -128,7 +128,8 @@ def _add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--errors", choices=("strict", "replace"), default="strict", help=errors)
     output = parser.add_argument_group("Output")
     output.add_argument("--json", action="store_true", help="Print the result as one JSON object")
-    add_model_arguments(parser)
+    performance = add_model_arguments(parser)
+    add_processes_argument(performance.add_argument)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -196,7 +197,8 @@ def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
 
 
 def _lambada(args: argparse.Namespace) -> "InputsAndMeasure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.data.corpus import text_field
+    from gpt2np.evaluation.documents import read_records, read_text
     from gpt2np.evaluation.lambada import STOP_WORDS, lambada
 
     words = STOP_WORDS
@@ -213,7 +215,8 @@ def _lambada(args: argparse.Namespace) -> "InputsAndMeasure":
 
 
 def _wikitext(args: argparse.Namespace) -> "InputsAndMeasure":
-    from gpt2np.evaluation.documents import read_records, read_text, text_field
+    from gpt2np.data.corpus import text_field
+    from gpt2np.evaluation.documents import read_records, read_text
     from gpt2np.evaluation.perplexity import split_pages, wikitext
 
     if args.file.suffix == ".jsonl":

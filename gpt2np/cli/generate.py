@@ -30,7 +30,7 @@ from gpt2np.cli.generation_options import (
     generation_options,
     option_names_in_errors,
 )
-from gpt2np.cli.model_options import add_model_arguments, load_model
+from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import (
     interrupt_handler,
     print_stderr,
@@ -62,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_generation_arguments(parser)
     _add_output_arguments(parser)
     performance = add_model_arguments(parser)
+    add_processes_argument(performance.add_argument)
     draft = (
         "Speculative decoding with draft tokens from this model, which must have the same "
         "vocabulary; does not change the text"

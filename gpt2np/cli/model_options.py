@@ -2,9 +2,10 @@
 
 import argparse
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpt2np.kernels.threads import set_threads, thread_count
+from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
     from gpt2np.language_model import LanguageModel
@@ -14,7 +15,11 @@ MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled'"
 DEFAULT_MODEL_HELP = (
     "default: $GPT2NP_MODEL if set, else openai-community/gpt2 if available, else 'bundled'"
 )
-THREADS_HELP = "Number of CPU cores to use (default: all)"
+THREADS_HELP = "Number of CPU cores to use at most (default: all)"
+PROCESSES_HELP = (
+    "Number of processes that share each forward pass; auto measures which number is fastest, up "
+    "to the number of CPU cores (default: auto)"
+)
 
 
 def add_model_arguments(
@@ -44,12 +49,23 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        draft, processes = getattr(args, "draft", None), thread_count()
-        lm = LanguageModel.load(args.model, args.dtype, draft, processes)
+        draft = getattr(args, "draft", None)
+        lm = LanguageModel.load(args.model, args.dtype, draft, getattr(args, "processes", 1))
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is also a warning; the first message already contains it.
     others = (message for message in messages if not reason or reason not in message)
     return lm, [source_message("model", lm.name, reason), *others]
+
+
+def add_processes_argument(add: Callable[..., object]) -> None:
+    """Declare --processes."""
+    add("--processes", type=_processes, default="auto", metavar="N|auto", help=PROCESSES_HELP)
+
+
+def _processes(text: str) -> int | str:
+    if text != "auto" and not (text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number from 1 on")
+    return text if text == "auto" else int(text)
 
 
 def source_message(kind: str, name: str, fallback_reason: str | None) -> str:

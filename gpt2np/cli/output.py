@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from gpt2np.generation.streaming import TextStream
+    from gpt2np.tokenizer.display import Style
 
 
 def prepare_streams() -> None:
@@ -111,6 +112,13 @@ def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
             bar.refresh()
 
         yield start_step
+
+
+def terminal_style() -> Style:
+    """Return the style of text on stdout: with color at a terminal, unless NO_COLOR is set."""
+    from gpt2np.tokenizer.display import Style
+
+    return Style(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
 
 
 def report_interrupted(folder: Path) -> int:

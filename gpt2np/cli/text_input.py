@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from gpt2np.cli.output import print_stderr
+from gpt2np.data.text import describe_decode_error
 from gpt2np.errors import InvalidArgumentError
 
 
@@ -82,6 +83,5 @@ def decode_utf8(data: bytes, source: str, *, keep_bom: bool = False) -> str:
         return (data if keep_bom else data.removeprefix(codecs.BOM_UTF8)).decode()
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(
-            f"{source} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "
-            f"{error.start}; convert it to UTF-8 first"
+            f"{describe_decode_error(source, error)}; convert it to UTF-8 first"
         ) from error

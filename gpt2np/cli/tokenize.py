@@ -10,7 +10,6 @@ end, "\xf0" for one byte of a character that spans several tokens.
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import print_stderr
+from gpt2np.cli.output import print_stderr, terminal_style
 from gpt2np.cli.text_input import decode_argument, read_stdin, read_text_file
 from gpt2np.errors import InvalidArgumentError
 
@@ -92,9 +91,9 @@ def _format(
     if args.ids or args.count:
         return " ".join(map(str, ids)) if args.ids else str(len(ids))
 
-    from gpt2np.tokenizer.display import Style, merge_table, offset_table, token_rows
+    from gpt2np.tokenizer.display import merge_table, offset_table, token_rows
 
-    style = Style(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    style = terminal_style()
     if args.merges:
         traces = tokenizer.trace_merges(text, **options)
         return "\n\n".join(merge_table(trace, tokenizer.vocabulary, style) for trace in traces)

@@ -11,17 +11,15 @@ equal the prediction after the last block.
 
 import argparse
 import json
-import os
 import shutil
 import signal
-import sys
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_model_arguments, load_model
-from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.output import print_stderr, terminal_style, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import check_output_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
@@ -132,7 +130,6 @@ def _format_result(
     from gpt2np.cli.trace_report import as_text, difference_table, numbers_table
     from gpt2np.interp.compare import compare_with_transformers
     from gpt2np.interp.summary import overview_as_json, summarize_arrays
-    from gpt2np.tokenizer.display import Style
 
     arrays = summarize_arrays(trace.subset(points)) if args.points and not args.npz else []
     differences = compare_with_transformers(lm.model, trace.ids.tolist()) if args.compare else []
@@ -147,7 +144,7 @@ def _format_result(
         if differences:
             content["transformers"] = [asdict(difference) for difference in differences]
         return json.dumps(content, ensure_ascii=False)
-    style = Style(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    style = terminal_style()
     parts = [as_text(overview, table, width, style)]
     parts += [numbers_table(arrays, style)] if arrays else []
     parts += [difference_table(differences, style)] if differences else []

@@ -13,12 +13,12 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from gpt2np.data import END_OF_TEXT
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text
+from gpt2np.errors import InvalidArgumentError, short_repr
 
 _READ_SIZE = 1 << 20  # bytes to read at once; minimum characters in a part of a document
 
@@ -38,15 +38,6 @@ class CorpusOptions:
     separators: tuple[str, ...] = (END_OF_TEXT,)  # texts between documents
     field: str = "text"  # field of a .jsonl line that holds the document
     split_long_documents: bool = False
-
-    @cached_property
-    def separator_pattern(self) -> re.Pattern[str]:
-        """Pattern that matches the longest separator at a position.
-
-        Without separators, the pattern matches nothing.
-        """
-        longest_first = sorted(set(self.separators), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
 class TextPart(NamedTuple):
@@ -175,8 +166,8 @@ def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:
             text = decoder.decode(data, final=not data)
         except UnicodeDecodeError as error:
             raise UnreadableFileError(
-                f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "
-                f"{offset - n_buffered + error.start}; convert it, or leave it out"
+                f"{describe_decode_error(file, error, offset - n_buffered)}; convert the file, or "
+                "leave it out"
             ) from error
         if not data:
             return
@@ -189,26 +180,44 @@ def _jsonl_texts(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
     for number, line in enumerate(stream, 1):
         if not line.strip():
             continue
-        try:
-            record = json.loads(line.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise UnreadableFileError(f"{file}, line {number}: not JSON ({error})") from error
-        text = record.get(field) if isinstance(record, dict) else None
-        if not isinstance(text, str):
-            raise UnreadableFileError(
-                f"{file}, line {number}: expected an object with a text in the field {field!r}; "
-                "name the field that holds the text"
-            )
-        if any("\ud800" <= char <= "\udfff" for char in set(text)):
-            raise UnreadableFileError(
-                f"{file}, line {number}: the text has a lone surrogate, which is not Unicode text"
-            )
-        yield text
+        location = f"{file}, line {number}"
+        yield text_field(parse_record(line, location), field, location)
+
+
+def parse_record(line: str | bytes, location: str) -> dict[str, Any]:
+    """Parse a line of a .jsonl file as a JSON object; error messages show `location`.
+
+    Raises:
+        UnreadableFileError: the line is not a JSON object.
+    """
+    try:
+        record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableFileError(f"{location}: not JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise UnreadableFileError(f"{location}: expected a JSON object, got {short_repr(record)}")
+    return record
+
+
+def text_field(record: dict[str, Any], field: str, location: str) -> str:
+    """Return the text in a field of a record; error messages show `location`.
+
+    Raises:
+        UnreadableFileError: the field is missing, not a string, or has a lone surrogate.
+    """
+    text = record.get(field)
+    if not isinstance(text, str):
+        raise UnreadableFileError(f"{location}: expected a string in the field {field!r}")
+    if not is_unicode_text(text):
+        raise UnreadableFileError(
+            f"{location}: the field {field!r} is not valid Unicode: it has a lone surrogate"
+        )
+    return text
 
 
 def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterator[TextPart]:
     """Split a text at separators; `texts` are its consecutive parts, which may cut a separator."""
-    separator = options.separator_pattern
+    separator = any_literal(frozenset(options.separators))
     reach = max(map(len, options.separators), default=1)
     tail = ""
     for text in texts:

@@ -98,7 +98,7 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def atomic_write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 file with `atomic_path`, which describes the errors."""
+    """Write `text` in UTF-8 to the file `path`, atomically; see `atomic_path`."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 

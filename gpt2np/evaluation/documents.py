@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from gpt2np.data.corpus import parse_record, text_field
 from gpt2np.data.files import check_is_file
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.data.text import describe_decode_error
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
 Errors = Literal["strict", "replace"]
@@ -32,8 +33,8 @@ def read_text(file: Path, errors: Errors = "strict") -> str:
         return data.removeprefix(codecs.BOM_UTF8).decode(errors=errors)
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(
-            f"{file} is not UTF-8 text: byte 0x{error.object[error.start]:02x} at offset "
-            f"{error.start}; convert the file, or read such bytes as U+FFFD with --errors replace"
+            f"{describe_decode_error(file, error)}; convert the file, or read such bytes as "
+            "U+FFFD with --errors replace"
         ) from error
 
 
@@ -67,33 +68,4 @@ def read_records(file: Path, errors: Errors = "strict") -> Iterator[tuple[str, d
         if not line.strip():
             continue
         location = f"{file}, line {number}"
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InvalidArgumentError(f"{location}: not JSON ({error})") from error
-        if not isinstance(record, dict):
-            raise InvalidArgumentError(
-                f"{location}: expected a JSON object, got {short_repr(record)}"
-            )
-        yield location, record
-
-
-def text_field(record: dict[str, Any], field: str, location: str) -> str:
-    """Return the text in a field of a record.
-
-    Raises:
-        InvalidArgumentError: the field is missing, not a string, or not valid Unicode.
-    """
-    text = record.get(field)
-    if not isinstance(text, str):
-        raise InvalidArgumentError(f"{location}: expected a string in the field {field!r}")
-    if has_lone_surrogate(text):
-        raise InvalidArgumentError(
-            f"{location}: the field {field!r} is not valid Unicode: it has a lone surrogate"
-        )
-    return text
-
-
-def has_lone_surrogate(text: str) -> bool:
-    """Whether a text has half of a surrogate pair, which UTF-8 cannot encode."""
-    return any("\ud800" <= char <= "\udfff" for char in text)
+        yield location, parse_record(line, location)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gpt2np.data.text import is_unicode_text
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.evaluation import ProgressCallback, Result, format_share, ignore_progress
-from gpt2np.evaluation.documents import has_lone_surrogate
 from gpt2np.evaluation.loglikelihood import continuation_loglikelihoods
 from gpt2np.language_model import LanguageModel
 
@@ -126,7 +126,7 @@ def _check_question(question: Question, location: str) -> None:
     texts = [question.context, *question.choices]
     if not all(isinstance(text, str) for text in texts):
         raise InvalidArgumentError(f"{location}: the context and each choice must be strings")
-    if any(map(has_lone_surrogate, texts)):
+    if not all(map(is_unicode_text, texts)):
         raise InvalidArgumentError(
             f"{location}: the question is not valid Unicode: it has a lone surrogate"
         )

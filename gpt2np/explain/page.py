@@ -22,14 +22,12 @@ from gpt2np.explain.block import block_section, mlp_section, norm_section, resid
 from gpt2np.explain.input import embedding_section, text_in_window, text_section
 from gpt2np.explain.markup import Numbers, escape, script_json, token_text
 from gpt2np.explain.output import generate, generation_section, lens_section, sampling_section
-from gpt2np.explain.run import Run, is_integer, run_prompt
+from gpt2np.explain.run import Run, run_prompt
 from gpt2np.generation import GenerationOptions, next_probabilities
+from gpt2np.generation.options import is_integer
 from gpt2np.language_model import LanguageModel
 
 OnProgress = Callable[[str], None]
-
-PROGRESS_STEPS = 16
-"""Number of times that `explain` calls `on_progress`."""
 
 _CONTENTS = (  # id of the section, title, level
     ("text", "Text to ids", 2),
@@ -47,6 +45,9 @@ _CONTENTS = (  # id of the section, title, level
     ("time", "Where the time went", 2),
     ("precision", "Float32 precision", 2),
 )
+
+PROGRESS_STEPS = len(_CONTENTS) + 2  # the sections, the forward pass and the page
+"""Number of times that `explain` calls `on_progress`."""
 
 
 @dataclass(frozen=True)

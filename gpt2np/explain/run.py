@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt2np.errors import CheckpointError, ContextLengthError, InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.explain.markup import Numbers, token_markup
+from gpt2np.generation.logits_processors import check_finite
+from gpt2np.generation.options import is_integer
 from gpt2np.interp import trace
 from gpt2np.interp.summary import token_bytes
 from gpt2np.kernels.array import Array
@@ -104,16 +106,13 @@ def run_prompt(
         InvalidArgumentError: the window, layer, head or position is out of range.
         CheckpointError: some logits are infinite or NaN.
     """
-    ids = lm.tokenizer.encode(prompt, disallowed_special=())
-    if not ids and lm.bos_token_id is not None:
-        ids = [lm.bos_token_id]
+    ids = lm.encode_prompt(prompt)
     if not ids:
         raise InvalidArgumentError("the prompt is empty; give a text of at least one token")
     window = _resolve_window(ids, window, lm.model.config)
-    with np.errstate(over="ignore", invalid="ignore"):  # reported as CheckpointError below
+    with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises an error instead
         arrays = trace(lm.model, ids[window])
-    if not np.isfinite(arrays["logits"]).all():
-        raise CheckpointError("the model's logits are not numbers: its weights are damaged")
+    check_finite(arrays["logits"], lm.model)
     focus = _choose_focus(lm.model.config, arrays, layer, head, position)
     return Run(lm, prompt, ids, window, arrays, focus)
 
@@ -164,11 +163,6 @@ def _resolve_index(name: str, value: int | None, count: int, default: int) -> in
     if not is_integer(value) or not 0 <= value < count:
         raise InvalidArgumentError(f"there is no {name} {value}; choose from 0 to {count - 1}")
     return int(value)
-
-
-def is_integer(value: object) -> bool:
-    """Return whether a value is a Python or NumPy integer, but not a bool."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def token_cells(

@@ -49,17 +49,21 @@ def check_finite(logits: Array, model: GPT2) -> None:
     """Check that each row of logits (R, V) has a finite maximum.
 
     Raises:
-        CheckpointError: a maximum is infinite or NaN; the message names the damaged tensors.
+        CheckpointError: a maximum is infinite or NaN; see `logits_error`.
     """
-    if np.isfinite(np.maximum.reduce(logits, axis=-1)).all():
-        return
+    if not np.isfinite(np.maximum.reduce(logits, axis=-1)).all():
+        raise logits_error(model)
+
+
+def logits_error(model: GPT2) -> CheckpointError:
+    """Return the error for logits that are not finite; its message names the damaged tensors."""
     damaged = [name for name, array in model.weights.items() if not np.isfinite(array).all()]
     if damaged:
         more = f" and {len(damaged) - 3} more tensors" if len(damaged) > 3 else ""
         cause = f"NaN or infinite numbers are stored in {', '.join(damaged[:3])}{more}"
     else:
         cause = f"they overflow {model.dtype}; the weights or the config are damaged"
-    raise CheckpointError(f"the model's logits are not numbers: {cause}")
+    return CheckpointError(f"the model's logits are not numbers: {cause}")
 
 
 def process_logits(

@@ -187,8 +187,8 @@ def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
     return normalized
 
 
-def _is_integer(value: Any) -> bool:
-    """Whether a value is an integer but not a bool."""
+def is_integer(value: Any) -> bool:
+    """Return whether a value is a Python or NumPy integer, but not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
@@ -207,11 +207,11 @@ def _is_list(value: Any) -> bool:
 
 
 def _is_id(value: Any) -> bool:
-    return _is_integer(value) and value >= 0
+    return is_integer(value) and value >= 0
 
 
 def _integer(at_least: int, at_most: float = math.inf) -> Predicate:
-    return lambda value: _is_integer(value) and at_least <= value <= at_most
+    return lambda value: is_integer(value) and at_least <= value <= at_most
 
 
 def _number(low: float, high: float) -> Predicate:

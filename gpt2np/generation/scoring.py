@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.logits_processors import logits_error
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
@@ -202,7 +203,7 @@ def _score_batch(
     for start, stop in _passes(int(stops[-1]), rows):
         end = int(np.searchsorted(rows, stop))
         logits = _forward(model, inputs, starts, caches, (start, stop), rows[n_scored:end])
-        parts.append(_score_logits(logits, targets[n_scored:end], excluded))
+        parts.append(_score_logits(model, logits, targets[n_scored:end], excluded))
         n_scored = end
     joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
     cuts = np.cumsum([len(rows) for rows in rows_by_window])[:-1]
@@ -244,7 +245,7 @@ def _forward(
 
 
 def _score_logits(
-    logits: Array, targets: IntArray, excluded: Sequence[int]
+    model: GPT2, logits: Array, targets: IntArray, excluded: Sequence[int]
 ) -> tuple[NDArray[np.float64], IntArray, IntArray]:
     """Compute the fields of WindowScore from logits (R, V) and targets (R,). Overwrites logits."""
     log_probabilities = np.empty(len(targets))
@@ -270,7 +271,5 @@ def _score_logits(
     with np.errstate(invalid="ignore"):
         parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())
     if not np.isfinite(log_probabilities).all():
-        raise CheckpointError(
-            "the model's logits are not numbers; the weights or the config are damaged"
-        )
+        raise logits_error(model)
     return log_probabilities, best, best_allowed

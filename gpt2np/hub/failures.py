@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from gpt2np.errors import ModelNotFoundError
 from gpt2np.hub.model_files import WEIGHTS, FileSet, conversion_advice, find_pickles
 from gpt2np.hub.repository import HubId, cache_folder, missing_in_cache
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -146,8 +150,8 @@ def _refusal(model: HubId, error: Exception) -> str | None:
     return _http_status(model, http_error)
 
 
-def _http_status(model: HubId, error: Exception) -> str:
-    response = error.response  # type: ignore[attr-defined]
+def _http_status(model: HubId, error: HfHubHTTPError) -> str:
+    response = error.response
     status = response.status_code
     details = response.headers.get("X-Error-Message") or response.headers.get("X-Error-Code")
     reason = f"{status}: {details}" if details else f"{status}"

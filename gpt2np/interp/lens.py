@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.trace import Trace
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2
@@ -72,21 +73,14 @@ def lens_table(
     probabilities = np.empty(ids.shape, residuals.dtype)
     for start in range(0, len(residuals), _CHUNK):
         chunk = slice(start, start + _CHUNK)
-        p = finite_softmax(logit_lens(model, residuals[chunk]))
+        logits = logit_lens(model, residuals[chunk])
+        check_finite(logits, model)
+        p = softmax(logits)
         ids[chunk] = top_k(p, n)
         probabilities[chunk] = np.take_along_axis(p, ids[chunk], -1)
         progress(len(p))
     shape = len(names), len(positions), n
     return LensTable(tuple(names), positions, ids.reshape(shape), probabilities.reshape(shape))
-
-
-def finite_softmax(logits: Array) -> Array:
-    """Compute the softmax of logits (…, V). Raises CheckpointError for infinite or NaN logits."""
-    if not np.isfinite(logits).all():
-        raise CheckpointError(
-            "the model's logits are not numbers; its weights or config are damaged"
-        )
-    return softmax(logits)
 
 
 def top_k(scores: Array, k: int) -> IntArray:

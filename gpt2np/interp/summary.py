@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp.lens import RESIDUALS, LensTable, finite_softmax, lens_table, top_k
+from gpt2np.generation.logits_processors import check_finite
+from gpt2np.interp.lens import RESIDUALS, LensTable, lens_table, top_k
 from gpt2np.interp.trace import Trace, trace
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
+from gpt2np.model.ops import softmax
 
 PATTERNS = "blocks.*.attn.pattern"
 OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
@@ -142,7 +144,9 @@ def overview(
     """
     names = trace.require(PATTERNS)
     lens = lens_table(model, trace, n, last=last, progress=progress)
-    p = finite_softmax(trace["logits"][-1])
+    logits = trace["logits"][-1]
+    check_finite(logits, model)
+    p = softmax(logits)
     next_ids = top_k(p, n)
     return Overview(
         trace.ids.tolist(),

@@ -147,15 +147,15 @@ def _record(
 
 
 def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """Encode a prompt; special tokens are plain text, an empty prompt becomes `bos_token_id`.
+    """Encode a prompt as `LanguageModel.encode_prompt`, and check its length.
 
     Raises:
         ContextLengthError: the prompt has more tokens than the model's context.
     """
-    ids = lm.tokenizer.encode(prompt, disallowed_special=())
+    ids = lm.encode_prompt(prompt)
     if len(ids) > lm.model.config.n_positions:
         raise ContextLengthError(
             f"the prompt has {len(ids):,} tokens, more than the model's context of "
             f"{lm.model.config.n_positions:,}; shorten it"
         )
-    return ids if ids or lm.bos_token_id is None else [lm.bos_token_id]
+    return ids

@@ -9,6 +9,7 @@ place. It sums over k in ascending order, independently of other rows and column
 (tests/unit/kernels/test_matmul.py). Therefore this module splits every product into small products.
 """
 
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ _MAX_SMALL_PRODUCT = 1_000_000  # the largest n·k·m of one call of the small-m
 _MAX_SMALL_ROWS = 16  # more rows in one call are not faster
 _MIN_SHARED_WORK = 15_000_000  # multiplications; fewer take less time than waking a thread
 
-_ones: dict[np.dtype[Any], Array] = {}
+_ones: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LANES)))
 
 
 def min_rows() -> int:
@@ -76,8 +77,8 @@ def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
 
     Each column of `matmul(x, ones)` contains the row sums of x (…, n, k).
     """
-    ones = _ones.get(dtype)
-    if ones is None or ones.shape[0] < k:
+    ones = _ones[dtype]
+    if ones.shape[0] < k:
         ones = _ones[dtype] = np.ones((2 * k, LANES), dtype)
     return ones[:k]
 

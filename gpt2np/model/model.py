@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -15,10 +15,11 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array
-from gpt2np.kernels.blas import single_threaded_blas
+from gpt2np.kernels.blas import single_threaded_blas, small_kernels
 from gpt2np.kernels.linear import linear, map_rows
 from gpt2np.kernels.malloc import raise_mmap_threshold
 from gpt2np.kernels.matmul import SMALL_BATCH
+from gpt2np.kernels.threads import thread_count
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import pack_weights
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
@@ -29,6 +30,7 @@ from gpt2np.runtime.ranks import max_processes
 
 if TYPE_CHECKING:
     from gpt2np.runtime.process_group import ProcessGroup
+    from gpt2np.runtime.rank_tuner import RankChoice
 
 
 class GPT2:
@@ -73,13 +75,16 @@ class GPT2:
         return KVCache(self.config, self.dtype, group.allocate if group else private_zeros)
 
     @property
-    def processes(self) -> int:
+    def processes(self) -> int | Literal["auto"]:
         """The number of processes that compute a pass together; 1 by default.
+
+        With "auto", measured times decide on the number for each pass, up to the number of CPU
+        cores; `rank_choices` tells the decisions. A short run stays in one process.
 
         If a larger number is assigned, the first pass that needs workers forks them. Workers share
         this process's memory, and end with the model. They can use caches that `new_cache` makes
-        after the assignment. The number is at most the number of threads, and stays 1 except on
-        Linux with an x86 processor. The number affects the logits at most by rounding; `forward`
+        after the assignment. The number is at most 64, and stays 1 except on Linux with an x86
+        processor. The number affects the logits at most by rounding; `forward`
         tells when the bits are equal. A pass with a hook, or with logits for more than 64 tokens,
         runs in this process alone.
 
@@ -90,27 +95,46 @@ class GPT2:
         model in the child has one process, and can't use the parent's caches. NumPy warns of
         overflow only in this process's share of a pass.
         """
-        return self._group.world_size if self._group else 1
+        group = self._group
+        if group is None:
+            return 1
+        return "auto" if group.tuner and group.world_size > 1 else group.world_size
 
     @processes.setter
-    def processes(self, count: int) -> None:
-        if count < 1:
-            raise InvalidArgumentError(f"processes is {count}; it must be at least 1")
+    def processes(self, count: int | Literal["auto"]) -> None:
+        if count != "auto" and (isinstance(count, str) or count < 1):
+            raise InvalidArgumentError(
+                f'processes is {count!r}; it must be "auto" or a number from 1 on'
+            )
         if count == self.processes:
             return
         if self._group:
             self._group.close()
             self._group = None
-        if (count := min(count, max_processes())) > 1:
+        tuner = None
+        if count == "auto":
+            from gpt2np.runtime.rank_tuner import RankTuner
+
+            tuner = RankTuner(thread_count(), self.config.n_head, exact_prompts=small_kernels())
+        if (most := min(tuner.max_ranks if tuner else int(count), max_processes())) > 1:
             from gpt2np.runtime.process_group import ProcessGroup  # most starts need none
 
             with suppress(OSError):  # the system refuses shared memory
-                self._group = ProcessGroup(self._runner, count, owner=self)
+                self._group = ProcessGroup(self._runner, most, self, tuner)
 
     @property
     def worker_pids(self) -> list[int]:
         """The process ids of the workers; none before the first pass that needs them."""
         return self._group.worker_pids if self._group else []
+
+    @property
+    def rank_choices(self) -> list[RankChoice]:
+        """How many processes passes use at present, and the measured times behind the choice.
+
+        The list has one `RankChoice` for each group of passes with similar numbers of tokens. It is
+        empty unless `processes` is "auto", and before the first passes.
+        """
+        return self._group.tuner.choices() if self._group and self._group.tuner else []
 
     def forward(
         self,

@@ -22,7 +22,7 @@ from gpt2np.generation import Scheduler, new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.generation.streaming import Completion, TextStream, pick_best
 from gpt2np.language_model import LanguageModel
-from gpt2np.prompts.prompt_file import PromptLine, count_lines, line_digests, read_lines
+from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
 
 _SAVE_INTERVAL_S = 1.0
 _MAX_FINISHED = 1000  # finished lines in memory that wait for an earlier line
@@ -86,17 +86,15 @@ class PromptJob:
     ) -> None:
         """Prepare a job; `run` starts it.
 
-        `prompts` is a .txt or .jsonl file (see `gpt2np.prompts.prompt_file`). The file `out` is
+        `prompts` is a file that `gpt2np.prompts.prompt_file.count_lines` accepts. The file `out` is
         replaced when the job is complete. `options` are keyword arguments of
         `LanguageModel.generate` and include a seed; options of a line take precedence.
         `fingerprint` is a digest of the model's files. `force` allows `run` to discard the results
         of an unfinished job with another model, other options or other prompts.
 
         Raises:
-            InvalidArgumentError: an option is invalid, or `prompts` is not a prompt file.
+            InvalidArgumentError: an option is invalid.
         """
-        if not count_lines(prompts):
-            raise InvalidArgumentError(f"{prompts} is empty; there is no prompt to continue")
         given: Any = options
         self._n_drawn = lm.resolve_options(**given).n_drawn
         self._lm, self._prompts, self._out = lm, prompts, out
@@ -209,8 +207,8 @@ class PromptJob:
         completions = [completion, *completion.alternatives]
         self._n_tokens += sum(len(c.ids) for c in completions)
         best, *alternatives = map(self._to_json, completions)
-        label = {} if line.label is None else {"id": line.label}
-        content = {"line": line.number, **label, **best}
+        line_id = {} if line.id is None else {"id": line.id}
+        content = {"line": line.number, **line_id, **best}
         if alternatives:
             content["alternatives"] = alternatives
         self._finish_line(line, json.dumps(content, ensure_ascii=False).encode() + b"\n")

@@ -24,10 +24,9 @@ class PromptLine:
 
     number: int  # line number from 1, including blank lines
     prompt: str | list[int] | None = None  # None if the line is blank or invalid
-    options: dict[str, Any] = field(
-        default_factory=dict
-    )  # keyword arguments of `LanguageModel.generate`
-    label: Any = None  # the value of "id"
+    # Keyword arguments of `LanguageModel.generate`.
+    options: dict[str, Any] = field(default_factory=dict)
+    id: Any = None  # the value of "id"
     problem: str | None = None  # error message if the line is invalid
     digest: str = field(default="", compare=False)  # digest of the file up to this line
 
@@ -36,7 +35,7 @@ def count_lines(path: Path) -> int:
     """Count the lines of a prompt file.
 
     Raises:
-        InvalidArgumentError: the file can't be read, or its suffix is not in SUFFIXES.
+        InvalidArgumentError: the file is empty, can't be read, or its suffix is not in SUFFIXES.
     """
     if path.suffix not in SUFFIXES:
         raise InvalidArgumentError(f"{path} must end in {' or '.join(SUFFIXES)}")
@@ -44,9 +43,12 @@ def count_lines(path: Path) -> int:
         raise InvalidArgumentError(f"there is no file {path}")
     try:
         with path.open("rb") as file:
-            return sum(1 for _ in file)
+            n_lines = sum(1 for _ in file)
     except OSError as error:
         raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
+    if not n_lines:
+        raise InvalidArgumentError(f"{path} is empty; there is no prompt to continue")
+    return n_lines
 
 
 def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
@@ -104,8 +106,8 @@ def _parse_json(number: int, text: str) -> PromptLine:
         del options["seed"]
     if unknown := sorted(options.keys() - _OPTION_NAMES):
         return PromptLine(number, problem=f"unknown option {short_repr(unknown[0])}")
-    prompt, label = content["prompt"], content.get("id")
+    prompt = content["prompt"]
     if not isinstance(prompt, (str, list)):
         problem = f"the prompt is {short_repr(prompt)}; expected a string or a list of token ids"
         return PromptLine(number, problem=problem)
-    return PromptLine(number, prompt, options, label)
+    return PromptLine(number, prompt, options, content.get("id"))

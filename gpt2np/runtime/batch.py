@@ -19,7 +19,8 @@ from gpt2np.runtime.query_blocks import QUERY_BLOCK, QueryBlock, query_blocks
 PREFILL_CHUNK = 512
 """The largest number of tokens in one pass. The limit bounds the memory that a prompt takes."""
 
-_MIN_TOKENS_PER_WORKER = 8  # with fewer, sharing attention costs more than it gains
+MIN_TOKENS_PER_WORKER = 8
+"""With fewer tokens per thread or rank, sharing attention costs more than it gains."""
 
 
 @dataclass(frozen=True)
@@ -178,4 +179,4 @@ def _make_batch(
 def _queries_per_block(tokens: int, n_workers: int) -> int:
     """Return the number of queries per block that divides the work evenly among workers."""
     blocks_per_worker = -(-tokens // (n_workers * QUERY_BLOCK))
-    return max(_MIN_TOKENS_PER_WORKER, -(-tokens // (n_workers * blocks_per_worker)))
+    return max(MIN_TOKENS_PER_WORKER, -(-tokens // (n_workers * blocks_per_worker)))

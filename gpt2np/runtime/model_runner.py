@@ -12,6 +12,7 @@ import numpy as np
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads, single_threaded_blas
+from gpt2np.kernels.linear import LinearOutput
 from gpt2np.kernels.matmul import SMALL_BATCH, min_rows
 from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
 from gpt2np.runtime.context import Context
@@ -20,24 +21,23 @@ from gpt2np.runtime.kv_cache import KVCache, KVStore, reserve
 from gpt2np.runtime.packed_weights import PackedWeights
 from gpt2np.runtime.ranks import ContextParallelContext, Rank, TensorParallelContext
 
+_MAX_BATCHES = 32  # of _DecodeSteps: one number of draft tokens each
+
 
 @dataclass(frozen=True)
-class _DecodeStep:
-    """A short pass whose batch later steps of the same sequences reuse.
+class _DecodeSteps:
+    """The batches of earlier short passes over the same KV caches, which later steps reuse.
 
     Attributes:
-        counts: the number of new tokens of each sequence.
-        lengths: the number of cached tokens of each sequence.
         places: the place of each KV cache.
-        logits_indices: the tokens whose logits are requested.
-        batch: the batch of the pass, without its caches.
+        batches: by the numbers of new tokens and the tokens whose logits are requested: the lengths
+            of the caches before the pass, and its batch without the caches.
+        outputs: memory for the outputs of linear layers (`Batch.outputs`).
     """
 
-    counts: list[int]
-    lengths: list[int]
     places: list[tuple[KVStore, int]]
-    logits_indices: list[int]
-    batch: Batch
+    batches: dict[tuple[int, ...], tuple[list[int], Batch]] = field(default_factory=dict)
+    outputs: dict[tuple[str, int], LinearOutput] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ModelRunner:
     function: Callable[[Context, Any], Array]
     config: GPT2Config
     weights: PackedWeights
-    _steps: WeakKeyDictionary[KVCache, _DecodeStep] = field(
+    _steps: WeakKeyDictionary[KVCache, _DecodeSteps] = field(
         default_factory=WeakKeyDictionary, init=False
     )
 
@@ -124,25 +124,28 @@ class ModelRunner:
     ) -> Batch:
         """Return the batch of a pass of at most SMALL_BATCH tokens.
 
-        If an earlier step computed as many tokens of the same sequences, its batch is reused: only
+        If an earlier pass had as many new tokens of the same sequences, its batch is reused: only
         token ids and positions change.
         """
-        counts, indices = list(map(len, sequences)), logits_indices.tolist()
-        lengths = [cache.length for cache in caches]
+        counts, lengths = list(map(len, sequences)), [cache.length for cache in caches]
         places = [cache.place for cache in caches]
-        step = self._steps.get(caches[0])
-        if step and (step.counts, step.places, step.logits_indices) == (counts, places, indices):
-            by = lengths[0] - step.lengths[0]
-            if lengths == [length + by for length in step.lengths]:
-                return step.batch.later(by, sequences, list(caches))
+        steps = self._steps.get(caches[0])
+        if steps is None or steps.places != places:
+            steps = self._steps[caches[0]] = _DecodeSteps(places)
+        key = *counts, -1, *logits_indices.tolist()
+        if key in steps.batches:
+            earlier, batch = steps.batches[key]
+            by = lengths[0] - earlier[0]
+            if lengths == [length + by for length in earlier]:
+                return batch.later(by, sequences, list(caches))
         [batch] = make_batches(sequences, caches, logits_indices, n_workers or python_threads())
         if len(batch.token_ids) < min_rows():
             batch = batch.doubled()
         if len(batch.output_rows) <= SMALL_BATCH:
-            batch = replace(batch, outputs={})
-        self._steps[caches[0]] = _DecodeStep(
-            counts, lengths, places, indices, replace(batch, caches=[])
-        )
+            batch = replace(batch, outputs=steps.outputs)
+        if len(steps.batches) == _MAX_BATCHES:
+            steps.batches.clear()
+        steps.batches[key] = lengths, replace(batch, caches=[])
         return batch
 
     def _compute(self, ctx: Context, batch: Batch) -> Array:

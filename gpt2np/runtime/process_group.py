@@ -13,11 +13,12 @@ import json
 import mmap
 import os
 import threading
+import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,7 @@ from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import inline
 from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, rollback_on_error
 from gpt2np.runtime.model_runner import ModelRunner
+from gpt2np.runtime.rank_tuner import RankTuner
 from gpt2np.runtime.ranks import COUNTER_STRIDE, Rank, RankFailedError
 from gpt2np.runtime.shared_memory import SharedMemory
 from gpt2np.runtime.worker_process import (
@@ -42,22 +44,31 @@ from gpt2np.runtime.worker_process import (
 if TYPE_CHECKING:
     import socket
 
+_MAX_HEADER = 32  # bytes of a message before the task
+
 
 class ProcessGroup:
     """The processes that compute one model's passes, managed by rank 0, which owns the model.
 
-    Workers are forked when a pass first needs them. If a worker fails, rank 0 computes all later
-    passes alone. As long as the group exists, BLAS uses one thread, because a fork during a
-    multithreaded product can block parent and child forever.
+    Workers are forked when a pass first needs them, and stay for later passes. If a worker fails,
+    rank 0 computes all later passes alone. As long as the group exists, BLAS uses one thread,
+    because a fork during a multithreaded product can block parent and child forever.
 
     Attributes:
-        world_size: the number of ranks.
+        world_size: the largest number of ranks of a pass.
+        tuner: chooses the number of ranks of each pass; if None, a pass has `world_size` ranks.
 
     Raises:
         OSError: the system does not provide shared memory.
     """
 
-    def __init__(self, runner: ModelRunner, world_size: int, owner: object) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        world_size: int,
+        owner: object,
+        tuner: RankTuner | None = None,
+    ) -> None:
         """Set up shared memory, without forking workers yet.
 
         The workers end when `owner` is deleted or this process exits.
@@ -67,6 +78,7 @@ class ProcessGroup:
         self._memory = SharedMemory(address_space, large=nbytes // 10, max_kept=nbytes // 2)
         self._runner = runner
         self.world_size = world_size
+        self.tuner = tuner
         self._workers: list[Worker] = []
         self._is_busy = False  # workers are being forked, or compute a pass
         self._weights_version = 0
@@ -102,7 +114,7 @@ class ProcessGroup:
     def run(
         self, sequences: Sequence[IntArray], caches: Sequence[KVCache], logits_indices: IntArray
     ) -> Array | None:
-        """Compute a pass on all ranks, and return the logits (R, V).
+        """Compute a pass on one or more ranks, and return the logits (R, V).
 
         The caches must have capacity for the new tokens. Returns None if another thread's pass is
         running, a cache is in private memory, the token ids exceed MAX_MESSAGE, or a rank fails.
@@ -112,8 +124,10 @@ class ProcessGroup:
         try:
             if self.world_size == 1 or any(c.store not in self._store_offsets for c in caches):
                 return None
-            with rollback_on_error(caches), self._workers_killed_on_error():
-                return self._run(sequences, caches, logits_indices)
+            with rollback_on_error(caches):
+                if self.tuner is None:
+                    return self._run_on_ranks(self.world_size, sequences, caches, logits_indices)
+                return self._run_timed(self.tuner, sequences, caches, logits_indices)
         except RankFailedError as error:
             self.world_size = 1
             self.end()
@@ -121,6 +135,25 @@ class ProcessGroup:
             return None
         finally:
             self._lock.release()
+
+    def _run_timed(
+        self,
+        tuner: RankTuner,
+        sequences: Sequence[IntArray],
+        caches: Sequence[KVCache],
+        logits_indices: IntArray,
+    ) -> Array | None:
+        """Compute a pass on as many ranks as the tuner chooses, and tell the tuner the time."""
+        n_tokens, n_workers = sum(map(len, sequences)), len(self._workers)
+        n_ranks = tuner.choose(n_tokens, n_workers + 1)
+        start = time.perf_counter()
+        if n_ranks == 1:
+            logits: Array | None = self._runner.run(sequences, caches, logits_indices)
+        else:
+            logits = self._run_on_ranks(n_ranks, sequences, caches, logits_indices)
+        if logits is not None and n_ranks <= n_workers + 1:  # without forks, which happen once
+            tuner.record(n_tokens, n_ranks, time.perf_counter() - start)
+        return logits
 
     @contextmanager
     def _workers_killed_on_error(self) -> Iterator[None]:
@@ -131,32 +164,57 @@ class ProcessGroup:
             kill_workers(self._workers)
             raise
 
-    def _run(
-        self, sequences: Sequence[IntArray], caches: Sequence[KVCache], logits_indices: IntArray
+    def _run_on_ranks(
+        self,
+        n_ranks: int,
+        sequences: Sequence[IntArray],
+        caches: Sequence[KVCache],
+        logits_indices: IntArray,
     ) -> Array | None:
         runner = self._runner
         places = [(c.length, c.slot, *self._store_place(c.store)) for c in caches]
         task = [[ids.tolist() for ids in sequences], places, logits_indices.tolist()]
-        message = json.dumps(task, separators=(",", ":")).encode()
-        if len(message) > MAX_MESSAGE:
+        task_json = json.dumps(task, separators=(",", ":"))
+        if len(task_json) + _MAX_HEADER > MAX_MESSAGE:
             return None
-        if self._is_busy or self._weights_version != runner.weights.version:
-            kill_workers(self._workers)
-        self._is_busy = True
-        if not self._workers:
-            self._fork_workers()
-        for worker in self._workers:
-            worker.send(message)
-        with inline():
-            logits = runner.run(sequences, caches, logits_indices, rank=self._rank).copy()
-        self._is_busy = False
+        with self._workers_killed_on_error():
+            if self._is_busy or self._weights_version != runner.weights.version:
+                kill_workers(self._workers)
+            self._is_busy = True
+            if len(self._workers) < n_ranks - 1:
+                self._fork_workers(n_ranks - 1)
+            rank = self._rank(n_ranks)
+            # Ranks that sat out passes get the number of barriers so far.
+            message = f"[{n_ranks},{rank.barriers_reached},{task_json}]".encode()
+            for worker in self._workers[: n_ranks - 1]:
+                worker.send(message)
+            with inline():
+                logits = runner.run(sequences, caches, logits_indices, rank=rank).copy()
+            self._is_busy = False
         return logits
 
     def _store_place(self, store: KVStore) -> tuple[int, int, int]:
         tiles, slots = store.keys.shape[:2]
         return self._store_offsets[store], slots, tiles
 
-    def _fork_workers(self) -> None:
+    def _fork_workers(self, count: int) -> None:
+        """Fork workers until there are `count`; the first call sets up the memory of all ranks."""
+        weights, workers = self._runner.weights, self._workers
+        with weights.unchanged():
+            if not workers:
+                self._weights_version = weights.version
+                self._create_rank = self._set_up_ranks()
+            parent = os.getpid()
+            while len(workers) < count:
+                create_rank = partial(
+                    self._create_rank,
+                    rank=len(workers) + 1,
+                    has_failed=lambda: os.getppid() != parent,
+                )
+                fork_worker(workers, partial(_serve, self._runner, create_rank, self._memory))
+
+    def _set_up_ranks(self) -> Callable[..., Rank]:
+        """Allocate shared buffers and barrier counters. Returns a function that creates a rank."""
         weights = self._runner.weights
         widths = weights.for_pass(short=False).output_widths()
         shared_buffers = {
@@ -166,20 +224,16 @@ class ProcessGroup:
             for name, width in widths.items()
         }
         counters = memoryview(mmap.mmap(-1, 8 * COUNTER_STRIDE * self.world_size)).cast("q")
-        make_rank = partial(
-            Rank,
-            world_size=self.world_size,
-            shared_buffers=shared_buffers,
-            barrier_counters=counters,
+        workers = self._workers  # not self, which a rank must not keep alive
+        create_rank = partial(Rank, shared_buffers=shared_buffers, barrier_counters=counters)
+        self._rank = cache(
+            lambda n_ranks: create_rank(
+                rank=0,
+                world_size=n_ranks,
+                has_failed=lambda: any(w.has_ended() for w in workers[: n_ranks - 1]),
+            )
         )
-        parent = os.getpid()
-        with weights.unchanged():
-            self._weights_version = weights.version
-            for number in range(1, self.world_size):
-                rank = make_rank(rank=number, has_failed=lambda: os.getppid() != parent)
-                fork_worker(self._workers, partial(_serve, self._runner, rank, self._memory))
-        workers = self._workers  # not self: a rank must not keep the group alive
-        self._rank = make_rank(rank=0, has_failed=lambda: any(w.has_ended() for w in workers))
+        return create_rank
 
     def forget_workers(self) -> None:
         """Drop the references to workers in a forked child; the workers belong to the parent."""
@@ -196,33 +250,55 @@ def _end(workers: list[Worker], settings: ExitStack, owner_pid: int) -> None:
         settings.close()
 
 
-def _serve(runner: ModelRunner, rank: Rank, memory: SharedMemory, messages: socket.socket) -> None:
+def _serve(
+    runner: ModelRunner,
+    create_rank: Callable[..., Rank],
+    memory: SharedMemory,
+    messages: socket.socket,
+) -> None:
     """Compute this worker's share of every pass, until rank 0 closes the socket or ends."""
-    with inline(), np.errstate(all="ignore"):  # only rank 0 warns
+    rank_of = cache(lambda n_ranks: create_rank(world_size=n_ranks))
+    caches = _WorkerCaches(runner, memory)
+    with inline(), np.errstate(all="ignore"):  # rank 0 warns
         while message := messages.recv(MAX_MESSAGE):
-            ids, places, logits_indices = json.loads(message)
+            n_ranks, barriers_reached, (ids, places, logits_indices) = json.loads(message)
+            rank = rank_of(n_ranks)
+            rank.barriers_reached = barriers_reached
             sequences = [np.array(sequence, np.int64) for sequence in ids]
-            caches = _shared_caches(runner, memory, places)
-            runner.run(sequences, caches, np.array(logits_indices, np.int64), rank=rank)
+            indices = np.array(logits_indices, np.int64)
+            runner.run(sequences, caches.attach(places), indices, rank=rank)
 
 
-def _shared_caches(
-    runner: ModelRunner, memory: SharedMemory, places: Sequence[Sequence[int]]
-) -> list[KVCache]:
-    """Return KV caches in this worker that view the memory of rank 0's caches."""
+class _WorkerCaches:
+    """KV caches of a worker, which view the memory of rank 0's caches.
 
-    def attach(offset: int, slots: int, tiles: int) -> KVStore:
+    A cache that several passes in a row use stays the same object, so that `ModelRunner` can reuse
+    what it has computed for the cache.
+    """
+
+    def __init__(self, runner: ModelRunner, memory: SharedMemory) -> None:
+        self._runner, self._memory = runner, memory
+        self._stores: dict[tuple[int, ...], KVStore] = {}
+        self._caches: dict[tuple[int, ...], KVCache] = {}
+
+    def attach(self, places: Sequence[Sequence[int]]) -> list[KVCache]:
+        """Return a cache for each place: length, slot, and its store's offset, slots and tiles."""
+        stores: dict[tuple[int, ...], KVStore] = {}
+        caches: dict[tuple[int, ...], KVCache] = {}
+        for length, slot, *store_place in places:
+            place = tuple(store_place)
+            stores[place] = stores.get(place) or self._stores.get(place) or self._store(*place)
+            key = (slot, *place)
+            caches[key] = self._caches.get(key) or KVCache.in_slot(stores[place], slot, length)
+            caches[key].length = length
+        self._stores, self._caches = stores, caches
+        return list(caches.values())
+
+    def _store(self, offset: int, slots: int, tiles: int) -> KVStore:
         def allocate(_: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-            return memory.at(offset, shape, dtype)
+            return self._memory.at(offset, shape, dtype)
 
-        return KVStore(runner.config, runner.weights.dtype, slots, tiles, allocate)
-
-    store_places = [tuple(place) for _, _, *place in places]
-    stores = {place: attach(*place) for place in set(store_places)}
-    return [
-        KVCache.in_slot(stores[place], slot, length)
-        for (length, slot, *_), place in zip(places, store_places, strict=True)
-    ]
+        return KVStore(self._runner.config, self._runner.weights.dtype, slots, tiles, allocate)
 
 
 _groups: weakref.WeakSet[ProcessGroup] = weakref.WeakSet()

@@ -22,12 +22,14 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import blas
 from gpt2np.kernels.linear import PackedLinear, linear
-from gpt2np.kernels.threads import thread_count
-from gpt2np.runtime.batch import Batch
+from gpt2np.runtime.batch import MIN_TOKENS_PER_WORKER, PREFILL_CHUNK, Batch
 from gpt2np.runtime.context import Context
 
 COUNTER_STRIDE = 8
 """Distance between the barrier counters of two ranks, in 8-byte integers: one cache line."""
+
+MAX_RANKS = PREFILL_CHUNK // MIN_TOKENS_PER_WORKER
+"""More ranks would have nothing to do in any pass."""
 
 _SPIN_LIMIT = 100  # reads of a counter before the rank lets other processes run
 _YIELD_S = 0.0002  # how long a rank then lets them run again and again before it sleeps
@@ -36,13 +38,13 @@ _TIMEOUT_S = 60.0
 
 
 def max_processes() -> int:
-    """Return how many processes can share a pass: `thread_count()`, or 1 where unsupported.
+    """Return how many processes can share a pass: MAX_RANKS, or 1 where unsupported.
 
-    Several processes need Linux, and a BLAS whose threads can be turned off. They also need an x86
-    processor, whose cores see each other's writes in order.
+    Several processes need Linux and a BLAS whose threads can be turned off. They also need an x86
+    processor, because its cores see each other's writes in order.
     """
     is_supported = sys.platform == "linux" and os.uname().machine == "x86_64"
-    return thread_count() if is_supported and blas() else 1
+    return MAX_RANKS if is_supported and blas() else 1
 
 
 class RankFailedError(Exception):
@@ -104,6 +106,15 @@ class Rank:
             if seconds > _TIMEOUT_S:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
             time.sleep(min(seconds / 10, _MAX_SLEEP_S))
+
+    @property
+    def barriers_reached(self) -> int:
+        """The number of barriers that this rank has reached, or that it counts as reached."""
+        return int(self.barrier_counters[self.rank * COUNTER_STRIDE])
+
+    @barriers_reached.setter
+    def barriers_reached(self, count: int) -> None:
+        self.barrier_counters[self.rank * COUNTER_STRIDE] = count
 
     def share(self, count: int) -> slice:
         """Return this rank's range of `count` panels or heads. The range can be empty."""

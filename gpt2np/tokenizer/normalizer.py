@@ -7,12 +7,11 @@ of the normalized text gets a span in the original text.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
+from gpt2np.data.text import any_literal
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary
 
@@ -207,13 +206,3 @@ def _is_within_word(text: str, start: int, end: int) -> bool:
 
     is_word = regex.compile(r"\w").match
     return bool((start and is_word(text[start - 1])) or (end < len(text) and is_word(text[end])))
-
-
-@lru_cache(maxsize=64)
-def any_literal(literals: frozenset[str]) -> re.Pattern[str]:
-    """Return a pattern that matches the longest of `literals` at a position.
-
-    Without literals, the pattern matches nothing.
-    """
-    longest_first = sorted(literals, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

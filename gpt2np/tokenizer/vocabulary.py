@@ -14,6 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from gpt2np.data import END_OF_TEXT as END_OF_TEXT
+from gpt2np.data.text import is_unicode_text
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 
@@ -211,12 +212,3 @@ def _find_duplicate(ids: dict[str, int]) -> str:
             return f"{first[token_id]!r} and {token!r} ({token_id})"
         first[token_id] = token
     return ""
-
-
-def is_unicode_text(characters: str) -> bool:
-    """Tell whether `characters` is free of lone surrogates."""
-    try:
-        characters.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -195,13 +195,6 @@ def map_tensor(name: str, shard: Any) -> Change:
     return json_file(INDEX, lambda content: content["weight_map"].update({name: shard}))
 
 
-def one_shard(shard: Any) -> Change:
-    return json_file(
-        INDEX,
-        lambda content: content.update(weight_map=dict.fromkeys(content["weight_map"], shard)),
-    )
-
-
 # Paths that are not regular files ------------------------------------------------------------
 
 

@@ -28,11 +28,6 @@ BUNDLED = CHECKOUT / "weights"
 PROMPTS = ["Once upon a time", "The", "", '"Oh dear!" said the little old woman, and ' * 5, "中"]
 
 
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
-
-
 @pytest.fixture
 def copy_of_bundled(bundled, tmp_path):
     for file in bundled.iterdir():

@@ -17,9 +17,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt2np.data.text import any_literal, is_unicode_text
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.bpe import merge_pairs
-from gpt2np.tokenizer.normalizer import any_literal
 from gpt2np.tokenizer.pre_tokenizer import (
     GPT2_PATTERN,
     WHITESPACE_SPLITTING_PATTERNS,
@@ -43,7 +43,6 @@ from gpt2np.tokenizer.vocabulary import (
     SPACE_PLACEHOLDER,
     AddedToken,
     Vocabulary,
-    is_unicode_text,
 )
 
 UNK_TOKEN = "<unk>"

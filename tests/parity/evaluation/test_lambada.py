@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from helpers.references import load_reference, reference_logits, to_float64
 
-from gpt2np import LanguageModel
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.evaluation.lambada import STOP_WORDS, lambada, last_token_window, word_token_ids
 from gpt2np.evaluation.loglikelihood import continuation_window
@@ -22,11 +21,6 @@ STORIES = [
     "A space at the end ",
     "Once upon a time there was a king, and he had a daughter. Once upon a",
 ]
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 @pytest.fixture(scope="module")

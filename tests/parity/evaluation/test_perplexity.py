@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from helpers.references import load_reference
 
-from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.perplexity import perplexity
 from gpt2np.generation.scoring import strided_count, strided_spans
@@ -17,11 +16,6 @@ TEXT = (
     "the owl — “I have been waiting all day long.”\n"
 ) * 20
 ASCII = TEXT.encode("ascii", "ignore").decode()
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 @pytest.fixture(scope="module")

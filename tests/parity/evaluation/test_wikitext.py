@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from helpers.references import load_reference, reference_logits, to_float64
 
-from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.loglikelihood import rolling_loglikelihoods, rolling_spans
 from gpt2np.evaluation.perplexity import detokenize, split_pages, wikitext
@@ -16,11 +15,6 @@ from gpt2np.evaluation.perplexity import detokenize, split_pages, wikitext
 @pytest.fixture(scope="module")
 def text(data):
     return (data / "eval" / "wiki.test.raw").read_bytes().decode()
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def small_folder(bundled, tmp_path_factory):
     return folder
 
 
-def check_numbers(page, steps=8, show=None):
+def check_numbers(page, steps=8):
     """Check that every number equals the library's and is displayed correctly rounded."""
     reader, run = PageReader(page.html), page.run
     points, exact = exact_numbers(run)

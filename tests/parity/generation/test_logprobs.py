@@ -7,13 +7,8 @@ import pytest
 import torch
 from helpers.references import load_reference, reference_logits, to_float64
 
-from gpt2np import GPT2, LanguageModel
+from gpt2np import GPT2
 from gpt2np.generation.sampling import log_softmax, text_logprobs, token_logprob
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 @pytest.fixture(scope="module")

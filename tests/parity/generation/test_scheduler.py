@@ -13,11 +13,6 @@ from gpt2np.generation.sequence import share_prefix
 from gpt2np.generation.speculation import Speculation
 
 
-@pytest.fixture(scope="module")
-def model(tiny):
-    return GPT2.from_folder(tiny[0])
-
-
 def random_options(rng, vocab_size, longest=24):
     """Random values of all options that change ids."""
     options = {"max_new_tokens": int(rng.integers(1, longest)), "seed": int(rng.integers(1000))}

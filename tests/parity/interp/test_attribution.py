@@ -16,16 +16,6 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tiny):
-    return GPT2.from_folder(tiny[0])
-
-
-@pytest.fixture(scope="module")
-def traced(model):
-    return trace(model, np.random.default_rng(1).integers(0, 211, 30))
-
-
 def largest_unexplained(model, kept, tokens):
     errors = []
     for position in range(0, len(kept.ids), 5):

@@ -18,11 +18,6 @@ from gpt2np.interp import (
 
 
 @pytest.fixture(scope="module")
-def model(tiny):
-    return GPT2.from_folder(tiny[0])
-
-
-@pytest.fixture(scope="module")
 def prompts():
     return np.random.default_rng(5).integers(0, 211, (2, 20))
 

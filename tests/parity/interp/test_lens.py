@@ -10,16 +10,6 @@ from gpt2np.interp.lens import top_k
 from gpt2np.kernels.blas import small_kernels
 
 
-@pytest.fixture(scope="module")
-def model(tiny):
-    return GPT2.from_folder(tiny[0])
-
-
-@pytest.fixture(scope="module")
-def traced(model):
-    return trace(model, np.random.default_rng(1).integers(0, 211, 30))
-
-
 def by_formula(model, residual, head="wte.weight"):
     x = residual.astype(np.float64)
     x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)

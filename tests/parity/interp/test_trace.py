@@ -4,20 +4,10 @@ import numpy as np
 import pytest
 
 import gpt2np
-from gpt2np import GPT2, ContextLengthError, InvalidArgumentError, LanguageModel
+from gpt2np import GPT2, ContextLengthError, InvalidArgumentError
 from gpt2np.interp import hook_point_names, trace
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import last_token_indices
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
-
-
-@pytest.fixture(scope="module")
-def model(tiny):
-    return GPT2.from_folder(tiny[0])
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,6 @@ from gpt2np.model import gpt2, last_token_indices
 
 
 @pytest.fixture(scope="module")
-def model(tiny):
-    return GPT2.from_folder(tiny[0])
-
-
-@pytest.fixture(scope="module")
 def ids():
     return np.random.default_rng(3).integers(0, 211, 48)
 

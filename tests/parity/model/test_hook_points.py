@@ -11,11 +11,6 @@ from gpt2np.interp import HOOK_POINTS, hook_point_names, hook_point_shape, hook_
 from gpt2np.model.hook_points import all_names, select_hook_points
 
 
-@pytest.fixture(scope="module")
-def model(tiny):
-    return GPT2.from_folder(tiny[0])
-
-
 @pytest.mark.parametrize("tokens", [1, 2, 7])
 def test_names_shapes_and_order_are_those_of_a_pass(model, tokens):
     seen = []

@@ -29,7 +29,6 @@ from gpt2np.tokenizer.training.train import (
 )
 
 EOT = "<|endoftext|>"
-ALL_PATTERNS = [GPT2_PATTERN, HF_GPT2_PATTERN, CL100K_PATTERN, O200K_PATTERN]
 OTHER_PATTERN = r"\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+"  # leaves white space between matches
 
 

@@ -12,17 +12,10 @@ import time
 import pytest
 from helpers.patched_cli import slow_model
 
-from gpt2np import load
-
 fcntl, pty, termios = map(pytest.importorskip, ("fcntl", "pty", "termios"))
 
 COMMAND = [sys.executable, "-m", "gpt2np", "chat"]
 BUNDLED = ["--model", "bundled", "--seed", "1"]
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return load("bundled")
 
 
 def piped(text, *arguments, model=BUNDLED):

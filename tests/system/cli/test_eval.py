@@ -11,7 +11,6 @@ import time
 
 import pytest
 
-from gpt2np import LanguageModel
 from gpt2np.evaluation.lambada import lambada
 from gpt2np.evaluation.multiple_choice import Question, multiple_choice
 from gpt2np.evaluation.perplexity import perplexity, split_pages, wikitext
@@ -36,11 +35,6 @@ def numbers(*arguments):
     assert (result.returncode, result.stderr) == (0, "model: bundled\n"), result.stderr
     assert result.stdout.count("\n") == 1
     return json.loads(result.stdout)
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 @pytest.fixture

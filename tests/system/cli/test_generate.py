@@ -426,7 +426,7 @@ class TestInterruption:
     @pytest.mark.skipif(max_processes() == 1, reason="one process computes here")
     def test_a_process_of_the_model_is_killed(self):
         """The text goes on; one line tells of it."""
-        arguments = "generate", "The", "-n", "60", "--ignore-eos", "--seed", "1"
+        arguments = "generate", "The", "-n", "60", "--ignore-eos", "--seed", "1", "--processes", "2"
         whole = run(*arguments).stdout
         done = subprocess.run(
             [*kill_ranks(), *arguments],

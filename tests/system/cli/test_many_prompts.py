@@ -16,17 +16,11 @@ import pytest
 from helpers.patched_cli import frequent_checkpoints, slow_model
 from helpers.paths import CHECKOUT
 
-from gpt2np import load
 from gpt2np.cli.generate import _load_with_fingerprint
 
 COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
 FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.03), *COMMAND[3:]]  # here hundreds of times
 WORDS = ["the", "fox", "king", "little", "boat", "ran", "said", "went", "house", "princess"]
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return load("bundled")
 
 
 def generate(*arguments, stdin=""):
@@ -147,6 +141,14 @@ def test_every_file_of_the_model_counts(bundled, tmp_path):
         before = _load_with_fingerprint(args)[1]
 
 
+def wait_for_journal(process, folder):
+    """Wait until a running job has written to the journal in its partial folder."""
+    journal = folder / "journal"
+    while not (journal.exists() and journal.stat().st_size):
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
 class TestInterruption:
     COUNT = 2000
 
@@ -192,10 +194,7 @@ class TestInterruption:
         short_prompts(tmp_path / "p.txt", self.COUNT)
         arguments = self.arguments(tmp_path, "o.jsonl")[:-4]  # the seed is chosen, and kept
         process = subprocess.Popen([*FREQUENT_CHECKPOINTS, *arguments], stderr=subprocess.PIPE)
-        journal = tmp_path / "o.jsonl.partial" / "journal"
-        while not (journal.exists() and journal.stat().st_size):
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait_for_journal(process, tmp_path / "o.jsonl.partial")
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=120)
         assert process.returncode == 130 and b"Traceback" not in stderr
@@ -218,10 +217,8 @@ class TestInterruption:
         short_prompts(tmp_path / "p.txt", 300)
         arguments = self.arguments(tmp_path, "o.jsonl")
         first = subprocess.Popen([*FREQUENT_CHECKPOINTS, *arguments], stderr=subprocess.DEVNULL)
-        journal = tmp_path / "o.jsonl.partial" / "journal"
-        while not (journal.exists() and journal.stat().st_size):
-            assert first.poll() is None
-            time.sleep(0.01)
+        folder = tmp_path / "o.jsonl.partial"
+        wait_for_journal(first, folder)
         first.send_signal(signal.SIGSTOP)
         second = generate(*arguments)
         first.send_signal(signal.SIGCONT)
@@ -229,7 +226,7 @@ class TestInterruption:
         assert "error: another process is writing to " in second.stderr.splitlines()[-1]
         assert first.wait(timeout=120) == 0
         lines = [line["line"] for line in written(tmp_path / "o.jsonl")]
-        assert lines == [*range(1, 301)] and not journal.parent.exists()
+        assert lines == [*range(1, 301)] and not folder.exists()
 
     @pytest.mark.slow
     def test_killed_over_many_and_longer_texts(self, tmp_path, monkeypatch):

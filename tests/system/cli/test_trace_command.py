@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gpt2np import LanguageModel
 from gpt2np.cli import main
 from gpt2np.interp import HOOK_POINTS, attention_summary, lens_table, trace
 
@@ -34,11 +33,6 @@ def output(*arguments, **options):
     result = run(*arguments, **options)
     assert result.returncode == 0, result.stderr
     return result.stdout.decode()
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 @pytest.fixture(scope="module")

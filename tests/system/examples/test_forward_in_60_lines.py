@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from helpers.paths import CHECKOUT
 
-import gpt2np
-
 FILE = CHECKOUT / "examples" / "forward_in_60_lines.py"
 PROMPT = "Once upon a time, there wasn't  a king's\n\n7 sons"
 
@@ -21,11 +19,6 @@ def example():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return gpt2np.LanguageModel.load(bundled)
 
 
 def test_at_most_60_lines_without_the_package():

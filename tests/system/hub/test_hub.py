@@ -532,7 +532,7 @@ class TestRefusals:
 class TestInterruptions:
     """Large files resume, in the same and in the next process, and arrive complete."""
 
-    def check(self, hub, folder, files, home):
+    def check(self, folder, files, home):
         assert sha256((folder / WEIGHTS).read_bytes()) == sha256(files[WEIGHTS])
         assert not leftovers(home)
         assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
@@ -548,7 +548,7 @@ class TestInterruptions:
         process.communicate()
         done = Path(leftovers(home)[0]).stat().st_size
         hub.forget()
-        self.check(hub, folder_of(download(hub.url, "gpt2")), files, home)
+        self.check(folder_of(download(hub.url, "gpt2")), files, home)
         assert 0 < done < len(files[WEIGHTS])
         assert hub.large_requests() == [f"bytes={done}-"]
 
@@ -556,7 +556,7 @@ class TestInterruptions:
         hub.trouble = Trouble(cut=5000)
         fails(download(hub.url, "gpt2"), "was interrupted in model.safetensors after", "try again")
         hub.trouble = Trouble()
-        self.check(hub, folder_of(download(hub.url, "gpt2")), files, home)
+        self.check(folder_of(download(hub.url, "gpt2")), files, home)
 
     def test_what_was_there_is_no_part_of_it(self, hub, download, files, home):
         blobs = home / "hub" / "models--openai-community--gpt2" / "blobs"
@@ -564,7 +564,7 @@ class TestInterruptions:
         for content in (b"x" * 1000, b"x" * 20_000_000, b"x" * len(files[WEIGHTS])):
             (blobs / f"{sha256(files[WEIGHTS])}.incomplete").write_bytes(content)
             folder = folder_of(download(hub.url, "gpt2"))
-            self.check(hub, folder, files, home)
+            self.check(folder, files, home)
             (blobs / sha256(files[WEIGHTS])).unlink()
             (folder / WEIGHTS).unlink()
 
@@ -573,19 +573,19 @@ class TestInterruptions:
         blobs = home / "hub" / "models--openai-community--gpt2" / "blobs"
         blobs.mkdir(parents=True)
         (blobs / f"{sha256(files[WEIGHTS])}.incomplete").write_bytes(files[WEIGHTS][:1000])
-        self.check(hub, folder_of(download(hub.url, "gpt2")), files, home)
+        self.check(folder_of(download(hub.url, "gpt2")), files, home)
 
     def test_damaged_on_the_way(self, hub, download, files, home):
         hub.trouble = Trouble(damage=True)
         fails(download(hub.url, "gpt2"), "model.safetensors of openai-community/gpt2", "SHA-256")
         assert not leftovers(home)
         hub.trouble = Trouble()
-        self.check(hub, folder_of(download(hub.url, "gpt2")), files, home)
+        self.check(folder_of(download(hub.url, "gpt2")), files, home)
 
     def test_a_slow_server(self, hub, download, files, home):
         hub.trouble = Trouble(stall=10_600_000, times=1, delay=0.1)
         folder = folder_of(download(hub.url, "gpt2", HF_HUB_DOWNLOAD_TIMEOUT="1"))
-        self.check(hub, folder, files, home)
+        self.check(folder, files, home)
 
     def test_two_processes_at_once(self, hub, start, files, home):
         hub.trouble = Trouble(delay=0.2)
@@ -593,7 +593,7 @@ class TestInterruptions:
         results = [process.communicate(timeout=120) for process in processes]
         assert [process.returncode for process in processes] == [0, 0, 0], results
         (folder,) = {stdout for stdout, _ in results}
-        self.check(hub, Path(folder.strip()), files, home)
+        self.check(Path(folder.strip()), files, home)
         assert hub.large_requests() == [None]  # once
 
 

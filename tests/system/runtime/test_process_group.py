@@ -24,6 +24,7 @@ from helpers.random_models import SHAPES, random_model
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.kernels.matmul import SMALL_BATCH
+from gpt2np.kernels.threads import thread_count
 from gpt2np.model import gpt2, last_token_indices
 from gpt2np.runtime import process_group, worker_process
 from gpt2np.runtime.context import Context
@@ -119,7 +120,7 @@ class TestSameBits:
         model.forward([[5]] * 4, caches)
         group = model._group
         places = [(c.length, c.slot, *group._store_place(c.store)) for c in caches]
-        there = process_group._shared_caches(model._runner, group._memory, places)
+        there = process_group._WorkerCaches(model._runner, group._memory).attach(places)
         for mine, theirs in zip(caches, there, strict=True):
             assert (theirs.length, theirs.slot) == (mine.length, mine.slot)
             np.testing.assert_array_equal(theirs.store.keys, mine.store.keys)
@@ -308,9 +309,148 @@ class TestWhenTheyCompute:
         model = random_model(**SHAPES["small heads"])
         assert model.processes == 1
         model.processes = 1000
-        assert model.processes == max_processes() <= os.cpu_count()
-        with pytest.raises(InvalidArgumentError, match="processes is 0; it must be at least 1"):
-            model.processes = 0
+        assert model.processes == max_processes() == 64
+        model.processes = 3  # also more than there are CPUs
+        assert model.processes == 3
+        for wrong in (0, -1, "many"):
+            with pytest.raises(InvalidArgumentError, match=f"processes is {wrong!r}; it must be"):
+                model.processes = wrong
+        assert model.processes == 3
+
+
+class Script:
+    """Chooses numbers of ranks from a list, instead of by measurement."""
+
+    def __init__(self, *numbers):
+        self.numbers, self.recorded = iter(numbers), []
+
+    def choose(self, n_rows, n_forked):
+        return next(self.numbers)
+
+    def record(self, n_rows, n_ranks, seconds):
+        self.recorded.append((n_rows, n_ranks))
+
+
+class TestVaryingRanks:
+    def scripted(self, *numbers):
+        model = small()
+        model.processes = 1
+        tuner = Script(*numbers)
+        model._group = process_group.ProcessGroup(model._runner, 4, model, tuner)
+        return model, tuner
+
+    def test_same_bits_from_pass_to_pass(self):
+        """Ranks that sat out passes go on; tokens, batches and prompts use the same caches."""
+        numbers = [1, 2, 4, 1, 3, 4, 2, 1, 4, 3, 2, 2, 1, 4] * 6
+        (model, _), other = self.scripted(*numbers), random_model(**SHAPES["small heads"])
+        other.forward([[1]])
+        rng = np.random.default_rng(0)
+        caches = [[some.new_cache() for _ in range(3)] for some in (model, other)]
+        for i in range(len(numbers)):
+            size, longest = (1, 1, 3, 3)[i % 4], (1, 3, 1, 200)[i // 7 % 4]
+            prompts = [rng.integers(0, 1031, rng.integers(1, longest + 1)) for _ in range(size)]
+            for some in caches:
+                for cache in some:
+                    if cache.length > 700:
+                        cache.truncate(i % 10)
+            rows = last_token_indices(prompts)
+            used = [some[:size] for some in caches]
+            both((model, other), prompts, used, logits_indices=rows)
+
+    def test_workers_are_forked_when_a_pass_needs_them(self):
+        model, tuner = self.scripted(1, 2, 1, 2, 4, 3, 4)
+        counts = []
+        for _ in range(7):
+            model.forward([[5]])
+            counts.append(len(pids(model)))
+        assert counts == [0, 1, 1, 1, 3, 3, 3]
+        # The pass that forks is not timed.
+        assert tuner.recorded == [(1, 1), (1, 1), (1, 2), (1, 3), (1, 4)]
+
+    def test_weights_that_are_set(self):
+        model, _ = self.scripted(1, 3, 1, 2, 3)
+        for _ in range(3):
+            model.forward([[5]])
+        name = "h.0.mlp.c_fc.weight"
+        model.weights[name] = model.weights[name] * 2
+        other = random_model(**SHAPES["small heads"])
+        other.forward([[1]])
+        other.weights[name] = model.weights[name]
+        for _ in range(2):
+            same(model.forward([[5]]), other.forward([[5]]))
+
+    def test_a_rank_that_sits_out_is_killed(self):
+        model, _ = self.scripted(3, 2, 2, 3, 1)
+        expected = model.forward([[5]])
+        os.kill(pids(model)[1], signal.SIGKILL)
+        for _ in range(2):
+            same(model.forward([[5]]), expected)
+        with pytest.warns(UserWarning, match="another rank's process has ended"):
+            same(model.forward([[5]]), expected)
+        assert (model.processes, pids(model)) == (1, [])
+
+    def test_an_error_in_a_pass_of_one_rank(self, monkeypatch):
+        """The workers stay, as they did not take part."""
+        model, _ = self.scripted(2, 1, 2)
+        cache = model.new_cache()
+        expected = model.forward([[5]], [cache])
+        before = pids(model)
+
+        def stop(*_):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+            context.setattr(Context, "by_rows", stop)
+            model.forward([[6]], [cache])
+        cache.truncate(0)
+        same(model.forward([[5]], [cache]), expected)
+        assert pids(model) == before
+
+
+class TestAuto:
+    def test_a_short_run_stays_in_one_process(self):
+        model = small()
+        model.processes = 1
+        model.processes = "auto"
+        if thread_count() == 1:
+            assert model.processes == 1
+            return
+        assert (model.processes, model.rank_choices) == ("auto", [])
+        while not model.rank_choices:
+            model.forward([[5]])
+        assert pids(model) == []
+        (choice,) = model.rank_choices
+        assert (choice.min_rows, choice.max_rows, choice.ranks) == (1, 1, 1)
+
+    def test_a_long_run_tries_more(self, monkeypatch):
+        monkeypatch.setattr("gpt2np.model.model.thread_count", lambda: 2)
+        model, other = small(), small()
+        model.processes = other.processes = 1
+        model.processes = "auto"
+        caches = [[model.new_cache()], [other.new_cache()]]
+        end = time.monotonic() + 60
+        while not (model.rank_choices and model.rank_choices[0].is_settled):
+            both((model, other), [[5]], caches)
+            assert time.monotonic() < end
+            if caches[0][0].length == 900:
+                for (cache,) in caches:
+                    cache.truncate(7)
+        assert model.rank_choices[0].seconds.keys() == {1, 2}
+        assert len(pids(model)) == 1
+        model.processes = 1
+        assert (model.rank_choices, pids(model)) == ([], [])
+
+    def test_one_is_killed(self, monkeypatch):
+        monkeypatch.setattr("gpt2np.model.model.thread_count", lambda: 2)
+        model = small()
+        model.processes = 1
+        model.processes = "auto"
+        monkeypatch.setattr(model._group.tuner, "choose", lambda rows, forked: 2)
+        expected = model.forward([[5]])
+        os.kill(pids(model)[0], signal.SIGKILL)
+        with pytest.warns(UserWarning, match="continues on one process"):
+            same(model.forward([[5]]), expected)
+        assert model.processes == 1
 
 
 class TestWhenSomethingHappens:

@@ -13,11 +13,6 @@ from gpt2np.model import KVCache
 
 
 @pytest.fixture(scope="module")
-def lm():
-    return load("bundled")
-
-
-@pytest.fixture(scope="module")
 def template(tmp_path_factory, bundled):
     return read_chat_template(chat_model(tmp_path_factory.mktemp("m") / "m", bundled, CHATML))
 

@@ -6,14 +6,9 @@ import sys
 import pytest
 import regex
 
-from gpt2np import InvalidArgumentError, load
+from gpt2np import InvalidArgumentError
 
 COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
-
-
-@pytest.fixture(scope="module")
-def lm():
-    return load("bundled")
 
 
 def generate(*arguments):
@@ -91,7 +86,9 @@ def test_bad_input(lm, options, message):
 
 
 def test_on_the_command_line():
-    result = generate("Was it", "--no-echo", "--choice", " a fox", "--choice", " a 狐", "--seed", "1")
+    result = generate(
+        "Was it", "--no-echo", "--choice", " a fox", "--choice", " a 狐", "--seed", "1"
+    )
     assert result.returncode == 0 and result.stdout.rstrip("\n") in (" a fox", " a 狐")
     assert "finish reason: stop" in result.stderr
     result = generate("It is", "--no-echo", "--regex", r" \d{2}:\d\d", "--seed", "1")

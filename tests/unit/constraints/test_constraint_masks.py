@@ -1,7 +1,6 @@
 """Token masks against a test of every token; texts that follow the masks."""
 
 import random
-import time
 
 import numpy as np
 import pytest
@@ -176,21 +175,3 @@ def test_a_vocabulary_that_lacks_bytes(tokens):
     some = {number: data for number, data in tokens.items() if data not in (b"\xc3", b"a")}
     with pytest.raises(InvalidArgumentError, match="lacks 2 of them, such as 0x61"):
         constraint(some, regex="b")
-
-
-def test_how_long_masks_take(tokens, show):
-    table = dict(tokens)  # a new object, so the trie is built, too
-    for pattern in (r"(?:yes|no)", r"\d+(?:\.\d\d)?", r"(?:\w+ ){5,100}end", ".{1,500}"):
-        began = time.perf_counter()
-        start = constraint(table, regex=pattern)
-        start.allowed()
-        first = time.perf_counter() - began
-        began = time.perf_counter()
-        after(
-            start, tokens, "12345"[: 1 + 4 * (pattern[0] == ".")]
-        ).allowed() if "y" not in pattern else 0
-        next_one = time.perf_counter() - began
-        show(
-            "Constraints: pattern, first mask with all it needs, a mask further on",
-            f"{pattern:22} {1e3 * first:6.1f} ms {1e3 * next_one:6.1f} ms",
-        )

@@ -2,14 +2,8 @@
 
 import pytest
 
-from gpt2np import LanguageModel
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.evaluation.loglikelihood import continuation_window
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.evaluation.multiple_choice import Question, multiple_choice, read_question
 
@@ -79,11 +78,6 @@ class TestReadQuestion:
     def test_what_is_no_question(self, record, message):
         with pytest.raises(InvalidArgumentError, match=f"a.jsonl, line 7: .*{message}"):
             read_question(record, "a.jsonl, line 7")
-
-
-@pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
 
 
 def test_the_three_accuracies(lm):

@@ -21,11 +21,6 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def lm(bundled):
-    return LanguageModel.load(bundled)
-
-
-@pytest.fixture(scope="module")
 def early_exit(lm):
     """The bundled model's first two blocks as a draft model."""
     return cut(lm, 2)

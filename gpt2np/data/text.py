@@ -1,0 +1,29 @@
+"""Checks and patterns for Unicode text."""
+
+import re
+from functools import lru_cache
+
+
+def is_unicode_text(text: str) -> bool:
+    """Return whether `text` is free of lone surrogates, which UTF-8 can't encode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def describe_decode_error(source: object, error: UnicodeDecodeError, offset: int = 0) -> str:
+    """Describe invalid UTF-8 in `source`; `offset` is the position of the decoded bytes in it."""
+    byte = error.object[error.start]
+    return f"{source} is not UTF-8 text: byte 0x{byte:02x} at offset {offset + error.start}"
+
+
+@lru_cache(maxsize=64)
+def any_literal(literals: frozenset[str]) -> re.Pattern[str]:
+    """Return a pattern that matches the longest of `literals` at a position.
+
+    Without literals, the pattern matches nothing.
+    """
+    longest_first = sorted(literals, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
