@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpt2np.generation.options import GenerationOptions
@@ -36,7 +36,8 @@ class Completion:
             generation runs.
         seed: the seed that reproduces this continuation.
         model: the model's name.
-        seconds: time of the generation, with the prompt's computation and any wait in a queue.
+        seconds: time of the generation, with the prompt's computation and any wait in a queue;
+            `==` ignores the time.
         logprobs: the log probability of each of `ids`, if requested.
         prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
             first id and for ids before the window.
@@ -50,7 +51,7 @@ class Completion:
     finish_reason: FinishReason | None
     seed: int
     model: str
-    seconds: float
+    seconds: float = field(compare=False)
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
     alternatives: tuple[Completion, ...] = ()

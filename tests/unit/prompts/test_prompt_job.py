@@ -96,9 +96,7 @@ def test_appended_prompts_go_on(lm, interrupted):
     "content", [PROMPTS.replace("king 20", "fox 20"), PROMPTS[: len(PROMPTS) // 2]]
 )
 def test_a_changed_prompt_is_named_and_what_comes_before_it_is_kept(lm, interrupted, content):
-    with pytest.raises(
-        InvalidArgumentError, match="but a line from 17 to 32 of .* has changed; undo"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"a line from 17 to 32 of .* has changed; undo"):
         run(lm, interrupted, content)
     resumed, restarted, found = run(lm, interrupted, content, force=True)
     assert resumed == [16] and len(restarted) == 1
