@@ -59,7 +59,7 @@ def test_a_changed_model_is_saved(tmp_path, monkeypatch):
     assert len(names["texts"]) == 2
     exec(block_with("model.save("), names)
     again = names["gpt2np"].load("my-model")
-    assert again.generate("The", seed=1) == names["lm"].generate("The", seed=1)
+    assert again.generate("The", seed=1).ids == names["lm"].generate("The", seed=1).ids
 
 
 def test_the_tokenizers_example_runs(capsys):
