@@ -49,7 +49,7 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        draft = getattr(args, "draft", None)
+        draft = getattr(args, "draft", None) or "auto"
         lm = LanguageModel.load(args.model, args.dtype, draft, getattr(args, "processes", 1))
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is also a warning; the first message already contains it.
