@@ -102,6 +102,7 @@ class LanguageModel:
         dtype: DTypeLike = np.float32,
         draft: str | Path | LanguageModel = "auto",
         processes: int | Literal["auto"] = 1,
+        tokenizer: str | Path | Tokenizer | None = None,
     ) -> LanguageModel:
         """Find and load a model.
 
@@ -113,6 +114,7 @@ class LanguageModel:
             draft: "auto", "none", an n-gram table or a smaller model; see `use_draft`.
             processes: number of processes that share each forward pass, or "auto"; see
                 `GPT2.processes`.
+            tokenizer: the vocabulary, if it is not the model's own; see `Tokenizer.load`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
@@ -128,7 +130,9 @@ class LanguageModel:
             warnings.warn(f"{source.name}: {ignored}, which gpt2np ignores", stacklevel=2)
         lm = cls(
             GPT2.from_folder(source.folder, dtype),
-            Tokenizer.load(source.folder),
+            tokenizer
+            if isinstance(tokenizer, Tokenizer)
+            else Tokenizer.load(tokenizer or source.folder),
             name=source.name,
             defaults=config.options,
             eos_token_ids=config.eos_token_ids,

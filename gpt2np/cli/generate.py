@@ -20,6 +20,7 @@ import json
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from gpt2np.generation.sampling import TokenLogprob
     from gpt2np.language_model import Completion, LanguageModel, TextStream
     from gpt2np.prompts.job import Outcome
+    from gpt2np.tokenizer import Tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,11 +112,11 @@ def _generate(
     if beam_search:
         completion, exit_code = lm.generate(prompt, **options), 0
         _print_messages(messages, [])
-        _print_completions(completion, args, prompt)
+        _print_completions(completion, lm.tokenizer, args, prompt)
     else:
         streams = lm.streams(prompt, **options)
         _print_messages(messages, [stream.completion.seed for stream in streams])
-        completion, exit_code = _run_streams(streams, args, prompt)
+        completion, exit_code = _run_streams(streams, lm.tokenizer, args, prompt)
     completions = [completion, *completion.alternatives]
     print_stderr(_summary(completions, lm.model.config.n_positions, bool(args.window)))
     if (args.choices or args.regex) and any(c.finish_reason == "length" for c in completions):
@@ -123,7 +125,10 @@ def _generate(
 
 
 def _run_streams(
-    streams: Sequence["TextStream"], args: argparse.Namespace, prompt: str
+    streams: Sequence["TextStream"],
+    tokenizer: "Tokenizer",
+    args: argparse.Namespace,
+    prompt: str,
 ) -> tuple["Completion", int]:
     """Generate and print the texts. After Ctrl-C, print the texts generated so far.
 
@@ -148,7 +153,7 @@ def _run_streams(
     if is_live:
         print(flush=True)
     else:
-        _print_completions(completion, args, prompt)
+        _print_completions(completion, tokenizer, args, prompt)
     return completion, exit_code
 
 
@@ -160,11 +165,14 @@ def _print_messages(messages: Sequence[str], seeds: Sequence[int]) -> None:
         print_stderr(message)
 
 
-def _print_completions(best: "Completion", args: argparse.Namespace, prompt: str) -> None:
+def _print_completions(
+    best: "Completion", tokenizer: "Tokenizer", args: argparse.Namespace, prompt: str
+) -> None:
     echo = "" if args.no_echo else prompt
     for index, completion in enumerate([best, *best.alternatives]):
         if args.json:
-            print(json.dumps(completion_as_json(completion), ensure_ascii=False), flush=True)
+            content = completion_as_json(completion, tokenizer)
+            print(json.dumps(content, ensure_ascii=False), flush=True)
         else:
             separator = "---\n" if index else ""
             print(f"{separator}{echo}{completion.text}", flush=True)
@@ -183,16 +191,29 @@ def _summary(completions: Sequence["Completion"], context: int, window: bool) ->
     )
 
 
-def completion_as_json(completion: "Completion") -> dict[str, Any]:
-    """Convert a completion to a JSON object."""
-    names = ("prompt", "prompt_ids", "text", "ids", "finish_reason", "seed", "model")
+def completion_as_json(completion: "Completion", tokenizer: "Tokenizer") -> dict[str, Any]:
+    """Convert a completion to a JSON object, with the text of each token beside its id."""
+    names = (
+        *("prompt", "prompt_ids", "prompt_tokens", "text", "ids", "tokens"),
+        *("finish_reason", "seed", "model"),
+    )
     content = {name: getattr(completion, name) for name in names}
     content["tokens_per_second"] = round(completion.tokens_per_second, 2)
     for name in ("logprobs", "prompt_logprobs"):
         tokens: Sequence[TokenLogprob | None] | None = getattr(completion, name)
         if tokens is not None:
-            content[name] = [t and {"id": t.id, "logprob": t.logprob, "top": t.top} for t in tokens]
+            content[name] = [token and _logprob_as_json(token, tokenizer) for token in tokens]
     return content
+
+
+def _logprob_as_json(token: "TokenLogprob", tokenizer: "Tokenizer") -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "token": tokenizer.token_texts([token.id])[0],
+        "logprob": token.logprob,
+        "top": token.top,
+        "top_tokens": tokenizer.token_texts(token_id for token_id, _ in token.top),
+    }
 
 
 def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
@@ -247,7 +268,8 @@ def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, st
     assert lm.folder is not None
     patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
     files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
-    return lm, input_digests(sorted(files))[-1]
+    vocabulary = lm.tokenizer.fingerprint if args.tokenizer else ""
+    return lm, vocabulary + input_digests(sorted(files))[-1]
 
 
 def _run_job(
@@ -284,12 +306,13 @@ def _run_job(
         )
         paths = args.prompts, args.out
         with option_names_in_errors():
-            job = PromptJob(lm, *paths, _output_line, options, callbacks, fingerprint, args.force)
+            to_json = partial(_output_line, tokenizer=lm.tokenizer)
+            job = PromptJob(lm, *paths, to_json, options, callbacks, fingerprint, args.force)
             return job.run()
 
 
-def _output_line(completion: "Completion") -> dict[str, Any]:
+def _output_line(completion: "Completion", tokenizer: "Tokenizer") -> dict[str, Any]:
     """Convert a completion to a JSON object without the speed, which differs between runs."""
-    content = completion_as_json(completion)
+    content = completion_as_json(completion, tokenizer)
     del content["tokens_per_second"]
     return content

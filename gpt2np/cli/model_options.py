@@ -1,4 +1,4 @@
-"""Options --model, --threads and --dtype; loading of the selected model or tokenizer."""
+"""Options --model, --tokenizer, --threads and --dtype; loading of a model or tokenizer."""
 
 import argparse
 import warnings
@@ -25,11 +25,13 @@ PROCESSES_HELP = (
 def add_model_arguments(
     parser: argparse.ArgumentParser, *, dtype: bool = True
 ) -> "argparse._ArgumentGroup":
-    """Declare --model and --threads, and --dtype if the parameter `dtype` is true.
+    """Declare --model, --tokenizer and --threads, and --dtype if the parameter `dtype` is true.
 
     A command without --dtype computes in float32. Returns the argument group "Performance".
     """
     parser.add_argument("--model", metavar="MODEL", help=f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})")
+    tokenizer = "Vocabulary, if not the model's own: a file, or a model as in --model"
+    parser.add_argument("--tokenizer", metavar="MODEL", help=tokenizer)
     parser.set_defaults(dtype="float32")
     performance = parser.add_argument_group("Performance")
     performance.add_argument("--threads", type=int, metavar="N", help=THREADS_HELP)
@@ -40,7 +42,7 @@ def add_model_arguments(
 
 
 def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
-    """Load the model that --model, --threads, --dtype and --draft specify.
+    """Load the model that --model, --tokenizer, --threads, --dtype and --draft specify.
 
     Returns the model and the messages to print: the model's name, then warnings.
     """
@@ -50,7 +52,8 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         draft = getattr(args, "draft", None) or "auto"
-        lm = LanguageModel.load(args.model, args.dtype, draft, getattr(args, "processes", 1))
+        processes = getattr(args, "processes", 1)
+        lm = LanguageModel.load(args.model, args.dtype, draft, processes, tokenizer=args.tokenizer)
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is also a warning; the first message already contains it.
     others = (message for message in messages if not reason or reason not in message)
@@ -78,6 +81,7 @@ def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:
     """Declare --model for a command that needs a vocabulary but no weights."""
     parser.add_argument(
         "--model",
+        "--tokenizer",
         metavar="MODEL",
         help="Vocabulary file (tokenizer.json or .tiktoken), or model whose vocabulary to use: "
         f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})",

@@ -108,11 +108,11 @@ def _as_json(
 ) -> dict[str, Any]:
     """Return the tokens of a text as JSON; escape bytes of incomplete characters as in Python."""
     spans = tokenizer.offsets(text, **options)
-    table = tokenizer.vocabulary.token_bytes
+    ids = [span.id for span in spans]
     content = {
         "text": text,
-        "ids": [span.id for span in spans],
-        "tokens": [table[span.id].decode("utf-8", "backslashreplace") for span in spans],
+        "ids": ids,
+        "tokens": tokenizer.token_texts(ids),
         "offsets": [[span.start, span.end] for span in spans],
         "byte_offsets": [[span.byte_start, span.byte_end] for span in spans],
     }

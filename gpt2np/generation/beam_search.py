@@ -225,6 +225,8 @@ def beam_completion(
             seconds=seconds,
             logprobs=None if logprobs is None else logprobs[len(prompt_ids) - 1 :],
             prompt_logprobs=None if prompt_logprobs is None else [None, *prompt_logprobs],
+            prompt_tokens=tokenizer.token_texts(prompt_ids),
+            tokens=tokenizer.token_texts(hypothesis.ids),
         )
         completions.append(completion)
     return replace(completions[0], alternatives=tuple(completions[1:]))

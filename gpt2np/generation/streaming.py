@@ -29,8 +29,10 @@ class Completion:
     Attributes:
         prompt: the text of the prompt.
         prompt_ids: the ids of the prompt; for an empty prompt the end-of-text id.
+        prompt_tokens: the text of each of `prompt_ids`; see `Tokenizer.token_texts`.
         text: the continuation, without the prompt and without the stop text.
         ids: all generated ids, including any end-of-text id and the ids of a stop text.
+        tokens: the text of each of `ids`.
         finish_reason: "eos" (end-of-text id), "stop" (stop text, stop regex, stop id, or a complete
             constraint), "length" (max_new_tokens, or a full context), "cancelled"; None while the
             generation runs.
@@ -55,6 +57,8 @@ class Completion:
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
     alternatives: tuple[Completion, ...] = ()
+    prompt_tokens: list[str] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
 
     @property
     def tokens_per_second(self) -> float:
@@ -140,6 +144,7 @@ class TextStream(Iterator[str]):
         self.model = model
         self._name = name
         self._prompt = prompt
+        self._tokenizer = tokenizer
         self._detokenizer = StreamingDetokenizer(tokenizer, options, eos_token_ids)
         self.sequence: RunningSequence = start_sequence(model, prompt_ids, options, eos_token_ids)
         self.sequence.listener = self._detokenizer
@@ -168,6 +173,8 @@ class TextStream(Iterator[str]):
             seconds=self._detokenizer.seconds,
             logprobs=None if options.logprobs is None else list(sequence.logprobs),
             prompt_logprobs=None if options.prompt_logprobs is None else [*unknown, *known],
+            prompt_tokens=self._tokenizer.token_texts(sequence.prompt),
+            tokens=self._tokenizer.token_texts(sequence.ids),
         )
 
     def step(self) -> None:

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp.trace import Trace
+from gpt2np.interp.trace import Trace, as_gpt2
 from gpt2np.kernels.array import Array, IntArray, equal_fields
+from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 
 
@@ -66,7 +67,7 @@ class Attribution:
 
 
 def attribution(
-    model: GPT2, trace: Trace, tokens: int | Sequence[int], position: int = -1
+    model: GPT2 | LanguageModel, trace: Trace, tokens: int | Sequence[int], position: int = -1
 ) -> Attribution:
     """Split the logits of `tokens` at a position into contributions of the model's components.
 
@@ -77,6 +78,7 @@ def attribution(
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or tokens or position are invalid.
     """
+    model = as_gpt2(model)
     ids = np.atleast_1d(np.asarray(tokens))
     is_list = ids.ndim == 1 and ids.size and ids.dtype.kind in "iu"
     if not is_list or ids.min() < 0 or ids.max() >= model.config.vocab_size:

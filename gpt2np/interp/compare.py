@@ -11,8 +11,9 @@ import numpy as np
 
 from gpt2np.checkpoint.names import LM_HEAD
 from gpt2np.errors import GPT2NPError
-from gpt2np.interp.trace import trace
+from gpt2np.interp.trace import as_gpt2, trace
 from gpt2np.kernels.array import Array
+from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 
 
@@ -47,12 +48,13 @@ def worst_per_layer(differences: Sequence[Difference]) -> list[Difference]:
     return [max(layer, key=lambda d: d.largest) for layer in layers.values()]
 
 
-def compare_with_transformers(model: GPT2, ids: Sequence[int]) -> list[Difference]:
+def compare_with_transformers(model: GPT2 | LanguageModel, ids: Sequence[int]) -> list[Difference]:
     """Run gpt2np and transformers' GPT-2 on token ids. Returns a difference per hook point.
 
     Raises:
         GPT2NPError: transformers or torch is not installed.
     """
+    model = as_gpt2(model)
     ours = trace(model, ids)  # first, because it validates the ids
     return differences(ours, transformers_arrays(transformers_model(model), ids))
 

@@ -12,8 +12,9 @@ import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
-from gpt2np.interp.trace import Trace
+from gpt2np.interp.trace import Trace, as_gpt2
 from gpt2np.kernels.array import Array, IntArray, equal_fields
+from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import layer_norm, softmax
 
@@ -23,12 +24,13 @@ RESIDUALS = ("embed", "blocks.*.resid")
 _CHUNK = 128  # rows of logits at a time, to bound the memory
 
 
-def logit_lens(model: GPT2, residual: Array) -> Array:
+def logit_lens(model: GPT2 | LanguageModel, residual: Array) -> Array:
     """Apply ln_f and the unembedding to a residual (…, C). Returns logits (…, V).
 
     From the last block's residual, the result is the model's logits. They are bit-identical under
     the conditions in the docstring of `GPT2.forward`.
     """
+    model = as_gpt2(model)
     ln_f = model.weights["ln_f.weight"], model.weights["ln_f.bias"]
     x = layer_norm(residual, *ln_f, model.config.layer_norm_epsilon)
     return model.unembed(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
@@ -47,7 +49,7 @@ class LensTable:
 
 
 def lens_table(
-    model: GPT2,
+    model: GPT2 | LanguageModel,
     trace: Trace,
     n: int = 1,
     points: str | Sequence[str] = RESIDUALS,
@@ -65,6 +67,7 @@ def lens_table(
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.
         CheckpointError: the logits of a prediction are infinite or NaN.
     """
+    model = as_gpt2(model)
     if not 1 <= n <= model.config.vocab_size:
         raise InvalidArgumentError(f"n is {n}; it must be from 1 to {model.config.vocab_size}")
     names = trace.require(points)

@@ -14,8 +14,9 @@ import numpy as np
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.lens import RESIDUALS, LensTable, lens_table, top_k
-from gpt2np.interp.trace import Trace, trace
+from gpt2np.interp.trace import Trace, as_gpt2, trace
 from gpt2np.kernels.array import Array, equal_fields
+from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import softmax
 
@@ -60,7 +61,9 @@ def _summarize_layer(pattern: Array) -> tuple[Array, Array, Array, Array]:
     )
 
 
-def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int = 0) -> Array:
+def induction_scores(
+    model: GPT2 | LanguageModel, ids: Sequence[int] | None = None, *, seed: int = 0
+) -> Array:
     """Score each head for induction: attention to the token after an earlier copy of the query.
 
     The model reads the ids twice in a row. The score is a head's mean attention weight from each
@@ -73,6 +76,7 @@ def induction_scores(model: GPT2, ids: Sequence[int] | None = None, *, seed: int
             positions.
         ContextLengthError: the repeated ids exceed the model's context.
     """
+    model = as_gpt2(model)
     if ids is None:
         rng = np.random.default_rng(seed)
         n = min(50, model.config.n_positions // 2)
@@ -129,7 +133,7 @@ class Overview:
 
 
 def overview(
-    model: GPT2,
+    model: GPT2 | LanguageModel,
     trace: Trace,
     n: int = 10,
     *,
@@ -144,6 +148,7 @@ def overview(
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.
         CheckpointError: logits of the model or of the lens are infinite or NaN.
     """
+    model = as_gpt2(model)
     names = trace.require(PATTERNS)
     lens = lens_table(model, trace, n, last=last, progress=progress)
     logits = trace["logits"][-1]

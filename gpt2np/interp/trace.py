@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.data.files import atomic_path
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import (
+    ContextLengthError,
+    GPT2NPError,
+    InvalidArgumentError,
+)
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
@@ -78,15 +84,43 @@ class Trace(Mapping[str, Array]):
         return Trace(self.ids, self.config, {name: self.arrays[name] for name in names})
 
     def save(self, path: str | Path) -> None:
-        """Write an .npz file with the token ids as "ids" and every array under its name.
+        """Write an .npz file with every array under its name, "ids", and the config as JSON.
 
         Raises:
             OSError: the file can't be written; an existing file is left unchanged.
         """
-        arrays: dict[str, Any] = {"ids": self.ids, **self.arrays}
+        config = asdict(self.config) | {"eos_token_id": list(self.config.eos_token_ids)}
+        arrays: dict[str, Any] = {"ids": self.ids, "config": json.dumps(config), **self.arrays}
         # np.savez would append .npz to a file name.
         with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read a file that `save` wrote.
+
+        Raises:
+            InvalidArgumentError: the file is damaged, or `save` did not write it.
+            OSError: the file can't be read.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = dict(file.items())
+            config = GPT2Config.from_mapping(json.loads(arrays.pop("config").item()))
+            return cls(arrays.pop("ids"), config, arrays)
+        except _NOT_A_TRACE as error:
+            raise InvalidArgumentError(
+                f"{path} is not a trace that Trace.save or gpt2np trace --npz wrote"
+            ) from error
+
+
+def as_gpt2(model: GPT2 | LanguageModel) -> GPT2:
+    """Return the GPT2 of a LanguageModel; return a GPT2 unchanged."""
+    return model.model if isinstance(model, LanguageModel) else model
+
+
+_NOT_A_TRACE = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, GPT2NPError)
+"""Errors from reading a file that `Trace.save` did not write."""
 
 
 class _StopForward(Exception):
@@ -114,7 +148,7 @@ def trace(
             text but `model` is a GPT2.
         ContextLengthError: the prompt has more tokens than the model's context.
     """
-    gpt2 = model.model if isinstance(model, LanguageModel) else model
+    gpt2 = as_gpt2(model)
     names = select_hook_points(points, gpt2.config.n_layer)
     hooks = [interventions] if callable(interventions) else interventions
     hooks = [resolve_hook(hook, gpt2.config.n_layer) for hook in hooks]

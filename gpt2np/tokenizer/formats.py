@@ -58,10 +58,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if is_folder:
         return _read_folder(path)
     if not exists:
-        raise TokenizerError(
-            f"there is no vocabulary at {path}; expected a folder or a file (for the name of a "
-            f"model, use gpt2np.hub.find_vocabulary({str(path)!r}).folder)"
-        )
+        raise TokenizerError(f"there is no vocabulary at {path}; expected a folder or a file")
     for vocab, merges in gpt2_files.FILE_NAMES:
         if path.name in (vocab, merges):
             return gpt2_files.read_gpt2_files(path.parent / vocab, path.parent / merges)
@@ -87,7 +84,10 @@ def _read_folder(folder: Path) -> Vocabulary:
     if tiktoken := sorted(folder.glob(f"*{TIKTOKEN_SUFFIX}")):
         return read_tiktoken(tiktoken[0])
     expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
-    raise TokenizerError(f"{folder} has no vocabulary: expected {expected}")
+    raise TokenizerError(
+        f"{folder} has no vocabulary: expected {expected}; add the files, or name another "
+        "vocabulary (tokenizer=…, --tokenizer …)"
+    )
 
 
 def read_tiktoken(

@@ -50,7 +50,7 @@ class Tokenizer:
 
     The ids equal those of tiktoken and of Hugging Face's `tokenizers`:
 
-        >>> tokenizer = Tokenizer.load("path/to/gpt2")
+        >>> tokenizer = Tokenizer.load("gpt2")
         >>> tokenizer.encode("GPT2 was created by OpenAI")
         [38, 11571, 17, 373, 2727, 416, 4946, 20185]
 
@@ -95,24 +95,31 @@ class Tokenizer:
         self._word_cache = BoundedCache(self._encode_word, _WORD_CACHE_BYTES)
 
     @classmethod
-    def load(cls, path: str | Path) -> Tokenizer:
-        """Create a tokenizer from a folder of vocabulary files, or from one such file.
+    def load(cls, vocabulary: str | Path) -> Tokenizer:
+        """Load a vocabulary: "bundled", a model on the Hub, a folder, or a file.
+
+        A text names a model as in `gpt2np.load`: only the vocabulary is downloaded, and an existing
+        folder takes precedence. A `Path` is never the name of a model.
 
         A folder needs `tokenizer.json`, `vocab.json` + `merges.txt`, OpenAI's `encoder.json` +
         `vocab.bpe`, or a `.tiktoken` file. If it has several of these, the first one counts. The
         folder's `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` have the
         same effect as in transformers 5: see `gpt2np.tokenizer.special_tokens`.
 
-        If `path` is a `tokenizer.json` file, the other files in its folder are ignored. `path`
-        can't be the name of a model: `gpt2np.hub.find_vocabulary("gpt2").folder` finds or downloads
-        a model's vocabulary.
+        If the file is a `tokenizer.json`, the other files in its folder are ignored.
 
-        Raises TokenizerError if a file is missing or damaged, the files don't match, or they need a
-        feature that gpt2np lacks.
+        Raises:
+            ModelNotFoundError: no model has this name, or the download fails.
+            TokenizerError: a file is missing or damaged, the files don't match, or they need a
+                feature that gpt2np lacks.
         """
-        if path == "":
-            raise TokenizerError("the path of the vocabulary is empty; name a folder or a file")
-        return cls(read_vocabulary(Path(path)))
+        if vocabulary == "":
+            raise TokenizerError("the vocabulary's name is empty; name a model, folder or file")
+        if isinstance(vocabulary, Path):
+            return cls(read_vocabulary(vocabulary))
+        from gpt2np.hub.find import find_vocabulary
+
+        return cls(read_vocabulary(find_vocabulary(vocabulary).folder))
 
     @classmethod
     def from_tiktoken(
@@ -308,6 +315,16 @@ class Tokenizer:
             raise InvalidArgumentError(
                 f"id {error.args[0]} is not in the vocabulary of {len(table)} tokens"
             ) from error
+
+    def token_texts(self, ids: Iterable[int]) -> list[str]:
+        r"""Return the text of each token, for display.
+
+        Bytes of an incomplete character are escaped, as in "\\xf0". An id without a token, such as
+        123, becomes "[123]".
+        """
+        table = self.vocabulary.token_bytes
+        tokens = (table.get(token_id, b"[%d]" % token_id) for token_id in ids)
+        return [token.decode("utf-8", "backslashreplace") for token in tokens]
 
     def streaming_decoder(self) -> StreamingDecoder:
         """Return a decoder that takes one token id at a time."""

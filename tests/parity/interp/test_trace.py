@@ -5,7 +5,15 @@ import pytest
 
 import gpt2np
 from gpt2np import GPT2, ContextLengthError, InvalidArgumentError
-from gpt2np.interp import hook_point_names, trace
+from gpt2np.interp import (
+    Trace,
+    attribution,
+    hook_point_names,
+    induction_scores,
+    lens_table,
+    logit_lens,
+    trace,
+)
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import last_token_indices
 
@@ -153,11 +161,33 @@ class TestFile:
         kept.save(tmp_path / "x")  # NumPy must not append .npz
         assert [file.name for file in tmp_path.iterdir()] == ["x"]
         with np.load(tmp_path / "x") as file:
-            assert file.files == ["ids", *kept]
+            assert file.files == ["ids", "config", *kept]
             np.testing.assert_array_equal(file["ids"], ids)
             for name, array in kept.items():
                 assert file[name].dtype == array.dtype
                 np.testing.assert_array_equal(file[name], array)
+
+    def test_load_reads_what_save_wrote(self, model, ids, tmp_path):
+        kept = trace(model, ids, ["embed", "blocks.*.attn.pattern"])
+        kept.save(tmp_path / "x.npz")
+        loaded = Trace.load(tmp_path / "x.npz")
+        assert loaded.config == kept.config and list(loaded) == list(kept)
+        np.testing.assert_array_equal(loaded.ids, kept.ids)
+        for name, array in kept.items():
+            np.testing.assert_array_equal(loaded[name], array)
+        assert loaded.require("blocks.0.attn.hook_pattern") == ["blocks.0.attn.pattern"]
+
+    @pytest.mark.parametrize("content", ["text", "other arrays", "a config of another model"])
+    def test_load_refuses_other_files(self, tmp_path, content):
+        file = tmp_path / "x.npz"
+        arrays = {"text": None, "other arrays": {"a": [1]}}.get(
+            content, {"config": '{"n_head": 0}'}
+        )
+        np.savez(file, **arrays) if arrays else file.write_text(content)
+        with pytest.raises(InvalidArgumentError, match=r"x\.npz is not a trace"):
+            Trace.load(file)
+        with pytest.raises(FileNotFoundError):
+            Trace.load(tmp_path / "nowhere.npz")
 
     @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
     def test_a_failed_save_leaves_what_was_there(self, model, ids, tmp_path, monkeypatch, error):
@@ -171,3 +201,15 @@ class TestFile:
         with pytest.raises(type(error)):
             trace(model, ids, "embed").save(tmp_path / "x.npz")
         assert [file.read_text() for file in tmp_path.iterdir()] == ["before"]
+
+
+def test_every_function_takes_the_language_model(lm):
+    traced = trace(lm, "The fox ran")
+    parts = [attribution(model, traced, 5).values for model in (lm, lm.model)]
+    np.testing.assert_array_equal(*parts)
+    lenses = [logit_lens(model, traced["embed"]) for model in (lm, lm.model)]
+    np.testing.assert_array_equal(*lenses)
+    tables = [lens_table(model, traced, 3).ids for model in (lm, lm.model)]
+    np.testing.assert_array_equal(*tables)
+    scores = [induction_scores(model, [5, 6, 7]) for model in (lm, lm.model)]
+    np.testing.assert_array_equal(*scores)

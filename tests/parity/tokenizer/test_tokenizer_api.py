@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Rust
 
-import gpt2np
-from gpt2np import InvalidArgumentError, Tokenizer, TokenizerError
+from gpt2np import InvalidArgumentError, ModelNotFoundError, Tokenizer, TokenizerError
 from gpt2np.tokenizer import tokenizer as tokenizer_module
 from gpt2np.tokenizer.bpe import BoundedCache
 from gpt2np.tokenizer.formats import read_vocabulary
@@ -226,8 +226,11 @@ class TestSaving:
 
     def test_the_name_of_a_model(self, tmp_path, monkeypatch, bundled):
         monkeypatch.chdir(tmp_path)
-        advice = r"name of a model, use gpt2np\.hub\.find_vocabulary\('bundled'\)\.folder"
-        with pytest.raises(TokenizerError, match=advice):
-            Tokenizer.load("bundled")
-        found = Tokenizer.load(gpt2np.hub.find_vocabulary("bundled").folder)
-        assert found.vocabulary == Tokenizer.load(bundled).vocabulary
+        assert Tokenizer.load("bundled").vocabulary == Tokenizer.load(bundled).vocabulary
+        with pytest.raises(ModelNotFoundError, match="nowhere"):
+            Tokenizer.load("./nowhere/at/all")
+        with pytest.raises(TokenizerError, match="there is no vocabulary at bundled"):
+            Tokenizer.load(Path("bundled"))  # a path is never the name of a model
+        (tmp_path / "bundled").mkdir()
+        with pytest.raises(TokenizerError, match="bundled has no vocabulary"):
+            Tokenizer.load("bundled")  # an existing folder takes precedence

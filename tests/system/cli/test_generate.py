@@ -65,8 +65,10 @@ class TestOutput:
         assert content == {
             "prompt": "Once upon a time",
             "prompt_ids": expected.prompt_ids,
+            "prompt_tokens": expected.prompt_tokens,
             "text": expected.text,
             "ids": expected.ids,
+            "tokens": expected.tokens,
             "finish_reason": "length",
             "seed": 1,
             "model": "bundled",
@@ -125,7 +127,7 @@ class TestOptions:
         result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
 
-        def load(model, dtype, draft, processes):
+        def load(model, dtype, draft, processes, tokenizer):
             threads = os.environ["OPENBLAS_NUM_THREADS"]
             raise InvalidArgumentError(f"{model} {dtype} {threads}")
 

@@ -132,7 +132,8 @@ def test_every_file_of_the_model_counts(bundled, tmp_path):
     names = [file.name for file in bundled.iterdir() if file.suffix != ".md"]
     for name in names:
         shutil.copy(bundled / name, tmp_path)
-    args = argparse.Namespace(model=str(tmp_path), threads=None, dtype="float32", draft=None)
+    options = {"threads": None, "dtype": "float32", "draft": None, "tokenizer": None}
+    args = argparse.Namespace(model=str(tmp_path), **options)
     before = _load_with_fingerprint(args)[1]
     assert _load_with_fingerprint(args)[1] == before
     for name in names:

@@ -190,7 +190,7 @@ class TestArrays:
         assert f"memory: {megabytes} for the activations" in result.stderr.decode()
         assert result.stderr.decode().endswith(f"81 arrays, {megabytes}, in {file}\n")
         with np.load(file) as arrays:
-            assert arrays.files == ["ids", *traced]
+            assert arrays.files == ["ids", "config", *traced]
             for name in traced:
                 np.testing.assert_array_equal(arrays[name], traced[name])
 
@@ -200,7 +200,7 @@ class TestArrays:
         output(FOX, "--npz", str(file), *points, "--dtype", "float64")
         with np.load(file) as arrays:
             patterns = [f"blocks.{i}.attn.pattern" for i in range(6)]
-            assert arrays.files == ["ids", *patterns, "ln_f"]
+            assert arrays.files == ["ids", "config", *patterns, "ln_f"]
             assert arrays["ln_f"].dtype == np.float64
 
     def test_without_a_file_they_are_described(self, traced):
@@ -217,7 +217,7 @@ class TestArrays:
         file = tmp_path / "x.npz"
         file.write_text("before")
         output("a", "--npz", str(file), "--force", "--points", "embed")
-        assert np.load(file).files == ["ids", "embed"]
+        assert np.load(file).files == ["ids", "config", "embed"]
         assert list(tmp_path.iterdir()) == [file]
 
     def test_list_of_points(self):

@@ -1,0 +1,125 @@
+"""`gpt2np decode`: ids on the command line, on stdin, in a file, and in JSON."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+TEXTS = ["GPT2 was 🦊", "", " two  spaces"]
+
+
+def run(command, *arguments, stdin=""):
+    return subprocess.run(
+        [sys.executable, "-m", "gpt2np", command, *arguments],
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        env=os.environ | {"GPT2NP_MODEL": "bundled"},
+    )
+
+
+def decode(*arguments, stdin=""):
+    result = run("decode", *arguments, stdin=stdin)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def ids():
+    """The ids of TEXTS, one line each, as `tokenize --ids` prints them."""
+    return run("tokenize", "--ids", *TEXTS).stdout
+
+
+@pytest.fixture(scope="module")
+def tokenized():
+    return run("tokenize", "--json", *TEXTS).stdout
+
+
+def test_arguments_are_one_text(ids):
+    assert decode(*ids.splitlines()[0].split()) == TEXTS[0] + "\n"
+
+
+def test_each_line_of_stdin_or_a_file_is_a_text(ids, tmp_path):
+    (tmp_path / "ids.txt").write_text(ids)
+    expected = "".join(f"{text}\n" for text in TEXTS)
+    assert decode(stdin=ids) == decode("-", stdin=ids) == expected
+    assert decode("--file", str(tmp_path / "ids.txt")) == expected
+    assert decode(stdin=ids.replace(" ", ", ")) == expected
+
+
+def test_json_of_other_commands(tokenized):
+    expected = "".join(f"{text}\n" for text in TEXTS)
+    lists = [json.loads(line)["ids"] for line in tokenized.splitlines()]
+    for content in (tokenized, json.dumps(lists), json.dumps(lists, indent=1)):
+        assert decode(stdin=content) == expected
+    assert decode(json.dumps(lists[0])) == TEXTS[0] + "\n"
+    generated = json.loads(run("generate", "Once", "--json", "-n", "5", "--greedy").stdout)
+    assert decode(stdin=json.dumps(generated)) == generated["text"] + "\n"
+
+
+def test_json_has_ids_tokens_and_text(tokenized):
+    for line, text in zip(tokenized.splitlines(), TEXTS, strict=True):
+        content = json.loads(decode("--json", stdin=line))
+        assert content["text"] == text
+        assert (content["ids"], content["tokens"]) == tuple(
+            json.loads(line)[name] for name in ("ids", "tokens")
+        )
+
+
+def test_special_tokens():
+    (eot,) = json.loads(run("tokenize", "--special", "allow", "--json", "<|endoftext|>").stdout)[
+        "ids"
+    ]
+    assert decode("5", str(eot)) == "&<|endoftext|>\n"
+    assert decode("5", str(eot), "--skip-special-tokens") == "&\n"
+
+
+@pytest.mark.parametrize(
+    ("stdin", "message"),
+    [
+        ("12 x", "'x' is not an id"),
+        ("-5", "'-5' is not an id"),
+        ("999999", "id 999999 is not in the vocabulary"),
+        ("[1, 2", "not valid JSON"),
+        ('{"text": "a"}', "None is not a list of ids"),
+        ("[1.5]", r"[1.5] is not a list of ids"),
+        ("", "there are no ids"),
+    ],
+)
+def test_errors_are_one_line(stdin, message):
+    result = run("decode", stdin=stdin)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr and result.stderr.count("\n") == 1
+
+
+class TestTokenizerOption:
+    @pytest.fixture
+    def folder(self, bundled, tmp_path):
+        """The bundled model without its vocabulary."""
+        for name in ("config.json", "model.safetensors"):
+            (tmp_path / name).symlink_to(bundled / name)
+        return str(tmp_path)
+
+    def test_it_takes_the_vocabulary_from_elsewhere(self, folder):
+        options = ["Once upon a time", "--model", folder, "-n", "8", "--greedy"]
+        result = run("generate", *options, "--tokenizer", "bundled")
+        assert result.returncode == 0, result.stderr
+        assert result.stdout == run("generate", *options[:1], *options[3:]).stdout
+
+    def test_the_error_without_it_names_it(self, folder):
+        result = run("generate", "Once", "--model", folder)
+        assert result.returncode == 1 and "has no vocabulary" in result.stderr
+        assert "--tokenizer" in result.stderr
+
+
+def test_generate_prints_tokens_beside_ids():
+    options = ["Once 🦊", "--json", "--logprobs", "2", "-n", "3", "--greedy"]
+    content = json.loads(run("generate", *options).stdout)
+    assert "".join(content["tokens"]) == content["text"]
+    assert content["prompt_tokens"][:2] == ["Once", " "] and "\\xf0" in content["prompt_tokens"]
+    for token, text in zip(content["logprobs"], content["tokens"], strict=True):
+        assert token["token"] == token["top_tokens"][0] == text
+        assert len(token["top_tokens"]) == len(token["top"]) == 2
