@@ -152,10 +152,10 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """
     from gpt2np.generation import Options
 
-    if args.greedy:
-        # --temperature 0 means the same as --greedy.
+    if args.greedy or args.temperature == 0:  # both mean the same
+        option = "--greedy" if args.greedy else "--temperature 0"
         with_greedy = ("temperature",) if args.temperature else ()
-        _check_contradictions("--greedy", args, (*with_greedy, *_FILTERS))
+        _check_contradictions(option, args, (*with_greedy, *_FILTERS))
     names = Options.__annotations__.keys() - {"draft"}  # load_model reads --draft
     given = {name: getattr(args, name, None) for name in sorted(names)}
     options = {name: value for name, value in given.items() if value is not None}

@@ -73,6 +73,8 @@ def read_json_object(
             raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
         text = path.read_bytes().decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
+    except GPT2NPError:  # perhaps also a ValueError
+        raise
     except OSError as problem:
         raise error(f"cannot read {path}: {problem.strerror}") from problem
     except (ValueError, RecursionError) as problem:
