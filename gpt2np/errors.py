@@ -8,6 +8,9 @@
     └── InvalidArgumentError   an argument is out of its range (also a ValueError)
         └── BatchError         bans or a constraint exclude every next token of a prompt
 
+    KeyboardInterrupt
+    └── GenerationInterrupted  Ctrl-C or a notebook's stop button ended a generation
+
 A message is one line that names the problem, the expected value and the next step.
 """
 
@@ -76,4 +79,22 @@ class BatchError(InvalidArgumentError):
 
     def __init__(self, message: str, completions: list[Any]) -> None:
         super().__init__(message)
+        self.completions = completions
+
+
+class GenerationInterrupted(KeyboardInterrupt):
+    """Ctrl-C, or the stop button of a notebook, has ended a generation.
+
+    Like every KeyboardInterrupt, it ends loops and programs that do not expect it.
+
+    Attributes:
+        completions: the `Completion` of every prompt, in order, as far as generated. A text that
+            was not complete has the finish reason "cancelled".
+    """
+
+    def __init__(self, completions: list[Any]) -> None:
+        super().__init__(
+            "this exception has the texts so far, as `completions`; afterwards, in a notebook: "
+            "import sys; sys.last_value.completions"
+        )
         self.completions = completions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpt2np.errors import BatchError, CheckpointError, InvalidArgumentError
+from gpt2np.errors import BatchError, CheckpointError, GenerationInterrupted, InvalidArgumentError
 from gpt2np.generation import (
     GENERATION_CONFIG_FILE,
     GenerationOptions,
@@ -193,6 +193,8 @@ class LanguageModel:
             InvalidArgumentError: an option is out of its range, the options forbid every next
                 token, or the prompt is neither text nor token ids.
             TypeError: an option does not exist.
+            GenerationInterrupted: Ctrl-C, or the stop button of a notebook; `completions` holds
+                one `Completion` with the text so far. A beam search has no text before its end.
         """
         return self.generate_batch([prompt], **options)[0]
 
@@ -215,20 +217,27 @@ class LanguageModel:
         Raises:
             BatchError: the options forbid every next token of one of several prompts. The error's
                 `completions` holds the results of all prompts.
+            GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all prompts.
             InvalidArgumentError: see `generate`.
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
         resolved = self._resolve_each(prompts, per_prompt_options, options)
-        results: list[Completion | list[TextStream]] = [
-            self._beam_completion(prompt, chosen)
-            if chosen.num_beams > 1
-            else self._start_streams(prompt, chosen)
-            for prompt, chosen in zip(prompts, resolved, strict=True)
-        ]
-        stream_lists = [result if isinstance(result, list) else [] for result in results]
+        results: list[Completion | list[TextStream]] = []
         try:
+            for prompt, chosen in zip(prompts, resolved, strict=True):
+                has_beams = chosen.num_beams > 1
+                start = self._beam_completion if has_beams else self._start_streams
+                results.append(start(prompt, chosen))
+            stream_lists = [result if isinstance(result, list) else [] for result in results]
             run_streams([stream for streams in stream_lists for stream in streams])
+        except KeyboardInterrupt:
+            n_started = len(results)
+            rest = zip(prompts[n_started:], resolved[n_started:], strict=True)
+            results += [self._cancelled(prompt, chosen) for prompt, chosen in rest]
+            for stream in (s for result in results if isinstance(result, list) for s in result):
+                stream.cancel()
+            raise GenerationInterrupted(_completions(results)) from None
         except InvalidArgumentError as error:
             if len(prompts) == 1:
                 raise
@@ -396,6 +405,11 @@ class LanguageModel:
             constraint=self._constraint(options),
             name=self.name,
         )
+
+    def _cancelled(self, prompt: Prompt, options: GenerationOptions) -> Completion:
+        """Return the completion of a prompt whose generation has not begun."""
+        text, ids = self._read_prompt(prompt)
+        return Completion(text, ids, "", [], "cancelled", options.seed or 0, self.name, 0.0)
 
     def _constraint(self, options: GenerationOptions) -> Constraint | None:
         if not options.choices and options.regex is None:

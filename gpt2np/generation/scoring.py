@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import logits_error
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model import GPT2, KVCache
@@ -68,6 +68,8 @@ class TextScore:
     ids: IntArray
     log_probabilities: NDArray[np.float64]
     best: IntArray
+
+    __eq__ = equal_fields
 
     @property
     def total(self) -> float:

@@ -38,7 +38,8 @@ class Completion:
             generation runs.
         seed: the seed that reproduces this continuation.
         model: the model's name.
-        seconds: time of the generation, with the prompt's computation and any wait in a queue.
+        seconds: time of the generation, with the prompt's computation and any wait in a queue;
+            `==` ignores the time.
         logprobs: the log probability of each of `ids`, if requested.
         prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
             first id and for ids before the window.
@@ -52,7 +53,7 @@ class Completion:
     finish_reason: FinishReason | None
     seed: int
     model: str
-    seconds: float
+    seconds: float = field(compare=False)
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
     alternatives: tuple[Completion, ...] = ()

@@ -13,7 +13,7 @@ import numpy as np
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.trace import Trace, as_gpt2
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import layer_norm, softmax
@@ -44,6 +44,8 @@ class LensTable:
     positions: IntArray  # (P)
     ids: IntArray  # (K, P, n), the most likely first
     probabilities: Array  # (K, P, n), over the whole vocabulary
+
+    __eq__ = equal_fields
 
 
 def lens_table(

@@ -19,7 +19,7 @@ from gpt2np.errors import (
     GPT2NPError,
     InvalidArgumentError,
 )
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, select_hook_points
@@ -38,6 +38,8 @@ class Trace(Mapping[str, Array]):
     ids: IntArray  # (T,)
     config: GPT2Config
     arrays: Mapping[str, Array]  # see `gpt2np.model.hook_points.HOOK_POINTS`
+
+    __eq__ = equal_fields
 
     def __getitem__(self, name: str) -> Array:
         """Return the array of a hook point. Raises KeyError if the trace lacks the hook point."""

@@ -38,7 +38,8 @@ class GPT2:
 
     Attributes:
         config: the architecture.
-        weights: a mapping from names to arrays (`gpt2np.runtime.packed_weights.PackedWeights`).
+        weights: a mapping from names to read-only arrays; assignment changes a weight
+            (`gpt2np.runtime.packed_weights.PackedWeights`).
     """
 
     def __init__(self, config: GPT2Config, weights: Mapping[str, Array]) -> None:
@@ -63,6 +64,20 @@ class GPT2:
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
         checkpoint = read_checkpoint(Path(folder))
         return cls(checkpoint.config, load_weights(checkpoint, dtype))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a new or empty folder, which gpt2np and `transformers` load.
+
+        The weights keep the model's dtype. To add the vocabulary, call `Tokenizer.save(folder)`.
+
+        Raises:
+            InvalidArgumentError: the folder exists and is not empty.
+            OSError: the folder can't be written.
+        """
+        from gpt2np.checkpoint.convert import write_checkpoint  # most programs write no model
+
+        with self.weights.unchanged():
+            write_checkpoint(self.config, self.weights, Path(folder))
 
     @property
     def dtype(self) -> np.dtype[Any]:

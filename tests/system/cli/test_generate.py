@@ -225,8 +225,12 @@ class TestOptions:
         assert max(map(len, text.splitlines())) <= 80
 
     def test_empty_prompt(self):
-        result = generate("", "--seed", "1", "-n", "5")
-        assert result.returncode == 0 and result.stdout.strip()
+        told = b"the prompt is empty; the text starts from the end-of-text token"
+        for prompt in ("", "-"):
+            result = generate(prompt, "--seed", "1", "-n", "5", stdin=b"")
+            assert result.returncode == 0 and result.stdout.strip()
+            assert told in result.stderr.splitlines()
+        assert told not in generate("The", "--seed", "1", "-n", "5").stderr
 
     def test_help_names_the_real_defaults(self):
         text = " ".join(run("generate", "--help").stdout.decode().split())
@@ -534,6 +538,7 @@ OTHER_NAMES = {
     "num_return_sequences": "--samples",
     "stop_token_ids": "--stop-id",
     "bad_words": "--bad-word",
+    "choices": "--choice",
     "bad_words_ids": "--bad-word",
 }
 
