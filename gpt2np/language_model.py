@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from gpt2np.display import card
 from gpt2np.errors import BatchError, CheckpointError, InvalidArgumentError
 from gpt2np.generation import (
     GENERATION_CONFIG_FILE,
@@ -30,6 +31,7 @@ from gpt2np.generation.streaming import (
 )
 from gpt2np.hub import find_model
 from gpt2np.model import GPT2
+from gpt2np.progress import progress_bar
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -138,6 +140,25 @@ class LanguageModel:
             lm.use_draft(cls.load(draft, dtype, processes=processes))
         return lm
 
+    def __repr__(self) -> str:
+        return f"<LanguageModel {self.name}: {self.model.summary}>"
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks: the model's name and size, its vocabulary and defaults."""
+        changed = {
+            name: value
+            for name, value in vars(self.defaults).items()
+            if value != getattr(GenerationOptions(), name)
+        }
+        rows = {
+            **self.model.facts,
+            "special tokens": ", ".join(self.tokenizer.special_tokens) or "none",
+            "folder": self.folder or "–",
+        }
+        if changed:
+            rows["generation defaults"] = ", ".join(f"{k}={v!r}" for k, v in changed.items())
+        return card(f"LanguageModel {self.name}", rows)
+
     def use_draft(self, draft: LanguageModel) -> None:
         """Set a draft model for speculative decoding: faster, with unchanged results.
 
@@ -172,6 +193,8 @@ class LanguageModel:
         self,
         prompts: Sequence[Prompt],
         per_prompt_options: Sequence[Options] | None = None,
+        *,
+        progress: bool | None = None,
         **options: Unpack[Options],
     ) -> list[Completion]:
         """Continue several prompts in batches, with the same results as `generate`.
@@ -180,6 +203,9 @@ class LanguageModel:
         i and j count from 0. `generate` with this seed gives the same text. Up to sixteen
         sequences run at a time; large models run fewer, to save memory. Beam search runs one prompt
         at a time.
+
+        Several prompts show a progress bar on stderr at a terminal and in Jupyter; `progress` True
+        always shows one, False never.
 
         `per_prompt_options` has one dict per prompt, as in [{"seed": 5}, {}]. Its values override
         `options`.
@@ -200,7 +226,10 @@ class LanguageModel:
         ]
         stream_lists = [result if isinstance(result, list) else [] for result in results]
         try:
-            run_streams([stream for streams in stream_lists for stream in streams])
+            streams = [stream for streams in stream_lists for stream in streams]
+            shown = False if progress is None and len(prompts) == 1 else progress
+            with progress_bar(len(streams), "generating", "text", shown) as bar:
+                run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
         except InvalidArgumentError as error:
             if len(prompts) == 1:
                 raise
@@ -236,31 +265,81 @@ class LanguageModel:
             )
         return self._start_streams(prompt, chosen)
 
+    @overload
     def score(
         self,
         text: Prompt,
         *,
+        given: Prompt = ...,
+        context: int | None = ...,
+        stride: int | None = ...,
+        from_end_of_text: bool = ...,
+        progress: bool | None = ...,
+    ) -> TextScore: ...
+
+    @overload
+    def score(
+        self,
+        text: list[str] | list[list[int]],
+        *,
+        given: Prompt = ...,
+        context: int | None = ...,
+        stride: int | None = ...,
+        from_end_of_text: bool = ...,
+        progress: bool | None = ...,
+    ) -> list[TextScore]: ...
+
+    def score(
+        self,
+        text: Prompt | list[str] | list[list[int]],
+        *,
+        given: Prompt = (),
         context: int | None = None,
         stride: int | None = None,
         from_end_of_text: bool = False,
-    ) -> TextScore:
+        progress: bool | None = None,
+    ) -> TextScore | list[TextScore]:
         """Compute the log probability of each token of a text, given the tokens before it.
+
+            >>> lm.score(" was not there", given="The king").total
+            >>> pandas.DataFrame(lm.score("The king was not there").words())
+
+        A list of texts gives a list of scores; the texts share forward passes. `given` is a text or
+        ids before each text; it is encoded on its own and not scored. A word begins with its space,
+        so the space belongs to `text`.
 
         A text longer than `context` is scored in windows that start every `stride` tokens; see
         `gpt2np.generation.scoring.score_text`. `from_end_of_text` puts an end-of-text id before
-        the text; otherwise the first token's log probability is NaN.
+        the text and `given`; otherwise the very first token's log probability is NaN. For
+        `progress`, see `generate_batch`.
 
         Raises:
             InvalidArgumentError: a token id, context or stride is out of its range, or the model
                 has no end-of-text id.
         """
-        from gpt2np.generation.scoring import score_text
+        from gpt2np.generation.scoring import score_texts
 
         if from_end_of_text and self.bos_token_id is None:
             raise InvalidArgumentError(f"{self.name} has no end-of-text to put before the text")
-        ids = self.tokenizer.encode(text, disallowed_special=()) if isinstance(text, str) else text
-        prefix = self.bos_token_id if from_end_of_text else None
-        return score_text(self.model, ids, context, stride, prefix)
+        is_list = isinstance(text, (list, tuple)) and any(
+            isinstance(item, (str, list, tuple, np.ndarray)) for item in text[:1]
+        )
+        texts: list[Any] = list(text) if is_list else [text]
+        inputs = [self._encode_plain(one) for one in texts]
+        prefix = [self.bos_token_id] if from_end_of_text and self.bos_token_id is not None else []
+        prefix += list(self._encode_plain(given))
+        with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
+            scores = score_texts(self.model, inputs, prefix, context, stride, bar.update)
+        table = self.tokenizer.vocabulary.token_bytes
+        scores = [
+            replace(score, token_bytes=tuple(table.get(i, b"") for i in score.ids.tolist()))
+            for score in scores
+        ]
+        return scores if is_list else scores[0]
+
+    def _encode_plain(self, text: Prompt) -> Sequence[int]:
+        """Encode a text, with special tokens as plain characters; return token ids unchanged."""
+        return self.tokenizer.encode(text, disallowed_special=()) if isinstance(text, str) else text
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Encode a prompt; an empty prompt becomes `bos_token_id`.
