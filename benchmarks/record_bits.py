@@ -146,7 +146,7 @@ def completions(ranks: int = 1) -> Iterator[Array]:
         {"temperature": 0.0},
         {"seed": 3},
         {"seed": 4, "temperature": 1.0, "top_k": 0, "top_p": 0.9},
-        {"seed": 5, "prompt_lookup": True},
+        {"seed": 5},
         {"seed": 6, "repetition_penalty": 1.3, "no_repeat_ngram_size": 3},
         {"num_beams": 4},
         {"regex": "[a-z ]+\\.", "seed": 7},

@@ -1,49 +1,114 @@
-"""Measure tokens per second with and without speculation, in turns in one process.
+"""Measure tokens per second with and without draft tokens, in turns in one process.
 
-    python benchmarks/speculation.py [MODEL] [--draft MODEL] [--tokens 100] [--rounds 3]
+    python benchmarks/speculation.py [MODEL] [--draft MODEL] [--tokens 200] [--rounds 3]
+    python benchmarks/speculation.py [MODEL] --rows
 
-There are four kinds of text: code and a list, which repeat themselves; a story; and text without
-repetition, drawn at a high temperature. There, no draft token is accepted, and only the cost shows.
-Without --draft, the draft model is an early exit: the first blocks of the model, at least one.
+The first form continues prompts of several kinds, greedily and at the default options, without
+drafts, with the drafts that are the default, and with a draft model if one is given. It also checks
+that the ids are the same. The second form measures passes over 1 to 16 rows: the costs from which
+`gpt2np/generation/speculation.py` decides how many draft tokens pay off.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 from gpt2np import GPT2, LanguageModel
 from gpt2np.generation import Options
-from gpt2np.model import GPT2Config
 
-TEXTS = {
-    "code": "def add(a, b):\n    return a + b\n\ndef subtract(a, b):\n    return a - b\n\ndef mul",
-    "list": "1. apples\n2. pears\n3. plums\n4. apples\n5. pears\n6. plums\n7. apples\n8. pears\n9.",
-    "story": "Once upon a time there was a little fox who lived with his mother in the wood.",
-    "no repeats": "Xylophone quartz jumbles vex.",
-}
-SETTINGS: dict[str, Options] = {
-    "code": {"temperature": 0.0},
-    "list": {"temperature": 0.0},
-    "story": {"temperature": 0.8},
-    "no repeats": {"temperature": 3.0, "top_k": 0},
-}
+DATA = Path(__file__).parents[1].parent / "shared" / "data"
+SETTINGS: dict[str, Options] = {"greedy": {"temperature": 0.0}, "defaults": {}}
+CLASSES = ("stories", "code", "lists", "random bytes", "other languages")
 
 
-def early_exit(lm: LanguageModel) -> LanguageModel:
-    """Return a draft model: the first sixth of the blocks, at least one, and the unembedding."""
-    layers = max(1, lm.model.config.n_layer // 6)
-    shape = {
-        name: getattr(lm.model.config, name)
-        for name in ("vocab_size", "n_positions", "n_embd", "n_head")
+def prompts_of(kind: str, data: Path, number: int) -> list[str]:
+    """Return prompts of one class; all but lists and random bytes come from files in `data`."""
+    rng = random.Random(kind)
+    if kind == "lists":
+        items = ["apples", "pears", "plums", "figs", "nuts", "bread", "cheese", "salt"]
+        lists = ([rng.choice(items) for _ in range(rng.choice([6, 9, 14]))] for _ in range(number))
+        return ["".join(f"{i}. {x}\n" for i, x in enumerate(names, 1)) for names in lists]
+    if kind == "random bytes":
+        return [bytes(rng.choices(range(32, 256), k=60)).decode("latin-1") for _ in range(number)]
+    patterns = {
+        "stories": "stories/valid.txt",
+        "code": "text/code/*",
+        "other languages": "text/udhr/*",
     }
-    weights = {
-        name: array
-        for name, array in lm.model.weights.items()
-        if not name.startswith("h.") or int(name.split(".")[1]) < layers
-    }
-    draft = GPT2(GPT2Config(**shape, n_layer=layers), weights)
-    return LanguageModel(draft, lm.tokenizer, name=f"first {layers} blocks")
+    files = sorted(data.glob(patterns[kind]))
+    texts = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    if kind == "stories":
+        texts = texts[0].split("<|endoftext|>")
+    texts = [text.strip() for text in texts if len(text) > 600]
+    return [_excerpt(rng, rng.choice(texts), kind) for _ in range(number)]
+
+
+def _excerpt(rng: random.Random, text: str, kind: str) -> str:
+    if kind != "stories":
+        start = rng.randrange(len(text) - 400)
+        return text[start : start + 200]
+    words = text.split()
+    start = rng.randrange(len(words) - 50)
+    return " ".join(words[start : start + rng.choice([8, 15, 30])])
+
+
+def measure_rows(model: GPT2, context: int, rounds: int) -> Iterator[str]:
+    """Yield the cost of passes over several rows, relative to a pass over one row."""
+    ids = [random.Random(0).randrange(model.config.vocab_size) for _ in range(context)]
+    cache = model.new_cache()
+    for _ in range(3):  # packs the weights, starts the workers
+        model.forward([ids[:8]])
+    model.forward([ids], [cache], logits_indices=[context - 1])
+    seconds: dict[int, list[float]] = {n: [] for n in range(1, 17)}
+    for _ in range(rounds):
+        for n, values in seconds.items():
+            start = time.perf_counter()
+            model.forward([ids[:n]], [cache], logits_indices=list(range(n)))
+            values.append(time.perf_counter() - start)
+            cache.truncate(context)
+    fastest, median = min(seconds[1]), statistics.median(seconds[1])
+    yield f"1 row at context {context}: {1e3 * fastest:.2f} ms at least, median {1e3 * median:.2f}"
+    yield "rows    fastest   median  (relative to 1 row)"
+    for n, values in seconds.items():
+        yield f"{n:4}{min(values) / fastest:11.2f}{statistics.median(values) / median:9.2f}"
+
+
+def measure_class(
+    lm: LanguageModel,
+    draft: LanguageModel | None,
+    prompts: list[str],
+    options: Options,
+    rounds: int,
+) -> str:
+    """Measure one class of prompts; return a line of the table."""
+    ways = ["none", "auto", *(["model"] if draft else [])]
+    totals = dict.fromkeys(ways, 0.0)
+    n_tokens, worst = 0, float("inf")
+    for number, prompt in enumerate(prompts):
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        ids = {}
+        for turn in range(-1, rounds):  # turn -1 is a warm-up
+            for way in ways[turn % len(ways) :] + ways[: turn % len(ways)]:
+                lm.use_draft(draft if way == "model" and draft else way)
+                given: Options = {**options, "seed": number, "ignore_eos": True}
+                completion = lm.generate(prompt, **given)
+                ids[way] = completion.ids
+                if turn >= 0:
+                    seconds[way].append(completion.seconds)
+        assert all(found == ids["none"] for found in ids.values()), "drafts changed the text"
+        medians = {way: statistics.median(values) for way, values in seconds.items()}
+        for way in ways:
+            totals[way] += medians[way]
+        worst = min(worst, medians["none"] / medians["auto"])
+        n_tokens += len(ids["none"])
+    speeds = "".join(f"{n_tokens / seconds:9.1f}" for seconds in totals.values())
+    ratios = "".join(f"{totals['none'] / totals[way]:9.2f}" for way in ways[1:])
+    return f"{speeds}{ratios}{worst:15.2f}"
 
 
 def main() -> None:
@@ -51,35 +116,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("model", nargs="?", default="bundled", help="name or folder (default: bundled)")
-    add("--draft", help="name or folder of the draft model (default: early exit)")
-    add("--tokens", type=int, default=100, help="new tokens per text (default: 100)")
+    add("--draft", help="draft model to compare with")
+    add("--prompts", type=int, default=10, help="prompts of each class (default: 10)")
+    add("--tokens", type=int, default=200, help="new tokens per prompt (default: 200)")
     add("--rounds", type=int, default=3, help="number of rounds (default: 3)")
-    add(
-        "--only", choices=TEXTS, nargs="+", default=list(TEXTS), help="kinds of text (default: all)"
-    )
+    add("--processes", type=int, default=1, help="number of processes (default: 1)")
+    add("--classes", choices=CLASSES, nargs="+", default=CLASSES, help="classes (default: all)")
+    add("--data", type=Path, default=DATA, help=f"folder with the texts (default: {DATA})")
+    add("--rows", action="store_true", help="measure the cost of rows, not the drafts")
     args = parser.parse_args()
-    lm = LanguageModel.load(args.model)
-    lm.use_draft(LanguageModel.load(args.draft) if args.draft else early_exit(lm))
-    draft = lm.draft
-    print(f"{'':12}{'plain':>9}{'lookup':>9}{'draft':>9}{'lookup ÷':>10}{'draft ÷':>9}  tokens/s")
-    for kind in args.only:
-        speeds: dict[str, list[float]] = {"plain": [], "lookup": [], "draft": []}
-        texts = set()
-        ways = list(speeds)
-        for turn in range(-1, args.rounds):  # turn -1 is a warm-up
-            for way in ways[turn % 3 :] + ways[: turn % 3]:
-                lm.draft = draft if way == "draft" else None
-                options: Options = {"seed": 1, "max_new_tokens": args.tokens, "ignore_eos": True}
-                lookup = way == "lookup"
-                given: Options = {**SETTINGS[kind], **options, "prompt_lookup": lookup}
-                completion = lm.generate(TEXTS[kind], **given)
-                texts.add(completion.text)
-                if turn >= 0:
-                    speeds[way].append(completion.tokens_per_second)
-        assert len(texts) == 1, "speculation changed the text"
-        plain, looked_up, drafted = (statistics.median(values) for values in speeds.values())
-        ratios = f"{looked_up / plain:>10.2f}{drafted / plain:>9.2f}"
-        print(f"{kind:12}{plain:>9.1f}{looked_up:>9.1f}{drafted:>9.1f}{ratios}", flush=True)
+    lm = LanguageModel.load(args.model, processes=args.processes)
+    if args.rows:
+        print(*measure_rows(lm.model, 200, 40 * args.rounds), sep="\n")
+        return
+    draft = LanguageModel.load(args.draft, draft="none") if args.draft else None
+    names = ["none", "auto", *(["model"] if draft else [])]
+    header = "".join(f"{name:>9}" for name in [*names, *(f"{name} ÷" for name in names[1:])])
+    print(f"{'tokens/s':26}{header}{'worst prompt':>15}")
+    for setting, chosen in SETTINGS.items():
+        for kind in args.classes:
+            prompts = prompts_of(kind, args.data, args.prompts)
+            options: Options = {**chosen, "max_new_tokens": args.tokens}
+            line = measure_class(lm, draft, prompts, options, args.rounds)
+            print(f"{setting:9}{kind:17}{line}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -30,6 +31,7 @@ from gpt2np.generation.streaming import (
     run_streams,
 )
 from gpt2np.hub import find_model
+from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
 from gpt2np.progress import progress_bar
 from gpt2np.tokenizer import Tokenizer
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from gpt2np.constraints import Constraint
+    from gpt2np.generation.model_draft import ModelDraft
+    from gpt2np.generation.ngram_draft import NgramDraft
+    from gpt2np.generation.ngram_table import NgramTable
     from gpt2np.generation.scoring import TextScore
 
 __all__ = ["Completion", "LanguageModel", "TextStream"]
@@ -58,7 +63,8 @@ class LanguageModel:
             embedding of any end-of-text id.
         fallback_reason: why the bundled model was loaded instead of the default model; None if the
             bundled model is not a fallback.
-        draft: the draft model set by `use_draft`, or None.
+        draft: where draft tokens come from: a draft model, an n-gram table, None for no draft
+            tokens, or "auto"; see `use_draft`.
         folder: the folder of the model's files; None if the model was not loaded from files.
     """
 
@@ -82,7 +88,7 @@ class LanguageModel:
         self.tokenizer = tokenizer
         self.defaults = defaults or GenerationOptions()
         self.fallback_reason = fallback_reason
-        self.draft: GPT2 | None = None
+        self.draft: GPT2 | NgramTable | Literal["auto"] | None = "auto"
         self.folder: Path | None = None
         candidates = [*model.config.eos_token_ids, tokenizer.eos_token_id]
         known = [token_id for token_id in candidates if token_id is not None]
@@ -96,7 +102,7 @@ class LanguageModel:
         cls,
         model: str | Path | None = None,
         dtype: DTypeLike = np.float32,
-        draft: str | Path | None = None,
+        draft: str | Path | LanguageModel = "auto",
         processes: int | Literal["auto"] = 1,
         tokenizer: str | Path | Tokenizer | None = None,
     ) -> LanguageModel:
@@ -107,15 +113,15 @@ class LanguageModel:
                 `gpt2np.hub.find_model`. Default: GPT-2 small; if it is not available, the
                 bundled model, with a warning.
             dtype: float32 or float64.
-            draft: a smaller model for `use_draft`.
+            draft: "auto", "none", an n-gram table or a smaller model; see `use_draft`.
             processes: number of processes that share each forward pass, or "auto"; see
                 `GPT2.processes`.
             tokenizer: the vocabulary, if it is not the model's own; see `Tokenizer.load`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
-            InvalidArgumentError: the draft model has a different vocabulary, or `processes` is
-                below 1.
+            InvalidArgumentError: the draft model or table has a different vocabulary, or
+                `processes` is below 1.
         """
         source = find_model(model)
         if source.fallback_reason:
@@ -136,8 +142,7 @@ class LanguageModel:
         )
         lm.folder = source.folder
         lm.model.processes = processes
-        if draft is not None:
-            lm.use_draft(cls.load(draft, dtype, processes=processes))
+        lm.use_draft(draft)
         return lm
 
     def __repr__(self) -> str:
@@ -159,18 +164,41 @@ class LanguageModel:
             rows["generation defaults"] = ", ".join(f"{k}={v!r}" for k, v in changed.items())
         return card(f"LanguageModel {self.name}", rows)
 
-    def use_draft(self, draft: LanguageModel) -> None:
-        """Set a draft model for speculative decoding: faster, with unchanged results.
+    def use_draft(self, draft: str | Path | LanguageModel) -> None:
+        """Select where draft tokens come from. They save time and do not change the results.
+
+        Args:
+            draft: "none" for no draft tokens; the path of an n-gram table, which ends in
+                .safetensors; or a smaller model with the same vocabulary. "auto" uses the n-gram
+                table in the model's folder, or the package's table for GPT-2's vocabulary, and
+                n-grams of the text so far. Without small-matrix kernels, "auto" means "none",
+                because rounding then depends on the number of tokens in a pass.
 
         Raises:
-            InvalidArgumentError: the draft model has a different vocabulary.
+            InvalidArgumentError: the draft model or table has a different vocabulary.
+            ModelNotFoundError, CheckpointError: see `load`.
         """
-        if draft.tokenizer.vocabulary.token_bytes != self.tokenizer.vocabulary.token_bytes:
-            raise InvalidArgumentError(
-                f"the draft model {draft.name} has another vocabulary than {self.name}; it must "
-                f"have the same tokens with the same ids"
-            )
-        self.draft = draft.model
+        if draft in ("auto", "none"):
+            self.draft = "auto" if draft == "auto" else None
+        elif isinstance(draft, (str, Path)) and Path(draft).suffix == ".safetensors":
+            from gpt2np.generation.ngram_table import read_ngram_table
+
+            table = read_ngram_table(Path(draft).expanduser())
+            if not table.matches(self.tokenizer.vocabulary.token_bytes):
+                raise InvalidArgumentError(
+                    f"the n-gram table {draft} has another vocabulary than {self.name}; train one "
+                    f"with gpt2np train-draft and this model"
+                )
+            self.draft = table
+        else:
+            if not isinstance(draft, LanguageModel):
+                draft = self.load(draft, self.model.dtype, "none", self.model.processes)
+            if draft.tokenizer.vocabulary.token_bytes != self.tokenizer.vocabulary.token_bytes:
+                raise InvalidArgumentError(
+                    f"the draft model {draft.name} has another vocabulary than {self.name}; it "
+                    f"must have the same tokens with the same ids"
+                )
+            self.draft = draft.model
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
@@ -408,13 +436,29 @@ class LanguageModel:
         constraint = self._constraint(options)
         for stream in streams:
             stream.sequence.constraint = constraint
-            if options.prompt_lookup or self.draft:
-                from gpt2np.generation.speculation import Speculation
-
-                draft = None if options.prompt_lookup else self.draft
-                stream.sequence.speculation = Speculation(self.model, draft)
+            if options.draft == "auto" and options.max_new_tokens > 1:
+                stream.sequence.speculation = self._new_draft()
         share_prefix([stream.sequence for stream in streams])
         return streams
+
+    def _new_draft(self) -> NgramDraft | ModelDraft | None:
+        """Return the source of one sequence's draft tokens, if any."""
+        draft = self.draft
+        if isinstance(draft, GPT2):
+            from gpt2np.generation.model_draft import ModelDraft
+
+            return ModelDraft(self.model, draft)
+        if draft is None or (draft == "auto" and not small_kernels()):
+            return None
+        from gpt2np.generation.ngram_draft import NgramDraft
+
+        return NgramDraft(lambda: self._auto_table if draft == "auto" else draft)
+
+    @cached_property
+    def _auto_table(self) -> NgramTable | None:
+        from gpt2np.generation.ngram_table import find_ngram_table
+
+        return find_ngram_table(self.folder, self.tokenizer.vocabulary.token_bytes)
 
     def _beam_completion(self, prompt: Prompt, options: GenerationOptions) -> Completion:
         from gpt2np.generation.beam_search import beam_completion

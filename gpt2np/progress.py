@@ -17,13 +17,12 @@ def progress_bar(
     """Return a progress bar on stderr, which is a context manager.
 
     With `progress` None, the bar is shown if stderr is a terminal or the program runs in Jupyter.
-    True always shows the bar, and False never.
+    True shows the bar at once, and False never.
     """
     from tqdm import tqdm
 
-    if progress is None:
-        progress = sys.stderr.isatty() or "ipykernel" in sys.modules
-    delay = 1  # second
+    shown = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
+    delay = 1.0 if progress is None else 0.0  # seconds
     return tqdm(
-        total=total, desc=description, unit=unit, leave=False, disable=not progress, delay=delay
+        total=total, desc=description, unit=unit, leave=False, disable=not shown, delay=delay
     )

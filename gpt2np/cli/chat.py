@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import (
+    add_draft,
     add_generation_arguments,
-    add_prompt_lookup,
     generation_options,
     option_names_in_errors,
 )
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_generation_arguments(parser, multiple=False)
     performance = add_model_arguments(parser)
     add_processes_argument(performance.add_argument)
-    add_prompt_lookup(performance.add_argument)
+    add_draft(performance.add_argument)
 
 
 def run(args: argparse.Namespace) -> int:

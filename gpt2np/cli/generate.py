@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import (
+    add_draft,
     add_generation_arguments,
-    add_prompt_lookup,
     check_beam_options,
     generation_options,
     option_names_in_errors,
@@ -63,12 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_output_arguments(parser)
     performance = add_model_arguments(parser)
     add_processes_argument(performance.add_argument)
-    draft = (
-        "Speculative decoding with draft tokens from this model, which must have the same "
-        "vocabulary; does not change the text"
-    )
-    performance.add_argument("--draft", metavar="MODEL", help=draft)
-    add_prompt_lookup(performance.add_argument)
+    add_draft(performance.add_argument)
     parser.epilog = "Values in the model's generation_config.json replace these defaults."
 
 
@@ -88,8 +83,6 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate texts, print them and return the exit code."""
-    if args.draft is not None and args.prompt_lookup:
-        raise InvalidArgumentError("--draft and --prompt-lookup contradict each other; give one")
     if args.prompts is not None:
         set_threads(args.threads)  # must come before NumPy is imported
         return _run_prompts_file(args, generation_options(args))

@@ -119,13 +119,14 @@ def _add_stopping(add: Add) -> None:
     add("--window", type=int, metavar="K", help=window)
 
 
-def add_prompt_lookup(add: Add) -> None:
-    """Declare --prompt-lookup."""
-    lookup = (
-        "Speculative decoding with draft tokens from earlier n-grams of the text; does not change "
-        "the text"
+def add_draft(add: Add) -> None:
+    """Declare --draft."""
+    draft = (
+        "Source of draft tokens, which save time and do not change the text: a smaller MODEL with "
+        "the same vocabulary, an n-gram table FILE.safetensors (see gpt2np train-draft), auto or "
+        "none (default: auto, n-grams of the text so far and of the model's table)"
     )
-    add("--prompt-lookup", action="store_true", default=None, help=lookup)
+    add("--draft", metavar="MODEL|FILE|auto|none", help=draft)
 
 
 _NAMES = (
@@ -148,7 +149,6 @@ _NAMES = (
     "best_of",
     "num_beams",
     "length_penalty",
-    "prompt_lookup",
     "logprobs",
     "prompt_logprobs",
 )
@@ -197,7 +197,9 @@ def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
         InvalidArgumentError: an option does not fit the search method.
     """
     if args.num_beams is not None and args.num_beams > 1:
-        _check_contradictions("--num-beams", args, (*_FILTERS, "seed", "draft"))
+        _check_contradictions("--num-beams", args, (*_FILTERS, "seed"))
+        if args.draft not in (None, "auto", "none"):
+            raise InvalidArgumentError("--num-beams and --draft contradict each other; give one")
     for name in ("length_penalty", "early_stopping"):
         if not beam_search and getattr(args, name) is not None:
             raise InvalidArgumentError(

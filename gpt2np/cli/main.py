@@ -20,7 +20,8 @@ from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError,
 from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
 COMMANDS = (
-    *("generate", "chat", "tokenize", "decode", "download", "encode", "train-tokenizer"),
+    *("generate", "chat", "tokenize", "decode", "download", "encode"),
+    *("train-tokenizer", "train-draft"),
     *("eval", "trace", "explain", "info", "convert", "bench"),
 )
 """Subcommands; each is a module of this package with add_arguments(parser) and run(args)."""

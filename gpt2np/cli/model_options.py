@@ -51,7 +51,8 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        draft, processes = getattr(args, "draft", None), getattr(args, "processes", 1)
+        draft = getattr(args, "draft", None) or "auto"
+        processes = getattr(args, "processes", 1)
         lm = LanguageModel.load(args.model, args.dtype, draft, processes, tokenizer=args.tokenizer)
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is also a warning; the first message already contains it.

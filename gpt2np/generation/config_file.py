@@ -16,7 +16,7 @@ GENERATION_CONFIG_FILE = "generation_config.json"
 # Options that are not read from the file, because they belong to a call and not to a model.
 _PER_CALL = {
     *("seed", "stop", "stop_token_ids", "stop_regex", "window", "ignore_eos", "choices", "regex"),
-    *("num_return_sequences", "best_of", "prompt_lookup", "logprobs", "prompt_logprobs"),
+    *("num_return_sequences", "best_of", "draft", "logprobs", "prompt_logprobs"),
     *("logit_bias", "bad_words", "bad_words_ids"),  # bad_words_ids is read by _bad_words_ids
     *("presence_penalty", "frequency_penalty"),  # not in transformers
 }

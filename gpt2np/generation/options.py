@@ -9,6 +9,7 @@ from typing import Any, Literal, TypedDict
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 EarlyStopping = bool | Literal["never"]
+Draft = Literal["auto", "none"]
 Predicate = Callable[[Any], bool]
 
 
@@ -38,7 +39,7 @@ class Options(TypedDict, total=False):
     num_beams: int
     length_penalty: float
     early_stopping: EarlyStopping
-    prompt_lookup: bool
+    draft: Draft
     choices: Sequence[str]
     regex: str | None
     num_return_sequences: int
@@ -95,8 +96,8 @@ class GenerationOptions:
         early_stopping: when beam search ends, after `num_beams` continuations have ended. True: at
             once. False: when no running beam has a higher score than the worst of them. "never":
             when no running beam can still reach a higher score.
-        prompt_lookup: take draft tokens from earlier n-grams of the text. Faster; does not change
-            the result.
+        draft: "auto" or "none". "none" switches speculative decoding off; it never changes the
+            result. "auto" uses the drafts of `LanguageModel.draft`.
 
       Constraints:
         choices: the continuation is one of these texts.
@@ -144,7 +145,7 @@ class GenerationOptions:
     num_beams: int = 1
     length_penalty: float = 1.0
     early_stopping: EarlyStopping = False
-    prompt_lookup: bool = False
+    draft: Draft = "auto"
 
     choices: tuple[str, ...] = ()
     regex: str | None = None
@@ -244,7 +245,7 @@ _RANGES: dict[str, tuple[Predicate, str]] = {
     "num_beams": (_integer(1, 64), "an integer from 1 to 64"),
     "length_penalty": (_number(-100, 100), "from -100 to 100"),
     "early_stopping": (lambda value: _is_bool(value) or value == "never", "True, False or 'never'"),
-    "prompt_lookup": (_is_bool, "True or False"),
+    "draft": (lambda value: value in ("auto", "none"), "'auto' or 'none'"),
     "regex": (_or_none(lambda value: isinstance(value, str) and value != ""), "a non-empty text"),
     "num_return_sequences": (_integer(1, 1000), "an integer from 1 to 1000"),
     "best_of": (_or_none(_integer(1, 1000)), "an integer from 1 to 1000"),
@@ -330,9 +331,9 @@ _CONTRADICTIONS: tuple[tuple[Predicate, str], ...] = (
         "more continuations than beams",
     ),
     (
-        lambda o: o["num_beams"] > 1 and (o["window"] or o["prompt_lookup"]),
-        "num_beams is {num_beams}: beam search supports neither window nor prompt_lookup; omit "
-        "them, or set num_beams to 1",
+        lambda o: o["num_beams"] > 1 and o["window"],
+        "num_beams is {num_beams}: beam search does not support window; omit it, or set num_beams "
+        "to 1",
     ),
     (
         lambda o: o["num_beams"] == 1 and o["temperature"] == 0 and (o["best_of"] or 1) > 1,

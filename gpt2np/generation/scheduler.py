@@ -126,8 +126,8 @@ class Scheduler:
     def _nbytes(self, sequence: RunningSequence) -> int:
         """Return the maximum bytes of a sequence's KV cache, plus those for its draft model."""
         length = len(sequence.prompt) + sequence.options.max_new_tokens
-        draft = sequence.speculation.draft if sequence.speculation else None
-        return _max_nbytes(self._model, length) + (_max_nbytes(draft.model, length) if draft else 0)
+        draft = sequence.speculation.model if sequence.speculation else None
+        return _max_nbytes(self._model, length) + (_max_nbytes(draft, length) if draft else 0)
 
 
 def _max_nbytes(model: GPT2, length: int) -> int:
@@ -148,15 +148,20 @@ def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
 
 
 def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
-    """Restart full contexts and copy shared prefixes. Returns each sequence's draft tokens."""
-    speculates = False
+    """Restart full contexts and copy shared prefixes. Returns each sequence's draft tokens.
+
+    There are no draft tokens beside a prompt, whose pass is long enough.
+    """
+    speculates, has_prompt = False, False
     for sequence in batch:
         sequence.slide_window()
         if sequence.shared_prefix:
             sequence.shared_prefix.copy_to(sequence, model)
-        if sequence.speculation:
+        if sequence.speculation and sequence.tokens_left > 0:
             speculates = True
-    if not speculates:
+        if sequence.n_pending > 1:
+            has_prompt = True
+    if has_prompt or not speculates:
         return [()] * len(batch)
     from gpt2np.generation.speculation import propose_drafts
 
@@ -164,10 +169,11 @@ def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence
 
 
 def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> None:
+    n_ids = len(sequence.ids)
     try:
-        n_accepted = sequence.accept(logits, draft)
+        sequence.accept(logits, draft)
     except InvalidArgumentError as error:
         sequence.end("cancelled", error)
         return
     if sequence.speculation:
-        sequence.speculation.update_acceptance(len(draft), n_accepted)
+        sequence.speculation.update(draft, sequence.ids[n_ids:])

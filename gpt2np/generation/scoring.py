@@ -230,9 +230,9 @@ def score_texts(
     context, stride = check_window(model, context, stride)
     inputs, spans_by_text = [], []
     for ids in texts:
-        sequences = [sequence for sequence in (prefix, ids) if np.size(sequence)]
-        joined = [np.empty(0, np.int64), *check_sequences(sequences, model.config.vocab_size)]
-        inputs.append(np.concatenate(joined).astype(np.int64))
+        parts = [part for part in (prefix, ids) if np.size(part)]
+        checked = check_sequences(parts, model.config.vocab_size) if parts else []
+        inputs.append(np.concatenate([np.empty(0, np.int64), *checked]).astype(np.int64))
         spans_by_text.append(
             [
                 span._replace(first=max(span.first, len(prefix)))

@@ -23,7 +23,8 @@ from gpt2np.runtime.arguments import check_sequences
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
-    from gpt2np.generation.speculation import Speculation
+    from gpt2np.generation.model_draft import ModelDraft
+    from gpt2np.generation.ngram_draft import NgramDraft
 
 FinishReason = Literal["eos", "length", "stop", "cancelled"]
 
@@ -76,7 +77,7 @@ class RunningSequence:
     rng: RandomGenerator
     constraint: Constraint | None = None
     shared_prefix: SharedPrefix | None = None
-    speculation: Speculation | None = None
+    speculation: NgramDraft | ModelDraft | None = None
     listener: Listener | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -102,6 +103,11 @@ class RunningSequence:
         """Number of tokens that fit after the next token, by context and `max_new_tokens`."""
         left = self.options.max_new_tokens - len(self.ids) - 1
         return min(left, self.n_positions - (self.length - self.context_start))
+
+    @property
+    def n_pending(self) -> int:
+        """Number of token ids in the context that are not yet in the KV cache."""
+        return self.length - self.context_start - self.cache.length
 
     def pending_ids(self) -> list[int]:
         """Return the token ids in the context that are not yet in the KV cache."""

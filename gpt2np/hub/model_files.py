@@ -19,6 +19,7 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CARD_FILE = "README.md"
 CHAT_TEMPLATE = "chat_template.jinja"
+NGRAM_TABLE_FILE = "ngram_draft.safetensors"
 
 _MAX_FILENAME_BYTES = 255  # limit of every common file system; longer names raise an OSError
 _NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # pickles of trainers
@@ -111,7 +112,13 @@ class FileSet:
 MODEL_FILES = FileSet(
     required=("config.json",),
     alternatives=(WEIGHTS, VOCABULARY),
-    optional=("generation_config.json", *VOCABULARY_EXTRAS, CHAT_TEMPLATE, CARD_FILE),
+    optional=(
+        "generation_config.json",
+        *VOCABULARY_EXTRAS,
+        CHAT_TEMPLATE,
+        CARD_FILE,
+        NGRAM_TABLE_FILE,
+    ),
 )
 # config.json has the model type.
 VOCABULARY_FILES = FileSet(optional=("config.json", *VOCABULARY_EXTRAS))

@@ -70,6 +70,9 @@ def test_contents(wheel):
         "gpt2np/weights/model.safetensors",
         "gpt2np/weights/vocab.json",
         "gpt2np/weights/merges.txt",
+        "gpt2np/weights/ngram_draft.safetensors",
+        "gpt2np/generation/gpt2_ngram_draft/ngram_draft.safetensors",
+        "gpt2np/generation/gpt2_ngram_draft/README.md",
         "gpt2np/weights/README.md",
     ):
         assert needed in names

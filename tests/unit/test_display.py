@@ -68,7 +68,9 @@ WITH_HTML = (
 def test_html_is_escaped_and_balanced(shown, name):
     elements = _Elements(shown[name]._repr_html_())
     assert "script" not in elements.tags
-    assert all("script" not in str(value) for a in elements.attributes for value in [a.get("style")])
+    assert all(
+        "script" not in str(value) for a in elements.attributes for value in [a.get("style")]
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from helpers.near_ties import NEAR_TIE, assert_fell_otherwise, watch
 
 from gpt2np import GPT2, GenerationOptions, InvalidArgumentError
 from gpt2np.generation import RunningSequence, Scheduler, start_sequence
+from gpt2np.generation.model_draft import ModelDraft
+from gpt2np.generation.ngram_draft import NgramDraft
 from gpt2np.generation.sequence import share_prefix
-from gpt2np.generation.speculation import Speculation
 
 
 def random_options(rng, vocab_size, longest=24):
@@ -26,7 +27,7 @@ def random_options(rng, vocab_size, longest=24):
         "frequency_penalty": [0.0, 0.5],
         "no_repeat_ngram_size": [0, 0, 3],
         "window": [0, 0, 20],
-        "prompt_lookup": [False, True],
+        "draft": ["none", "auto"],
     }.items():
         options[name] = rng.choice(values).item()
     ids = rng.integers(0, vocab_size, 6).tolist()
@@ -77,10 +78,10 @@ def start(model, prompt, options, eos_token_ids, draft=None):
         sequence.constraint = EveryThird(sequence.vocab_size)
     if options.seed % 4 == 0:
         sequence.listener = StopPair()
-    if options.prompt_lookup:
-        sequence.speculation = Speculation(model, None)
+    if options.draft == "auto":
+        sequence.speculation = NgramDraft(lambda: None)
     elif draft:
-        sequence.speculation = Speculation(model, draft)
+        sequence.speculation = ModelDraft(model, draft)
     return sequence
 
 
@@ -223,7 +224,7 @@ class TestScheduler:
         scheduler = Scheduler(model, cache_bytes=3 * nbytes)
         for _ in range(7):
             sequence = start_sequence(model, [3] * 20, self.options(), ())
-            sequence.speculation = Speculation(model, model)
+            sequence.speculation = ModelDraft(model, model)
             scheduler.add(sequence)
         scheduler.step()
         assert len(scheduler.running) == 1

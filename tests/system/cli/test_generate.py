@@ -196,7 +196,7 @@ class TestOptions:
         )  # fmt: skip
         assert (found["ids"], found["text"]) == (expected.ids, expected.text)
 
-    @pytest.mark.parametrize("how", [["--prompt-lookup"], ["--draft", "bundled"]])
+    @pytest.mark.parametrize("how", [["--draft", "none"], ["--draft", "bundled"]])
     def test_speculation_changes_nothing(self, expected, how):
         assert generate(*ONCE, *how).stdout.decode() == f"Once upon a time{expected.text}\n"
 
@@ -257,6 +257,10 @@ class TestBadInput:
 
     def test_missing_folder(self):
         self.check(generate("x", "--model", "./no/such/folder"), 1, "no folder ./no/such/folder")
+
+    def test_missing_table(self):
+        result = generate("x", "--draft", "no-such.safetensors")
+        self.check(result, 1, "n-gram table no-such.safetensors is missing")
 
     def test_file_as_model(self, bundled):
         path = str(bundled / "merges.txt")
@@ -321,7 +325,7 @@ class TestBadInput:
             (["--window", "513"], ["--window is 513", "context of 512"]),
             (["--early-stopping", "soon"], ["--early-stopping", "soon"]),
             (["--logprobs", "2"], ["need --json"]),
-            (["--draft", "bundled", "--prompt-lookup"], ["--draft and --prompt-lookup"]),
+            (["--draft", "bundled", "--num-beams", "2"], ["--num-beams and --draft contradict"]),
             (["--file", "no-such-file"], ["either PROMPT or --file"]),
         ],
     )

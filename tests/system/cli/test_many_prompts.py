@@ -256,10 +256,6 @@ class TestInterruption:
             "--json has no effect with --prompts",
         ),
         (["--prompts", "p.txt", "--out", "o.jsonl", "--no-echo"], "--no-echo has no effect with"),
-        (
-            ["--prompts", "p.txt", "--out", "o.jsonl", "--draft", "bundled", "--prompt-lookup"],
-            "--draft and --prompt-lookup contradict each other",
-        ),
     ],
 )
 def test_bad_input(tmp_path, monkeypatch, arguments, told):

@@ -23,6 +23,7 @@ from gpt2np.checkpoint.convert import ConversionOptions, convert
 from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.errors import ModelNotFoundError
 from gpt2np.hub import MODEL_FILES, VOCABULARY_FILES, find_model, find_vocabulary
+from gpt2np.hub.model_files import NGRAM_TABLE_FILE
 from gpt2np.hub.repository import HubId, parse_hub_id
 
 FILES = ("config.json", "generation_config.json", "model.safetensors", "vocab.json", "merges.txt")
@@ -76,6 +77,7 @@ def hub(files, saved_by_transformers_5, sharded):
         ),
         "some/down": Repository({"main": files}, error=(503, {})),
         "some/new": Repository({"main": saved_by_transformers_5}),
+        "some/drafted": Repository({"main": files | {NGRAM_TABLE_FILE: b"table"}}),
         "some/words": Repository({"main": {"vocab.json": b"{}", "config.json": b"{}"}}),
         "some/sharded": Repository({"main": sharded}),
         "some/both": Repository({"main": sharded | {WEIGHTS: files[WEIGHTS]}}),
@@ -527,6 +529,14 @@ class TestRefusals:
         hub.forget()
         assert generate(hub.url, "--model", "some/new").stdout == result.stdout
         assert not hub.requests
+
+
+def test_an_n_gram_table_comes_with_its_model(hub, download):
+    """A repository may have a table for draft tokens; most have none."""
+    folder = folder_of(download(hub.url, "some/drafted"))
+    assert (folder / NGRAM_TABLE_FILE).read_bytes() == b"table"
+    folder = folder_of(download(hub.url, "some/new"))
+    assert not (folder / NGRAM_TABLE_FILE).exists()
 
 
 class TestInterruptions:

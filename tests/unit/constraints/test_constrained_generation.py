@@ -57,7 +57,7 @@ def test_choices_are_exactly_these(lm):
 def test_with_filters_beams_samples_and_guesses(lm):
     options = {"regex": r"(?: [a-z]+){3,5}[.!]", "max_new_tokens": 60}
     alone = lm.generate("The king", seed=3, **options)
-    assert lm.generate("The king", seed=3, prompt_lookup=True, **options).ids == alone.ids
+    assert lm.generate("The king", seed=3, draft="none", **options).ids == alone.ids
     texts = lm.generate("The king", seed=3, num_return_sequences=3, **options)
     assert texts.ids == alone.ids
     beams = lm.generate("The king", num_beams=3, **options)

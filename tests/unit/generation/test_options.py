@@ -41,7 +41,7 @@ WRONG = {
     "stop_token_ids": (None, 5, "x", [-1], [1.5], [True]),
     "stop_regex": (None, 5, "", [""], [5]),
     "window": (*WHOLE, None),
-    "prompt_lookup": (None, 1, "yes"),
+    "draft": (None, 1, True, "bundled"),
     "logprobs": (*WHOLE, 1001),
     "prompt_logprobs": (*WHOLE, 1001),
     "choices": ("ab", None, 5, [""], [5]),
@@ -81,8 +81,7 @@ def test_out_of_range(name, value):
             {"temperature": 0, "num_beams": 2, "num_return_sequences": 3},
             "num_return_sequences is 3 and num_beams 2",
         ),
-        ({"temperature": 0, "num_beams": 2, "window": 9}, "neither window nor prompt_lookup"),
-        ({"temperature": 0, "num_beams": 2, "prompt_lookup": True}, "neither window nor"),
+        ({"temperature": 0, "num_beams": 2, "window": 9}, "does not support window"),
         (
             {"num_return_sequences": 3, "best_of": 2},
             "best_of is 2, less than num_return_sequences, 3",

@@ -7,8 +7,11 @@ import pytest
 from helpers.near_ties import assert_fell_otherwise, watch
 
 from gpt2np import GPT2, InvalidArgumentError, LanguageModel, Tokenizer
+from gpt2np.generation.model_draft import ModelDraft, best_length
+from gpt2np.generation.ngram_draft import NgramDraft
+from gpt2np.generation.ngram_table import NgramTable, hash_contexts
 from gpt2np.generation.sampling import RandomGenerator
-from gpt2np.generation.speculation import PromptLookup, Speculation, best_length
+from gpt2np.generation.speculation import MAX_ROWS, _min_probability, propose_drafts
 from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
@@ -18,6 +21,11 @@ SETTINGS = {
     "penalties": {"temperature": 1.1, "top_k": 0, "top_p": 0.95, "seed": 3}
     | {"repetition_penalty": 1.1, "frequency_penalty": 0.2, "no_repeat_ngram_size": 5},
 }
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    return LanguageModel.load(bundled, draft="none")
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +47,20 @@ def cut(lm, layers, context=512):
     return LanguageModel(GPT2(config, weights), lm.tokenizer, name="early exit")
 
 
-@pytest.fixture
-def drafting(lm, early_exit):
-    lm.use_draft(early_exit)
+@pytest.fixture(params=["n-grams", "draft model"])
+def drafting(lm, early_exit, bundled, request):
+    """The bundled model with each kind of drafts; `draft="none"` switches them off."""
+    table = bundled / "ngram_draft.safetensors"
+    lm.use_draft(early_exit if request.param == "draft model" else table)
     yield lm
-    lm.draft = None
+    lm.use_draft("none")
+
+
+@pytest.fixture
+def lm_with_ngrams(lm, bundled):
+    lm.use_draft(bundled / "ngram_draft.safetensors")
+    yield lm
+    lm.use_draft("none")
 
 
 def story_prompts(data, lm, number):
@@ -57,10 +74,11 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_hundred_prompts(lm, early_exit, data, setting, show):
+def test_a_hundred_prompts(lm, early_exit, bundled, data, setting, show):
     prompts, options = story_prompts(data, lm, 100), SETTINGS[setting] | {"max_new_tokens": 20}
     plain = lm.generate_batch(prompts, **options)
-    looked_up = lm.generate_batch(prompts, **options, prompt_lookup=True)
+    lm.use_draft(bundled / "ngram_draft.safetensors")
+    looked_up = lm.generate_batch(prompts, **options)
     lm.use_draft(early_exit)
     drafted = lm.generate_batch(prompts, **options)
     lm.draft = None
@@ -68,7 +86,10 @@ def test_a_hundred_prompts(lm, early_exit, data, setting, show):
     ways = zip(plain, looked_up, drafted, strict=True)
     flipped = sum(flips(lm, options, result) for result in ways)
     suffix = f" but {flipped} near-ties" * (flipped > 0)
-    show("speculation", f"{setting}: {len(plain)} prompts, same by lookup and by a draft{suffix}")
+    show(
+        "speculation",
+        f"{setting}: {len(plain)} prompts, same with n-grams and with a draft model{suffix}",
+    )
 
 
 def flips(lm, options, completions):
@@ -86,121 +107,213 @@ def flips(lm, options, completions):
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_alone_and_with_stops(drafting, setting):
     lm, options = drafting, SETTINGS[setting] | {"max_new_tokens": 60}
-    for number, prompt in enumerate(
-        ["one two three, one two three, one", "The king said", "a\n" * 9]
-    ):
-        draft, lm.draft = lm.draft, None
-        plain = lm.generate(prompt, **options)
+    for prompt in ["one two three, one two three, one", "The king said", "a\n" * 9]:
+        plain = lm.generate(prompt, **options, draft="none")
         stop = plain.text[25:28] or "zz"
-        stopped = lm.generate(prompt, **options, stop=stop)
-        lm.draft = draft
-        for lookup in (False, True):
-            assert same(plain, lm.generate(prompt, **options, prompt_lookup=lookup)), number
-            cut = lm.generate(prompt, **options, prompt_lookup=lookup, stop=stop)
-            assert same(stopped, cut)
+        stopped = lm.generate(prompt, **options, stop=stop, draft="none")
+        assert same(plain, lm.generate(prompt, **options))
+        assert same(stopped, lm.generate(prompt, **options, stop=stop))
+        stream = lm.stream(prompt, **options, stop=stop)
+        assert "".join(stream) == stopped.text
 
 
-def test_until_the_context_is_full_and_beyond(lm):
+@pytest.mark.parametrize("further", [{}, {"window": 40}, {"window": 480}])
+def test_until_the_context_is_full_and_beyond(drafting, further):
+    lm = drafting
     prompt = lm.tokenizer.encode("he said, and he said, and ") * 60
-    for further in ({}, {"window": 40}, {"window": 480}):
-        options = {"temperature": 0, "max_new_tokens": 130, "seed": 1} | further
-        plain = lm.generate(prompt[-420:], **options)
-        assert plain.finish_reason == "length"
-        assert len(plain.ids) == (130 if further else 93)
-        assert same(plain, lm.generate(prompt[-420:], **options, prompt_lookup=True))
+    options = {"temperature": 0, "max_new_tokens": 130, "seed": 1} | further
+    plain = lm.generate(prompt[-420:], **options, draft="none")
+    assert plain.finish_reason == "length"
+    assert len(plain.ids) == (130 if further else 93)
+    assert same(plain, lm.generate(prompt[-420:], **options))
+    if isinstance(lm.draft, GPT2):
         lm.use_draft(cut(lm, 1, context=64))  # a draft model with a far shorter context
         assert same(plain, lm.generate(prompt[-420:], **options))
-        lm.draft = None
 
 
 def test_log_probabilities_and_choices(drafting):
     lm, options = drafting, {"seed": 5, "max_new_tokens": 30, "logprobs": 2}
-    draft, lm.draft = lm.draft, None
-    plain = lm.generate("a b c a b c a b", **options)
-    lm.draft = draft
-    for lookup in (False, True):
-        result = lm.generate("a b c a b c a b", **options, prompt_lookup=lookup)
-        assert same(result, plain) and [t.id for t in result.logprobs] == plain.ids
-        for ours, theirs in zip(result.logprobs, plain.logprobs, strict=True):
-            assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
+    plain = lm.generate("a b c a b c a b", **options, draft="none")
+    result = lm.generate("a b c a b c a b", **options)
+    assert same(result, plain) and [t.id for t in result.logprobs] == plain.ids
+    for ours, theirs in zip(result.logprobs, plain.logprobs, strict=True):
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-5)
     choices = [" the king", " the kingdom of the north", " a cat"]
     result = lm.generate("It was", choices=choices, seed=2)
-    lm.draft = None
-    assert same(result, lm.generate("It was", choices=choices, seed=2))
+    assert same(result, lm.generate("It was", choices=choices, seed=2, draft="none"))
 
 
-def test_guesses_save_passes(lm, monkeypatch):
-    passes, forward = [], lm.model.forward
+def test_best_of_and_several_continuations(drafting):
+    for further in ({"best_of": 4, "num_return_sequences": 2}, {"num_return_sequences": 5}):
+        options = {"seed": 5, "max_new_tokens": 30, **further}
+        plain = drafting.generate("The king and the king", **options, draft="none")
+        result = drafting.generate("The king and the king", **options)
+        assert same(result, plain)
+        alternatives = zip(result.alternatives, plain.alternatives, strict=True)
+        assert all(same(*pair) for pair in alternatives)
+
+
+def test_drafts_save_passes(lm_with_ngrams, monkeypatch):
+    lm, passes = lm_with_ngrams, []
+    forward = lm.model.forward
     monkeypatch.setattr(lm.model, "forward", lambda *a, **k: passes.append(1) or forward(*a, **k))
     prompt = "\n".join(f"{i}. apples and pears" for i in range(1, 9))
-    lm.generate(prompt, temperature=0, max_new_tokens=80)
+    lm.generate(prompt, temperature=0, max_new_tokens=80, draft="none")
     plain, passes[:] = len(passes), []
-    lm.generate(prompt, temperature=0, max_new_tokens=80, prompt_lookup=True)
+    lm.generate(prompt, temperature=0, max_new_tokens=80)
     assert plain == 80 and len(passes) <= 40
 
 
-class TestLookup:
-    def propose(self, ids, length=4):
-        return PromptLookup().propose(ids, [], length)
+def test_a_large_batch_has_no_drafts(lm_with_ngrams, monkeypatch):
+    """Drafts only use rows that are free."""
+    lm, rows = lm_with_ngrams, []
+    forward = lm.model.forward
+    monkeypatch.setattr(
+        lm.model, "forward", lambda s, *a, **k: rows.append(sum(map(len, s))) or forward(s, *a, **k)
+    )
+    options = {"temperature": 0, "max_new_tokens": 30, "ignore_eos": True}
+    lm.generate_batch(["a b a b a b"] * MAX_ROWS, **options)
+    assert rows[1:] == [MAX_ROWS] * 29
+    rows.clear()
+    lm.generate_batch(["a b a b a b"] * 3, **options)
+    assert 3 < max(rows[1:]) <= MAX_ROWS
+
+
+def table_of(entries, vocab_size=100):
+    """Build a table from context → (next id, probability in units of 1/256)."""
+    hashes = []
+    for context in entries:
+        key = sum(i * vocab_size**n for n, i in enumerate(context[::-1]))
+        hashes.append(int(hash_contexts(np.array([key], np.uint64), len(context))[0]))
+    rows = sorted(zip(hashes, entries.values(), strict=True))
+    return NgramTable(
+        vocab_size,
+        "",
+        np.array([row[0] for row in rows], np.uint32),
+        np.array([row[1][0] for row in rows], np.uint16),
+        np.array([row[1][1] for row in rows], np.uint8),
+    )
+
+
+class TestNgramDraft:
+    def propose(self, ids, length=4, table=None):
+        return NgramDraft(lambda: table).propose(ids, [], length)[0]
 
     def test_by_hand(self):
         assert self.propose([1, 2, 3, 4, 5, 1, 2]) == [3, 4, 5, 1]
-        assert self.propose([1, 2, 3, 9, 2, 3, 7, 1, 2, 3]) == [
-            9,
-            2,
-            3,
-            7,
-        ]  # the longer n-gram first
-        assert self.propose([1, 2, 3, 1, 2, 4, 1, 2]) == [
-            4,
-            1,
-            2,
-            4,
-        ]  # the latest occurrence; then the draft itself
-        assert self.propose([7, 7, 7], 5) == [7] * 5
+        ids = [1, 2, 3, 9, 2, 3, 7, 1, 2, 3]
+        assert self.propose(ids) == [9, 2, 3, 7]  # the longer n-gram first
+        ids = [1, 2, 3, 1, 2, 4, 1, 2]
+        assert self.propose(ids) == [4, 1, 2, 4]  # the latest occurrence; then the draft itself
+        assert self.propose([7, 7, 7], 4) == [7] * 4
         assert self.propose([1, 2, 3, 4]) == self.propose([5]) == []
         assert self.propose([1, 2, 1, 2], 0) == []
+
+    def test_a_table(self):
+        table = table_of({(): (9, 10), (1,): (2, 200), (1, 2): (3, 200), (7, 1, 2): (4, 200)})
+        assert self.propose([5, 1], 2, table) == [2, 3]
+        assert self.propose([5, 7, 1], 2, table) == [2, 4]  # the longest context first
+        assert self.propose([5, 6], 3, table) == [9]  # too unlikely to go on
+
+    def test_the_likelier_source(self):
+        """A wrong match in the text is worth less and less."""
+        table = table_of({(): (9, 1), (2,): (8, 120)})
+        draft = NgramDraft(lambda: table)
+        prompt, ids = [1, 2, 3, 1, 2], []
+        assert draft.propose(prompt, ids, 1)[0] == [3]
+        draft.update([3], [7])
+        ids += [7, 1, 2]
+        assert draft.propose(prompt, ids, 1)[0] == [8]
+
+    def test_tokens_without_drafts_count(self):
+        """A proposal that is not verified is compared with the model's own token."""
+        draft = NgramDraft(lambda: None)
+        ids = [1, 2]
+        probabilities = []
+        for _ in range(10):
+            ids += [3, 1, 2]
+            probabilities.append(draft.propose([], ids, 1)[1][0])
+            draft.update([], [3])
+        assert probabilities[0] == 0.5 and probabilities[-1] > 0.8
+        assert probabilities == sorted(probabilities)
 
     def test_step_by_step_as_at_once(self):
         rng = np.random.default_rng(0)
         for _ in range(100):
-            ids, lookup = rng.integers(0, 4, 30).tolist(), PromptLookup()
+            ids, draft = rng.integers(0, 4, 30).tolist(), NgramDraft(lambda: None)
             cut = int(rng.integers(1, 10))
             prompt, generated = ids[:cut], []
             while len(generated) < len(ids) - cut:
-                result = lookup.propose(prompt, generated, 3)
+                result = draft.propose(prompt, generated, 3)[0]
                 assert result == self.propose([*prompt, *generated], 3)
                 generated = ids[cut : cut + len(generated) + int(rng.integers(1, 4))]
 
 
+class Listed:
+    """A sequence whose proposal is given, for the distribution of free rows."""
+
+    prompt, ids, length, tokens_left = [1], [], 1, 100
+
+    def __init__(self, *probabilities):
+        self.speculation = NgramDraft(lambda: None)
+        steps = np.cumprod(probabilities).tolist()
+        self.speculation.propose = lambda prompt, ids, length, least: (
+            [*range(len(steps[:length]))],
+            steps[:length],
+        )
+
+
+class TestRows:
+    def lengths(self, *batch):
+        return [len(draft) for draft in propose_drafts(batch)]
+
+    def test_alone(self):
+        assert self.lengths(Listed(0.001)) == [0]  # not worth the search
+        assert self.lengths(Listed(0.2, 0.9, 0.9)) == [3]
+        assert self.lengths(Listed(0.1, 0.1, 0.1)) == [1]  # a second row is free, a third is not
+        assert self.lengths(Listed(*[1.0] * 40)) == [15]
+
+    def test_the_likeliest_of_a_batch(self):
+        sure, unsure = Listed(*[0.99] * 15), Listed(*[0.3] * 15)
+        first, second = self.lengths(sure, unsure)
+        assert first > second and first + second <= MAX_ROWS - 2
+        assert self.lengths(*[sure] * MAX_ROWS) == [0] * MAX_ROWS
+
+    def test_least_probability(self):
+        assert _min_probability(1, 1) == 0
+        assert 0.5 < _min_probability(8, 8) < 1
+        assert self.lengths(*[Listed(_min_probability(8, 8) * 0.9)] * 8) == [0] * 8
+
+
+COSTS = tuple(1 + 0.1 * k for k in range(16))
+
+
 class TestLength:
     def test_what_pays(self):
-        assert best_length(0.0, 0.1) == 0
-        assert (
-            best_length(0.2, 0.1) == 0 and best_length(0.25, 0.1) == 1
-        )  # 1.25 tokens at a cost of 1.1
-        assert best_length(1.0, 0.1) == 15
-        lengths = [best_length(a, 0.1) for a in np.linspace(0, 1, 50)]
+        assert best_length(0.0, COSTS, 0) == best_length(0.2, COSTS, 0) == 0
+        assert best_length(0.25, COSTS, 0) == 1  # 1.25 tokens at a cost of 1.1
+        assert best_length(1.0, COSTS, 0) == 15
+        lengths = [best_length(a, COSTS, 0) for a in np.linspace(0, 1, 50)]
         assert lengths == sorted(lengths)
-        assert best_length(0.7, 0.7) == 0  # a draft model nearly as large as the model
+        assert best_length(0.7, COSTS, 0.6) == 0  # a draft model nearly as large as the model
 
-    def test_wrong_guesses_become_rare(self, lm):
-        speculation, drafted = Speculation(lm.model, None), 0
+    def test_wrong_guesses_become_rare(self, lm, early_exit):
+        source, drafted = ModelDraft(lm.model, early_exit.model), 0
         for _ in range(1000):
-            length = speculation.draft_length(1)
-            speculation.update_acceptance(length, 0)
+            length = source.draft_length(COSTS)
+            source.update([1] * length, [0])
             drafted += length
         assert drafted < 40
 
-    def test_right_guesses_become_long_again(self, lm):
-        speculation = Speculation(lm.model, None)
+    def test_right_guesses_become_long_again(self, lm, early_exit):
+        source = ModelDraft(lm.model, early_exit.model)
         for _ in range(100):
-            speculation.update_acceptance(speculation.draft_length(1), 0)
+            source.update([1] * source.draft_length(COSTS), [0])
         lengths = []
         for _ in range(300):
-            lengths.append(speculation.draft_length(1))
-            speculation.update_acceptance(lengths[-1], lengths[-1])
-        assert lengths[-1] == 15
+            lengths.append(source.draft_length(COSTS))
+            source.update([1] * lengths[-1], [1] * lengths[-1])
+        assert lengths[-1] >= 8
 
 
 def test_random_numbers_ahead_are_those_that_come():
@@ -261,7 +374,7 @@ class TestDraftModel:
         plain = lm.generate("The king said that the queen was there", **options)
         lm.use_draft(cut(lm, 6, context))
         for length, pays in ((15, True), (1, False)):
-            monkeypatch.setattr(Speculation, "draft_length", fixed_length(length, pays))
+            monkeypatch.setattr(ModelDraft, "draft_length", fixed_length(length, pays))
             result = lm.generate("The king said that the queen was there", **options)
             assert same(result, plain)
         lm.draft = None
@@ -300,8 +413,8 @@ class TestDraftModel:
 
 
 def fixed_length(length, pays):
-    def draft_length(speculation, batch_size):
-        speculation.pays_off = pays
+    def draft_length(source, pass_costs):
+        source.pays_off = pays
         return length
 
     return draft_length

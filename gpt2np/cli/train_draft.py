@@ -1,0 +1,98 @@
+"""Count an n-gram table, from which generation takes draft tokens.
+
+FILES are text files, .jsonl files (one document per line), folders of such
+files, or patterns such as 'text/**/*.txt'. The files may be compressed (.gz).
+In text files, <|endoftext|> separates documents.
+
+The table holds the most likely next token after frequent contexts of up to
+three tokens. Generation verifies the draft tokens that it proposes: a table
+changes the speed of a model and never the text. In a model's folder, under the
+name ngram_draft.safetensors, it is used by default; elsewhere, with --draft.
+The best texts are those that the model writes.
+"""
+
+import argparse
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
+from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from gpt2np.data.corpus import UnreadableFileError
+    from gpt2np.generation.ngram_counts import NgramCounts
+    from gpt2np.tokenizer import Tokenizer
+
+_MIN_BYTES = 10_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILES", help="Files, folders or patterns to read")
+    add_vocabulary_argument(parser)
+    out = "Table to write; the name must end in .safetensors"
+    add("--out", type=Path, required=True, metavar="FILE", help=out)
+    max_bytes = "Maximum size of the table (default: 4000000)"
+    add("--max-bytes", type=int, default=4_000_000, metavar="N", help=max_bytes)
+    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
+    add("--skip-errors", action="store_true", help="Skip files that cannot be read")
+    add("--force", action="store_true", help="Overwrite FILE")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Count n-grams, write the table and return the exit code."""
+    from gpt2np.data.corpus import find_files
+    from gpt2np.data.files import check_output_file
+    from gpt2np.generation.ngram_counts import build_table
+    from gpt2np.generation.ngram_table import max_entries, vocabulary_fingerprint
+
+    if args.out.suffix != ".safetensors":
+        raise InvalidArgumentError(f"--out {args.out} must end in .safetensors")
+    if args.max_bytes < _MIN_BYTES:
+        raise InvalidArgumentError(f"--max-bytes is {args.max_bytes}; give at least {_MIN_BYTES}")
+    check_output_file(args.out, overwrite=args.force)
+    files = find_files(args.files, [args.out])
+    tokenizer, description = load_tokenizer(args.model)
+    print_stderr(description)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the progress bar is closed
+    counts = _count(files, tokenizer, args.field, args.skip_errors)
+    if not counts.n_ids:
+        raise InvalidArgumentError("the files have no text; there is nothing to count")
+    token_bytes = tokenizer.vocabulary.token_bytes
+    fingerprint = vocabulary_fingerprint(token_bytes, counts.vocab_size)
+    table = build_table(counts, fingerprint, max_entries(args.max_bytes, counts.vocab_size))
+    with write_errors(args.out):
+        table.save(args.out)
+        size = args.out.stat().st_size
+    print_stderr(
+        f"{len(table.hashes):,} contexts, counted in {counts.n_ids:,} tokens: {args.out} "
+        f"({size:,} bytes)"
+    )
+    return 0
+
+
+def _count(
+    files: list[Path], tokenizer: "Tokenizer", field: str, skip_errors: bool
+) -> "NgramCounts":
+    from tqdm import tqdm
+
+    from gpt2np.data.corpus import CorpusOptions, read_parts
+    from gpt2np.generation.ngram_counts import NgramCounts
+
+    def on_skip(error: "UnreadableFileError") -> None:
+        print_stderr(f"skipped: {error}")
+
+    counts = NgramCounts(tokenizer.vocab_size)
+    eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    # A token at a border between two parts may differ; this does not matter to the counts.
+    options = CorpusOptions(field=field, split_long_documents=True)
+    with tqdm(desc="counting", unit=" characters", unit_scale=True, disable=None) as bar:
+        for text, ends_document in read_parts(files, options, on_skip if skip_errors else None):
+            counts.add(tokenizer.encode(text, disallowed_special=()))
+            if ends_document:
+                counts.add(eos)
+            bar.update(len(text))
+    return counts

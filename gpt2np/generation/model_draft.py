@@ -1,0 +1,195 @@
+"""Draft models: a smaller model with the same vocabulary proposes draft tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.logits_processors import process_logits
+from gpt2np.generation.options import GenerationOptions
+from gpt2np.generation.sampling import RandomGenerator, next_id
+from gpt2np.kernels.array import Array
+from gpt2np.model import GPT2, last_token_indices
+
+if TYPE_CHECKING:
+    from gpt2np.constraints import Constraint
+
+_MIN_SPEEDUP = 1.1  # drafts pay off above this ratio of the speeds with and without drafts
+_DECAY = 0.85  # each draft multiplies the weight of earlier drafts in the acceptance rate by this
+_SHORT_CONTEXT = 8  # context in tokens of a draft model whose drafts do not pay off
+
+
+class DraftedSequence(Protocol):
+    """The attributes of a RunningSequence that a draft model reads."""
+
+    prompt: Sequence[int]
+    ids: list[int]
+    vocab_size: int
+    options: GenerationOptions
+    eos_token_ids: Collection[int]
+    constraint: Constraint | None
+    rng: RandomGenerator
+
+    @property
+    def length(self) -> int: ...
+
+
+class ModelDraft:
+    """A draft model for one sequence; also decides how many draft tokens to propose.
+
+    The recent acceptance rate and the cost of a draft token determine the best draft length. If no
+    length pays off, a single draft token is tried after a pause of several steps. Each rejected
+    draft token lengthens the pause.
+
+    The draft model's context may start later than the target model's.
+    """
+
+    def __init__(self, model: GPT2, draft: GPT2) -> None:
+        """Set the target model and the draft model."""
+        self.model = draft
+        self.cache = draft.new_cache()
+        self.start = 0  # index, in prompt + ids, of the first id in the context
+        self.pays_off = True  # whether the last draft was expected to pay off
+        self._has_full_context = False
+        self._cost = draft.weights.parameters / model.weights.parameters
+        self._n_accepted, self._n_tried = 1.2, 2.0  # decaying sums; the start is a prior
+        self._pause = self._n_paused = 2
+
+    def draft_length(self, pass_costs: Sequence[float]) -> int:
+        """Return the number of draft tokens to propose for the next forward pass.
+
+        `pass_costs[k]` is the time of a pass with k draft tokens, relative to a pass without.
+        """
+        rate = round(self._n_accepted / self._n_tried, 2)
+        best = best_length(rate, tuple(pass_costs), round(self._cost, 3))
+        self.pays_off = best > 0
+        if not self.pays_off:
+            self._n_paused += 1
+            return int(self._n_paused > self._pause)
+        return best
+
+    def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
+        """Compare the draft with the ids that followed; update the acceptance rate."""
+        if not draft:
+            return
+        pairs = zip(draft, new_ids, strict=False)
+        n_accepted = next((i for i, (a, b) in enumerate(pairs) if a != b), len(draft))
+        self._n_accepted = self._n_accepted * _DECAY + n_accepted
+        self._n_tried = self._n_tried * _DECAY + n_accepted + (n_accepted < len(draft))
+        if not self.pays_off:
+            self._pause = min(256, 4 * self._pause + 4) if n_accepted == 0 else self._pause // 4
+            self._n_paused = 0
+
+    def prepare(self, length: int, draft_length: int, full_context: bool) -> None:
+        """Drop rejected draft tokens; shorten the context if the next draft does not fit.
+
+        The next draft has `draft_length` tokens and follows `length` ids. If `full_context` is
+        False, the draft model reads only the last few ids, to save time on an unlikely draft.
+        """
+        n_positions = self.model.config.n_positions
+        self.cache.truncate(min(self.cache.length, max(0, length - 1 - self.start)))
+        n_pending = length - self.start - self.cache.length
+        if full_context and not self._has_full_context:
+            self._restart(length - (n_positions - draft_length))
+            self._has_full_context = True
+        elif not full_context and n_pending > _SHORT_CONTEXT:
+            self._restart(length - min(_SHORT_CONTEXT, n_positions - draft_length))
+            self._has_full_context = False
+        if length - self.start + draft_length > n_positions:
+            self._restart(length - n_positions // 2)
+
+    def _restart(self, start: int) -> None:
+        self.start = max(0, start)
+        self.cache.truncate(0)
+
+
+@lru_cache
+def best_length(acceptance_rate: float, pass_costs: tuple[float, ...], token_cost: float) -> int:
+    """Return the draft length k that yields the most tokens per second.
+
+    For an acceptance rate a, the speed is (1 + a + … + aᵏ) / (pass_costs[k] + token_cost × k).
+    `token_cost` is the cost of a draft token, as a fraction of a pass (Leviathan et al. 2023,
+    section 3.3). Returns 0 if the speedup is small, because rate and costs are estimates.
+    """
+    k = np.arange(len(pass_costs))
+    speeds = np.cumsum(acceptance_rate**k) / (np.array(pass_costs) + token_cost * k)
+    best = int(np.argmax(speeds))
+    return best if speeds[best] > _MIN_SPEEDUP else 0
+
+
+@dataclass
+class Drafting:
+    """A draft that the draft model is extending to `length` tokens."""
+
+    sequence: DraftedSequence
+    source: ModelDraft
+    length: int
+    draft: list[int]
+
+    def pending_ids(self) -> list[int]:
+        """Return the token ids that are not yet in the draft model's KV cache."""
+        ids = [*self.sequence.prompt, *self.sequence.ids, *self.draft]
+        return ids[self.source.start + self.source.cache.length :]
+
+
+def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
+    """Extend by one token each draft that uses the first draft's model. Returns unfinished drafts.
+
+    Drafts of other models are returned unchanged. A draft ends at a token id for which the draft
+    model has no embedding.
+    """
+    model = unfinished[0].source.model
+    known_ids = range(model.config.vocab_size)
+    remaining = [drafting for drafting in unfinished if drafting.source.model is not model]
+    batch = [
+        drafting
+        for drafting in unfinished
+        if drafting.source.model is model and max(drafting.pending_ids()) in known_ids
+    ]
+    if not batch:
+        return remaining
+    inputs = [drafting.pending_ids() for drafting in batch]
+    caches = [drafting.source.cache for drafting in batch]
+    with np.errstate(over="ignore", invalid="ignore"):  # a damaged draft model gives no draft
+        logits = model.forward(inputs, caches, logits_indices=last_token_indices(inputs))
+    for drafting, row in zip(batch, logits, strict=True):
+        token_id = _draft_id(drafting.sequence, drafting.draft, row)
+        if token_id is not None:
+            drafting.draft.append(token_id)
+            if len(drafting.draft) < drafting.length:
+                remaining.append(drafting)
+    return remaining
+
+
+def _draft_id(sequence: DraftedSequence, draft: Sequence[int], logits: Array) -> int | None:
+    """Select the next draft token from the draft model's logits; None if no token is possible.
+
+    The selection uses the random number that the sequence will use at this position. So draft model
+    and target model select the same token if their distributions are similar.
+    """
+    # Options refer to ids of the target model; the draft model may have more or fewer ids.
+    logits = logits[: sequence.vocab_size]
+    if n_missing := sequence.vocab_size - len(logits):
+        logits = np.concatenate([logits, np.full(n_missing, -np.inf, logits.dtype)])
+    if not np.isfinite(logits.max()):
+        return None
+    constraint = sequence.constraint
+    try:
+        for token_id in draft if constraint else ():
+            constraint = constraint.advance(token_id) if constraint else None
+        logits = process_logits(
+            logits,
+            sequence.options,
+            sequence.prompt,
+            [*sequence.ids, *draft],
+            sequence.eos_token_ids,
+            constraint,
+        )
+    except InvalidArgumentError:
+        return None
+    return next_id(logits, sequence.options, sequence.rng.lookahead(len(draft)))

@@ -1,0 +1,119 @@
+"""N-gram drafts: draft tokens from the text so far and from an n-gram table.
+
+The last ids of the text are looked up in the text so far, longest suffix first (prompt lookup,
+Saxena 2023), and in an n-gram table of frequent contexts. Each of the two names a next id. The one
+that is more likely to be accepted becomes the draft token, and the search continues after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gpt2np.generation.ngram_table import NgramTable
+
+_SUFFIX_LENGTHS = (8, 4, 3, 2)  # of the text so far, in ids
+_MIN_PROBABILITY = 0.03  # a draft ends where it is less likely to be accepted as a whole
+_CONFIDENCE_LEVELS = 8  # of the table's probabilities
+_DECAY = 0.93  # weight of earlier tokens in an acceptance rate, after each further token
+_PRIOR_TOKENS = 2.0  # tokens that the first estimate of an acceptance rate counts for
+_TEXT_PRIOR = 0.5  # first estimate for the text so far; for the table, its probability
+
+
+class NgramDraft:
+    """Proposes draft tokens for one sequence, and estimates how likely each is to be accepted.
+
+    The acceptance rate is measured for each length of the suffix that was found in the text so far,
+    and for each level of the table's probabilities. Tokens count whether they were verified as
+    draft tokens or came from the model alone.
+
+    Attributes:
+        model: None, unlike that of a `ModelDraft`.
+    """
+
+    model: None = None
+
+    def __init__(self, load_table: Callable[[], NgramTable | None]) -> None:
+        """Draft from the text so far and a table, which is loaded for the first draft."""
+        self._load_table = load_table
+        self._table: NgramTable | None = None
+        self._text: list[int] = []
+        self._index: dict[tuple[int, ...], int] = {}  # n-gram → index after its last occurrence
+        self._proposed: list[tuple[int, int]] = []  # token ids with their sources
+        levels = [(level + 0.5) / _CONFIDENCE_LEVELS for level in range(_CONFIDENCE_LEVELS)]
+        priors = [*levels, *[_TEXT_PRIOR] * len(_SUFFIX_LENGTHS)]
+        # For each source, decaying sums: the table's levels first, then the lengths of suffixes.
+        self._n_accepted = [prior * _PRIOR_TOKENS for prior in priors]
+        self._n_tried = [_PRIOR_TOKENS for _ in priors]
+
+    def propose(
+        self, prompt: Sequence[int], ids: Sequence[int], length: int, min_probability: float = 0.0
+    ) -> tuple[list[int], list[float]]:
+        """Propose up to `length` draft tokens for the text of `prompt` and `ids`.
+
+        Also returns, for each draft token, the probability that it is accepted, which requires that
+        the draft tokens before it are accepted. The draft ends before a token whose probability is
+        below `min_probability`.
+        """
+        if length <= 0:
+            self._proposed = []
+            return [], []
+        if not self._text:
+            self._table = self._load_table()
+        self._append(ids[len(self._text) - len(prompt) :] if self._text else [*prompt, *ids])
+        context = self._text[-_SUFFIX_LENGTHS[0] :]
+        draft: list[int] = []
+        probabilities: list[float] = []
+        self._proposed = []
+        total = 1.0
+        while len(draft) < length:
+            best = self._next(context)
+            if best is None:
+                break
+            token_id, source, probability = best
+            total *= probability
+            self._proposed.append((token_id, source))
+            if total < max(min_probability, _MIN_PROBABILITY):
+                break
+            draft.append(token_id)
+            probabilities.append(total)
+            context.append(token_id)
+        return draft, probabilities
+
+    def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
+        """Compare the last proposal with the ids that followed; update the acceptance rates.
+
+        Of the proposal, only `draft` was verified.
+        """
+        for (token_id, source), new_id in zip(self._proposed, new_ids, strict=False):
+            is_right = token_id == new_id
+            self._n_accepted[source] = self._n_accepted[source] * _DECAY + is_right
+            self._n_tried[source] = self._n_tried[source] * _DECAY + 1
+            if not is_right:
+                break
+
+    def _next(self, context: Sequence[int]) -> tuple[int, int, float] | None:
+        """Return the likeliest next id, its source and its probability, or None without any."""
+        best: tuple[int, int, float] | None = None
+        if self._table and (found := self._table.lookup(context)):
+            token_id, confidence = found
+            source = confidence * _CONFIDENCE_LEVELS >> 8
+            best = token_id, source, self._n_accepted[source] / self._n_tried[source]
+        for i, n in enumerate(_SUFFIX_LENGTHS):
+            end = self._index.get(tuple(context[-n:]))
+            if end is not None:
+                source = _CONFIDENCE_LEVELS + i
+                probability = self._n_accepted[source] / self._n_tried[source]
+                if best is None or probability >= best[2]:
+                    best = self._text[end], source, probability
+                break
+        return best
+
+    def _append(self, new_ids: Sequence[int]) -> None:
+        """Append ids to the text so far, and index the n-grams that end before each of them."""
+        text, index = self._text, self._index
+        for token_id in new_ids:
+            end = len(text)
+            for n in _SUFFIX_LENGTHS:
+                if end >= n:
+                    index[tuple(text[end - n :])] = end
+            text.append(token_id)

@@ -1,0 +1,194 @@
+"""The n-gram table: the most likely next token id after frequent contexts of a few ids.
+
+The file is in the safetensors format: sorted 32-bit hashes of contexts, the next id after each
+context, and that id's probability. Two contexts may have the same hash. At worst, this gives a
+wrong draft token, which verification rejects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from gpt2np.errors import CheckpointError
+from gpt2np.hub.model_files import NGRAM_TABLE_FILE
+
+_GPT2_TABLE = Path(__file__).parent / "gpt2_ngram_draft" / NGRAM_TABLE_FILE
+
+MAX_CONTEXT = 3
+"""Largest number of ids in a context."""
+
+_METADATA_KEY = "gpt2np_ngram_table"
+_VERSION = 1
+_MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio: multiplicative hashing
+_LENGTH_SEED = 0xD6E8FEB86659FD93  # contexts of different lengths get different hashes
+_HEADER_BYTES = 1024  # at most
+
+
+@dataclass(frozen=True)
+class NgramTable:
+    """The most likely next token id after contexts of up to `MAX_CONTEXT` ids.
+
+    Attributes:
+        vocab_size: number of token ids.
+        fingerprint: digest of the vocabulary; see `vocabulary_fingerprint`.
+        hashes: hashes of the contexts, uint32, in ascending order.
+        next_ids: the next id after each context, uint16, or uint32 in a large vocabulary.
+        probabilities: the probability of each next id in units of 1/256, uint8.
+    """
+
+    vocab_size: int
+    fingerprint: str
+    hashes: NDArray[np.uint32]
+    next_ids: NDArray[np.unsignedinteger[Any]]
+    probabilities: NDArray[np.uint8]
+
+    @cached_property
+    def _arrays(self) -> tuple[memoryview, memoryview, memoryview]:
+        # Python reads single values from a memoryview faster than from an array.
+        return self.hashes.data, self.next_ids.data, self.probabilities.data
+
+    def matches(self, token_bytes: Mapping[int, bytes]) -> bool:
+        """Tell whether a vocabulary, id → token, begins with the vocabulary of the table."""
+        return vocabulary_fingerprint(token_bytes, self.vocab_size) == self.fingerprint
+
+    def lookup(self, ids: Sequence[int]) -> tuple[int, int] | None:
+        """Return the next id after the longest known context that ends `ids`.
+
+        The second value is the id's probability in units of 1/256.
+        """
+        hashes, next_ids, probabilities = self._arrays
+        keys, key, digit = [0], 0, 1
+        for token_id in ids[: -MAX_CONTEXT - 1 : -1]:
+            key += token_id * digit
+            digit *= self.vocab_size
+            keys.append(key)
+        for length in range(len(keys) - 1, -1, -1):
+            key = keys[length] * _MULTIPLIER + length * _LENGTH_SEED
+            context_hash = key >> 32 & 0xFFFFFFFF
+            index = bisect_left(hashes, context_hash)
+            if index < len(hashes) and hashes[index] == context_hash:
+                return next_ids[index], probabilities[index]
+        return None
+
+    def save(self, path: Path) -> None:
+        """Write the file, or none at all if writing fails.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        from safetensors.numpy import save
+
+        description = {
+            "version": _VERSION,
+            "vocab_size": self.vocab_size,
+            "vocabulary_sha256": self.fingerprint,
+        }
+        # A single key, because the package writes several in random order.
+        metadata = {_METADATA_KEY: json.dumps(description)}
+        tensors = {name: getattr(self, name) for name in _TENSORS}
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_bytes(save(tensors, metadata))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+_TENSORS: Mapping[str, tuple[str, ...]] = {
+    "hashes": ("uint32",),
+    "next_ids": ("uint16", "uint32"),
+    "probabilities": ("uint8",),
+}
+
+
+def id_dtype(vocab_size: int) -> type[np.unsignedinteger[Any]]:
+    """Return the smallest dtype of a table that holds all token ids."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
+
+
+def max_entries(max_bytes: int, vocab_size: int) -> int:
+    """Return how many contexts fit in a file of `max_bytes` bytes."""
+    entry_bytes = 4 + np.dtype(id_dtype(vocab_size)).itemsize + 1
+    return max(0, max_bytes - _HEADER_BYTES) // entry_bytes
+
+
+def hash_contexts(keys: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
+    """Hash contexts of `length` ids, each given as a number in base `vocab_size`."""
+    seed = np.uint64(length * _LENGTH_SEED & 0xFFFFFFFFFFFFFFFF)
+    return (keys * np.uint64(_MULTIPLIER) + seed >> np.uint64(32)).astype(np.uint32)
+
+
+def vocabulary_fingerprint(token_bytes: Mapping[int, bytes], vocab_size: int) -> str:
+    """Return a SHA-256 digest of the first `vocab_size` tokens, in hexadecimal."""
+    tokens = [token_bytes.get(token_id, b"") for token_id in range(vocab_size)]
+    lengths = np.fromiter(map(len, tokens), "<u4", vocab_size)
+    return hashlib.sha256(lengths.tobytes() + b"".join(tokens)).hexdigest()
+
+
+def read_ngram_table(path: Path) -> NgramTable:
+    """Read and validate an n-gram table.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or not an n-gram table.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"the n-gram table {path} is missing, or not a file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            description = json.loads((file.metadata() or {}).get(_METADATA_KEY, "{}"))
+            if not isinstance(description, dict) or "version" not in description:
+                raise _damaged(path, "it holds something else")
+            if description["version"] != _VERSION:
+                raise _damaged(path, f"its version is not {_VERSION}")
+            if set(file.keys()) != set(_TENSORS):
+                raise _damaged(path, f"its tensors must be {', '.join(_TENSORS)}")
+            arrays = {name: file.get_tensor(name) for name in _TENSORS}
+            vocab_size = int(description["vocab_size"])
+            fingerprint = str(description["vocabulary_sha256"])
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+        raise _damaged(path, str(error)) from error
+    for name, dtypes in _TENSORS.items():
+        if arrays[name].dtype.name not in dtypes or arrays[name].shape != arrays["hashes"].shape:
+            raise _damaged(path, f"{name} has the wrong dtype or shape")
+    if arrays["hashes"].ndim != 1 or np.any(arrays["hashes"][1:] <= arrays["hashes"][:-1]):
+        raise _damaged(path, "its hashes are not sorted")
+    if np.any(arrays["next_ids"] >= vocab_size):
+        raise _damaged(path, f"an id is not below {vocab_size}")
+    return NgramTable(vocab_size, fingerprint, **arrays)
+
+
+def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> NgramTable | None:
+    """Return the table in a model's folder, or the package's table if it has the vocabulary.
+
+    Raises:
+        CheckpointError: the folder's table is damaged, or has another vocabulary.
+    """
+    path = folder / NGRAM_TABLE_FILE if folder else None
+    if path and path.exists():
+        table = read_ngram_table(path)
+        if not table.matches(token_bytes):
+            raise CheckpointError(
+                f"{path} has another vocabulary than the model; delete it, or train another with "
+                f"gpt2np train-draft"
+            )
+        return table
+    table = read_ngram_table(_GPT2_TABLE)
+    return table if table.matches(token_bytes) else None
+
+
+def _damaged(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is damaged or not an n-gram table ({reason}); train one with gpt2np train-draft"
+    )

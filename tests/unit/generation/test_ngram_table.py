@@ -1,0 +1,215 @@
+"""N-gram tables: counted, chosen, saved and read."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gpt2np import CheckpointError, InvalidArgumentError, LanguageModel
+from gpt2np.generation.ngram_counts import NgramCounts, build_table
+from gpt2np.generation.ngram_table import (
+    find_ngram_table,
+    hash_contexts,
+    max_entries,
+    read_ngram_table,
+    vocabulary_fingerprint,
+)
+from gpt2np.hub.model_files import NGRAM_TABLE_FILE
+
+VOCAB_SIZE = 50
+TOKENS = {i: bytes([i]) for i in range(VOCAB_SIZE)}
+FINGERPRINT = vocabulary_fingerprint(TOKENS, VOCAB_SIZE)
+
+
+def counted(ids, **options):
+    counts = NgramCounts(VOCAB_SIZE, **options)
+    counts.add(ids)
+    return counts
+
+
+def random_ids(number, seed=0):
+    """Ids in which each id has a favourite successor."""
+    rng, ids = np.random.default_rng(seed), [0]
+    for _ in range(number):
+        follows = rng.random() < 0.6
+        ids.append((7 * ids[-1] + 3) % VOCAB_SIZE if follows else int(rng.integers(VOCAB_SIZE)))
+    return ids
+
+
+@pytest.fixture
+def table():
+    return build_table(counted(random_ids(5000)), FINGERPRINT, 1000)
+
+
+class TestCounts:
+    def test_as_counted_one_by_one(self, monkeypatch):
+        monkeypatch.setattr("gpt2np.generation.ngram_counts._CHUNK", 700)
+        counts, ids = NgramCounts(VOCAB_SIZE), random_ids(3000)
+        pieces = [ids[start : start + 100] for start in range(0, len(ids), 100)]
+        chunks = [ids[start : start + 700] for start in range(0, len(ids), 700)]
+        for piece in pieces:
+            counts.add(piece)
+        for n, (keys, found) in enumerate(counts.by_order(), 1):
+            expected = Counter()
+            for chunk in chunks:
+                expected.update(zip(*(chunk[i:] for i in range(n)), strict=False))
+            ngrams = [
+                tuple(int(k) // VOCAB_SIZE**i % VOCAB_SIZE for i in range(n))[::-1] for k in keys
+            ]
+            assert dict(zip(ngrams, found.tolist(), strict=True)) == expected
+        assert counts.n_ids == len(ids)
+
+    def test_the_rarest_are_dropped(self):
+        ids = random_ids(20000)
+        everything, bounded = counted(ids), counted(ids, max_ngrams=3000)
+        assert sum(len(keys) for keys, _ in everything.by_order()) > 20000
+        assert sum(len(keys) for keys, _ in bounded.by_order()) <= 3000
+        for (keys, counts), (kept, kept_counts) in zip(
+            everything.by_order(), bounded.by_order(), strict=True
+        ):
+            exact = dict(zip(keys.tolist(), counts.tolist(), strict=True))
+            assert all(
+                exact[k] == c for k, c in zip(kept.tolist(), kept_counts.tolist(), strict=True)
+            )
+        build_table(bounded, FINGERPRINT, 100)
+
+    def test_few_ids(self):
+        for ids in ([1], [1, 2], [1, 2, 3]):
+            assert build_table(counted(ids), FINGERPRINT, 9).lookup([]) is not None
+        with pytest.raises(ValueError, match="no n-gram"):
+            build_table(counted([]), FINGERPRINT, 9)
+
+    def test_a_large_vocabulary(self):
+        counts = NgramCounts(100_000)
+        counts.add([99_999, 5, 99_998] * 100)
+        table = build_table(counts, "", 100)
+        assert len(counts.by_order()) == 3 and table.next_ids.dtype == np.uint32
+        assert table.lookup([99_999, 5])[0] == 99_998
+
+
+class TestTable:
+    def test_the_longest_known_context(self, table):
+        ids = [*[1, 2, 3, 4] * 50, *[9, 2, 3, 5] * 60]
+        table = build_table(counted(ids), FINGERPRINT, 1000)
+        assert table.lookup([3])[0] == 5 and table.lookup([2, 3])[0] == 5
+        assert table.lookup([1, 2, 3])[0] == 4
+        assert table.lookup([8, 8, 8, 2, 3])[0] == 5
+        assert table.lookup([8])[0] == table.lookup([])[0] == 2
+
+    def test_probabilities_hold(self, table):
+        """The stored probability is about the share of right predictions on held-out ids."""
+        held_out, right, stated = random_ids(5000, seed=1), 0, 0
+        for i in range(3, len(held_out)):
+            next_id, probability = table.lookup(held_out[:i])
+            right += next_id == held_out[i]
+            stated += probability / 256
+        assert right / len(held_out) == pytest.approx(0.6, abs=0.03)
+        assert stated / len(held_out) == pytest.approx(0.6, abs=0.05)
+
+    def test_contexts_that_predict_no_better_are_dropped(self, table):
+        assert len(table.hashes) < 200  # 50 contexts of one id say it all
+        assert len(build_table(counted(random_ids(5000)), FINGERPRINT, 10).hashes) == 10
+
+    def test_hashes_as_in_lookup(self):
+        """Python's integers and NumPy's give the same hash."""
+        counts = NgramCounts(50257)
+        counts.add([50256, 50255, 50254, 50253] * 20 + [50255, 7] * 30 + [50254, 8] * 30)
+        table = build_table(counts, "", 100)
+        assert table.lookup([50256, 50255, 50254])[0] == 50253
+        assert hash_contexts(np.array([0], np.uint64), 0)[0] in table.hashes
+
+    def test_size_of_the_file(self, tmp_path):
+        counts = NgramCounts(1000)
+        counts.add(np.random.default_rng(0).integers(0, 1000, 900).tolist() * 5)
+        for max_bytes in (2000, 5000):
+            table = build_table(counts, FINGERPRINT, max_entries(max_bytes, 1000))
+            table.save(tmp_path / "t.safetensors")
+            assert max_bytes - 1500 < (tmp_path / "t.safetensors").stat().st_size <= max_bytes
+
+
+class TestFile:
+    def test_read_as_saved(self, table, tmp_path):
+        table.save(tmp_path / "t.safetensors")
+        result = read_ngram_table(tmp_path / "t.safetensors")
+        assert [p.name for p in tmp_path.iterdir()] == ["t.safetensors"]
+        assert (result.vocab_size, result.fingerprint) == (VOCAB_SIZE, FINGERPRINT)
+        assert result.matches(TOKENS) and result.matches({**TOKENS, 50: b"added"})
+        assert not result.matches({**TOKENS, 3: b"x"}) and not result.matches({})
+        for ids in ([1], [5, 6, 7], [0]):
+            assert result.lookup(ids) == table.lookup(ids)
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            ({"version": None}, "it holds something else"),
+            ({"version": 2}, "its version is not 1"),
+            ({"vocab_size": "x"}, "invalid literal"),
+            ({"vocab_size": [1]}, "int"),
+            ({"vocab_size": None}, "vocab_size"),
+            ({"vocab_size": 9}, "an id is not below 9"),
+            ({"hashes": lambda x: x[::-1].copy()}, "not sorted"),
+            ({"hashes": lambda x: x.astype(np.int64)}, "hashes has the wrong dtype"),
+            ({"next_ids": lambda x: x[1:].copy()}, "next_ids has the wrong dtype or shape"),
+            ({"probabilities": lambda x: None}, "its tensors must be hashes, next_ids"),
+        ],
+    )
+    def test_damaged(self, table, tmp_path, change, reason):
+        path = tmp_path / "t.safetensors"
+        table.save(path)
+        description = {"version": 1, "vocab_size": VOCAB_SIZE, "vocabulary_sha256": FINGERPRINT}
+        arrays = load_file(path)
+        for name, value in change.items():
+            if callable(value):
+                arrays[name] = value(arrays[name])
+            else:
+                description[name] = value
+        description = {name: value for name, value in description.items() if value is not None}
+        metadata = {"gpt2np_ngram_table": json.dumps(description)}
+        save_file({n: a for n, a in arrays.items() if a is not None}, path, metadata)
+        with pytest.raises(CheckpointError, match=f"not an n-gram table .*{reason}.*train-draft"):
+            read_ngram_table(path)
+
+    def test_no_table(self, tmp_path, bundled):
+        for content in (b"", b"no table at all", b"\xff" * 100):
+            (tmp_path / "t.safetensors").write_bytes(content)
+            with pytest.raises(CheckpointError, match="not an n-gram table"):
+                read_ngram_table(tmp_path / "t.safetensors")
+        with pytest.raises(CheckpointError, match="is missing, or not a file"):
+            read_ngram_table(tmp_path)
+        with pytest.raises(CheckpointError, match="it holds something else"):
+            read_ngram_table(bundled / "model.safetensors")
+
+
+class TestOfAModel:
+    def test_in_its_folder(self, table, tmp_path):
+        table.save(tmp_path / NGRAM_TABLE_FILE)
+        assert find_ngram_table(tmp_path, TOKENS).lookup([1]) == table.lookup([1])
+        with pytest.raises(CheckpointError, match=r"another vocabulary than the model; delete it"):
+            find_ngram_table(tmp_path, {0: b"a"})
+        assert find_ngram_table(None, TOKENS) is None
+        assert find_ngram_table(tmp_path / "none", TOKENS) is None
+
+    def test_of_the_package_for_gpt2_only(self, gpt2_vocabulary, bundled):
+        from gpt2np import Tokenizer
+
+        tokens = Tokenizer.load(gpt2_vocabulary).vocabulary.token_bytes
+        table = find_ngram_table(None, tokens)
+        assert table.vocab_size == 50257
+        words = Tokenizer.load(gpt2_vocabulary)
+        next_id = table.lookup(words.encode("Once upon a"))[0]
+        assert words.decode([next_id]) == " time"
+        changed = {**tokens, 100: b"other"}
+        assert find_ngram_table(None, changed) is None
+
+    def test_of_the_bundled_model(self, bundled):
+        lm = LanguageModel.load(bundled)
+        table = find_ngram_table(bundled, lm.tokenizer.vocabulary.token_bytes)
+        next_id = table.lookup(lm.tokenizer.encode("Once upon a"))[0]
+        assert lm.tokenizer.decode([next_id]) == " time"
+
+    def test_a_table_of_another_vocabulary(self, bundled, table, tmp_path):
+        table.save(tmp_path / "t.safetensors")
+        with pytest.raises(InvalidArgumentError, match=r"t.safetensors has another vocabulary"):
+            LanguageModel.load(bundled, draft=tmp_path / "t.safetensors")
