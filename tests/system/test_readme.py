@@ -8,6 +8,8 @@ import sys
 import pytest
 from helpers.paths import CHECKOUT
 
+import gpt2np
+
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
 
@@ -45,8 +47,14 @@ def test_the_decoding_example_runs(capsys):
     assert "TokenLogprob(id=" in out and ("\nstop " in out or "\nlength " in out)
 
 
+def test_the_scoring_examples_output_is_real(capsys):
+    names = {"lm": gpt2np.load("bundled")}
+    exec(blocks("python")[2], names)
+    assert capsys.readouterr().out == blocks("text")[0]
+
+
 def test_the_tokenizers_example_runs(capsys):
-    exec(blocks("python")[2], {})
+    exec(blocks("python")[3], {})
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("('l', 'ittle')") and len(lines) == 12
 
