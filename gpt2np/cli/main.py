@@ -92,7 +92,10 @@ def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> in
     program = "gpt2np" if args.command is None else f"gpt2np {args.command}"
     if unrecognized:
         first = unrecognized[0]
-        hint = ""
+        known = parser.options_of(args.command)
+        hint = did_you_mean(first.partition("=")[0].replace("_", "-"), known)
+        if not hint and first.replace("_", "-") in known:
+            hint = f"; did you mean {first.replace('_', '-')!r}?"
         if not first.startswith("-"):
             if args.command in ("generate", "trace", "explain"):
                 hint = "; quote a prompt of several words"
