@@ -422,8 +422,8 @@ class PlainNumPy(StepEngine):
         return self._linear(f"{name}.c_proj", np.hstack(mixed).reshape(n, width))
 
     def _norm(self, name: str, x: Array) -> Array:
-        centred = x - x.mean(-1, keepdims=True)
-        scaled = centred / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        centered = x - x.mean(-1, keepdims=True)
+        scaled = centered / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
         return np.asarray(scaled * self.w[f"{name}.weight"] + self.w[f"{name}.bias"])
 
     def _linear(self, name: str, x: Array) -> Array:

@@ -55,7 +55,7 @@ def records_of(data: Path, first: int, limit: int, pages: int) -> dict[str, list
 def questions_of(texts: Sequence[str]) -> dict[str, list[Record]]:
     """Make multiple-choice questions in three layouts.
 
-    The right answer is the rest of a passage; wrong answers come from neighbouring passages.
+    The right answer is the rest of a passage; wrong answers come from neighboring passages.
     """
     parts = []
     for text in texts:
@@ -64,11 +64,11 @@ def questions_of(texts: Sequence[str]) -> dict[str, list[Record]]:
         parts.append([" ".join(part) for part in (words[:half], words[half:-5], words[-5:])])
     questions: dict[str, list[Record]] = {"hellaswag": [], "arc": [], "piqa": []}
     for i, (start, middle, end) in enumerate(parts):
-        neighbours = [parts[(i + step) % len(parts)] for step in range(1, 4)]
+        neighbors = [parts[(i + step) % len(parts)] for step in range(1, 4)]
         answer = i % 4
-        ends = [neighbour[2] for neighbour in neighbours]
+        ends = [neighbor[2] for neighbor in neighbors]
         ends.insert(answer, end)
-        rests = [neighbour[1] for neighbour in neighbours]
+        rests = [neighbor[1] for neighbor in neighbors]
         rests.insert(answer, middle)
         questions["hellaswag"].append(
             {
@@ -84,7 +84,7 @@ def questions_of(texts: Sequence[str]) -> dict[str, list[Record]]:
         questions["arc"].append(
             {"question": middle, "choices": options, "answerKey": letters[answer]}
         )
-        wrong = neighbours[0][2]
+        wrong = neighbors[0][2]
         pair = [end, wrong] if i % 2 == 0 else [wrong, end]
         questions["piqa"].append({"goal": middle, "sol1": pair[0], "sol2": pair[1], "label": i % 2})
     return questions

@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     add = parser.add_argument
     add("model", nargs="?", default="gpt2", help="name, folder or vocabulary (default: gpt2)")
-    tokenizer = Tokenizer.load(find_vocabulary(parser.parse_args().model).folder)
+    tokenizer = Tokenizer.load(find_vocabulary(parser.parse_args().model).path)
     special_ids = frozenset(tokenizer.special_tokens.values())
     rows = max(tokenizer.vocabulary.token_bytes) + 1
     print(f"{'pattern':24}{'first mask':>12}{'next mask':>12}")

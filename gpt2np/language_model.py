@@ -126,21 +126,21 @@ class LanguageModel:
         source = find_model(model)
         if source.fallback_reason:
             warnings.warn(f"the model is {source.name}: {source.fallback_reason}", stacklevel=2)
-        config = read_generation_config(source.folder)
+        config = read_generation_config(source.path)
         if config.ignored:
             ignored = f"{GENERATION_CONFIG_FILE} sets {', '.join(config.ignored)}"
             warnings.warn(f"{source.name}: {ignored}, which gpt2np ignores", stacklevel=2)
         lm = cls(
-            GPT2.from_folder(source.folder, dtype),
+            GPT2.from_folder(source.path, dtype),
             tokenizer
             if isinstance(tokenizer, Tokenizer)
-            else Tokenizer.load(tokenizer or source.folder),
+            else Tokenizer.load(tokenizer or source.path),
             name=source.name,
             defaults=config.options,
             eos_token_ids=config.eos_token_ids,
             fallback_reason=source.fallback_reason,
         )
-        lm.folder = source.folder
+        lm.folder = source.path
         lm.model.processes = processes
         lm.use_draft(draft)
         return lm

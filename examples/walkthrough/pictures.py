@@ -51,7 +51,7 @@ def heat_map(
     colorbar_label: str | None = None,
     **options: Any,
 ) -> None:
-    """Draw a matrix as colours, first row at the top, with an optional colour bar."""
+    """Draw a matrix as colors, first row at the top, with an optional color bar."""
     image = axes.imshow(array, interpolation="nearest", **options)
     axes.spines[:].set_visible(False)
     if colorbar_label is not None:

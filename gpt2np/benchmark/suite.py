@@ -106,7 +106,7 @@ def run_suite(
     """Run all measurements of a plan; `on_progress` receives the name of the next measurement."""
     on_progress("limits of the machine")
     machine = describe_machine(threads)  # first, before the benchmark adds to the load
-    model = GPT2.from_folder(source.folder, dtype)
+    model = GPT2.from_folder(source.path, dtype)
     model.processes = processes
     nbytes = weight_bytes_per_token(model.config, model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit_effort)
@@ -122,10 +122,10 @@ def run_suite(
     on_progress("several tokens in one call")
     draft = timing.time_draft(model, plan.draft_tokens, plan.draft_context, *turns)
     on_progress("start")
-    has_vocabulary = not VOCABULARY_FILES.missing_in(source.folder)
-    start = time_to_first_token(source.folder, dtype, plan.starts) if has_vocabulary else None
+    has_vocabulary = not VOCABULARY_FILES.missing_in(source.path)
+    start = time_to_first_token(source.path, dtype, plan.starts) if has_vocabulary else None
     on_progress("memory")
-    memory = measure_memory(source.folder, dtype)
+    memory = measure_memory(source.path, dtype)
     on_progress("limits of the machine")  # measured twice, because the machine's load may change
     limits = limits.best_of(measure_limits(nbytes, threads, dtype, plan.limit_effort))
     parameters = model.weights.parameters
@@ -307,7 +307,8 @@ def _rank_row(choice: RankChoice) -> Row:
     first, last = choice.min_rows, choice.max_rows
     rows = f"{first}" if last == first else f"{first} – {last}" if last else f"{first} or more"
     times = ", ".join(f"{n}: {seconds * 1e3:.1f} ms" for n, seconds in choice.seconds.items())
-    return "processes", f"{rows} rows", f"{choice.ranks}               ", "", f"measured {times}"
+    case = f"{rows} {'token' if last == 1 else 'tokens'} a pass"
+    return "processes", case, f"{choice.ranks}               ", "", f"processes and times: {times}"
 
 
 def _format_rate(value: float) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt2np.data.files import SMALL_JSON_BYTES, check_is_file, read_json_object
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, TokenizerError, short_repr
-from gpt2np.hub.model_files import CHAT_TEMPLATE
+from gpt2np.hub.model_files import CHAT_TEMPLATE_FILE
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def read_chat_template(
         GPT2NPError, TokenizerError: the template can't be compiled (see `ChatTemplate`), or a file
             is damaged.
     """
-    path = file or folder / CHAT_TEMPLATE
+    path = file or folder / CHAT_TEMPLATE_FILE
     if file or path.exists():
         return ChatTemplate(_read_template_file(path), special_tokens or {}, str(path))
     path = folder / CONFIG_FILE

@@ -68,7 +68,7 @@ def _measure(args: argparse.Namespace) -> "Results":
     source = find_model(args.model)
     if source.fallback_reason:
         print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
-    plan = plan_for(read_checkpoint(source.folder).config.n_positions, args.quick)
+    plan = plan_for(read_checkpoint(source.path).config.n_positions, args.quick)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     with step_bar(plan.n_measurements, width=28) as start_step:
         return run_suite(source, args.dtype, thread_count(), args.processes, plan, start_step)

@@ -26,6 +26,7 @@ from gpt2np.cli.model_options import add_model_arguments, add_processes_argument
 from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
 from gpt2np.cli.text_input import decode_argument, decode_utf8, strip_newline
 from gpt2np.errors import GPT2NPError
+from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
     from gpt2np.chat import ChatSession
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Read and answer messages until the end of the input; return the exit code."""
+    set_threads(args.threads)  # must come before NumPy is imported
     options = generation_options(args)
     session = _create_session(args, options)
     signal.signal(signal.SIGINT, interrupt_handler)

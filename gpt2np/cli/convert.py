@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     # Both signals raise an exception, so that `convert` removes the temporary folder.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    source = find_model(args.source).folder
+    source = find_model(args.source).path
     checkpoint = read_checkpoint(source)
     converted = _convert(checkpoint, args.target, options)
     if args.json:

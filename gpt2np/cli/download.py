@@ -25,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "selects a branch, tag or commit; a folder or 'bundled' is only checked",
     )
     output = parser.add_argument_group("Output")
-    fields = "Print one JSON object: model, revision, commit, folder, files and size in bytes"
-    output.add_argument("--json", action="store_true", help=fields)
+    json_help = "Print one JSON object: model, revision, commit, folder, files and size in bytes"
+    output.add_argument("--json", action="store_true", help=json_help)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,16 +37,16 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.tokenizer import Tokenizer
 
     source = find_model(args.model)
-    if missing := MODEL_FILES.missing_in(source.folder):
+    if missing := MODEL_FILES.missing_in(source.path):
         raise ModelNotFoundError(
-            f"{source.folder} has no {', '.join(missing)}, which gpt2np needs; choose another MODEL"
+            f"{source.path} has no {', '.join(missing)}, which gpt2np needs; choose another MODEL"
         )
-    read_checkpoint(source.folder).validate()  # raises an error now, not when the model loads
-    Tokenizer.load(source.folder)
-    files = MODEL_FILES.existing_in(source.folder)
-    size = sum((source.folder / name).stat().st_size for name in files)
+    read_checkpoint(source.path).validate()  # raises an error now, not when the model loads
+    Tokenizer.load(source.path)
+    files = MODEL_FILES.existing_in(source.path)
+    size = sum((source.path / name).stat().st_size for name in files)
     print_stderr(f"model: {source.name}, {len(files)} files, {size:,} bytes")
-    folder = source.folder.absolute()
+    folder = source.path.absolute()
     print(json.dumps(_as_json(source, folder, files, size)) if args.json else folder, flush=True)
     return 0
 

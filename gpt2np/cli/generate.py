@@ -83,8 +83,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate texts, print them and return the exit code."""
+    set_threads(args.threads)  # must come before NumPy is imported
     if args.prompts is not None:
-        set_threads(args.threads)  # must come before NumPy is imported
         return _run_prompts_file(args, generation_options(args))
     if args.out is not None:
         raise InvalidArgumentError("--out is for --prompts; a single text goes to stdout")

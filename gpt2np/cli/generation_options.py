@@ -96,7 +96,7 @@ def _add_penalties(add: Add) -> None:
     ngram = "Forbid n-grams of N tokens that the text already contains; 0 allows them (default: 0)"
     add("--no-repeat-ngram-size", type=int, metavar="N", help=ngram)
     bad_word = "Never generate TEXT; may be given several times"
-    add("--bad-word", action="append", metavar="TEXT", help=bad_word)
+    add("--bad-word", dest="bad_words", action="append", metavar="TEXT", help=bad_word)
     bias = "Add X to the logit of token ID, as in 50256=-5; may be given several times"
     add("--logit-bias", action="append", metavar="ID=X", help=bias)
 
@@ -129,29 +129,6 @@ def add_draft(add: Add) -> None:
     add("--draft", metavar="MODEL|FILE|auto|none", help=draft)
 
 
-_NAMES = (
-    "max_new_tokens",
-    "min_new_tokens",
-    "ignore_eos",
-    "stop_token_ids",
-    "window",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "seed",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "no_repeat_ngram_size",
-    "num_return_sequences",
-    "best_of",
-    "num_beams",
-    "length_penalty",
-    "logprobs",
-    "prompt_logprobs",
-)
 # library name → option, where the two names differ
 _OPTION_NAMES = {
     "bad_words": "--bad-word",
@@ -166,25 +143,32 @@ _FILTERS = ("top_k", "top_p", "min_p", "typical_p")
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Convert the options that are given to keyword arguments of `LanguageModel.generate`.
 
+    Imports NumPy, so call `set_threads` before.
+
     Raises:
         InvalidArgumentError: --greedy contradicts another option, or a value is malformed.
     """
+    from gpt2np.generation import Options
+
     if args.greedy:
         # --temperature 0 means the same as --greedy.
-        names = (*_FILTERS, "temperature") if args.temperature else _FILTERS
-        _check_contradictions("--greedy", args, names)
-    options: dict[str, Any] = {name: getattr(args, name, None) for name in _NAMES}
+        with_greedy = ("temperature",) if args.temperature else ()
+        _check_contradictions("--greedy", args, (*with_greedy, *_FILTERS))
+    names = Options.__annotations__.keys() - {"draft"}  # load_model reads --draft
+    given = {name: getattr(args, name, None) for name in sorted(names)}
+    options = {name: value for name, value in given.items() if value is not None}
     if args.greedy:
         options["temperature"] = 0.0
-    if early := getattr(args, "early_stopping", None):
-        options["early_stopping"] = {"true": True, "false": False}.get(early, "never")
-    options["stop"] = _decode_all(args.stop, "--stop")
-    options["stop_regex"] = _decode_all(args.stop_regex, "--stop-regex")
-    options["choices"] = _decode_all(args.choices, "--choices")
-    options["regex"] = None if args.regex is None else decode_argument(args.regex, "--regex")
-    options["bad_words"] = _decode_all(args.bad_word, "--bad-word")
-    options["logit_bias"] = dict(map(_parse_bias, args.logit_bias)) if args.logit_bias else None
-    return {name: value for name, value in options.items() if value is not None}
+    if "early_stopping" in options and args.early_stopping != "never":
+        options["early_stopping"] = args.early_stopping == "true"
+    for name in ("stop", "stop_regex", "choices", "bad_words"):
+        if name in options:
+            options[name] = [decode_argument(text, _option_name(name)) for text in options[name]]
+    if "regex" in options:
+        options["regex"] = decode_argument(args.regex, "--regex")
+    if "logit_bias" in options:
+        options["logit_bias"] = dict(map(_parse_bias, args.logit_bias))
+    return options
 
 
 def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
@@ -247,10 +231,6 @@ def _replace_names(message: str, names: list[str]) -> str:
 
 def _option_name(name: str) -> str:
     return _OPTION_NAMES.get(name, f"--{name.replace('_', '-')}")
-
-
-def _decode_all(texts: list[str] | None, name: str) -> list[str] | None:
-    return None if texts is None else [decode_argument(text, name) for text in texts]
 
 
 def _parse_bias(text: str) -> tuple[int, float]:

@@ -1,4 +1,4 @@
-"""Show a model's config, tensors, parameters, memory and licence.
+"""Show a model's config, tensors, parameters, memory and license.
 
 Reads config.json and the headers of the weight files; with --check, also the
 weights. The exit code is 1 if the weights do not fit the config, or if --check
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.hub import find_model
 
     source = find_model(args.model)
-    checkpoint = read_checkpoint(source.folder)
+    checkpoint = read_checkpoint(source.path)
     content = _as_json(source, checkpoint)
     if args.check and not content["problems"]:
         content["check"] = _check_weights(checkpoint)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
-    from gpt2np.hub.model_files import read_licence
+    from gpt2np.hub.model_files import read_license
     from gpt2np.runtime.kv_cache import cache_nbytes
 
     config = checkpoint.config
@@ -65,8 +65,8 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
     ]
     return {
         "model": source.name,
-        "folder": str(source.folder),
-        "licence": read_licence(source.folder),
+        "folder": str(source.path),
+        "licence": read_license(source.path),
         "config": asdict(config),
         "layout": "[out, in]" if checkpoint.transposed else "[in, out]",
         "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),

@@ -56,8 +56,8 @@ def load_model(args: argparse.Namespace) -> "tuple[LanguageModel, list[str]]":
         lm = LanguageModel.load(args.model, args.dtype, draft, processes, tokenizer=args.tokenizer)
     reason, messages = lm.fallback_reason, [str(warning.message) for warning in caught]
     # The fallback reason is also a warning; the first message already contains it.
-    others = (message for message in messages if not reason or reason not in message)
-    return lm, [source_message("model", lm.name, reason), *others]
+    other_messages = (message for message in messages if not reason or reason not in message)
+    return lm, [source_message("model", lm.name, reason), *other_messages]
 
 
 def add_processes_argument(add: Callable[..., object]) -> None:
@@ -95,4 +95,4 @@ def load_tokenizer(model: str | None) -> "tuple[Tokenizer, str]":
 
     source = find_vocabulary(model)
     message = source_message("vocabulary", source.name, source.fallback_reason)
-    return Tokenizer.load(source.folder), message
+    return Tokenizer.load(source.path), message

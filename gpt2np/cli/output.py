@@ -101,7 +101,7 @@ def terminal_style() -> Style:
     """Return the style of text on stdout: with color at a terminal, unless NO_COLOR is set."""
     from gpt2np.tokenizer.display import Style
 
-    return Style(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    return Style(color=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
 
 
 def report_interrupted(folder: Path) -> int:

@@ -63,9 +63,9 @@ def _attention_lines(
     """Yield a line per block with the largest attention weights of the last token."""
     yield style.bold("attention of the last token (head→token@position)")
     n_cells = max(1, (width - _LABEL) // _HEAD_CELL)
-    for looks in overview.looks:
-        cells = "".join(_attention_cell(look, tokens) for look in looks[:n_cells])
-        yield style.dim(f"block {looks[0].layer}".ljust(_LABEL)) + cells.rstrip()
+    for weights in overview.top_attention:
+        cells = "".join(_attention_cell(weight, tokens) for weight in weights[:n_cells])
+        yield style.dim(f"block {weights[0].layer}".ljust(_LABEL)) + cells.rstrip()
 
 
 def _attention_cell(head: AttentionWeight, tokens: Sequence[bytes]) -> str:

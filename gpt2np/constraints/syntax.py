@@ -112,16 +112,16 @@ def _only_code(characters: Ranges) -> int | None:
 
 
 class _Parser:
-    """A recursive descent parser; `at` is the current offset in the pattern."""
+    """A recursive descent parser; `position` is the current offset in the pattern."""
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self.at = 1 if pattern.startswith("^") else 0
+        self.position = 1 if pattern.startswith("^") else 0
         self.depth = 0
 
     def parse(self) -> Tree:
         tree = self._alternation()
-        if self.at < len(self.pattern):
+        if self.position < len(self.pattern):
             raise self._error("unbalanced )")
         return tree
 
@@ -133,9 +133,9 @@ class _Parser:
 
     def _sequence(self) -> Tree:
         parts: list[Tree] = []
-        while self.at < len(self.pattern) and self._next() not in "|)":
-            if self._next() == "$" and self.at == len(self.pattern) - 1:
-                self.at += 1
+        while self.position < len(self.pattern) and self._next() not in "|)":
+            if self._next() == "$" and self.position == len(self.pattern) - 1:
+                self.position += 1
             else:
                 parts.append(self._repetition(self._atom()))
         return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
@@ -156,16 +156,16 @@ class _Parser:
 
     def _counts(self) -> tuple[int, int | None] | None:
         """Parse "*", "{2,5}", … to the least and most count; None if no such quantifier follows."""
-        if counts := _COUNTS.match(self.pattern, self.at):
-            if counts.end() - self.at > _MAX_COUNTS_LENGTH:
+        if counts := _COUNTS.match(self.pattern, self.position):
+            if counts.end() - self.position > _MAX_COUNTS_LENGTH:
                 raise self._error("repetition counts too large")
-            self.at = counts.end()
+            self.position = counts.end()
             if exact := counts["exact"]:
                 return int(exact), int(exact)
             return int(counts["least"] or 0), int(counts["most"]) if counts["most"] else None
         if self._next() in _SIMPLE_REPETITIONS:
-            self.at += 1
-            return _SIMPLE_REPETITIONS[self.pattern[self.at - 1]]
+            self.position += 1
+            return _SIMPLE_REPETITIONS[self.pattern[self.position - 1]]
         return None
 
     def _atom(self) -> Tree:
@@ -178,75 +178,75 @@ class _Parser:
             return OneOf(self._escape())
         if character in "^$":
             raise self._unsupported(_OTHER_ANCHORS)
-        if character in "*+?" or _COUNTS.match(self.pattern, self.at):
+        if character in "*+?" or _COUNTS.match(self.pattern, self.position):
             raise self._error(f"nothing to repeat before {character}")
         if character == "{":
             raise self._error(r"{ without counts; write \{ for the character")
-        self.at += 1
+        self.position += 1
         return OneOf(_ANY_BUT_LINE_FEED) if character == "." else _literal(character)
 
     def _group(self) -> Tree:
-        start = _GROUP_START.match(self.pattern, self.at)
+        start = _GROUP_START.match(self.pattern, self.position)
         if start is None:
-            rest = self.pattern[self.at :]
+            rest = self.pattern[self.position :]
             known = (name for mark, name in _UNSUPPORTED_GROUPS.items() if rest.startswith(mark))
             raise self._unsupported(next(known, "flags and other extensions after (?"))
         if self.depth == MAX_DEPTH:
             raise self._error(f"more than {MAX_DEPTH} nested groups")
-        opened, self.at, self.depth = self.at, start.end(), self.depth + 1
+        opened, self.position, self.depth = self.position, start.end(), self.depth + 1
         tree = self._alternation()
         if not self._skip(")"):
-            self.at = opened
+            self.position = opened
             raise self._error("( is not closed")
         self.depth -= 1
         return tree
 
     def _class(self) -> Ranges:
-        opened = self.at
-        self.at += 1
+        opened = self.position
+        self.position += 1
         is_negated = self._skip("^")
         ranges: list[tuple[int, int]] = []
         first = True
         while first or self._next() != "]":
-            if self.at == len(self.pattern):
-                self.at = opened
+            if self.position == len(self.pattern):
+                self.position = opened
                 raise self._error("[ is not closed")
             ranges += self._class_item()
             first = False
-        self.at += 1
+        self.position += 1
         return complement(character_set(ranges)) if is_negated else character_set(ranges)
 
     def _class_item(self) -> Ranges:
         """Parse one item of a set in brackets: a character, a range, or an escape."""
-        start = self.at
+        start = self.position
         if self.pattern.startswith(_SET_OPERATIONS, start):
             raise self._unsupported(r"set operations and named classes (a literal sign needs a \)")
         low = self._class_character()
-        if self._next() != "-" or self.pattern[self.at + 1 : self.at + 2] in ("", "]"):
+        if self._next() != "-" or self.pattern[self.position + 1 : self.position + 2] in ("", "]"):
             return low
-        if self.pattern.startswith(_SET_OPERATIONS, self.at):
+        if self.pattern.startswith(_SET_OPERATIONS, self.position):
             raise self._unsupported(r"set operations (a literal sign needs a \)")
-        self.at += 1
+        self.position += 1
         high = self._class_character()
         first, last = _only_code(low), _only_code(high)
         if first is None or last is None or first > last:
-            text = self.pattern[start : self.at]
-            self.at = start
+            text = self.pattern[start : self.position]
+            self.position = start
             raise self._error(f"{text} is not a range of characters")
         return character_set([(first, last)])
 
     def _class_character(self) -> Ranges:
         if self._next() == "\\":
             return self._escape(in_class=True)
-        self.at += 1
-        return _literal(self.pattern[self.at - 1]).characters
+        self.position += 1
+        return _literal(self.pattern[self.position - 1]).characters
 
     def _escape(self, *, in_class: bool = False) -> Ranges:
-        kind = self.pattern[self.at + 1 : self.at + 2]
+        kind = self.pattern[self.position + 1 : self.position + 2]
         if kind in _UNSUPPORTED_ESCAPES and not (in_class and kind == "b"):
             raise self._unsupported(_UNSUPPORTED_ESCAPES[kind])
         if kind and kind in "dDwWsS":
-            self.at += 2
+            self.position += 2
             return characters_of(f"\\{kind}")
         if kind and kind in "pP":
             return self._property()
@@ -254,45 +254,48 @@ class _Parser:
             return self._hex_escape(_HEX_DIGITS[kind])
         if kind == "" or (kind.isascii() and kind.isalpha() and kind not in {*_CONTROLS, "b"}):
             raise self._error(f"unknown escape \\{kind}")
-        self.at += 2
+        self.position += 2
         code = 0x08 if kind == "b" else _CONTROLS.get(kind, ord(kind))
         return character_set([(code, code)])
 
     def _property(self) -> Ranges:
-        match = _PROPERTY.match(self.pattern, self.at)
+        match = _PROPERTY.match(self.pattern, self.position)
         try:
             characters = characters_of(match[0]) if match else ()
         except regex.error:
             match = None
         if match is None:
             raise self._error("unknown Unicode property")
-        self.at = match.end()
+        self.position = match.end()
         return characters
 
     def _hex_escape(self, digits: int) -> Ranges:
-        text = self.pattern[self.at + 2 : self.at + 2 + digits]
+        text = self.pattern[self.position + 2 : self.position + 2 + digits]
         is_hex = len(text) == digits and all(digit in "0123456789abcdefABCDEF" for digit in text)
         if not is_hex or int(text, 16) > 0x10FFFF:
-            raise self._error(f"{self.pattern[self.at : self.at + 2]} needs {digits} hex digits")
-        self.at += 2 + digits
+            raise self._error(
+                f"{self.pattern[self.position : self.position + 2]} needs {digits} hex digits"
+            )
+        self.position += 2 + digits
         return character_set([(int(text, 16), int(text, 16))])
 
     def _next(self) -> str:
         """Return the next character; at the end, a lone surrogate, which equals no character."""
-        return self.pattern[self.at] if self.at < len(self.pattern) else "\ud800"
+        return self.pattern[self.position] if self.position < len(self.pattern) else "\ud800"
 
     def _skip(self, character: str) -> bool:
         is_next = self._next() == character
-        self.at += is_next
+        self.position += is_next
         return is_next
 
     def _error(self, problem: str) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"the pattern {short_repr(self.pattern)} is malformed at offset {self.at}: {problem}"
+            f"the pattern {short_repr(self.pattern)} is malformed at offset {self.position}: "
+            f"{problem}"
         )
 
     def _unsupported(self, feature: str) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"the pattern {short_repr(self.pattern)} uses unsupported syntax at offset {self.at}: "
-            f"{feature}"
+            f"the pattern {short_repr(self.pattern)} uses unsupported syntax at offset "
+            f"{self.position}: {feature}"
         )

@@ -27,7 +27,7 @@ def ignore_progress(done: int, total: int, metrics: Mapping[str, float]) -> None
     """Do nothing: the default `ProgressCallback`."""
 
 
-def exp(nats: float) -> float:
+def exp_or_inf(nats: float) -> float:
     """Return e to the power of `nats`; infinity on overflow."""
     return math.exp(nats) if nats < 709 else math.inf
 

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation import ProgressCallback, Result, exp, format_share, ignore_progress
+from gpt2np.evaluation import ProgressCallback, Result, exp_or_inf, format_share, ignore_progress
 from gpt2np.evaluation.loglikelihood import continuation_window, encode, require_bos_token_id
 from gpt2np.generation.scoring import Window, score_windows
 from gpt2np.language_model import LanguageModel
@@ -87,7 +87,7 @@ class Lambada(Result):
     @property
     def perplexity(self) -> float:
         """Perplexity per passage: exp of the targets' mean negative log probability."""
-        return exp(-self.log_probability / self.passages)
+        return exp_or_inf(-self.log_probability / self.passages)
 
     def rows(self) -> list[tuple[str, str]]:
         rows = [("accuracy", format_share(self.correct, self.passages))]
@@ -131,7 +131,7 @@ def lambada(
         correct += bool((scored.best == target).all())
         filtered += bool((scored.best_allowed == target).all())
         total += float(scored.log_probabilities.sum())
-        metrics = {"accuracy": correct / done, "perplexity": exp(-total / done)}
+        metrics = {"accuracy": correct / done, "perplexity": exp_or_inf(-total / done)}
         on_progress(done, len(passages), metrics)
     return Lambada(definition, len(passages), correct, filtered if by_paper else None, total)
 

@@ -23,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation import ProgressCallback, Result, exp, ignore_progress
+from gpt2np.evaluation import ProgressCallback, Result, exp_or_inf, ignore_progress
 from gpt2np.evaluation.loglikelihood import require_bos_token_id, rolling_loglikelihoods
 from gpt2np.generation.scoring import (
     Span,
@@ -54,12 +54,12 @@ class PerUnitResult(Result):
     @property
     def word_perplexity(self) -> float:
         """exp of the negative log probability per word."""
-        return exp(self.nats_per(self.words))
+        return exp_or_inf(self.nats_per(self.words))
 
     @property
     def byte_perplexity(self) -> float:
         """exp of the negative log probability per byte."""
-        return exp(self.nats_per(self.bytes))
+        return exp_or_inf(self.nats_per(self.bytes))
 
     @property
     def bits_per_byte(self) -> float:
@@ -117,7 +117,7 @@ class Perplexity(PerUnitResult):
     @property
     def perplexity(self) -> float:
         """Perplexity per token: exp of the scored tokens' mean negative log probability."""
-        return exp(-self.log_probability / self.counted)
+        return exp_or_inf(-self.log_probability / self.counted)
 
     @property
     def in_guide(self) -> float:
@@ -127,7 +127,7 @@ class Perplexity(PerUnitResult):
         it counts one token too few in each window but the first. So the result differs from
         `perplexity` in the fifth digit, or later for longer texts.
         """
-        return exp(self.guide_mean)
+        return exp_or_inf(self.guide_mean)
 
     @property
     def bits_per_character(self) -> float:
@@ -218,7 +218,7 @@ def _score(
         done, log_probability = done + count, log_probability + nats
         weight = count if span.start == 0 or stride == context else count - 1
         guide_mean, weights = guide_mean - nats / count * weight, weights + weight
-        on_progress(done, total, {"perplexity": exp(-log_probability / done)})
+        on_progress(done, total, {"perplexity": exp_or_inf(-log_probability / done)})
     return total, log_probability, guide_mean / weights if weights else math.nan
 
 

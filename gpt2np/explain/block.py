@@ -36,13 +36,13 @@ def norm_steps(x: Array, weight: Array, bias: Array, epsilon: float) -> dict[str
     variance.
     """
     mean = np.add.reduce(x) / x.dtype.type(len(x))
-    centred = x - mean
+    centered = x - mean
     return {
         "norm.x": x,
         "norm.mean": np.asarray(mean),
-        "norm.variance": np.asarray(np.add.reduce(centred * centred) / x.dtype.type(len(x))),
-        "norm.centred": centred,
-        "norm.normalised": layer_norm(x, np.ones_like(x), np.zeros_like(x), epsilon),
+        "norm.variance": np.asarray(np.add.reduce(centered * centered) / x.dtype.type(len(x))),
+        "norm.centered": centered,
+        "norm.normalized": layer_norm(x, np.ones_like(x), np.zeros_like(x), epsilon),
         "norm.weight": weight,
         "norm.bias": bias,
         "norm.out": layer_norm(x, weight, bias, epsilon),
@@ -60,7 +60,7 @@ def norm_section(run: Run, numbers: Numbers) -> str:
         numbers.add(part, array)
     strips = {
         "norm.x": "x: the residual stream, as it comes in",
-        "norm.normalised": "x̂: the mean subtracted, divided by the standard deviation",
+        "norm.normalized": "x̂: the mean subtracted, divided by the standard deviation",
         "norm.out": "y: scaled and shifted, channel by channel",
     }
     for part in strips:
@@ -84,7 +84,7 @@ def norm_section(run: Run, numbers: Numbers) -> str:
 
 def _channel_table(numbers: Numbers, x: Array) -> str:
     largest = np.sort(np.argsort(-np.abs(x), kind="stable")[:_N_CHANNELS])
-    parts = ("x", "centred", "normalised", "weight", "bias", "out")
+    parts = ("x", "centered", "normalized", "weight", "bias", "out")
     rows = [
         (str(channel), *(numbers.show(f"norm.{part}", int(channel)) for part in parts))
         for channel in largest

@@ -2,7 +2,7 @@
 
 A picture has one pixel per number. Opacity shows the absolute value, so a picture is readable on a
 light and on a dark page. Positive numbers are blue, negative numbers orange: readers with any kind
-of colour blindness can distinguish these colours.
+of color blindness can distinguish these colors.
 
 Shape letters: n rows, m columns.
 """
@@ -23,7 +23,7 @@ from gpt2np.explain.markup import escape, format_number
 from gpt2np.kernels.array import Array
 
 BLUE, ORANGE = (31, 104, 199), (214, 103, 11)
-_LEVELS = 127  # levels of opacity for each of the two colours
+_LEVELS = 127  # levels of opacity for each of the two colors
 _WIDTH, _HEIGHT = 460, 240  # small, so that letters stay readable on a phone
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 26
 
@@ -31,7 +31,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 26
 def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
     """Return an img element that shows an array; `alt` and `attributes` are markup.
 
-    Numbers beyond ±limit have full colour. `array` is (n, m).
+    Numbers beyond ±limit have full color. `array` is (n, m).
     """
     rows, columns = array.shape
     url = picture_url(array, limit)
@@ -42,7 +42,7 @@ def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
 def picture_url(array: Array, limit: float) -> str:
     """Return a picture of an array as a data URL.
 
-    Numbers beyond ±limit have full colour. `array` is (n, m).
+    Numbers beyond ±limit have full color. `array` is (n, m).
     """
     levels = np.rint(np.clip(array / (limit or 1), -1, 1) * _LEVELS).astype(np.int16)  # (n, m)
     data = base64.b64encode(_png((levels + _LEVELS).astype(np.uint8))).decode("ascii")
@@ -75,7 +75,7 @@ def strip(name: str, title: str, array: Array, row_names: str = "tokens") -> str
     `array` is (n, m).
     """
     limit = float(np.quantile(np.abs(array), 0.995)) or 1.0
-    scale = f'full colour at ±<span class="limit">{format_number(limit)}</span>'
+    scale = f'full color at ±<span class="limit">{format_number(limit)}</span>'
     rows, columns = array.shape
     alt = f"{title}; {rows} rows of {columns} numbers"
     attributes = f'data-strip="{name}" data-rows="{row_names}" tabindex="0" style="--rows: {rows}"'

@@ -67,7 +67,7 @@ def text_section(run: Run) -> str:
     merges = "\n".join(_merge_details(pieces, vocabulary))
     summary = (
         "A model reads numbers, not letters. A regular expression splits the text into pieces, "
-        "and each piece is written as bytes; inside a piece, the pair of neighbours with the "
+        "and each piece is written as bytes; inside a piece, the pair of neighbors with the "
         "lowest rank is joined, again and again, until no pair is in the list of "
         f"{len(vocabulary.ranks):,} merges. The results are the tokens, and each has a number, "
         "its id."
@@ -75,7 +75,7 @@ def text_section(run: Run) -> str:
     body = [
         f'<pre class="prompt" dir="auto">{escape_prompt(text_in_window(run))}</pre>',
         _window_note(run),
-        formula("next merge = the pair of neighbours with the lowest rank, the leftmost of equals"),
+        formula("next merge = the pair of neighbors with the lowest rank, the leftmost of equals"),
         computed_by(Tokenizer.trace_merges, make_pre_tokenizer, bytes_to_chars, merge_steps),
         "<h3>Pieces, bytes, tokens, ids</h3>",
         _piece_table(run, pieces)
@@ -147,8 +147,8 @@ def _ranked_pairs(step: MergeStep, vocabulary: Vocabulary) -> str:
     parts = []
     for i, spelling in enumerate(step.tokens):
         chosen = step.chosen is not None and i in (step.chosen, step.chosen + 1)
-        shown = escape(escape_spelling(spelling, vocabulary))
-        parts.append(f'<bdi class="token{" chosen" if chosen else ""}">{shown}</bdi>')
+        spelled = escape(escape_spelling(spelling, vocabulary))
+        parts.append(f'<bdi class="token{" chosen" if chosen else ""}">{spelled}</bdi>')
         if i < len(step.ranks):
             rank = "–" if step.ranks[i] is None else str(step.ranks[i])
             parts.append(f'<span class="rank{" chosen" if i == step.chosen else ""}">{rank}</span>')
@@ -201,7 +201,7 @@ def embedding_section(run: Run, numbers: Numbers) -> str:
         formula("x = wte[id] + wpe[position]"),
         computed_by(gpt2),
         '<p class="hint">A row is a token, a column a channel; blue is above zero, orange below, '
-        "and a stronger colour means further from zero.</p>",
+        "and a stronger color means further from zero.</p>",
         *(strip(name, title, array) for name, (title, array) in vectors.items()),
         "<h3>The nearest tokens</h3>",
         '<p class="hint">By the cosine of the angle between two rows of wte: 1 is the same '

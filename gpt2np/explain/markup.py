@@ -131,9 +131,9 @@ class Numbers:
     def show(self, name: str, *index: int, style: str = "4g") -> str:
         """Return one number of an array as a data element. For `style`, see `format_number`."""
         value = self.arrays[name][index]
-        at = ",".join(map(str, index))
+        index_text = ",".join(map(str, index))
         rounded = format_number(value, style)
-        return f'<data data-of="{name}" data-at="{at}" value="{value!s}">{rounded}</data>'
+        return f'<data data-of="{name}" data-at="{index_text}" value="{value!s}">{rounded}</data>'
 
     def as_json(self) -> dict[str, dict[str, Any]]:
         """Return the embedded arrays by name: dtype, shape, and little-endian bytes in base64."""

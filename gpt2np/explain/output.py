@@ -281,7 +281,7 @@ class Step:
     seconds_without: float  # without a KV cache
 
 
-def generate(run: Run, max_steps: int) -> list[Step]:
+def greedy_steps(run: Run, max_steps: int) -> list[Step]:
     """Continue the tokens of the window greedily; compute each step with and without a KV cache.
 
     Stops before `max_steps` steps at the end of the model's context or after an end-of-text token.

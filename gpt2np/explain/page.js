@@ -96,14 +96,14 @@
   }
 
   /** 99.5 % quantile of the absolute values, interpolated as by NumPy. */
-  function colourLimit(data) {
+  function colorLimit(data) {
     const sorted = Float32Array.from(data, Math.abs).sort();
     const place = 0.995 * (sorted.length - 1);
     const [low, high] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
     return low + (high - low) * (place % 1) || 1;
   }
 
-  /** Draw the same picture as gpt2np/explain/figures.py: opacity shows size, colour shows sign. */
+  /** Draw the same picture as gpt2np/explain/figures.py: opacity shows size, color shows sign. */
   function draw(image, { shape, data }, limit) {
     const canvas = document.createElement("canvas");
     [canvas.height, canvas.width] = shape;
@@ -121,7 +121,7 @@
   /** Redraw a strip for the selected head: picture, description, caption. */
   function redraw(image) {
     const content = getStripArray(image.dataset.strip);
-    const limit = colourLimit(content.data);
+    const limit = colorLimit(content.data);
     draw(image, content, limit);
     const named = (words) => words.replace(/head \d+/, `head ${chosen.head}`);
     image.alt = named(image.alt);

@@ -22,7 +22,7 @@ from gpt2np.explain.audit import precision_section, tensors_section, time_sectio
 from gpt2np.explain.block import block_section, mlp_section, norm_section, residual_section
 from gpt2np.explain.input import embedding_section, text_in_window, text_section
 from gpt2np.explain.markup import Numbers, escape, script_json, token_text
-from gpt2np.explain.output import generate, generation_section, lens_section, sampling_section
+from gpt2np.explain.output import generation_section, greedy_steps, lens_section, sampling_section
 from gpt2np.explain.run import Run, run_prompt
 from gpt2np.generation import GenerationOptions, next_probabilities
 from gpt2np.generation.options import is_integer
@@ -120,7 +120,7 @@ def _sections(
         ("residual stream", lambda: residual_section(run, numbers)),
         ("logit lens", lambda: lens_section(run, numbers)),
         ("sampling", lambda: sampling_section(run, numbers)),
-        ("generation", lambda: generation_section(run, numbers, generate(run, steps))),
+        ("generation", lambda: generation_section(run, numbers, greedy_steps(run, steps))),
         ("parameters", lambda: tensors_section(run, numbers)),
         ("time", lambda: time_section(run, numbers)),
         ("float64", lambda: precision_section(run, numbers, float64)),

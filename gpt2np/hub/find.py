@@ -28,7 +28,7 @@ class ModelSource:
     """Where the files of a model or a vocabulary are."""
 
     name: str  # for messages
-    folder: Path  # the files' folder; from `find_vocabulary` perhaps a single file
+    path: Path  # the folder of the files; from `find_vocabulary` perhaps a single file
     fallback_reason: str | None = None  # why the bundled model replaces the default model
     hub_id: HubId | None = None  # None if the model does not come from the Hub
 

@@ -18,14 +18,14 @@ from gpt2np.errors import CheckpointError, short_repr
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CARD_FILE = "README.md"
-CHAT_TEMPLATE = "chat_template.jinja"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
 NGRAM_TABLE_FILE = "ngram_draft.safetensors"
 
 _MAX_FILENAME_BYTES = 255  # limit of every common file system; longer names raise an OSError
 _NOT_WEIGHTS = {"training_args.bin", "optimizer.pt", "scheduler.pt"}  # pickles of trainers
 _MAX_CARD_CHARACTERS = 1 << 16  # the front matter is short, and comes first
 _FRONT_MATTER = re.compile(r"---\n(.*?)\n---", re.DOTALL)
-_LICENCE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
+_LICENSE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ MODEL_FILES = FileSet(
     optional=(
         "generation_config.json",
         *VOCABULARY_EXTRAS,
-        CHAT_TEMPLATE,
+        CHAT_TEMPLATE_FILE,
         CARD_FILE,
         NGRAM_TABLE_FILE,
     ),
@@ -211,8 +211,8 @@ def conversion_advice(model: str, revision: str | None = None) -> str:
     )
 
 
-def read_licence(folder: Path) -> str | None:
-    """Return the licence that a model's README.md states, such as "mit", or None."""
+def read_license(folder: Path) -> str | None:
+    """Return the license that a model's README.md states, such as "mit", or None."""
     card = folder / CARD_FILE
     if not card.is_file():
         return None
@@ -221,6 +221,6 @@ def read_licence(folder: Path) -> str | None:
             front_matter = _FRONT_MATTER.match(file.read(_MAX_CARD_CHARACTERS))
     except (OSError, ValueError):
         return None
-    entries = _LICENCE.findall(front_matter[1] if front_matter else "")
-    licences = {key: value.strip("\"'") for key, value in entries}
-    return licences.get("license_name") or licences.get("license")
+    entries = _LICENSE.findall(front_matter[1] if front_matter else "")
+    licenses = {key: value.strip("\"'") for key, value in entries}
+    return licenses.get("license_name") or licenses.get("license")

@@ -55,7 +55,7 @@ def parse_hub_id(name: str) -> HubId:
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-    repository, at, revision = name.partition("@")
+    repository, separator, revision = name.partition("@")
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
@@ -63,7 +63,7 @@ def parse_hub_id(name: str) -> HubId:
             f"there is no folder {name}, and the name is not a valid id on the Hub; expected a "
             "folder or owner/name"
         ) from error
-    if at and not _is_revision(revision):
+    if separator and not _is_revision(revision):
         raise ModelNotFoundError(
             f"there is no folder {name}, and {revision!r} is not a valid revision; expected "
             f"{repository}@REVISION with a branch, tag or commit"

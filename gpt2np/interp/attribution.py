@@ -1,7 +1,7 @@
 """Direct logit attribution: split a logit into the contributions of heads, MLPs and biases.
 
 The last residual is the sum of the embedding and of every block's outputs. The final layer norm
-centres this sum, divides it by its standard deviation and multiplies it by ln_f.weight. With the
+centers this sum, divides it by its standard deviation and multiplies it by ln_f.weight. With the
 standard deviation fixed at its value in the pass, these steps and the unembedding are linear. So a
 logit is a sum with one term per component. Sources: Elhage et al. 2021, "A Mathematical Framework
 for Transformer Circuits"; nostalgebraist 2020.
@@ -122,6 +122,6 @@ def _component_vectors(model: GPT2, trace: Trace, position: int) -> Iterator[tup
 def _apply_ln_f(model: GPT2, vectors: Array, residual: Array) -> Array:
     """Apply ln_f without bias to `vectors` (P, C), using the standard deviation of `residual`."""
     deviation = np.sqrt(residual.astype(np.float64).var() + model.config.layer_norm_epsilon)
-    centred = vectors - vectors.mean(-1, keepdims=True)
-    result: Array = centred / deviation * model.weights["ln_f.weight"]
+    centered = vectors - vectors.mean(-1, keepdims=True)
+    result: Array = centered / deviation * model.weights["ln_f.weight"]
     return result

@@ -123,7 +123,7 @@ class Overview:
 
     ids: list[int]
     lens: LensTable
-    looks: list[list[AttentionWeight]]  # per layer, the n largest weights of the last token
+    top_attention: list[list[AttentionWeight]]  # per layer, the n largest weights of the last token
     attention: AttentionSummary
     next_ids: list[int]
     next_probabilities: list[float]  # over the whole vocabulary
@@ -208,7 +208,7 @@ def overview_as_json(summary: Overview, table: Mapping[int, bytes]) -> dict[str,
         },
         "attention": {
             **{name: array.tolist() for name, array in vars(summary.attention).items()},
-            "last_token": [[asdict(look) for look in layer] for layer in summary.looks],
+            "last_token": [[asdict(weight) for weight in layer] for layer in summary.top_attention],
         },
         "next": [
             {"id": number, "token": token, "probability": probability}

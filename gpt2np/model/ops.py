@@ -21,12 +21,12 @@ def layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> Array:
     Ba et al. 2016. The variance is divided by C, not C - 1, as in torch.nn.LayerNorm. Takes
     x (…, C), weight (C,) and bias (C,).
     """
-    centred: Array = x - np.add.reduce(x, -1, keepdims=True) / x.shape[-1]
-    variance = np.add.reduce(centred * centred, -1, keepdims=True) / x.shape[-1]
-    centred /= np.sqrt(variance + epsilon)
-    centred *= weight
-    centred += bias
-    return centred
+    centered: Array = x - np.add.reduce(x, -1, keepdims=True) / x.shape[-1]
+    variance = np.add.reduce(centered * centered, -1, keepdims=True) / x.shape[-1]
+    centered /= np.sqrt(variance + epsilon)
+    centered *= weight
+    centered += bias
+    return centered
 
 
 def softmax(x: Array) -> Array:

@@ -22,7 +22,7 @@ _MAX_KEY_LENGTH = 256  # characters; longer texts rarely repeat, and are not cac
 
 
 def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
-    """Merge pairs of neighbouring tokens until no merge applies.
+    """Merge pairs of neighboring tokens until no merge applies.
 
     Each step merges the pair with the lowest rank. If this pair occurs several times, its leftmost
     occurrence is merged.
@@ -40,13 +40,13 @@ def _merge_by_scanning(tokens: list[str], ranks: Ranks) -> list[str]:
     tokens, rank_of = tokens[:], ranks.get
     pair_ranks = [rank_of(pair, _NO_RANK) for pair in map(" ".join, pairwise(tokens))]
     while pair_ranks and (lowest := min(pair_ranks)) != _NO_RANK:
-        at = pair_ranks.index(lowest)
-        tokens[at] += tokens.pop(at + 1)
-        del pair_ranks[at]
-        if at:
-            pair_ranks[at - 1] = rank_of(f"{tokens[at - 1]} {tokens[at]}", _NO_RANK)
-        if at < len(pair_ranks):
-            pair_ranks[at] = rank_of(f"{tokens[at]} {tokens[at + 1]}", _NO_RANK)
+        left = pair_ranks.index(lowest)
+        tokens[left] += tokens.pop(left + 1)
+        del pair_ranks[left]
+        if left:
+            pair_ranks[left - 1] = rank_of(f"{tokens[left - 1]} {tokens[left]}", _NO_RANK)
+        if left < len(pair_ranks):
+            pair_ranks[left] = rank_of(f"{tokens[left]} {tokens[left + 1]}", _NO_RANK)
     return tokens
 
 

@@ -18,18 +18,18 @@ SPACE_SYMBOL = "␣"
 """Visible symbol for a space."""
 
 _NO_MERGE = "–"
-_BACKGROUNDS = (189, 157, 223, 217, 159)  # distinct pale colours of the 256-colour palette
+_BACKGROUNDS = (189, 157, 223, 217, 159)  # distinct pale colors of the 256-color palette
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 @dataclass(frozen=True)
 class Style:
-    """Formatting of text for a terminal; without `colour`, methods return text unchanged."""
+    """Formatting of text for a terminal; without `color`, methods return text unchanged."""
 
-    colour: bool = False
+    color: bool = False
 
     def token(self, text: str, index: int) -> str:
-        """Format a token with a background colour that differs from its neighbours' colours."""
+        """Format a token with a background color that differs from its neighbors' colors."""
         background = _BACKGROUNDS[index % len(_BACKGROUNDS)]
         return self._format(f"38;5;16;48;5;{background}", text)
 
@@ -42,7 +42,7 @@ class Style:
         return self._format("1;32", text)
 
     def _format(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and text else text
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color and text else text
 
 
 def escape_token(data: bytes) -> str:
@@ -122,7 +122,7 @@ def _wrap(cells: list[_Cell], ends_line: list[bool], width: int) -> Iterator[lis
 
 
 def _format_row(cells: list[_Cell], style: Style) -> str:
-    bar = " " if style.colour else "│"
+    bar = " " if style.color else "│"
     tokens = bar.join(
         style.token(cell.token, cell.index) + " " * (cell.width - display_width(cell.token))
         for cell in cells
@@ -142,7 +142,7 @@ def offset_table(spans: Sequence[TokenSpan], tokens: Sequence[bytes], style: Sty
     def numbers(line: tuple[str, str, str, str]) -> str:
         return "  ".join(line[column].rjust(widths[column]) for column in range(3))
 
-    rows = [f"{numbers(line)}  {style.token(line[3], at)}" for at, line in enumerate(lines)]
+    rows = [f"{numbers(line)}  {style.token(line[3], index)}" for index, line in enumerate(lines)]
     return "\n".join([style.dim(f"{numbers(head)}  {head[3]}"), *rows])
 
 

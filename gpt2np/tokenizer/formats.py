@@ -1,7 +1,7 @@
 """Reading and writing of vocabularies; this module finds the files and selects their reader.
 
 OpenAI's `.tiktoken` files are read here. Each line has the bytes of a token, in base64, and the
-token's id, called its rank. The file has no merges: two neighbouring tokens can be merged if the
+token's id, called its rank. The file has no merges: two neighboring tokens can be merged if the
 result is a token, and the pair whose result has the lowest id is merged first. A piece that equals
 a token needs no merging (tiktoken/src/lib.rs). The pattern and the special tokens are not in the
 file, but in tiktoken's code.

@@ -105,7 +105,7 @@ def _normalize(
 
 
 def _identity_spans(start: int, end: int) -> Spans:
-    return [(at, at + 1) for at in range(start, end)]
+    return [(position, position + 1) for position in range(start, end)]
 
 
 def nfc_with_spans(text: str) -> tuple[str, Spans]:
@@ -117,14 +117,14 @@ def nfc_with_spans(text: str) -> tuple[str, Spans]:
     """
     if unicodedata.is_normalized("NFC", text):
         return text, _identity_spans(0, len(text))
-    normal, spans, at = [], [], 0
+    normal, spans, position = [], [], 0
     for character, change in _compose(_decompose(text)):
         normal.append(character)
         if change > 0:
-            spans.append((max(at - 1, 0), at))
+            spans.append((max(position - 1, 0), position))
         else:
-            spans.append((at, at + 1))
-            at += 1 - change
+            spans.append((position, position + 1))
+            position += 1 - change
     return "".join(normal), spans
 
 

@@ -119,7 +119,7 @@ class Tokenizer:
             return cls(read_vocabulary(vocabulary))
         from gpt2np.hub.find import find_vocabulary
 
-        return cls(read_vocabulary(find_vocabulary(vocabulary).folder))
+        return cls(read_vocabulary(find_vocabulary(vocabulary).path))
 
     @classmethod
     def from_tiktoken(

@@ -42,17 +42,17 @@ def part_offsets(
     offsets = char_byte_offsets(part.text)
     lengths = (end - start for start, end in pairwise(offsets))
     char_at_byte = list(chain.from_iterable(map(repeat, range(len(part.text)), lengths)))
-    at = 0
+    byte_offset = 0
     for token_id, n_bytes in tokens:
-        first, last = char_at_byte[at], char_at_byte[at + n_bytes - 1]
+        first, last = char_at_byte[byte_offset], char_at_byte[byte_offset + n_bytes - 1]
         start, end = part.spans[first][0], part.spans[last][1]
         byte_start, byte_end = text_offsets[start], text_offsets[end]
         # If normalization changed a character, the token's share of its bytes is unknown.
         if text[slice(*part.spans[first])] == part.text[first]:
-            byte_start += at - offsets[first]
-        at += n_bytes
+            byte_start += byte_offset - offsets[first]
+        byte_offset += n_bytes
         if text[slice(*part.spans[last])] == part.text[last]:
-            byte_end -= offsets[last + 1] - at
+            byte_end -= offsets[last + 1] - byte_offset
         yield TokenSpan(token_id, start, end, byte_start, byte_end)
 
 
@@ -61,7 +61,7 @@ class MergeStep:
     """The tokens of a piece of text before a merge, or after the last merge."""
 
     tokens: tuple[str, ...]  # spelled as in `Vocabulary.ids`
-    ranks: tuple[int | None, ...]  # rank of each pair of neighbours; None if no merge joins them
+    ranks: tuple[int | None, ...]  # rank of each pair of neighbors; None if no merge joins them
     # index of the next pair to merge: the leftmost pair with the lowest rank; None at the end
     chosen: int | None
 

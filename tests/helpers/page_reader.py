@@ -150,7 +150,7 @@ def _block_numbers(run, points):
     config, w = run.config, model.weights
     x = np.float64(points[f"blocks.{focus.layer - 1}.resid" if focus.layer else "embed"])
     x = x[focus.position]
-    normalised = (x - x.mean()) / np.sqrt(x.var() + config.layer_norm_epsilon)
+    normalized = (x - x.mean()) / np.sqrt(x.var() + config.layer_norm_epsilon)
     attn, mlp = f"blocks.{focus.layer}.attn", f"blocks.{focus.layer}.mlp"
     q = np.float64(points[f"{attn}.q"][focus.head, focus.position])
     k = np.float64(points[f"{attn}.k"][focus.head, : focus.position + 1])
@@ -169,9 +169,9 @@ def _block_numbers(run, points):
         "cosine": -np.sort(-cosines, axis=1)[:, :6],
         "norm.mean": x.mean(),
         "norm.variance": x.var(),
-        "norm.centred": x - x.mean(),
-        "norm.normalised": normalised,
-        "norm.normalised.row": normalised[None],
+        "norm.centered": x - x.mean(),
+        "norm.normalized": normalized,
+        "norm.normalized.row": normalized[None],
         "score.terms": q * k[focus.key],
         "score.sums": np.cumsum(q * k[focus.key]),
         "score.scaled": scores[focus.key],

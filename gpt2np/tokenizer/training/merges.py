@@ -1,9 +1,9 @@
-"""Learning of merges: repeatedly, the most frequent pair of neighbouring tokens becomes a token.
+"""Learning of merges: repeatedly, the most frequent pair of neighboring tokens becomes a token.
 
 One array holds the tokens of all pieces. A token has one position per symbol (byte or character),
-and its id is stored at the first and the last of these positions. So neighbours are found without
+and its id is stored at the first and the last of these positions. So neighbors are found without
 links: the ids next to a token's two ends are those of the previous and the next token. A merge
-writes a few numbers per occurrence, and changes only the counts of neighbouring pairs.
+writes a few numbers per occurrence, and changes only the counts of neighboring pairs.
 
     position  0  1  2  3  4  5  6  7
     "banana"     b  a  n  a  n  a          (positions 0 and 7: separators)
@@ -72,7 +72,7 @@ class PieceArray:
         self._length = self.lengths.data
 
     def count_pairs(self) -> dict[int, Positions]:
-        """Count all pairs of neighbouring tokens; return the positions of each pair."""
+        """Count all pairs of neighboring tokens; return the positions of each pair."""
         is_pair = (self.tokens[:-1] >= 0) & (self.tokens[1:] >= 0)
         positions = np.flatnonzero(is_pair).astype(np.int32)
         pair_positions: dict[int, Positions] = {}
@@ -108,7 +108,7 @@ class PieceArray:
         token, length, counts = self._token, self._length, self.counts
         left_length, new_length = length[left], length[new]
         new_pairs: defaultdict[int, list[int]] = defaultdict(list)
-        max_neighbour = self._max_length - new_length
+        max_neighbor = self._max_length - new_length
         right_high, new_high = right << _ID_BITS, new << _ID_BITS
         for start in positions if isinstance(positions, list) else positions.tolist():
             middle, end = start + left_length, start + new_length
@@ -120,12 +120,12 @@ class PieceArray:
             if before >= 0:
                 before_high = before << _ID_BITS
                 counts[before_high | left] -= weight
-                if length[before] < max_neighbour:
+                if length[before] < max_neighbor:
                     counts[before_high | new] += weight
                     new_pairs[before_high | new].append(start - length[before])
             if after >= 0:
                 counts[right_high | after] -= weight
-                if length[after] < max_neighbour:
+                if length[after] < max_neighbor:
                     counts[new_high | after] += weight
                     new_pairs[new_high | after].append(start)
         return cast("dict[int, Positions]", new_pairs)
@@ -151,16 +151,16 @@ class PieceArray:
             counts[right << _ID_BITS | left] -= count
             counts[new << _ID_BITS | left] += count  # the next loop subtracts this count
             before[adjacent + 1], after[adjacent] = new, SEPARATOR
-        for other, count, group in self._group_by_id(before, starts - self.lengths[before]):
-            counts[other << _ID_BITS | left] -= count
-            if self._length[other] + new_length < self._max_length:
-                counts[other << _ID_BITS | new] += count
-                new_pairs[other << _ID_BITS | new] = group
-        for other, count, group in self._group_by_id(after, starts):
-            counts[right << _ID_BITS | other] -= count
-            if self._length[other] + new_length < self._max_length:
-                counts[new << _ID_BITS | other] += count
-                new_pairs[new << _ID_BITS | other] = group
+        for neighbor, count, group in self._group_by_id(before, starts - self.lengths[before]):
+            counts[neighbor << _ID_BITS | left] -= count
+            if self._length[neighbor] + new_length < self._max_length:
+                counts[neighbor << _ID_BITS | new] += count
+                new_pairs[neighbor << _ID_BITS | new] = group
+        for neighbor, count, group in self._group_by_id(after, starts):
+            counts[right << _ID_BITS | neighbor] -= count
+            if self._length[neighbor] + new_length < self._max_length:
+                counts[new << _ID_BITS | neighbor] += count
+                new_pairs[new << _ID_BITS | neighbor] = group
         return new_pairs
 
     def _group_by_id(
@@ -178,11 +178,11 @@ class PieceArray:
         sorted_ids, positions = packed >> _ID_BITS, packed.astype(np.int32)
         is_first = np.ones(len(packed), bool)
         np.not_equal(sorted_ids[1:], sorted_ids[:-1], out=is_first[1:])
-        at = is_first.nonzero()[0]
-        weights = np.add.reduceat(self.weights[positions], at).tolist()
-        starts = at.tolist()
+        firsts = is_first.nonzero()[0]
+        weights = np.add.reduceat(self.weights[positions], firsts).tolist()
+        starts = firsts.tolist()
         ends = [*starts[1:], len(packed)]
-        unique_ids = sorted_ids[at].tolist()
+        unique_ids = sorted_ids[firsts].tolist()
         for token_id, weight, start, end in zip(unique_ids, weights, starts, ends, strict=True):
             yield token_id, weight, positions[start:end]
 
@@ -203,7 +203,7 @@ def learn_merges(
     """
     counts = pieces.counts
     queue: list[QueueEntry] = [
-        (-counts[pair], pair, at) for pair, at in pieces.count_pairs().items()
+        (-counts[pair], pair, positions) for pair, positions in pieces.count_pairs().items()
     ]
     heapify(queue)
     ids = {token: token_id for token_id, token in enumerate(tokens)}

@@ -78,7 +78,7 @@ class TrainingOptions:
             each document is one piece.
         alphabet: "bytes" (all 256 bytes) or "characters" (the characters of the documents).
         limit_alphabet: number of characters to keep: the most frequent, then the smallest code
-            points. For training, other characters are removed, so their neighbours become adjacent.
+            points. For training, other characters are removed, so their neighbors become adjacent.
 
     Raises InvalidArgumentError if an option is out of range, or two options contradict each other.
     """

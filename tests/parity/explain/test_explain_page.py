@@ -345,8 +345,8 @@ def test_a_picture_is_a_png_of_the_numbers(tmp_path):
     assert lines[:, 1:].tolist() == [[254, 0, 127], [191, 95, 254]]
 
 
-def luminance(colour):
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+def luminance(color):
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     ]

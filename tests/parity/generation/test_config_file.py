@@ -14,7 +14,7 @@ def read(folder, **content):
     return read_generation_config(folder)
 
 
-def test_what_is_honoured(tmp_path):
+def test_what_is_honored(tmp_path):
     content = {
         "temperature": 0.5,
         "top_k": 7,

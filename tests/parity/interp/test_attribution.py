@@ -55,8 +55,8 @@ def test_each_part_is_its_vector_through_the_frozen_layer_norm(model, traced):
     deviation = np.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
 
     def adds(vector):
-        centred = vector - vector.mean()
-        return (centred / deviation * w["ln_f.weight"]) @ w["wte.weight"][[9, 10]].T
+        centered = vector - vector.mean()
+        return (centered / deviation * w["ln_f.weight"]) @ w["wte.weight"][[9, 10]].T
 
     head = traced["blocks.1.attn.z"][2, 12] @ w["h.1.attn.c_proj.weight"][16:24]
     mlp = traced["blocks.2.mlp.out"][12] - w["h.2.mlp.c_proj.bias"]

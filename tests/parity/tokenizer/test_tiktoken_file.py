@@ -43,7 +43,7 @@ def test_gpt2s_ranks(pattern, gpt2_vocabulary, data, tmp_path):
 
 
 def test_ranks_that_no_trainer_would_learn(tmp_path):
-    """Any two neighbours that join to a token are merged, and a whole piece needs no merges."""
+    """Any two neighbors that join to a token are merged, and a whole piece needs no merges."""
     rng = random.Random(0)
     for number in range(40):
         tokens = {bytes([byte]) for byte in range(256)}

@@ -157,7 +157,7 @@ class TestSpecialTokens:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
-class TestColour:
+class TestColor:
     def on_a_terminal(self, *arguments, **env):
         import pty
 
@@ -177,11 +177,11 @@ class TestColour:
 
     @pytest.mark.parametrize("option", [[], ["--merges"], ["--offsets"]])
     def test_only_on_a_terminal_and_not_with_no_color(self, option):
-        coloured = self.on_a_terminal("The cat", *option)
+        colored = self.on_a_terminal("The cat", *option)
         plain = self.on_a_terminal("The cat", *option, NO_COLOR="1")
-        assert "\x1b[" in coloured and "\x1b" not in plain
+        assert "\x1b[" in colored and "\x1b" not in plain
         assert "\x1b" not in tokenize("The cat", *option).stdout.decode()
-        bare = re.sub(r"\x1b\[[\d;]*m", "", coloured)
+        bare = re.sub(r"\x1b\[[\d;]*m", "", colored)
         assert bare.split() == plain.replace("│", " ").split()
 
     @pytest.mark.parametrize("option", ["--ids", "--count", "--json"])

@@ -93,7 +93,7 @@ class TestView:
 
     @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
     @pytest.mark.parametrize("no_color", ["", "1"])
-    def test_colours_on_a_terminal_unless_no_color(self, no_color, shown):
+    def test_colors_on_a_terminal_unless_no_color(self, no_color, shown):
         import pty
 
         parent, child = pty.openpty()
@@ -127,7 +127,7 @@ class TestView:
         from gpt2np.tokenizer.display import Style
 
         table = lm.tokenizer.vocabulary.token_bytes
-        text = as_text(overview(lm.model, traced), table, 200, Style(colour=True))
+        text = as_text(overview(lm.model, traced), table, 200, Style(color=True))
         last = text[text.index("block 5") :].partition("\n")[0]
         first = text[text.index("embed") :].partition("\n")[0]
         assert last.count("\x1b[1;32m") == 8 and first.count("\x1b[1;32m") < 4

@@ -235,7 +235,7 @@ def opacities(strip):
 
 @pytest.mark.parametrize("letter", "qkv")
 def test_another_heads_strips_are_its_own(open_page, page, letter):
-    """Picture, description, colour limit and inspected number follow the selected head."""
+    """Picture, description, color limit and inspected number follow the selected head."""
     tab = open_page(page)
     focus = page.run.focus
     arrays = page.run.arrays[f"blocks.{focus.layer}.attn.{letter}"]

@@ -307,7 +307,7 @@ class TestFoldersAndFiles:
     def test_the_file_of_weights_stands_for_its_folder(self, model):
         for find in (find_model, find_vocabulary):
             source = find(f"{model}/{WEIGHTS}")
-            assert (source.name, source.folder) == (f"{model}/{WEIGHTS}", Path(model))
+            assert (source.name, source.path) == (f"{model}/{WEIGHTS}", Path(model))
 
     def test_other_files_do_not(self, hub, download, model):
         fails(
@@ -321,13 +321,13 @@ class TestFoldersAndFiles:
 
     def test_a_vocabularys_file(self, bundled, monkeypatch):
         for file in (bundled / "vocab.json", str(bundled / "merges.txt")):
-            assert str(find_vocabulary(file).folder) == str(file)
+            assert str(find_vocabulary(file).path) == str(file)
         monkeypatch.setenv("GPT2NP_MODEL", str(bundled / "vocab.json"))
-        assert find_vocabulary().folder == bundled / "vocab.json"
+        assert find_vocabulary().path == bundled / "vocab.json"
 
     def test_bundled_in_a_checkout(self, bundled):
         source = find_model("bundled")
-        assert (source.name, source.folder, source.fallback_reason) == ("bundled", bundled, None)
+        assert (source.name, source.path, source.fallback_reason) == ("bundled", bundled, None)
 
 
 class TestDownloadCommand:
@@ -738,4 +738,4 @@ def test_what_is_missing():
 def test_a_folder_of_that_name_comes_before_the_bundled_model(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("bundled").mkdir()
-    assert find_model("bundled").folder == Path("bundled")
+    assert find_model("bundled").path == Path("bundled")

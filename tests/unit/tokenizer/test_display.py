@@ -64,11 +64,11 @@ class TestRows:
     def test_of_nothing(self):
         assert self.rows([]) == [""]
 
-    def test_neighbours_differ_in_colour(self):
-        shown = token_rows([b"x"] * 12, range(12), 80, Style(colour=True))
-        colours = re.findall(r"48;5;(\d+)mx\x1b\[0m", shown)
-        assert len(colours) == 12
-        assert all(left != right for left, right in zip(colours, colours[1:], strict=False))
+    def test_neighbors_differ_in_color(self):
+        shown = token_rows([b"x"] * 12, range(12), 80, Style(color=True))
+        colors = re.findall(r"48;5;(\d+)mx\x1b\[0m", shown)
+        assert len(colors) == 12
+        assert all(left != right for left, right in zip(colors, colors[1:], strict=False))
 
 
 class TestMerges:

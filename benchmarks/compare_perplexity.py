@@ -1,6 +1,6 @@
 """Compare the perplexity, speed and memory of gpt2np and transformers on WikiText-2, in float32.
 
-    python benchmarks/evaluation.py FOLDER ../shared/data/eval/wiki.test.hf-joined.txt
+    python benchmarks/compare_perplexity.py FOLDER ../shared/data/eval/wiki.test.hf-joined.txt
 
 FOLDER has a checkpoint and its vocabulary. Consecutive windows have the length of the context. Each
 engine has its own process. The engines take turns after a few windows, so that other load on the
