@@ -41,7 +41,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches  # slow to import
 
     nearest = get_close_matches(name, known, 1, 0.7)
-    return f"; did you mean {nearest[0]!r}?" if nearest and nearest[0] != name else ""
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 class GPT2NPError(Exception):

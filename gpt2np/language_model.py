@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.display import card
-from gpt2np.errors import BatchError, CheckpointError, InvalidArgumentError
+from gpt2np.errors import BatchError, CheckpointError, InvalidArgumentError, short_repr
 from gpt2np.generation import (
     GENERATION_CONFIG_FILE,
     GenerationOptions,
     Options,
     new_seed,
+    option_fields,
     read_generation_config,
 )
 from gpt2np.generation.sequence import share_prefix
@@ -200,10 +201,17 @@ class LanguageModel:
                 )
             self.draft = draft.model
 
-    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
+    def generate(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        /,
+        **changes: Unpack[Options],
+    ) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
 
-        `GenerationOptions` describes the options; `defaults` has the values of missing options. In
+        Options are keyword arguments, a `GenerationOptions`, or both: the keyword arguments then
+        override single values. `defaults` has the values of missing options. In
         a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt becomes
         the end-of-text id, which starts a new text. With `num_return_sequences`, the result is the
         first continuation, or the best with `best_of` or `num_beams`. The other continuations are
@@ -215,15 +223,16 @@ class LanguageModel:
                 token, or the prompt is neither text nor token ids.
             TypeError: an option does not exist.
         """
-        return self.generate_batch([prompt], **options)[0]
+        return self.generate_batch([prompt], None, options, **changes)[0]
 
     def generate_batch(
         self,
         prompts: Sequence[Prompt],
         per_prompt_options: Sequence[Options] | None = None,
+        options: GenerationOptions | None = None,
         *,
         progress: bool | None = None,
-        **options: Unpack[Options],
+        **changes: Unpack[Options],
     ) -> list[Completion]:
         """Continue several prompts in batches, with the same results as `generate`.
 
@@ -245,7 +254,7 @@ class LanguageModel:
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
-        resolved = self._resolve_each(prompts, per_prompt_options, options)
+        resolved = self._resolve_each(prompts, per_prompt_options, options, changes)
         results: list[Completion | list[TextStream]] = [
             self._beam_completion(prompt, chosen)
             if chosen.num_beams > 1
@@ -267,25 +276,37 @@ class LanguageModel:
             ) from error
         return _completions(results)
 
-    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:
+    def stream(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        /,
+        **changes: Unpack[Options],
+    ) -> TextStream:
         """Continue one prompt. Returns an iterator over the pieces of the text.
 
         Takes the options of `generate`, but neither several continuations nor beam search.
         """
-        streams = self.streams(prompt, **options)
+        streams = self.streams(prompt, options, **changes)
         if len(streams) > 1:
             raise InvalidArgumentError(
                 f"{len(streams)} continuations cannot be one stream; call streams or generate"
             )
         return streams[0]
 
-    def streams(self, prompt: Prompt, **options: Unpack[Options]) -> list[TextStream]:
+    def streams(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        /,
+        **changes: Unpack[Options],
+    ) -> list[TextStream]:
         """Return one stream per continuation of a prompt; the prompt is computed once for all.
 
         Read the streams in any order, or add their sequences to a Scheduler.
         """
-        without_beams: Options = {"num_beams": 1, **options}
-        chosen = self.resolve_options(**without_beams)
+        without_beams: Options = {"num_beams": 1, **changes} if options is None else changes
+        chosen = self.resolve_options(options, **without_beams)
         if chosen.num_beams > 1:
             raise InvalidArgumentError(
                 f"num_beams is {chosen.num_beams}: beam search cannot stream its text; "
@@ -377,8 +398,13 @@ class LanguageModel:
         ids = self.tokenizer.encode(prompt, disallowed_special=())
         return ids if ids or self.bos_token_id is None else [self.bos_token_id]
 
-    def resolve_options(self, **options: Unpack[Options]) -> GenerationOptions:
+    def resolve_options(
+        self, options: GenerationOptions | None = None, /, **changes: Unpack[Options]
+    ) -> GenerationOptions:
         """Fill in missing options with the model's defaults, and a missing seed at random.
+
+        `options` replaces the defaults, and `changes` override single values. With do_sample=True,
+        a temperature of 0 becomes that of `GenerationOptions`.
 
         With `num_beams` above 1, a missing temperature becomes 0. With `best_of` or a temperature
         above 0, a missing `num_beams` becomes 1.
@@ -386,22 +412,28 @@ class LanguageModel:
         Raises:
             InvalidArgumentError, TypeError: see `generate`.
         """
-        names = [field.name for field in fields(GenerationOptions)]
-        if unknown := sorted(set(options) - set(names)):
-            raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(names)}")
-        given: dict[str, Any] = dict(options)
+        given = option_fields(changes)
+        base = self.defaults if options is None else options
+        if not isinstance(base, GenerationOptions):
+            raise InvalidArgumentError(
+                f"options is {short_repr(base)}; it must be a GenerationOptions, or keyword "
+                "arguments such as max_new_tokens=50"
+            )
+        if changes.get("do_sample") and not base.temperature:
+            given.setdefault("temperature", GenerationOptions().temperature)
         if given.get("num_beams", 1) != 1:
             given.setdefault("temperature", 0.0)
         elif given.get("temperature") or given.get("best_of"):
             given.setdefault("num_beams", 1)
-        resolved = replace(self.defaults, **given)
+        resolved = replace(base, **given)
         return resolved if resolved.seed is not None else replace(resolved, seed=new_seed())
 
     def _resolve_each(
         self,
         prompts: Sequence[Prompt],
         per_prompt_options: Sequence[Options] | None,
-        options: Options,
+        options: GenerationOptions | None,
+        changes: Options,
     ) -> list[GenerationOptions]:
         """Return each prompt's options with all defaults filled in, and consecutive seeds."""
         if per_prompt_options is None:
@@ -411,10 +443,10 @@ class LanguageModel:
                 f"{len(prompts)} prompts with {len(per_prompt_options)} sets of options; give one "
                 f"set for each prompt"
             )
-        seed, resolved = self.resolve_options(**options).seed or 0, []
+        seed, resolved = self.resolve_options(options, **changes).seed or 0, []
         for further in per_prompt_options:
-            given: Options = {**options, "seed": seed, **further}
-            resolved.append(self.resolve_options(**given))
+            given: Options = {**changes, "seed": seed, **further}
+            resolved.append(self.resolve_options(options, **given))
             seed += resolved[-1].n_drawn
         return resolved
 

@@ -94,9 +94,8 @@ def _find(name: str | None, files: FileSet) -> ModelSource:
     try:
         return ModelSource(name, download(hub_id, files), hub_id=hub_id)
     except ModelNotFoundError as error:
-        hint = did_you_mean(name, (BUNDLED, *FULL_NAMES, *FULL_NAMES.values()))
-        if name in FULL_NAMES or not hint:
-            raise
+        known = (BUNDLED, *FULL_NAMES, *FULL_NAMES.values())
+        hint = "" if name in known else did_you_mean(name, known)
         raise ModelNotFoundError(f"{error}{hint}") from error
 
 
