@@ -205,7 +205,6 @@ class LanguageModel:
         self,
         prompt: Prompt,
         options: GenerationOptions | None = None,
-        /,
         **changes: Unpack[Options],
     ) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
@@ -280,7 +279,6 @@ class LanguageModel:
         self,
         prompt: Prompt,
         options: GenerationOptions | None = None,
-        /,
         **changes: Unpack[Options],
     ) -> TextStream:
         """Continue one prompt. Returns an iterator over the pieces of the text.
@@ -298,7 +296,6 @@ class LanguageModel:
         self,
         prompt: Prompt,
         options: GenerationOptions | None = None,
-        /,
         **changes: Unpack[Options],
     ) -> list[TextStream]:
         """Return one stream per continuation of a prompt; the prompt is computed once for all.
@@ -399,7 +396,7 @@ class LanguageModel:
         return ids if ids or self.bos_token_id is None else [self.bos_token_id]
 
     def resolve_options(
-        self, options: GenerationOptions | None = None, /, **changes: Unpack[Options]
+        self, options: GenerationOptions | None = None, **changes: Unpack[Options]
     ) -> GenerationOptions:
         """Fill in missing options with the model's defaults, and a missing seed at random.
 

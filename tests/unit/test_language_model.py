@@ -163,6 +163,7 @@ class TestOptionNames:
         options = GenerationOptions(**SEEDED, temperature=0.5)
         expected = lm.generate("Once", **SEEDED, temperature=0.5).ids
         assert lm.generate("Once", options).ids == expected
+        assert lm.generate(prompt="Once", options=options).ids == expected
         assert lm.generate_batch(["Once"], options=options)[0].ids == expected
         stream = lm.stream("Once", options)
         assert "".join(stream) and stream.completion.ids == expected
