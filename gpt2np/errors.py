@@ -20,6 +20,7 @@ from reprlib import Repr
 
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _MAX_LENGTH = 2000  # characters of a message; a tensor name in a file can have a million
@@ -36,6 +37,14 @@ def short_repr(value: object) -> str:
 def printable(text: str) -> str:
     """Return `text` on one line, with control characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the known name that is most similar to `name`, or "" if none is."""
+    from difflib import get_close_matches  # slow to import
+
+    nearest = get_close_matches(name, known, 1, 0.7)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 class GPT2NPError(Exception):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.data.files import atomic_path
+from gpt2np.display import table
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
@@ -58,6 +59,11 @@ class Trace(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self.ids)} tokens: {len(self)} arrays, {self.nbytes:,} bytes>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: the shape and dtype of each array."""
+        rows = [(name, _shape(array), array.dtype) for name, array in self.arrays.items()]
+        return table(("hook point", "shape", "dtype"), rows, repr(self).strip("<>"))
 
     @property
     def nbytes(self) -> int:
@@ -112,6 +118,10 @@ class Trace(Mapping[str, Array]):
             raise InvalidArgumentError(
                 f"{path} is not a trace that Trace.save or gpt2np trace --npz wrote"
             ) from error
+
+
+def _shape(array: Array) -> str:
+    return " × ".join(map(str, array.shape))
 
 
 def as_gpt2(model: GPT2 | LanguageModel) -> GPT2:

@@ -8,6 +8,8 @@ import sys
 import pytest
 from helpers.paths import CHECKOUT
 
+import gpt2np
+
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
 
@@ -60,6 +62,11 @@ def test_a_changed_model_is_saved(tmp_path, monkeypatch):
     exec(block_with("model.save("), names)
     again = names["gpt2np"].load("my-model")
     assert again.generate("The", seed=1).ids == names["lm"].generate("The", seed=1).ids
+
+
+def test_the_scoring_examples_output_is_real(capsys):
+    exec(block_with(").words():"), {"lm": gpt2np.load("bundled")})
+    assert capsys.readouterr().out == blocks("text")[0]
 
 
 def test_the_tokenizers_example_runs(capsys):

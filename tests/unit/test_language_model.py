@@ -156,8 +156,66 @@ def test_impossible_prompts(lm, prompt):
         lm.generate(prompt)
 
 
+SEEDED = {"seed": 3, "max_new_tokens": 12}
+
+
+class TestOptionNames:
+    def test_a_generation_options_object(self, lm):
+        options = GenerationOptions(**SEEDED, temperature=0.5)
+        expected = lm.generate("Once", **SEEDED, temperature=0.5).ids
+        assert lm.generate("Once", options).ids == expected
+        assert lm.generate(prompt="Once", options=options).ids == expected
+        assert lm.generate_batch(["Once"], options=options)[0].ids == expected
+        stream = lm.stream("Once", options)
+        assert "".join(stream) and stream.completion.ids == expected
+        changed = lm.generate("Once", options, max_new_tokens=5)
+        assert changed.ids == expected[:5]
+        with pytest.raises(InvalidArgumentError, match="must be a GenerationOptions"):
+            lm.generate("Once", {"max_new_tokens": 5})
+        beams = GenerationOptions(num_beams=2, temperature=0)
+        with pytest.raises(InvalidArgumentError, match="beam search cannot stream"):
+            lm.stream("Once", beams)
+
+    def test_names_of_transformers(self, lm):
+        greedy = lm.generate("Once", max_new_tokens=12, temperature=0)
+        assert lm.generate("Once", max_new_tokens=12, do_sample=False).ids == greedy.ids
+        assert lm.generate("Once", **SEEDED, do_sample=True).ids == (
+            lm.generate("Once", **SEEDED).ids
+        )
+        base = GenerationOptions(temperature=0)
+        assert lm.resolve_options(base, do_sample=True).temperature > 0
+        stopped = lm.generate("Once", max_new_tokens=60, do_sample=False, stop_strings=["the"])
+        assert stopped.text == greedy.text.split("the")[0] and stopped.finish_reason == "stop"
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"do_sample": False, "temperature": 0.7}, "do_sample is False and temperature 0.7"),
+            ({"do_sample": True, "temperature": 0}, "do_sample is True and temperature 0"),
+            ({"do_sample": "no"}, "do_sample is 'no'; it must be True or False"),
+            ({"stop": "a", "stop_strings": "b"}, "stop and stop_strings mean the same"),
+        ],
+    )
+    def test_contradictions(self, lm, options, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            lm.generate("Once", **options)
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("temprature", "did you mean 'temperature'"),
+            ("stop_string", "did you mean 'stop_strings'"),
+            ("max_length", "give max_new_tokens"),
+            ("xyz", "there are temperature, "),
+        ],
+    )
+    def test_unknown_names(self, lm, name, message):
+        with pytest.raises(TypeError, match=message):
+            lm.generate("Once", **{name: 1})
+
+
 def test_an_option_that_does_not_exist(lm):
-    with pytest.raises(TypeError, match="no option 'max_tokens'; there are temperature, "):
+    with pytest.raises(TypeError, match="no option 'max_tokens'; did you mean 'max_new_tokens'"):
         lm.generate("x", max_tokens=3)
 
 

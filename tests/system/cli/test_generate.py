@@ -340,7 +340,24 @@ class TestBadInput:
         self.check(generate("x", *arguments), 2, *words)
 
     def test_unknown_option(self):
-        self.check(generate("x", "--tempreature", "1"), 2, "unrecognized option '--tempreature'")
+        for option, nearest in (
+            ("--tempreature", "--temperature"),
+            ("--max_new_tokens", "--max-new-tokens"),
+            ("--max_new_tokens=3", "--max-new-tokens"),
+        ):
+            words = f"unrecognized option '{option}'", f"did you mean '{nearest}'?"
+            self.check(generate("x", option, "1"), 2, *words)
+
+    @pytest.mark.parametrize(
+        ("name", "nearest"), [("bundeld", "bundled"), ("gpt2-medum", "gpt2-medium")]
+    )
+    def test_a_misspelled_model(self, name, nearest):
+        offline = {"HF_HUB_OFFLINE": "1"}
+        self.check(generate("x", "--model", name, env=offline), 1, f"did you mean '{nearest}'?")
+        assert (
+            "did you mean"
+            not in generate("x", "--model", "someone/else", env=offline).stderr.decode()
+        )
 
     def test_a_prompt_without_quotes(self):
         self.check(
