@@ -582,20 +582,20 @@ class TestInterruption:
         return interrupt_in_pass
 
     def test_one_text(self, lm, interrupt):
-        whole = lm.generate("The fox", max_new_tokens=20, seed=1)
+        whole = lm.generate("The fox", max_new_tokens=20, seed=1, draft="none")
         interrupt(9)
         with pytest.raises(KeyboardInterrupt) as caught:
-            lm.generate("The fox", max_new_tokens=20, seed=1)
+            lm.generate("The fox", max_new_tokens=20, seed=1, draft="none")
         assert isinstance(caught.value, GenerationInterrupted)
         (found,) = caught.value.completions
         assert found.ids == whole.ids[:8] and whole.text.startswith(found.text) and found.text
         assert (found.finish_reason, found.seed, found.prompt) == ("cancelled", 1, "The fox")
-        assert lm.generate("The fox", max_new_tokens=20, seed=1) == whole
+        assert lm.generate("The fox", max_new_tokens=20, seed=1, draft="none") == whole
 
     def test_a_batch(self, lm, interrupt):
         prompts = ["The fox"] * 40  # more than run at a time
         own = [{"max_new_tokens": 3} if i == 1 else {} for i in range(40)]
-        options = {"max_new_tokens": 8, "seed": 1, "num_return_sequences": 2}
+        options = {"max_new_tokens": 8, "seed": 1, "num_return_sequences": 2, "draft": "none"}
         whole = lm.generate_batch(prompts, own, **options)
         interrupt(13)  # eight prompts are computed before they start together
         with pytest.raises(GenerationInterrupted, match="the texts so far") as caught:
