@@ -40,7 +40,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) 
 def coloured_tokens(
     prompt: str, tokens: Sequence[str], logprobs: Sequence[float] | None = None
 ) -> str:
-    """Return the markup of a prompt, in grey, and of the tokens after it.
+    """Return the markup of a prompt, in grey, and of the tokens after the prompt.
 
     The background of a token is green for a likely and red for an unlikely token; `logprobs` has
     the natural log probabilities, with NaN for a token without a probability. A tooltip shows the

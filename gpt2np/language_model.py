@@ -123,7 +123,7 @@ class LanguageModel:
             draft: "auto", "none", an n-gram table or a smaller model; see `use_draft`.
             processes: number of processes that share each forward pass, or "auto"; see
                 `GPT2.processes`.
-            tokenizer: the vocabulary, if it is not the model's own; see `Tokenizer.load`.
+            tokenizer: a vocabulary to use instead of the model's own; see `Tokenizer.load`.
 
         Raises:
             ModelNotFoundError, CheckpointError, TokenizerError: see `gpt2np.errors`.
@@ -172,7 +172,7 @@ class LanguageModel:
         return card(f"LanguageModel {self.name}", rows)
 
     def use_draft(self, draft: str | Path | LanguageModel) -> None:
-        """Select where draft tokens come from. They save time and do not change the results.
+        """Select where draft tokens come from. Draft tokens save time and change no result.
 
         Args:
             draft: "none" for no draft tokens; the path of an n-gram table, which ends in
@@ -215,12 +215,12 @@ class LanguageModel:
     ) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
 
-        Options are keyword arguments, a `GenerationOptions`, or both: the keyword arguments then
-        override single values. `defaults` has the values of missing options. In
-        a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt becomes
-        the end-of-text id, which starts a new text. With `num_return_sequences`, the result is the
-        first continuation, or the best with `best_of` or `num_beams`. The other continuations are
-        in its `alternatives`.
+        Options are keyword arguments, a `GenerationOptions`, or both. Keyword arguments override
+        single values of the `GenerationOptions`, which by default is `defaults`. In a text, special
+        tokens such as `<|endoftext|>` are plain characters. An empty prompt becomes the end-of-text
+        id, which starts a new text. With `num_return_sequences`, the result is the first
+        continuation, or the best with `best_of` or `num_beams`. The result's `alternatives` has the
+        other continuations.
 
         Raises:
             ContextLengthError: the prompt is longer than the model's context.
@@ -248,11 +248,11 @@ class LanguageModel:
         sequences run at a time; large models run fewer, to save memory. Beam search runs one prompt
         at a time.
 
-        Several prompts show a progress bar on stderr at a terminal and in Jupyter; `progress` True
-        always shows one, False never.
+        With several prompts, a progress bar appears on stderr at a terminal and in Jupyter. With
+        `progress` True the bar always appears, and with False never.
 
-        `per_prompt_options` has one dict per prompt, as in [{"seed": 5}, {}]. Its values override
-        `options`.
+        `per_prompt_options` has one dict per prompt, as in [{"seed": 5}, {}]. The dict's values
+        override `options`.
 
         Raises:
             BatchError: the options forbid every next token of one of several prompts. The error's
@@ -365,14 +365,14 @@ class LanguageModel:
             >>> lm.score(" was not there", given="The king").total
             >>> pandas.DataFrame(lm.score("The king was not there").words())
 
-        A list of texts gives a list of scores; the texts share forward passes. `given` is a text or
-        ids before each text; it is encoded on its own and not scored. A word begins with its space,
-        so the space belongs to `text`.
+        A list of texts gives a list of scores; the texts share forward passes. `given` is a text,
+        or a list of ids, before each text. `given` is encoded separately and not scored. The space
+        before a word begins the word's token, so this space belongs in `text`.
 
         A text longer than `context` is scored in windows that start every `stride` tokens; see
         `gpt2np.generation.scoring.score_text`. `from_end_of_text` puts an end-of-text id before
-        the text and `given`; otherwise the very first token's log probability is NaN. For
-        `progress`, see `generate_batch`.
+        `given` and the text. Without `from_end_of_text` and `given`, the first token's log
+        probability is NaN. For `progress`, see `generate_batch`.
 
         Raises:
             InvalidArgumentError: a token id, context or stride is out of its range, or the model
@@ -416,7 +416,7 @@ class LanguageModel:
         """Fill in missing options with the model's defaults, and a missing seed at random.
 
         `options` replaces the defaults, and `changes` override single values. With do_sample=True,
-        a temperature of 0 becomes that of `GenerationOptions`.
+        a temperature of 0 becomes the default of `GenerationOptions`.
 
         With `num_beams` above 1, a missing temperature becomes 0. With `best_of` or a temperature
         above 0, a missing `num_beams` becomes 1.
@@ -554,7 +554,7 @@ class LanguageModel:
         return detokenizer.text, ids or self.encode_prompt("")
 
     def _encode_bad_words(self, options: GenerationOptions) -> GenerationOptions:
-        """Add the ids of `bad_words`, with and without a space before them, to `bad_words_ids`."""
+        """Add the ids of `bad_words`, with and without a space before each, to `bad_words_ids`."""
         if not options.bad_words:
             return options
         texts: list[str] = []

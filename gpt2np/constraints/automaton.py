@@ -1,10 +1,10 @@
 """Compilation of syntax trees to automata over bytes, on demand.
 
-A tree becomes a nondeterministic automaton over characters (Thompson 1968). From that, the subset
-construction (Rabin and Scott 1959) makes a deterministic automaton over bytes. Each state of the
-deterministic automaton is a set of readings. A reading is a position within the bytes of the next
-character, and the state of the nondeterministic automaton after that character. From every state
-but DEAD, a match can be reached.
+A tree becomes a nondeterministic automaton over characters (Thompson 1968). The subset construction
+(Rabin and Scott 1959) turns this automaton into a deterministic automaton over bytes. Each state of
+the deterministic automaton is a set of readings. A reading is a pair: a position within the bytes
+of the next character, and the nondeterministic automaton's state after this character. From every
+state but DEAD, a match can be reached.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CharacterAutomaton:
         self._live = _closure(_MATCH, sources)  # the states from which _MATCH can be reached
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the possible readings of a state; MATCHED is one of them if the text may end."""
+        """Return the possible readings of a state, with MATCHED if the text may end there."""
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
             reads = {self.reads[s] for s in closure & self._live}
@@ -138,7 +138,7 @@ class ByteAutomaton:
         return cls(CharacterAutomaton(tree))
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the readings of a state; other automata may number the same set differently."""
+        """Return the readings of a state; the state's number is valid only for this automaton."""
         return self._readings[state]
 
     def state(self, readings: frozenset[Reading]) -> int:
@@ -147,13 +147,13 @@ class ByteAutomaton:
             return self._state(readings)
 
     def after(self, state: int, data: bytes) -> int:
-        """Return the state after the bytes `data`, starting from `state`."""
+        """Return the state that is reached from `state` by the bytes `data`."""
         for byte in data:
             state = int(self.step(np.array([state]), np.array([byte]))[0])
         return state
 
     def step(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Return the next state of each of `states` after its byte in `data`. Returns (n,).
+        """Return the next state for each of n states and the corresponding byte in `data`, (n,).
 
         Raises:
             TooManyStatesError: the automaton needs more than MAX_BYTE_STATES states.

@@ -1,8 +1,7 @@
 """Sets of characters, and automata over the bytes of their UTF-8 encodings (RFC 3629, section 3).
 
 A set is a sorted tuple of ranges (first code point, last code point). Ranges neither touch nor
-overlap.
-Surrogates, U+D800 to U+DFFF, are in no set, because UTF-8 can't encode them.
+overlap. Surrogates, U+D800 to U+DFFF, are in no set, because UTF-8 can't encode surrogates.
 """
 
 from collections.abc import Iterable, Sequence
@@ -85,8 +84,8 @@ class ByteNodes:
     def _edges(self, codes: Sequence[tuple[int, int]], n_continuation: int) -> list[Edge]:
         """Return the edges for a byte of `codes` that is followed by `n_continuation` bytes.
 
-        This byte reads the upper bits of `codes`; each continuation byte reads 6 lower bits. Upper
-        bits share one next node if `codes` contains all their continuations.
+        This byte reads the upper bits of a code; each continuation byte reads 6 lower bits. If
+        `codes` contains all lower bits for several upper bits, these upper bits share a next node.
         """
         if n_continuation == 0:
             return [(a, b, END) for a, b in codes]

@@ -49,7 +49,7 @@ class Alternation:
 
 @dataclass(frozen=True)
 class Repetition:
-    """Syntax tree that matches a part `least` to `most` times; without limit if `most` is None."""
+    """Syntax tree that matches `part` from `least` to `most` times; None means no maximum."""
 
     part: "Tree"
     least: int
@@ -155,7 +155,7 @@ class _Parser:
         return Repetition(part, least, most)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """Parse "*", "{2,5}", … to the least and most count; None if no such quantifier follows."""
+        """Parse a quantifier, such as "*" or "{2,5}", to (least, most); None without quantifier."""
         if counts := _COUNTS.match(self.pattern, self.position):
             if counts.end() - self.position > _MAX_COUNTS_LENGTH:
                 raise self._error("repetition counts too large")

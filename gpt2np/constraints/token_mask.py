@@ -199,7 +199,7 @@ class VocabularyTrie:
 
     @classmethod
     def build(cls, tokens: Mapping[int, bytes], vocab_size: int) -> VocabularyTrie:
-        """Build the prefix tree of the tokens' bytes by id; all ids are below `vocab_size`."""
+        """Build the prefix tree of `tokens`, which maps ids below `vocab_size` to bytes."""
         joined = np.frombuffer(b"".join(tokens.values()), np.uint8)
         lengths = np.array([len(data) for data in tokens.values()], np.int64)
         starts = np.cumsum(lengths) - lengths

@@ -149,7 +149,7 @@ def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
 
 
 def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]]) -> Array:
-    """Forbid the last id of each word (a sequence of ids) if `ids` ends with its other ids."""
+    """Forbid the last id of each word (a sequence of ids) if the word's other ids end `ids`."""
     banned = []
     for *start, last in words:
         if list(ids[len(ids) - len(start) :]) == start:
@@ -158,7 +158,7 @@ def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]
 
 
 def ban(logits: Array, ids: Collection[int]) -> Array:
-    """Set the logits (V,) of token ids to -inf. Ids of V or more have no logit and are ignored."""
+    """Set the logits (V,) of token ids to -inf. Ids from V on have no logit and are ignored."""
     banned = logits.copy()
     banned[[token_id for token_id in ids if token_id < len(logits)]] = -math.inf
     return banned

@@ -88,7 +88,7 @@ class ModelDraft:
     def prepare(self, length: int, draft_length: int, full_context: bool) -> None:
         """Drop rejected draft tokens; shorten the context if the next draft does not fit.
 
-        The next draft has `draft_length` tokens and follows `length` ids. If `full_context` is
+        `length` ids precede the next draft, which has `draft_length` tokens. If `full_context` is
         False, the draft model reads only the last few ids, to save time on an unlikely draft.
         """
         n_positions = self.model.config.n_positions
@@ -138,7 +138,7 @@ class Drafting:
 
 
 def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
-    """Extend by one token each draft that uses the first draft's model. Returns unfinished drafts.
+    """Extend all drafts that use the first draft's model by one token. Returns unfinished drafts.
 
     Drafts of other models are returned unchanged. A draft ends at a token id for which the draft
     model has no embedding.

@@ -1,10 +1,11 @@
 """Counts of n-grams in a corpus of token ids, and the n-gram table that they give.
 
-An n-gram of ids is one uint64 number, its key, in base V, the size of the vocabulary. The first id
-is the highest digit. Without its first id, the n-gram is thus the remainder modulo V^(n - 1).
+The key of an n-gram is a uint64 number in base V, the size of the vocabulary. The n-gram's first id
+is the highest digit. So the key without the first id is the key modulo V^(n - 1).
 
-Probabilities are interpolated with absolute discounting (Ney, Essen and Kneser 1994): each n-gram
-gives up a part of its count to the distribution after the shorter context.
+Probabilities are interpolated with absolute discounting (Ney, Essen and Kneser 1994). A constant is
+subtracted from each count. The probability left over goes to the distribution after the shorter
+context.
 """
 
 from __future__ import annotations
@@ -108,10 +109,11 @@ class _Order:
 
 
 def build_table(counts: NgramCounts, fingerprint: str, max_entries: int) -> NgramTable:
-    """Select the contexts that predict the most tokens better than the shorter contexts do.
+    """Build a table of the contexts that gain the most over shorter contexts.
 
-    The table has at most `max_entries` contexts. A context must predict at least one token of the
-    corpus. `fingerprint` identifies the vocabulary.
+    A context's gain is the number of tokens that the context predicts in the corpus, minus the
+    number that the shorter context predicts there. A context in the table gains at least one token.
+    The table has at most `max_entries` contexts. `fingerprint` identifies the vocabulary.
     """
     orders: list[_Order] = []
     for keys, key_counts in counts.by_order():
@@ -143,7 +145,7 @@ def _predict(
 ) -> _Order:
     """Find the most likely next id after each context of `length` ids.
 
-    `shorter` has the contexts without their first ids.
+    `shorter` has the contexts of one id less; None if `length` is 0.
     """
     base = np.uint64(vocab_size)
     contexts = keys // base

@@ -1,8 +1,9 @@
 """N-gram drafts: draft tokens from the text so far and from an n-gram table.
 
 The last ids of the text are looked up in the text so far, longest suffix first (prompt lookup,
-Saxena 2023), and in an n-gram table of frequent contexts. Each of the two names a next id. The one
-that is more likely to be accepted becomes the draft token, and the search continues after it.
+Saxena 2023), and in an n-gram table of frequent contexts. The text and the table each propose a
+next id. The id that is more likely to be accepted becomes the draft token. The search continues
+after this draft token.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ _TEXT_PRIOR = 0.5  # first estimate for the text so far; for the table, its prob
 class NgramDraft:
     """Proposes draft tokens for one sequence, and estimates how likely each is to be accepted.
 
-    The acceptance rate is measured for each length of the suffix that was found in the text so far,
-    and for each level of the table's probabilities. Tokens count whether they were verified as
-    draft tokens or came from the model alone.
+    Acceptance rates are measured for each length of a suffix found in the text so far, and for each
+    level of the table's probabilities. A proposed token counts even if it was not verified.
 
     Attributes:
-        model: None, unlike that of a `ModelDraft`.
+        model: None, because n-gram drafts need no draft model.
     """
 
     model: None = None
@@ -50,9 +50,9 @@ class NgramDraft:
     ) -> tuple[list[int], list[float]]:
         """Propose up to `length` draft tokens for the text of `prompt` and `ids`.
 
-        Also returns, for each draft token, the probability that it is accepted, which requires that
-        the draft tokens before it are accepted. The draft ends before a token whose probability is
-        below `min_probability`.
+        Also returns, for each draft token, the probability that this token and all draft tokens
+        before it are accepted. The draft ends before a token whose probability is below
+        `min_probability`.
         """
         if length <= 0:
             self._proposed = []
@@ -82,7 +82,7 @@ class NgramDraft:
     def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
         """Compare the last proposal with the ids that followed; update the acceptance rates.
 
-        Of the proposal, only `draft` was verified.
+        `draft` is the verified start of the proposal; later tokens of the proposal count, too.
         """
         for (token_id, source), new_id in zip(self._proposed, new_ids, strict=False):
             is_right = token_id == new_id

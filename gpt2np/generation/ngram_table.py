@@ -60,13 +60,13 @@ class NgramTable:
         return self.hashes.data, self.next_ids.data, self.probabilities.data
 
     def matches(self, token_bytes: Mapping[int, bytes]) -> bool:
-        """Tell whether a vocabulary, id → token, begins with the vocabulary of the table."""
+        """Tell whether `token_bytes`, id → token, begins with the vocabulary of the table."""
         return vocabulary_fingerprint(token_bytes, self.vocab_size) == self.fingerprint
 
     def lookup(self, ids: Sequence[int]) -> tuple[int, int] | None:
-        """Return the next id after the longest known context that ends `ids`.
+        """Return the next id after the longest known context at the end of `ids`, or None.
 
-        The second value is the id's probability in units of 1/256.
+        Also returns the next id's probability, in units of 1/256.
         """
         hashes, next_ids, probabilities = self._arrays
         keys, key, digit = [0], 0, 1

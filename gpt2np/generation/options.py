@@ -114,8 +114,8 @@ class GenerationOptions:
             allows them.
         logit_bias: maps ids to numbers that are added to their logits, -10,000 … 10,000, as in
             {50256: -5.0}. Ids may be strings, like the keys of a JSON object.
-        bad_words: texts whose token ids are never generated in sequence, with or without a space
-            before the text.
+        bad_words: texts to forbid: the token ids of each text are never generated in sequence.
+            The same holds for each text with a space in front.
         bad_words_ids: sequences of ids that are never generated.
 
       Stopping:
@@ -134,8 +134,8 @@ class GenerationOptions:
         num_beams: number of beams, at most 64; 1 for no beam search.
         length_penalty: a beam's score is its log probability divided by its length to this power.
         early_stopping: when beam search ends, after `num_beams` continuations have ended. True: at
-            once. False: when no running beam has a higher score than the worst of them. "never":
-            when no running beam can still reach a higher score.
+            once. False: when no running beam has a higher score than the worst ended continuation.
+            "never": when no running beam can still reach a higher score.
         draft: "auto" or "none". "none" switches speculative decoding off; it never changes the
             result. "auto" uses the drafts of `LanguageModel.draft`.
 
@@ -150,7 +150,7 @@ class GenerationOptions:
         best_of: sample this many continuations, at most 1000; return the `num_return_sequences`
             with the highest mean log probability.
         logprobs: return log probabilities of each generated token and of this many most likely
-            tokens at its position, 0 … 1000; None for none.
+            tokens at the same position, 0 … 1000; None for no log probabilities.
         prompt_logprobs: like `logprobs`, for the prompt's tokens.
 
     Log probabilities come from the unprocessed logits, before penalties, filters and temperature.

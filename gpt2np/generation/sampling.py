@@ -44,8 +44,8 @@ class SupportsRandom(Protocol):
 class RandomGenerator:
     """The random numbers of one sequence: those of `numpy.random.default_rng(seed)`.
 
-    Sampling token i uses number i. If a decode step is interrupted, its repetition therefore uses
-    the same numbers.
+    Sampling token i uses number i. So if an interrupted decode step is repeated, the repetition
+    uses the same numbers.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -117,7 +117,7 @@ def next_id(logits: Array, options: GenerationOptions, rng: SupportsRandom) -> i
 class TokenLogprob:
     """The natural log probability of one token, given the tokens before it.
 
-    `top` lists (token id, log probability) of the most likely tokens at its position, best first.
+    `top` lists (token id, log probability) of the most likely tokens at the position, best first.
     """
 
     id: int

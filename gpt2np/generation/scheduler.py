@@ -51,7 +51,7 @@ class Scheduler:
 
     @property
     def free(self) -> int:
-        """Number of sequences that can still be added and run, if memory allows."""
+        """Number of further sequences that fit in `max_running`; memory may allow fewer."""
         return max(0, self._max_running - len(self.running) - len(self.waiting))
 
     def add(self, sequence: RunningSequence) -> None:
@@ -137,7 +137,7 @@ def _max_nbytes(model: GPT2, length: int) -> int:
 
 
 def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """Sort sequences by KV store and slot: adjacent slots share one product of the attention.
+    """Sort sequences by KV store and slot: attention handles adjacent slots in one product.
 
     KV stores are ordered by their first appearance in `batch`, so that every run gives
     bit-identical results.
@@ -151,7 +151,7 @@ def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
 def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
     """Restart full contexts and copy shared prefixes. Returns each sequence's draft tokens.
 
-    There are no draft tokens beside a prompt, whose pass is long enough.
+    If the batch contains a prompt, no sequence gets draft tokens, because the pass is long enough.
     """
     speculates, has_prompt = False, False
     for sequence in batch:

@@ -61,10 +61,10 @@ class WindowScore:
 
 
 class ScoredText(NamedTuple):
-    """A word or token of a scored text; pandas and polars make a table of a list of them.
+    """A word or token of a scored text; pandas and polars make a table of a list of ScoredTexts.
 
-    `start` and `stop` are the indices of its characters in the text. The log probability is natural
-    (nats), the surprisal is in bits; both are NaN if a token is not scored.
+    `start` and `stop` are indices in the scored text. The log probability is in nats, and the
+    surprisal in bits. If a token is not scored, log probability and surprisal are NaN.
     """
 
     text: str
@@ -105,9 +105,9 @@ class TextScore:
     def words(self) -> list[ScoredText]:
         """Return each word with its span and surprisal.
 
-        A word is a maximal run of characters that are not white space. Its log probability is the
-        sum over its tokens. White space counts with the word after it, or at the end of the text
-        with the last word.
+        A word is a maximal run of characters that are not white space. A word's log
+        probability is the sum over the word's tokens. A white space token counts for the next word,
+        or at the end of the text for the last word.
         """
         text, characters = self._characters()
         spans = [match.span() for match in re.finditer(r"\S+", text)]
@@ -124,9 +124,9 @@ class TextScore:
         ]
 
     def _characters(self) -> tuple[str, IntArray]:
-        """Return the text, and the index of the character of each byte and of the text's end.
+        """Return the text, and for each byte the index of the character to which the byte belongs.
 
-        Each byte that is not UTF-8 is one U+FFFD.
+        The last index is the length of the text. Each byte that is not UTF-8 is one U+FFFD.
         """
         if len(self.token_bytes) != len(self.ids):
             raise InvalidArgumentError("words and tokens need a score from LanguageModel.score")

@@ -39,7 +39,7 @@ class SpeculatedSequence(DraftedSequence, Protocol):
 
 
 def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
-    """Propose draft tokens for each sequence: as many as should pay off, and fit.
+    """Propose draft tokens for each sequence, up to the number that should pay off and fits.
 
     Each sequence has one pending token. With the draft tokens, a pass has at most `MAX_ROWS` rows.
     """
@@ -88,9 +88,10 @@ def _drafts_of_models(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
 
 @lru_cache
 def _min_probability(n_rows: int, n_sequences: int) -> float:
-    """Return the least acceptance probability of further rows that can pay off.
+    """Return the least acceptance probability at which further rows can pay off.
 
-    Further rows must yield the tokens that the time they take would yield without them.
+    Further rows make a pass longer. They must yield at least the tokens that passes without further
+    rows would yield in the added time.
     """
     costs = [cost / PASS_COSTS[n_rows] - 1 for cost in PASS_COSTS[n_rows + 1 :]]
     return max(0.0, min(n_sequences * cost / r for r, cost in enumerate(costs, 1)))

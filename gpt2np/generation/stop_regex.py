@@ -116,9 +116,10 @@ class StopPatterns:
 def _veto_patterns(pattern: str) -> list[regex.Pattern[str]]:
     """Return patterns that tell whether a negative look-ahead may still undo a match.
 
-    Each is a copy of `pattern` with `(?=(?:X)(?!))` in place of one `(?!X)`; a further copy
-    replaces all of them. A copy never matches completely. If a copy matches partially (the option
-    `partial` of `regex`), further text may complete X, so that `(?!X)` fails.
+    Each returned pattern is a copy of `pattern` with `(?=(?:X)(?!))` in place of one `(?!X)`. In a
+    further copy, every `(?!X)` is replaced. A copy never matches completely. If a copy matches
+    partially (the option `partial` of `regex`), further text may complete X, so that `(?!X)`
+    fails.
     """
     lookaheads = _negative_lookaheads(pattern)
     selections = [[lookahead] for lookahead in lookaheads]

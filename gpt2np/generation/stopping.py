@@ -33,7 +33,7 @@ class StopStrings:
         return text[: len(text) - n_held]
 
     def finish(self) -> str:
-        """End the text; return the part that was held back."""
+        """End the text; return the text that was held back."""
         buffer, self._buffer = self._buffer, ""
         return buffer
 

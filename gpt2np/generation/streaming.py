@@ -34,7 +34,7 @@ class Completion:
         text: the continuation, without the prompt and without the stop text.
         ids: all generated ids, including any end-of-text id and the ids of a stop text.
         tokens: the text of each of `ids`.
-        finish_reason: "eos" (end-of-text id), "stop" (stop text, stop regex, stop id, or a complete
+        finish_reason: "eos" (end-of-text id), "stop" (stop text, stop id, or a complete
             constraint), "length" (max_new_tokens, or a full context), "cancelled"; None while the
             generation runs.
         seed: the seed that reproduces this continuation.
@@ -120,7 +120,7 @@ class StreamingDetokenizer:
         return self._stops.matched is not None
 
     def finish(self) -> bool:
-        """Add the part held back, up to a stop text; return whether there was a stop text."""
+        """Add the text held back, up to a stop text; return whether there was a stop text."""
         self.seconds = time.perf_counter() - self._started
         if self._stops.matched is None:
             self._pieces.append(self._stops.push(self._decoder.finish()))
@@ -247,7 +247,7 @@ def run_streams(
 
 
 def pick_best(streams: Sequence[TextStream]) -> Completion:
-    """Return the first continuation of a prompt, with the next ones in `alternatives`.
+    """Return the first continuation of a prompt, with further continuations in `alternatives`.
 
     With `best_of`, continuations are sorted by mean log probability, highest first; ties keep
     their order. A stream cancelled before its first token comes last.

@@ -53,7 +53,7 @@ def _merge_by_scanning(tokens: list[str], ranks: Ranks) -> list[str]:
 def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
     """Merge pairs in O(n log n), with a linked list of tokens and a heap of ranks.
 
-    A merged token is stored at the index of its left token; the index of its right token gets "".
+    A merged token is stored at the index of the left token; the index of the right token gets "".
     """
     tokens = tokens[:]
     end = len(tokens)

@@ -42,8 +42,8 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     """Read a vocabulary: tokens and ids from `vocab_file`, merges in order from `merges_file`.
 
     Added tokens come from the special tokens files in the same folder (see
-    `gpt2np.tokenizer.special_tokens`). The vocabulary keeps all other tokens, but encoding produces
-    only bytes and tokens that a merge makes.
+    `gpt2np.tokenizer.special_tokens`). The vocabulary keeps all other tokens of `vocab_file`.
+    Of these, encoding produces only single bytes and tokens that a merge makes.
 
     Raises TokenizerError if a file can't be read or parsed, or the files don't match.
     """

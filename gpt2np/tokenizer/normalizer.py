@@ -137,7 +137,7 @@ _Changes = list[tuple[str, int]]
 
 
 def _decompose(text: str) -> _Changes:
-    """Decompose `text` to NFD: mark the added characters, and sort marks into canonical order."""
+    """Decompose `text` to NFD: flag added characters, and sort combining marks canonically."""
     changes: _Changes = []
     for character in text:
         parts = unicodedata.normalize("NFD", character)

@@ -5,7 +5,8 @@ GPT-2's pattern is equivalent to the one in OpenAI's gpt-2/src/encoder.py. It ma
     'll                   the end of an English contraction
     word   42   ?!        a run of letters, digits or other visible characters, with an optional
                           space in front
-    white space           a run of it; if a visible character follows, without the last character
+    white space           a run of white space; before a visible character, without the run's last
+                          character
 
 The pattern needs the `regex` package: the standard `re` lacks \\p{L}, and its \\s is not Unicode's
 white space. For ASCII text, an equivalent pattern for `re` is used, because `re` is twice as fast.

@@ -52,8 +52,8 @@ class SpecialTokens:
     """Content of the special tokens files in a folder.
 
     `is_gpt2` tells whether transformers reads the folder with its class GPT2Tokenizer. This class
-    adds all added tokens anew, in order of their ids. Its bos_token, eos_token and unk_token are
-    `<|endoftext|>` unless a file defines them.
+    adds all added tokens anew, in order of their ids. Unless a file defines bos_token, eos_token
+    and unk_token, the class sets these tokens to `<|endoftext|>`.
     """
 
     declared: tuple[AddedToken, ...] = ()  # tokens with an id, in order of the ids
@@ -75,8 +75,8 @@ class SpecialTokens:
         `vocab` maps the vocabulary's tokens to ids. `json_tokens` are the added tokens in the
         tokenizer.json file `json_file`.
 
-        Raises TokenizerError if transformers would give an added token another id than the files
-        do, or the id of a token in `vocab`.
+        Raises TokenizerError if transformers gives an added token an id that differs from the id in
+        the files, or that belongs to a different token in `vocab`.
         """
         json_tokens = tuple(json_tokens)
         sources = {token.id: json_file for token in json_tokens}
@@ -290,10 +290,10 @@ def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
 
 
 def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[str]:
-    """Return the texts that make a token of `added_tokens.json` a special token.
+    """Return the texts whose tokens in `added_tokens.json` are special tokens.
 
     JSON objects in tokenizer_config.json don't count, nor does the old list of extra tokens in
-    special_tokens_map.json, because transformers reads them later.
+    special_tokens_map.json, because transformers reads both later.
     """
     texts_in_config = {key: value for key, value in config.items() if isinstance(value, str)}
     token_map = {**texts_in_config, **older}

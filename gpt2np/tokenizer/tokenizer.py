@@ -102,7 +102,7 @@ class Tokenizer:
         folder takes precedence. A `Path` is never the name of a model.
 
         A folder needs `tokenizer.json`, `vocab.json` + `merges.txt`, OpenAI's `encoder.json` +
-        `vocab.bpe`, or a `.tiktoken` file. If it has several of these, the first one counts. The
+        `vocab.bpe`, or a `.tiktoken` file. Of several, the first in this list counts. The
         folder's `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` have the
         same effect as in transformers 5: see `gpt2np.tokenizer.special_tokens`.
 
@@ -172,9 +172,9 @@ class Tokenizer:
 
     @property
     def splits_before_whitespace(self) -> bool:
-        """Whether a text can be cut between a visible character and white space that follows it.
+        """Whether a text can be cut between a visible character and the white space after it.
 
-        If so, the token ids of the two parts, joined, equal the token ids of the whole text.
+        If True, the token ids of the two texts, joined, equal the token ids of the whole text.
         """
         return (
             self._splits_whitespace

@@ -102,7 +102,7 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialToken
 def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
     """Return the vocabulary with the settings of transformers' GPT2Tokenizer.
 
-    Raises TokenizerError if the file has other settings, because the GPT2Tokenizer ignores them.
+    Raises TokenizerError if the file's settings differ, because GPT2Tokenizer would ignore them.
     """
     space = special.add_prefix_space
     changed = replace(vocabulary, add_prefix_space=space)
@@ -229,7 +229,10 @@ def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[Adde
 def _parse_ids(
     vocab: dict[str, int], merges: Iterable[str], made: list[str], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """Convert `vocab` to the form of `Vocabulary.ids`; `made` has the token from each merge."""
+    """Convert `vocab` to the form of `Vocabulary.ids`; check that `vocab` contains `made`.
+
+    `made` lists the token that each merge makes.
+    """
     check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spell(token): n for token, n in vocab.items()}
     if not all(map(ids.__contains__, made)):

@@ -35,7 +35,7 @@ def part_offsets(
     text: str,
     text_offsets: Sequence[int],
 ) -> Iterator[TokenSpan]:
-    """Yield the position in `text` of each token of `part`, a part of the normalized text.
+    """Yield the position in the original `text` of each token of the normalized `part`.
 
     `tokens` has (id, number of bytes) for each token. `text_offsets` is `char_byte_offsets(text)`.
     """

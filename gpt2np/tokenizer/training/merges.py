@@ -195,8 +195,8 @@ def learn_merges(
     Equally frequent pairs are merged in order of their left id, then of their right id. A pair's
     count in the queue is updated only when the pair reaches the head of the queue.
 
-    Only one merge creates a token. After it, no new occurrences of pairs with this token appear. So
-    each pair is queued once, and merged at most once.
+    Only one merge creates a token. All occurrences of a pair appear when the newer of the two
+    tokens is created. So each pair is queued once, and merged at most once.
 
     Returns:
         Dictionary from (left id, right id) to the id of the merged token, ordered by rank.

@@ -37,7 +37,7 @@ class TrainingReport:
 
 
 def report_training(trained: TrainedVocabulary, parts: Iterable[TextPart]) -> TrainingReport:
-    """Compute the statistics of `trained`; `parts` are the documents of the training."""
+    """Compute the statistics of `trained`; `parts` has the training documents' text."""
     counts, in_bytes = trained.piece_counts, trained.options.alphabet == "bytes"
     characters = sum(len(piece) * count for piece, count in counts.items())
     symbols = sum(len(piece.encode()) * count for piece, count in counts.items())
@@ -139,7 +139,10 @@ def _summarize(counts: Mapping[int, int]) -> str:
 def _histogram(
     counts: Mapping[int, int], range_of: Callable[[int], tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield a line with a bar for each range; `range_of` returns the range of a key of `counts`."""
+    """Yield a line with a bar for each range of numbers.
+
+    `counts` maps numbers to counts. `range_of` returns the range that contains a number.
+    """
     ranges: Counter[tuple[int, int]] = Counter()
     for number, count in counts.items():
         ranges[range_of(number)] += count

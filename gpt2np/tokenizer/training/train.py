@@ -74,11 +74,12 @@ class TrainingOptions:
         max_token_length: merged tokens have *fewer* symbols than this. Tokens of two symbols are
             always possible.
         special_tokens: tokens that get the first ids. Documents are split at these tokens.
-        pattern: pre-tokenizer pattern; tokens don't cross the borders of its pieces. With None,
-            each document is one piece.
+        pattern: pre-tokenizer pattern, which splits documents into pieces; no token crosses pieces.
+            With None, each document is one piece.
         alphabet: "bytes" (all 256 bytes) or "characters" (the characters of the documents).
-        limit_alphabet: number of characters to keep: the most frequent, then the smallest code
-            points. For training, other characters are removed, so their neighbors become adjacent.
+        limit_alphabet: number of characters to keep. The most frequent are kept; ties go to the
+            smallest code points. Training removes other characters, so a removed character's
+            neighbors become adjacent.
 
     Raises InvalidArgumentError if an option is out of range, or two options contradict each other.
     """
@@ -182,8 +183,10 @@ def train(
         [('l', 'o'), ('lo', 'w'), ('Ġ', 'low')]
 
     Documents are first split at the special tokens. From the split documents, `tokenizers`'
-    BpeTrainer learns equal tokens, ids and merges. Raises InvalidArgumentError if a document has a
-    lone surrogate, or the distinct pieces are too long in total.
+    BpeTrainer learns the same tokens, ids and merges.
+
+    Raises InvalidArgumentError if a document has a lone surrogate, or the distinct pieces are too
+    long in total.
     """
     counts = count_pieces(split_at_separators(options.special_tokens, documents), options.pattern)
     codes = encode_symbols(counts, options.alphabet)
@@ -235,7 +238,7 @@ def _without_garbage_collection() -> Iterator[None]:
 def _make_alphabet(
     codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
 ) -> dict[int, str]:
-    """Return the alphabet as a dictionary from code to character, sorted by character."""
+    """Return the alphabet: a dictionary from byte or code point to character, in sorted order."""
     if options.alphabet == "bytes":
         return {byte: char for char, byte in sorted(CHAR_TO_BYTE.items())}
     counts = np.zeros(N_CODE_POINTS)
@@ -252,7 +255,7 @@ def _make_alphabet(
 def _symbol_ids(
     codes: Codes, alphabet: list[int], n_ids: int, options: TrainingOptions
 ) -> NDArray[np.int32]:
-    """Map `codes` to token ids. The last of the `n_ids` ids belong to `alphabet`. Returns (N,)."""
+    """Map `codes` to token ids; `alphabet` has the last of the `n_ids` token ids. Returns (N,)."""
     id_of_code = np.full(N_CODE_POINTS, _OUTSIDE, np.int32)
     id_of_code[alphabet] = np.arange(n_ids - len(alphabet), n_ids)
     id_of_code[SEPARATOR_CODES[options.alphabet]] = SEPARATOR
@@ -287,7 +290,10 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
 
 
 def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
-    """Return a function that counts the tokens of a text; `tokens_per_piece` has all its pieces."""
+    """Return a function that counts the tokens of a text.
+
+    `tokens_per_piece` must have all pieces of the text.
+    """
     pre_tokenize = pattern_pre_tokenizer(pattern)
     cache: dict[str, int] = {}
 
@@ -315,9 +321,9 @@ def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
 
 
 def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield each segment of a document, with the keys of its words or with None.
+    """Yield each segment of a document, with the keys of the segment's words.
 
-    None means that the segment can't be split into words.
+    If the segment can't be split into words, the keys are None.
     """
     if pattern not in WORD_SPLITTING_PATTERNS:
         yield document, None
