@@ -116,11 +116,11 @@ def _group_table(counts: dict[str, int], total: int) -> str:
 
 
 def seconds_per_part(model: GPT2, ids: list[int], passes: int) -> dict[str, float]:
-    """Measure the seconds from each hook point to the next, summed over all blocks.
+    """Measure the seconds between successive hook points of a pass, summed over all blocks.
 
     The time within the hook is excluded. An untimed first pass packs the weights and fills the CPU
-    caches. Returns the median over `passes` passes. The keys are those of PASS_PARTS: each names
-    the hook point that ends the interval.
+    caches. Returns the median over `passes` passes, by the hook point that ends the interval (the
+    keys of PASS_PARTS).
     """
     runs = [_time_pass(model, ids) for _ in range(passes + 1)][1:]
     return {part: median(run[part] for run in runs) for part in PASS_PARTS}

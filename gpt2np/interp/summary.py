@@ -67,10 +67,10 @@ def induction_scores(
     """Score each head for induction: attention to the token after an earlier copy of the query.
 
     The model reads the ids twice in a row. Each token of the second copy is a query. The score
-    of a query is the attention weight on the token that follows the query's counterpart in the first copy. A
-    head's score is the mean over all queries (Olsson et al. 2022, "In-context Learning and
-    Induction Heads"). By default, the ids are 50 random ids drawn with `seed`, or fewer if the
-    context is shorter than 100 tokens. Returns (L, H).
+    of a head is the mean attention weight on the token that follows the query's counterpart in the
+    first copy (Olsson et al. 2022, "In-context Learning and Induction Heads"). By default, the ids
+    are 50 random ids drawn with `seed`, or fewer if the context is shorter than 100 tokens. Returns
+    (L, H).
 
     Raises:
         InvalidArgumentError: there are fewer than two ids, or the context has fewer than four
