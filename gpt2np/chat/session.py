@@ -127,8 +127,8 @@ class ChatSession:
 
     With a template, the model answers messages. Without a template, the model continues all
     messages and answers as one text. The session keeps the KV cache of the last prompt and answer.
-    For the next prompt, the model computes only the tokens after the common prefix. The answers
-    stay the same.
+    For the next prompt, the model computes only the tokens after the common prefix. The cache
+    does not change the answers.
 
     Attributes:
         lm: the language model.
