@@ -82,7 +82,7 @@ class Command(NamedTuple):
     """A slash command, with the syntax of its arguments and a description for /help.
 
     `function` takes the session and the text after the command's name, and returns a message for
-    the user. For /quit and /retry it is QUIT or RETRY, which the caller of `run_command` executes.
+    the user. For /quit and /retry, `function` is QUIT or RETRY; the caller of `run_command` acts.
     """
 
     arguments: str
@@ -140,7 +140,7 @@ def _set(session: ChatSession, text: str) -> str:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse an option's value: "none" is None; other texts are read as JSON, or else as strings."""
+    """Parse an option's value: "none" as None, JSON as a JSON value, other text as a string."""
     if text.lower() == "none":
         return None
     try:

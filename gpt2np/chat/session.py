@@ -61,7 +61,7 @@ class Conversation:
     def joined_text(self) -> str:
         """Join all messages and answers into one text, the prompt for a base model.
 
-        A space is added between an answer and the next message if neither has white space there.
+        If no white space separates a text from the next message, a space is added.
         """
         text = self.system or ""
         for exchange in self.exchanges:
@@ -127,8 +127,8 @@ class ChatSession:
 
     With a template, the model answers messages. Without a template, the model continues all
     messages and answers as one text. The session keeps the KV cache of the last prompt and answer.
-    For the next prompt, only the tokens after the common prefix are computed, with unchanged
-    answers.
+    For the next prompt, the model computes only the tokens after the common prefix. The cache
+    does not change the answers.
 
     Attributes:
         lm: the language model.
@@ -199,8 +199,8 @@ class ChatSession:
         """Add a message and return the stream that generates the answer.
 
         Raises:
-            InvalidArgumentError, ContextLengthError: the message is invalid or too long; it is not
-                added.
+            InvalidArgumentError, ContextLengthError: the message is invalid or too long. The
+                conversation stays unchanged.
         """
         self.conversation.exchanges.append(Exchange(text))
         try:
@@ -284,8 +284,8 @@ class ChatSession:
     def finish(self, stream: TextStream) -> None:
         """Add the answer of a stream to the conversation, after the stream has ended.
 
-        The stream comes from `say` or `retry`. With a template, the answer is cut before any
-        special token in its text, which could forge the end of a turn.
+        The stream comes from `say` or `retry`. With a template, the answer is cut before the
+        first special token in the text: such a token could forge the end of a turn.
         """
         sequence, answer = stream.sequence, stream.completion.text
         self.cut_at = self._find_special_token(answer) if self.template else None

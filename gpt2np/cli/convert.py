@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _companion_problems(source: Path, target: Path) -> Iterator[str]:
-    """Yield what is wrong with the files that the conversion copied or left out."""
+    """Yield messages about files that were not copied, and about an invalid vocabulary."""
     from gpt2np.hub import COMPANIONS
     from gpt2np.tokenizer import Tokenizer
 

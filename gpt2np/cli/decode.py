@@ -65,10 +65,10 @@ def _read_input(args: argparse.Namespace) -> str:
 
 
 def parse_ids(text: str) -> list[list[int]]:
-    """Parse one list of ids per text to decode, from lines of numbers or from JSON values.
+    """Parse lines of numbers, or JSON values. Returns a list of ids for each text to decode.
 
     Raises:
-        InvalidArgumentError: the text contains anything else than ids, or is empty.
+        InvalidArgumentError: `text` is empty, or contains anything but ids.
     """
     if text.lstrip()[:1] in ("[", "{"):
         sequences = [ids for value in _json_values(text) for ids in _sequences(value)]

@@ -132,7 +132,7 @@ def _run_streams(
 ) -> tuple["Completion", int]:
     """Generate and print the texts. After Ctrl-C, print the texts generated so far.
 
-    Returns the completion with the best text, and the exit code.
+    Returns the completion that `pick_best` selects, and the exit code.
     """
     from gpt2np.generation.streaming import pick_best, run_streams
 
@@ -217,7 +217,7 @@ def _logprob_as_json(token: "TokenLogprob", tokenizer: "Tokenizer") -> dict[str,
 
 
 def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
-    """Continue each prompt of the file --prompts. Returns exit code 1 if a line was skipped."""
+    """Continue each prompt of the file --prompts. The exit code is 1 if a line was skipped."""
     _check_prompts_options(args)
     from gpt2np.data.append_log import partial_folder
     from gpt2np.prompts.job import job_seed
@@ -258,7 +258,7 @@ def _check_prompts_options(args: argparse.Namespace) -> None:
 
 
 def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
-    """Load the model. Returns the model and a digest of its files."""
+    """Load the model. Returns the model and a digest of the model's files."""
     from gpt2np.data.append_log import input_digests
     from gpt2np.hub.model_files import COMPANIONS, list_weight_files
 

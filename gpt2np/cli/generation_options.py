@@ -176,8 +176,9 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
     """Check that no option on the command line contradicts the search method.
 
-    --num-beams above 1 excludes --seed, --draft, and filters such as --top-k. --length-penalty and
-    --early-stopping require `beam_search`. The model's default options are not checked.
+    `beam_search` is true if the options, including the model's defaults, select beam search. Then
+    --length-penalty and --early-stopping are allowed. --num-beams above 1 excludes --seed, --draft,
+    and filters such as --top-k. The model's default options are not checked.
 
     Raises:
         InvalidArgumentError: an option does not fit the search method.
@@ -205,7 +206,7 @@ def _check_contradictions(option: str, args: argparse.Namespace, names: Iterable
 def option_names_in_errors(options: type | None = None) -> Iterator[None]:
     """Replace names such as `top_k` by options such as --top-k in the messages of errors.
 
-    The names are those of the fields of `options`, a dataclass; GenerationOptions for None.
+    `options` is the dataclass whose field names are replaced (default: GenerationOptions).
     """
     try:
         yield

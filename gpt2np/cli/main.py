@@ -84,7 +84,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _describe(error: OSError) -> str:
-    """Return one line; an error without a file comes from stdout, as `write_errors` names files."""
+    """Describe an OSError in one line.
+
+    If the error names no file, it comes from stdout: `write_errors` names all other files.
+    """
     if error.errno == errno.EBADF:
         return "standard output is closed"
     if error.filename is not None:
@@ -118,7 +121,7 @@ def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> in
 
 
 def _options(parser: argparse.ArgumentParser, program: str) -> list[str]:
-    """Return the options of the parser whose name is `program`: `parser` or one of its commands."""
+    """Return the options of the parser, or of the subcommand, whose name is `program`."""
     options = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -83,7 +83,7 @@ def check_not_hidden(target: Path, names: Iterable[str]) -> None:
     `names` are the names of models in addition to "bundled".
 
     Raises:
-        InvalidArgumentError: `target` is the folder to which one of the names would then refer.
+        InvalidArgumentError: one of the names would refer to the new folder `target`.
     """
     from gpt2np.errors import InvalidArgumentError
 

@@ -48,7 +48,7 @@ def decode_argument(text: str, name: str) -> str:
 def read_stdin(kind: str) -> str:
     """Read standard input and strip one trailing newline.
 
-    At a terminal, a message asks for the input, and names it `kind`, for example "prompt".
+    If stdin is a terminal, a message asks for the input by the name `kind`, such as "prompt".
     """
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")

@@ -157,7 +157,8 @@ def _format_result(
 def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) -> "Overview":
     """Compute the overview of a trace.
 
-    The logit lens covers the last tokens that fit into `width` columns, or all tokens for None.
+    The logit lens covers the last tokens that fit into `width` columns. If `width` is None, the
+    logit lens covers all tokens.
     """
     from tqdm import tqdm
 

@@ -101,7 +101,7 @@ def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
 
 
 def difference_table(differences: Sequence[Difference], style: Style) -> str:
-    """Format a table with the hook point of each layer that differs most from transformers."""
+    """Format a table with a row per layer: the hook point that differs most from transformers."""
     title = "difference from transformers: the point of each layer with the largest difference"
     head = f"{'layer':<{_LABEL}}{'point':<26}{'maximum':>10}{'mean':>10}{'largest value':>18}"
     lines = [

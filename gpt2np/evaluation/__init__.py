@@ -8,7 +8,8 @@ loglikelihood    answers to the requests that lm-evaluation-harness sends to a m
 documents        readers of text files and JSON Lines files
 harness          an adapter that runs a gpt2np model in lm-evaluation-harness (extra `harness`)
 
-The functions of the first three modules take a `LanguageModel` and texts, and return a `Result`.
+`perplexity`, `wikitext`, `lambada` and `multiple_choice` take a `LanguageModel` and texts or
+questions, and return a `Result`.
 `gpt2np.generation.scoring` computes the log probabilities.
 """
 

@@ -19,7 +19,8 @@ Errors = Literal["strict", "replace"]
 def read_text(file: Path, errors: Errors = "strict") -> str:
     """Read a file's text. Drops a byte-order mark; keeps line ends as they are.
 
-    Bytes that are not UTF-8 raise an error ("strict"), or are read as U+FFFD ("replace").
+    If `errors` is "strict", bytes that are not UTF-8 raise an error; if "replace", they become
+    U+FFFD.
 
     Raises:
         InvalidArgumentError: the file cannot be read, or is not UTF-8 and `errors` is "strict".

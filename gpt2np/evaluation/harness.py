@@ -51,7 +51,7 @@ _MAX_NEW_TOKENS_ALIASES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_
 
 @register_model("gpt2np")
 class HarnessModel(LM):
-    """An adapter to lm-evaluation-harness, which gives the answers of the harness's `hf` model."""
+    """A model for lm-evaluation-harness, with the same answers as the harness's `hf` model."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class HarnessModel(LM):
         max_batch_size: int | None = None,
         device: str | None = None,
     ) -> None:
-        """Use a LanguageModel, or load the model that `pretrained` names, like `gpt2np.load`.
+        """Use the LanguageModel `pretrained`, or load the model of this name like `gpt2np.load`.
 
         `batch_size`, `max_batch_size` and `device` are ignored; the harness's command line passes
         them to every model.
@@ -89,12 +89,12 @@ class HarnessModel(LM):
         return self._collect("loglikelihood_rolling", requests, answers, disable_tqdm)
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Generate a continuation of each context, up to one of its stop strings ("until")."""
+        """Generate a continuation of each context, up to one of the stop strings ("until")."""
         answers = self._generate([request.args for request in requests])
         return self._collect("generate_until", requests, answers, disable_tqdm)
 
     def _generate(self, requests: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-        """Yield the generated texts. Request i has the seed i, so that batches do not matter."""
+        """Yield the generated texts. Request i has the seed i, whatever the batch size."""
         seed, n_positions = 0, self.lm.model.config.n_positions
         for harness_options, group in groupby(requests, key=lambda request: request[1]):
             options = convert_options(harness_options)
@@ -117,7 +117,7 @@ class HarnessModel(LM):
     def _collect(
         self, kind: str, requests: Sequence[Instance], answers: Iterable[Answer], quiet: bool
     ) -> list[Answer]:
-        """Collect the answers, show their progress, and add each to the harness's cache."""
+        """List the answers, show the progress, and add each answer to the harness's cache."""
         collected = []
         bar = tqdm(answers, kind, len(requests), disable=quiet or None, leave=False)
         for request, answer in zip(requests, bar, strict=True):
@@ -129,11 +129,11 @@ class HarnessModel(LM):
 def convert_options(harness_options: dict[str, Any]) -> Options:
     """Convert the harness's generation options to those of `LanguageModel.generate`.
 
-    Defaults follow the harness's `hf` model. Decoding is greedy unless "do_sample" or a temperature
-    is given. Sampling uses the 50 most likely tokens (transformers' default) unless "top_k" is
-    given; a "top_k" of None or 0 means all tokens. There are two differences from `hf`:
-    generation_config.json is ignored, and "do_sample" without a temperature means temperature 1,
-    where transformers raises an error.
+    Defaults follow the harness's `hf` model. Decoding is greedy if "do_sample" is false, or if
+    neither "do_sample" nor a positive temperature is given. Sampling uses the 50 most likely tokens
+    (transformers' default) unless "top_k" is given; a "top_k" of None or 0 means all tokens. There
+    are two differences from `hf`. First, generation_config.json is ignored. Second, "do_sample"
+    without a positive temperature means temperature 1; transformers raises an error.
 
     Raises:
         InvalidArgumentError: an option is unknown.

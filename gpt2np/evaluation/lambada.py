@@ -150,7 +150,7 @@ def last_token_window(lm: LanguageModel, passage: str) -> Window:
 
 
 def word_token_ids(lm: LanguageModel, words: Collection[str]) -> list[int]:
-    """Return the ids of tokens that consist of a space and one of `words`, in any case."""
+    """Return the ids of tokens that consist of a space and one of `words`, ignoring case."""
     targets = {f" {word}".encode() for word in words}
     token_bytes = lm.tokenizer.vocabulary.token_bytes
     return sorted(token_id for token_id, token in token_bytes.items() if token.lower() in targets)

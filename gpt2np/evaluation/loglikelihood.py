@@ -1,4 +1,4 @@
-"""Answers to the requests of lm-evaluation-harness (version 0.4), equal to those of its `hf` model.
+"""Answers to the requests of lm-evaluation-harness 0.4, equal to those of the harness's `hf` model.
 
 Trailing white space of a context moves to the continuation. The context alone is encoded to n
 tokens. Context and continuation are then encoded together; the continuation has the tokens after
@@ -35,8 +35,8 @@ def require_bos_token_id(lm: LanguageModel) -> int:
 def continuation_window(lm: LanguageModel, context: str, continuation: str) -> Window:
     """Return a window that scores the continuation, given the context.
 
-    The window has the n ids of the context, then the ids of the joined texts without the first n,
-    like `_encode_pair` of lm_eval. If a token of the joined texts spans the border between them,
+    The window has the n ids of the context, then the ids of the joined texts from index n on,
+    like `_encode_pair` of lm_eval. If a token of the joined texts spans the end of the context,
     the window's ids differ from the encoding of the joined texts.
 
     Raises:
@@ -77,10 +77,10 @@ def continuation_loglikelihoods(
 
 
 def rolling_spans(length: int, context: int) -> Iterator[Span]:
-    """Yield windows of up to context + 1 tokens. Each token but the first is scored once.
+    """Yield the windows of a text of `length` tokens.
 
-    The scored parts of the windows follow one another without gaps. The last window of a long text
-    starts early enough to have the full length.
+    Each token but the text's first is scored once. The scored tokens of the windows follow one
+    another without gaps. Each window has `context` + 1 tokens, or all tokens of a shorter text.
     """
     done = 1
     while done < length:
@@ -92,7 +92,7 @@ def rolling_spans(length: int, context: int) -> Iterator[Span]:
 def rolling_loglikelihoods(lm: LanguageModel, texts: Sequence[str]) -> Iterator[float]:
     """Answer `loglikelihood_rolling` requests.
 
-    Yields the log probability of each text after an end-of-text token, in nats.
+    Yields the log probability of each text in nats. An end-of-text token precedes each text.
     """
     bos_token_id, context = require_bos_token_id(lm), lm.model.config.n_positions
     windows: list[Window] = []

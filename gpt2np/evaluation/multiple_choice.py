@@ -4,8 +4,8 @@ The score of an answer is the sum of its tokens' log probabilities. For acc_norm
 by the answer's length in characters; for acc_bytes, by its length in bytes.
 
 Each line of a question file is {"context": …, "choices": [string, …], "answer": index from 0}, or a
-record of HellaSwag, ARC or PIQA in its published layout. From these records, contexts are built as
-in the harness's tasks.
+record of HellaSwag, ARC or PIQA in the published layout. From a record of these three, the context
+is built as in the harness's task.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class Question:
 class MultipleChoice(Result):
     """Accuracies on multiple-choice questions, named as in lm-evaluation-harness.
 
-    `correct` counts the questions whose right choice has the highest sum of log probabilities. For
-    `correct_by_characters` and `correct_by_bytes`, each sum is divided by the choice's length.
+    `correct` counts the questions whose correct choice has the highest sum of log probabilities.
+    For `correct_by_characters` and `correct_by_bytes`, each sum is divided by the choice's length
+    in characters or bytes.
     """
 
     questions: int
@@ -51,7 +52,7 @@ class MultipleChoice(Result):
 
     @property
     def acc(self) -> float:
-        """Share of correct answers when an answer's score is its log probability."""
+        """Share of correct answers when the score is the log probability."""
         return self.correct / self.questions
 
     @property

@@ -2,11 +2,12 @@
 
 `perplexity` follows Hugging Face's guide "Perplexity of fixed-length models". The model reads each
 document in windows of `context` tokens, which start every `stride` tokens. A token is scored once,
-in the first window that contains it. It is not scored if it is the first token of this window,
-because no token precedes it there.
+in the first window that contains the token. A token at the start of this window is not scored,
+because no token precedes the start.
 
 `wikitext` follows lm-evaluation-harness. In a WikiText file, punctuation is surrounded by spaces,
-and a hyphen within a word is " @-@ ". The model reads the text without these marks (detokenized).
+and a hyphen within a word is " @-@ ". The model reads the text without these spaces and marks
+(detokenized).
 Words and bytes are counted in the file's text, so that models with different tokenizers can be
 compared.
 """
@@ -79,8 +80,8 @@ class PerUnitResult(Result):
 class Perplexity(PerUnitResult):
     """Perplexity per token, word, byte and character.
 
-    Perplexities per word, byte and character are those of the whole text. In them, each unscored
-    token counts with the mean log probability of the scored tokens.
+    Perplexities per word, byte and character are those of the whole text: each unscored token
+    counts with the mean log probability of the scored tokens.
 
     Attributes:
         documents: number of documents.
@@ -123,9 +124,9 @@ class Perplexity(PerUnitResult):
     def in_guide(self) -> float:
         """Perplexity per token as computed by the program of Hugging Face's guide.
 
-        The program weights each window's mean by the number of scored tokens. If windows overlap,
-        it counts one token too few in each window but the first. So the result differs from
-        `perplexity` in the fifth digit, or later for longer texts.
+        The program weights each window's mean by the number of the window's scored tokens. If
+        windows overlap, this number is one too low in each window but a document's first. So the
+        result differs from `perplexity` in the fifth digit, or later for longer texts.
         """
         return exp_or_inf(self.guide_mean)
 
@@ -159,11 +160,11 @@ def perplexity(
     from_end_of_text: bool = False,
     on_progress: ProgressCallback = ignore_progress,
 ) -> Perplexity:
-    """Compute the perplexity of documents; special tokens in them are read as plain text.
+    """Compute the perplexity of documents; special tokens in a document are read as plain text.
 
     Windows of `context` tokens start every `stride` tokens. By default, `context` is the model's
     context, and `stride` is half of `context`. `from_end_of_text` puts an end-of-text token before
-    each document, so that its first token is scored. `on_progress` counts scored tokens.
+    each document, so that the document's first token is scored. `on_progress` counts scored tokens.
 
     Raises:
         InvalidArgumentError: context or stride is invalid, or no token can be scored.
@@ -228,7 +229,7 @@ class WikiText(PerUnitResult):
 
     `words` and `bytes` are counted in the file's text. As in the harness, white space at the start
     or the end of a page adds an empty word. `log_probability` is the sum over the detokenized
-    pages, each after an end-of-text token, in nats.
+    pages, in nats. An end-of-text token precedes each page.
     """
 
     pages: int
@@ -291,7 +292,7 @@ def split_pages(text: str) -> list[str]:
 
 
 def detokenize(page: str) -> str:
-    """Detokenize a page exactly like the harness's wikitext_detokenizer, with its oddities."""
+    """Detokenize a page exactly like the harness's wikitext_detokenizer, including the oddities."""
     page = page.replace("s '", "s'")
     page = re.sub("/' [0-9]/", "/'[0-9]/", page)
     for mark in "-,.":

@@ -1,4 +1,7 @@
-"""Page sections on attention: the terms of one score, and the attention patterns of all heads."""
+"""Page sections on attention: the terms of one score, and the attention patterns of all heads.
+
+For the shape letters, see `gpt2np.explain.run`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from gpt2np.model.ops import causal_softmax, softmax
 def score_terms(query: Array, key: Array, scale: float) -> dict[str, Array]:
     """Compute an attention score step by step, in the dtype of the query.
 
-    The forward pass adds the terms in another order, so its score can differ in the last digits.
+    The forward pass adds the terms in another order. So the score there can differ in the last
+    digits.
     `query` and `key` are (D,). Returns the steps by name: arrays (D,), or () for the score.
     """
     terms = query * key
@@ -141,7 +145,7 @@ def _softmax_table(run: Run, numbers: Numbers) -> str:
 
 
 def visible_weights(patterns: Array) -> Array:
-    """Return the weights of attention patterns without masked weights, row after row.
+    """Return the unmasked weights of attention patterns, row after row.
 
     `patterns` is (…, N, N). Returns (…, N(N+1)/2).
     """

@@ -1,4 +1,7 @@
-"""Page sections on the model's tensors, on time and operations, and on float32 precision."""
+"""Page sections on the model's tensors, on time and operations, and on float32 precision.
+
+For the shape letters, see `gpt2np.explain.run`.
+"""
 
 from __future__ import annotations
 
@@ -113,10 +116,11 @@ def _group_table(counts: dict[str, int], total: int) -> str:
 
 
 def seconds_per_part(model: GPT2, ids: list[int], passes: int) -> dict[str, float]:
-    """Measure how many seconds each part of a forward pass takes, summed over all blocks.
+    """Measure the seconds between successive hook points of a pass, summed over all blocks.
 
-    The time of the hook is excluded. An untimed first pass packs the weights and fills the CPU
-    caches. Returns the median over `passes` passes, by hook point (the keys of PASS_PARTS).
+    The time within the hook is excluded. An untimed first pass packs the weights and fills the CPU
+    caches. Returns the median over `passes` passes, by the hook point that ends the interval (the
+    keys of PASS_PARTS).
     """
     runs = [_time_pass(model, ids) for _ in range(passes + 1)][1:]
     return {part: median(run[part] for run in runs) for part in PASS_PARTS}

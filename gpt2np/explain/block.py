@@ -1,4 +1,7 @@
-"""Page sections on one block: overview, layer norm, MLP neurons, and the residual stream."""
+"""Page sections on one block: overview, layer norm, MLP neurons, and the residual stream.
+
+For the shape letters, see `gpt2np.explain.run`.
+"""
 
 from __future__ import annotations
 

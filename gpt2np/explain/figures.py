@@ -151,7 +151,7 @@ def _polyline(number: int, points: Sequence[tuple[float, float]]) -> str:
 
 
 def _ticks(lines: Sequence[Line], logarithmic: bool) -> list[float]:
-    """Return round values for grid lines. The first and last one enclose all values of `lines`."""
+    """Return round values for grid lines; the lowest and highest enclose all values of `lines`."""
     values = [float(v) for line in lines for v in line.values if not logarithmic or v > 0]
     if logarithmic and not values:
         return [0.1, 1.0]  # an empty chart still has a scale

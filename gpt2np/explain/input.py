@@ -1,4 +1,7 @@
-"""Page sections on the input: pieces of the text, bytes, merges, token ids and embeddings."""
+"""Page sections on the input: pre-tokenized pieces, bytes, merges, token ids and embeddings.
+
+For the shape letters, see `gpt2np.explain.run`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _N_NEAREST = 6
 
 @dataclass(frozen=True)
 class PlacedPiece:
-    """A piece of the prompt, and the positions of its tokens in the window."""
+    """A piece from the pre-tokenizer, and the window's positions that hold the piece's tokens."""
 
     piece: MergeTrace
     tokens: range  # without the tokens outside the window
@@ -54,7 +57,7 @@ def pieces_in_window(run: Run) -> list[PlacedPiece]:
 
 
 def text_in_window(run: Run) -> str:
-    """Return the text of all pieces in the window; without a window, return the prompt."""
+    """Return the text of `pieces_in_window`, or the prompt if the window holds all tokens."""
     if len(run.ids) == len(run.all_ids):
         return run.prompt
     return "".join(placed.piece.text for placed in pieces_in_window(run))

@@ -110,7 +110,7 @@ def bar(share: float, attributes: str = "", longest: float = 1.0) -> str:
 
 
 def details(summary: str, body: str, *, opened: bool = False) -> str:
-    """Return a collapsible element with a `summary`, which is markup; in print, it is open."""
+    """Return a collapsible element, which is open in print; `summary` and `body` are markup."""
     return f"<details{' open' if opened else ''}><summary>{summary}</summary>\n{body}</details>"
 
 
@@ -122,7 +122,7 @@ class Numbers:
         self.carried: list[str] = []
 
     def add(self, name: str, array: Array, *, carry: bool = False) -> Array:
-        """Register and return an array; if `carry` is true, the page contains its numbers."""
+        """Register and return an array; if `carry` is true, the page embeds the array."""
         self.arrays[name] = array
         if carry:
             self.carried.append(name)

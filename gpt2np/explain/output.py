@@ -1,4 +1,7 @@
-"""Page sections on the output: logit lens, next-token distribution, and greedy continuation."""
+"""Page sections on the output: logit lens, next-token distribution, and greedy continuation.
+
+For the shape letters, see `gpt2np.explain.run`.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ _SLIDERS = (  # name, label, lowest, highest, step, neutral value
 def lens_arrays(run: Run) -> dict[str, Array]:
     """Compute the logit lens after the embedding and after each block.
 
-    The answer at a position is the token that the model predicts there after its last block.
+    The answer at a position is the most likely next token after the last block.
 
     Returns:
         lens.ids, lens.probability: ids and probabilities of the n most likely tokens, (L+1, N, n).
@@ -107,7 +110,7 @@ def lens_section(run: Run, numbers: Numbers) -> str:
 
 
 def settled_layer(ranks: Array) -> int:
-    """Return the first layer from which on the answer always has rank 1. `ranks` is (L+1,)."""
+    """Return the smallest index from which on all `ranks` (L+1,) are 1, or else the last index."""
     not_first = np.flatnonzero(ranks != 1)
     return min(int(not_first[-1]) + 1, len(ranks) - 1) if len(not_first) else 0
 
@@ -251,7 +254,7 @@ def _bar_table(run: Run, numbers: Numbers, ids: Array) -> str:
 
 
 def _settings_table(run: Run, numbers: Numbers, logits: Array) -> str:
-    """Return a table of the tokens that common settings keep; the table needs no script."""
+    """Return a static table: how many tokens, and how much probability, common settings keep."""
     rows = []
     for i, (temperature, k, top_p) in enumerate(SETTINGS):
         options = GenerationOptions(temperature=temperature, top_k=k, top_p=top_p)
@@ -284,7 +287,7 @@ class Step:
 def greedy_steps(run: Run, max_steps: int) -> list[Step]:
     """Continue the tokens of the window greedily; compute each step with and without a KV cache.
 
-    Stops before `max_steps` steps after an end-of-text token.
+    Stops after `max_steps` steps, or earlier after an end-of-text token.
     """
     ids, cache, steps = list(run.ids), run.model.new_cache(), list[Step]()
     for _ in range(max_steps):

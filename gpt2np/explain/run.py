@@ -67,7 +67,7 @@ class Run:
         return ["start", *map(str, range(self.config.n_layer))]
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return a token's bytes; for an id without a token, return the id as text."""
+        """Return a token's bytes; for an id without a token, return the id in brackets."""
         return token_bytes([token_id], self.lm.tokenizer.vocabulary.token_bytes)[0]
 
     def token(self, token_id: int) -> str:
@@ -98,8 +98,8 @@ def run_prompt(
     """Run the model on a prompt, or on a window of its tokens, and keep all activations.
 
     By default, the focus is the middle block, the last token, and the head in which this token
-    attends most to another token. The first token does not count: idle heads attend to it. At
-    positions 0 and 1, all tokens count.
+    attends most to an earlier token. The first token does not count: idle heads attend to the first
+    token. At positions 0 and 1, the first token and the token itself count, too.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.
@@ -168,9 +168,9 @@ def _resolve_index(name: str, value: int | None, count: int, default: int) -> in
 def token_cells(
     run: Run, numbers: Numbers, ids: Array, name: str, *index: int, style: str = "p"
 ) -> list[str]:
-    """Return the markup of table cells, each with a token and its number.
+    """Return the markup of table cells, each with a token of `ids` and a number.
 
-    The numbers of the tokens are the row `index` of the array `name`.
+    The numbers are the row `index` of the array `name`, in the order of `ids`.
     """
     return [
         f"{run.token(int(token_id))} {numbers.show(name, *index, place, style=style)}"

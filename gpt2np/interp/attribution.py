@@ -30,7 +30,7 @@ class Attribution:
     """The contributions of the model's components to the logits of K tokens at one position.
 
     Attributes:
-        position: index, from 0, of the prompt's token at which the logits were computed.
+        position: index of the token at which the logits were computed, from 0.
         tokens: ids of the tokens whose logits are split, (K).
         components: P names: wte, wpe, blocks.i.attn.head.h, blocks.i.attn.c_proj.bias,
             blocks.i.mlp, blocks.i.mlp.c_proj.bias, ln_f.bias; `by_block` has fewer.
@@ -53,7 +53,7 @@ class Attribution:
         return difference
 
     def by_block(self) -> Attribution:
-        """Return summed contributions of embed, blocks.i.attn, blocks.i.mlp and ln_f.bias.
+        """Sum the contributions to those of embed, blocks.i.attn, blocks.i.mlp and ln_f.bias.
 
         Attention and MLP include the biases of their output projections.
         """
@@ -122,7 +122,7 @@ def _component_vectors(model: GPT2, trace: Trace, position: int) -> Iterator[tup
 
 
 def _apply_ln_f(model: GPT2, vectors: Array, residual: Array) -> Array:
-    """Apply ln_f without bias to `vectors` (P, C), using the standard deviation of `residual`."""
+    """Apply ln_f without bias to `vectors` (…, C), with the standard deviation of `residual`."""
     deviation = np.sqrt(residual.astype(np.float64).var() + model.config.layer_norm_epsilon)
     centered = vectors - vectors.mean(-1, keepdims=True)
     result: Array = centered / deviation * model.weights["ln_f.weight"]

@@ -28,7 +28,7 @@ class Difference:
 
 
 def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[Difference]:
-    """Compare each array of `ours` with the array of the same name in `theirs`, if any."""
+    """Compare the arrays of `ours` and `theirs` that have the same name."""
     result = []
     for name, array in ours.items():
         if name in theirs:
@@ -39,7 +39,7 @@ def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[
 
 
 def worst_per_layer(differences: Sequence[Difference]) -> list[Difference]:
-    """Return the largest difference of each layer; layers are embed, blocks, ln_f and logits."""
+    """Return the largest difference of each layer: embed, each block, ln_f and logits."""
     layers: dict[str, list[Difference]] = {}
     for difference in differences:
         name = difference.point
@@ -60,7 +60,7 @@ def compare_with_transformers(model: GPT2 | LanguageModel, ids: Sequence[int]) -
 
 
 def transformers_model(model: GPT2) -> Any:
-    """Build a GPT2LMHeadModel with the weights, config and dtype of `model`, and eager attention.
+    """Build a GPT2LMHeadModel with eager attention and the weights, config and dtype of `model`.
 
     Raises:
         GPT2NPError: transformers or torch is not installed.
@@ -117,7 +117,7 @@ def transformers_arrays(reference: Any, ids: Sequence[int]) -> dict[str, Array]:
 
 @contextmanager
 def _captured_modules(reference: Any) -> Iterator[dict[str, Any]]:
-    """Yield a dict that a pass fills with transformers' arrays, under gpt2np's names."""
+    """Yield a dict that each pass of `reference` fills with tensors, under gpt2np's names."""
     captured: dict[str, Any] = {}
     hooks = []
 

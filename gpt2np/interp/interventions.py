@@ -1,7 +1,7 @@
 """Interventions on a forward pass: ablation, scaling, activation patching.
 
-Each function returns an `Intervention`. An intervention is a hook: pass it to `gpt2np.trace` or to
-`GPT2.forward`, alone or in a `chain`.
+Each function but `chain` returns an `Intervention`. An intervention is a hook: pass the hook to
+`gpt2np.trace` or to `GPT2.forward`, alone or in a `chain`.
 
     from gpt2np.interp import patch_from, trace, zero_head
 
@@ -48,9 +48,10 @@ Indices = int | Sequence[int] | None
 class Intervention:
     """A hook that edits selected positions and heads of selected hook points.
 
-    `points` are names of hook points, in which `*` matches any part. `edit(name, part)` receives
-    the selected part of an array and returns new values, which must broadcast to the part's shape.
-    This shape is (positions, …), or (heads, positions, …) for arrays with a head axis.
+    `points` are names of hook points, in which `*` matches any characters. `edit(name, part)`
+    receives `part`, the selected positions and heads of an array, and returns new values. The
+    values must broadcast to the shape of `part`. This shape is (positions, …), or
+    (heads, positions, …) for arrays with a head axis.
     """
 
     points: tuple[str, ...]
@@ -174,9 +175,9 @@ def mean_ablate(
     positions: Indices = None,
     heads: Indices = None,
 ) -> Intervention:
-    """Return a hook that sets the selected positions and heads to means (mean ablation).
+    """Return a hook that replaces the selected positions and heads by means (mean ablation).
 
-    The means are those over all tokens of the given traces.
+    The means are taken over all tokens of the traces `over`.
 
     Raises:
         InvalidArgumentError: there are no traces, a trace lacks a hook point, or a hook point is an
@@ -213,7 +214,7 @@ def patch_from(
     """Return a hook that copies activations from another prompt's trace (activation patching).
 
     By default, all hook points of `source` are copied. `source_positions` are the positions to
-    read in `source`, as many as `positions`; by default, they are equal to `positions`.
+    read in `source` (default: `positions`). Both must have the same number of positions.
 
     Raises:
         InvalidArgumentError: the source lacks a hook point.

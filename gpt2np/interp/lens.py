@@ -28,8 +28,8 @@ _CHUNK = 128  # rows of logits at a time, to bound the memory
 def logit_lens(model: GPT2 | LanguageModel, residual: Array) -> Array:
     """Apply ln_f and the unembedding to a residual (…, C). Returns logits (…, V).
 
-    From the last block's residual, the result is the model's logits. They are bit-identical under
-    the conditions in the docstring of `GPT2.forward`.
+    From the last block's residual, the result is the model's logits. Under the conditions in the
+    docstring of `GPT2.forward`, both are bit-identical.
     """
     model = as_gpt2(model)
     ln_f = model.weights["ln_f.weight"], model.weights["ln_f.bias"]
@@ -82,8 +82,8 @@ def lens_table(
     """Return the n most likely next tokens at every residual and position, by the logit lens.
 
     `points` selects residuals of the trace. `last` is the number of final positions to use; None
-    uses all. There is one prediction for each selected residual and position; `progress` receives
-    how many were made since its last call.
+    uses all. There is one prediction for each selected residual and position. `progress` receives
+    the number of predictions since the last call.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.
@@ -118,7 +118,7 @@ def lens_table(
 def top_k(scores: Array, k: int) -> IntArray:
     """Return the indices of the k highest scores in each row of scores (…, V), highest first.
 
-    Ties go to the lowest index.
+    Of equal scores, the score with the lowest index comes first.
     """
     threshold = np.partition(scores, -k, axis=-1)[..., -k, None]
     above, equal = scores > threshold, scores == threshold

@@ -66,10 +66,11 @@ def induction_scores(
 ) -> Array:
     """Score each head for induction: attention to the token after an earlier copy of the query.
 
-    The model reads the ids twice in a row. The score is a head's mean attention weight from each
-    token of the second copy to the successor of the same token in the first copy (Olsson et al.
-    2022, "In-context Learning and Induction Heads"). By default, the ids are 50 random ids drawn
-    with `seed`, or fewer if the context is shorter than 100 tokens. Returns (L, H).
+    The model reads the ids twice in a row. Each token of the second copy is a query. The score
+    of a head is the mean attention weight on the token that follows the query's counterpart in the
+    first copy (Olsson et al. 2022, "In-context Learning and Induction Heads"). By default, the ids
+    are 50 random ids drawn with `seed`, or fewer if the context is shorter than 100 tokens. Returns
+    (L, H).
 
     Raises:
         InvalidArgumentError: there are fewer than two ids, or the context has fewer than four
@@ -94,7 +95,7 @@ def induction_scores(
 
 
 def _mean_weight_at(pattern: Array, distance: int) -> Array:
-    """Return the mean weight on the token `distance` back, over the second copy's queries, (H,)."""
+    """Average the weight on the token `distance` before each query of the second copy, (H,)."""
     return np.asarray(np.diagonal(pattern, -distance, 1, 2)[:, 1:].mean(-1))
 
 
@@ -167,7 +168,7 @@ def overview(
 
 
 def _largest_weights(layer: int, rows: Array, n: int) -> list[AttentionWeight]:
-    """Return the n largest of one query's attention weights in a layer; `rows` is (H, T)."""
+    """Return the n largest attention weights of a query over all heads; `rows` is (H, T)."""
     heads, positions = np.unravel_index(top_k(rows.reshape(-1), min(n, rows.size)), rows.shape)
     return [
         AttentionWeight(layer, int(head), int(position), float(rows[head, position]))

@@ -151,7 +151,7 @@ def trace(
     the trace holds the edited arrays. The pass stops after the last selected hook point.
 
     To get the size of the trace beforehand, call
-    `hook_points_nbytes(model.config, tokens, points, model.dtype)`, with the number of tokens.
+    `hook_points_nbytes(gpt2.config, n_tokens, points, gpt2.dtype)`, where `gpt2` is a GPT2.
 
     Raises:
         InvalidArgumentError: a hook point does not exist, a token id is invalid, or the prompt is a
@@ -193,7 +193,7 @@ def _record(
 
 
 def encode_prompt(lm: LanguageModel, prompt: str) -> list[int]:
-    """Encode a prompt as `LanguageModel.encode_prompt`, and check its length.
+    """Encode a prompt with `LanguageModel.encode_prompt`, and check the number of tokens.
 
     Raises:
         ContextLengthError: the prompt has more tokens than the model's context.

@@ -36,7 +36,7 @@ class JobCallbacks:
 
     Attributes:
         on_resume: receives the number of lines that earlier runs have finished.
-        on_restart: receives what has changed, when the results of an earlier run are discarded.
+        on_restart: receives the changes because of which earlier results are discarded.
         on_progress: receives the number of lines finished so far, including those of earlier runs,
             and the number of tokens generated in this run.
         on_skip: receives an error message for each invalid line.
@@ -68,9 +68,9 @@ def job_seed(out: Path, seed: int | None) -> int:
 class PromptJob:
     """A job that continues every prompt of a file.
 
-    With n continuations per prompt, line i has the seed `seed + (i - 1) × n`, unless the line sets
-    a seed. The results of a prompt do not depend on the other prompts. Invalid lines are skipped
-    and reported.
+    If `options` make n continuations per prompt, line i (from 1) has the seed
+    `seed + (i - 1) × n`, unless the line sets a seed. The results of a prompt do not depend on the
+    other prompts. Invalid lines are skipped and reported.
     """
 
     def __init__(

@@ -61,7 +61,7 @@ def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
 
 
 def line_digests(path: Path, numbers: Iterable[int]) -> dict[int, str]:
-    """Return the digest of the file up to each of the line `numbers`; none for missing lines."""
+    """Map line numbers to digests of the file up to the line; omit lines beyond the end."""
     wanted = set(numbers)
     with path.open("rb") as file:
         lines = enumerate(_with_digests(file), 1)
@@ -69,7 +69,7 @@ def line_digests(path: Path, numbers: Iterable[int]) -> dict[int, str]:
 
 
 def _with_digests(file: Iterable[bytes]) -> Iterator[tuple[bytes, hashlib._Hash]]:
-    """Yield each line with a running digest, which the next line updates."""
+    """Yield each line and the digest up to the line; later lines update the same digest object."""
     digest = hashlib.sha256()
     for data in file:
         digest.update(data.rstrip(b"\r\n") + b"\n")  # the last line may lack its end
