@@ -40,7 +40,7 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the known name that is most similar to `name`, or "" if none is."""
+    """Return a hint with the most similar known name, or "" if no known name is similar."""
     from difflib import get_close_matches  # slow to import
 
     nearest = get_close_matches(name, known, 1, 0.7)
@@ -94,7 +94,7 @@ class BatchError(InvalidArgumentError):
 class GenerationInterrupted(KeyboardInterrupt):
     """Ctrl-C, or the stop button of a notebook, has ended a generation.
 
-    Like every KeyboardInterrupt, it ends loops and programs that do not expect it.
+    A loop or program that does not catch KeyboardInterrupt ends.
 
     Attributes:
         completions: the `Completion` of every prompt, in order, as far as generated. A text that

@@ -20,8 +20,8 @@ def block_parameters(config: GPT2Config) -> int:
 def weight_bytes_per_token(config: GPT2Config, itemsize: int = 4) -> int:
     """Count the bytes of weights that are read to decode one token.
 
-    These are the matrices of all blocks and the unembedding. The one row that is read from each
-    embedding is not counted. `itemsize` is the number of bytes per weight.
+    Counted are the matrices of all blocks and the unembedding. A single row is read from the token
+    and position embeddings; it is negligible. `itemsize` is the number of bytes per weight.
     """
     head = config.vocab_size * config.n_embd
     return itemsize * (config.n_layer * block_parameters(config) + head)
@@ -45,7 +45,7 @@ def prefill_flops(config: GPT2Config, tokens: int) -> int:
 def decode_flops(config: GPT2Config, context: int) -> int:
     """Count the floating-point operations of decoding one token with a KV cache.
 
-    `context` is the number of tokens that the new token attends to, including itself.
+    `context` is the number of tokens that the new token attends to, the new token included.
     """
     block = 2 * block_parameters(config) + 4 * config.n_embd * context
     return config.n_layer * block + 2 * config.n_embd * config.vocab_size

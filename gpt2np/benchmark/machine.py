@@ -106,8 +106,8 @@ def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
     """Measure the memory bandwidth of reads in bytes per second.
 
     Returns the highest bandwidth of three operations, because the machine and the BLAS decide which
-    operation is fastest: a maximum of one slice per thread; a dot product of the vector with
-    itself; a vector-matrix product, as in decoding.
+    operation is fastest. The operations are: np.max on several threads, each with its own slice; a
+    dot product of `data` and `data`; a vector-matrix product, as in decoding.
     """
     slices = np.array_split(data, min(threads, len(data)))
     columns = min(_MATRIX_COLUMNS, len(data))

@@ -102,8 +102,8 @@ def fill_context(folder: str, dtype: str) -> Memory:
 def peak_memory(workers: Sequence[int] = ()) -> int | None:
     """Return the peak resident memory in bytes; None if the system does not report it.
 
-    On Linux, this is the peak of this process plus the current memory of the worker processes,
-    without the pages that they share with this process. Other systems ignore the workers.
+    On Linux, the result is the peak of this process plus the current memory of the workers. Pages
+    that workers share with this process count once. On other systems, workers are not counted.
     """
     status = Path("/proc/self/status")
     if status.is_file():  # getrusage would include the parent process's peak

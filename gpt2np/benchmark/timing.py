@@ -113,7 +113,7 @@ def warm_up(model: GPT2) -> None:
 
 
 def settle(model: GPT2, rows: int, work: Work) -> None:
-    """Repeat `work`, passes over so many rows, until the model has chosen its processes."""
+    """Repeat `work` until the model has settled its number of processes for `rows` rows."""
     end = time.perf_counter() + _SETTLE_S
     while model.processes == "auto" and time.perf_counter() < end:
         work()
@@ -178,7 +178,7 @@ def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effo
 
 @dataclass(frozen=True)
 class TextSpeeds:
-    """Timing of generated texts with draft tokens, as is the default, and without."""
+    """Timing of generated texts with draft tokens (the default), and without draft tokens."""
 
     tokens: int
     with_drafts: Timing
@@ -186,7 +186,7 @@ class TextSpeeds:
 
     @property
     def speedup(self) -> float:
-        """The speed with draft tokens divided by the speed without, of the median runs."""
+        """The median time without draft tokens, divided by the median time with draft tokens."""
         return self.without_drafts.median / self.with_drafts.median
 
 

@@ -103,7 +103,7 @@ def convert(
 def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], target: Path) -> None:
     """Write a model to the new or empty folder `target` in the format of `transformers`.
 
-    `weights` have the names of `weight_shapes`, and `lm_head.weight` if it is not tied. The file
+    `weights` have the names of `weight_shapes`. An untied unembedding is `lm_head.weight`. The file
     has the dtype of the weights, float32 or float64.
 
     Raises:

@@ -120,7 +120,7 @@ class Checkpoint:
         return (values[i : i + CHUNK_SIZE] for i in range(0, len(values), CHUNK_SIZE))
 
     def is_tied(self) -> bool:
-        """Tell whether the unembedding equals the embedding. Reads both if both are stored."""
+        """Tell whether the unembedding is not stored, or has the same values as the embedding."""
         head = self.tensors.get(LM_HEAD)
         return head is None or equal_values(head, self.tensors[WTE])
 

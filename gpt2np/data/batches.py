@@ -82,7 +82,7 @@ def read_batches(
     skip_errors: bool = False,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Batch]:
-    """Yield the batches of `files`, from `start` (index of a file, index of a batch in it) on.
+    """Yield the batches of `files`, beginning at `start`: (file index, index of the file's batch).
 
     Every call yields equal batches. Files are text or .jsonl, which may be compressed (.gz), or
     .npz; each array of an .npz is a document of token ids.

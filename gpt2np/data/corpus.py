@@ -33,8 +33,8 @@ class CorpusOptions:
     """Options for reading documents from files.
 
     With `split_long_documents`, documents of more than about a million characters are read in
-    parts. The cuts are before a space or newline that follows a visible character. GPT-2's
-    pre-tokenizer always begins a piece there.
+    parts. A part begins at a space or newline that follows a visible character. GPT-2's
+    pre-tokenizer always splits a text there.
     """
 
     separators: tuple[str, ...] = (END_OF_TEXT,)  # texts between documents
@@ -160,7 +160,7 @@ def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
 
 
 def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:
-    """Decode a UTF-8 stream; yield the text piece by piece."""
+    """Decode a UTF-8 stream, and yield the text in consecutive strings of limited length."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     offset = 0
     while True:
@@ -220,7 +220,7 @@ def text_field(record: dict[str, Any], field: str, location: str) -> str:
 
 
 def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterator[TextPart]:
-    """Split a text at separators; `texts` are its consecutive parts, which may cut a separator."""
+    """Split a text at separators. `texts` joined are the text; a separator may span strings."""
     separator = any_literal(frozenset(options.separators))
     reach = max(map(len, options.separators), default=1)
     tail = ""

@@ -93,9 +93,9 @@ def encode_dataset(
     `<|endoftext|>` separates documents. Other special tokens are encoded as plain text.
 
     After an interruption, the next call continues, and `on_resume` gets the number of input bytes
-    already encoded. Files added after those already encoded are encoded, too. If the interrupted
-    call had other options, or a file that it encoded has changed, `force` discards its results, and
-    `on_restart` gets the changes. `on_progress` gets the number of input bytes encoded so far.
+    already encoded. `files` may have further files at the end. If options or encoded files have
+    changed since the interrupted call, `force` discards the call's results, and `on_restart` gets
+    the changes. `on_progress` gets the number of input bytes encoded so far.
     `on_skip` gets the error of each skipped file.
 
     Raises InvalidArgumentError if a file can't be read, the files have no text, the vocabulary has

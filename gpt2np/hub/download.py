@@ -146,7 +146,7 @@ class _Blob:
     def _complete(self, partial: Path) -> None:
         """Download the rest of the partial file.
 
-        If the result is damaged and an earlier download began the file, download it from the start.
+        If an earlier call began the file, and the result is damaged, start again from byte 0.
         """
         resumed = partial.exists()
         partial.parent.mkdir(parents=True, exist_ok=True)

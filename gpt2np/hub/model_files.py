@@ -75,7 +75,7 @@ class FileSet:
     def missing_in(self, folder: Path) -> list[str]:
         """Return what a folder lacks: names of files and shards.
 
-        Where any one of several files would do, one text such as "A or B" stands for all.
+        If one of several alternative files is enough, the list has a single text, such as "A or B".
 
         Raises CheckpointError if the index of the shards is damaged.
         """

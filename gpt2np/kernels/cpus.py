@@ -47,8 +47,8 @@ def physical_cores(root: Path, cpus: Set[int]) -> int:
 def cgroup_quota(root: Path) -> float:
     """Return the fewest CPUs that a control group of this process allows; infinity without a limit.
 
-    Parents of the control group limit it, too. Containers limit their CPU time in this way; see
-    cgroups(7). `root` is the folder with `proc/`, in which the mount points lie, too.
+    A parent's limit holds for its control groups, too. Containers limit CPU time in this way; see
+    cgroups(7). `root` is the folder with `proc/` and the mount points.
     """
     quota = math.inf
     with suppress(OSError):  # there is no /proc

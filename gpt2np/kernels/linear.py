@@ -89,7 +89,7 @@ def linear(
 ) -> Array:
     """Compute x @ matrix + bias for x (n, C), then the elementwise function `then`, if given.
 
-    With `output`, the result can be a view of it. Returns (n, out_features).
+    Returns (n, out_features). If `output` is given, the result can be a view of `output`.
     """
     groups, _, k, _ = w.panels.shape
     if output is None:

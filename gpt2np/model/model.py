@@ -178,8 +178,8 @@ class GPT2:
     def rank_choices(self) -> list[RankChoice]:
         """How many processes passes use at present, and the measured times behind the choice.
 
-        The list has one `RankChoice` for each group of passes with similar numbers of tokens. It is
-        empty unless `processes` is "auto", and before the first passes.
+        The list has one `RankChoice` for each group of passes with similar numbers of tokens. The
+        list is empty if `processes` is not "auto", or no pass has been measured.
         """
         return self._group.tuner.choices() if self._group and self._group.tuner else []
 

@@ -62,8 +62,8 @@ def causal_mask(n: int, n_keys: int) -> BoolArray:
 def gelu_new(x: Array) -> Array:
     """Return GELU in the tanh form that GPT-2 uses (Hendrycks & Gimpel 2016, section 2).
 
-    The form ½·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³) equals x / (1 + exp(-2u)). Computing
-    the second term is faster, and avoids the cancellation in 1 + tanh u for negative x.
+    The form ½·x·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³) equals x / (1 + exp(-2u)). The
+    quotient is faster to compute, and avoids the cancellation in 1 + tanh u for negative x.
     """
     u = x * x
     u *= -_GELU_SCALE * 0.044715

@@ -61,7 +61,8 @@ class Context:
     def rows(self) -> slice | IntArray:
         """The indices of the tokens for which the current transformer block computes its output.
 
-        In the last block, the tokens whose logits are requested; in earlier blocks, all tokens.
+        The last block computes only the tokens whose logits are requested. Other blocks compute all
+        tokens.
         """
         return self._batch.output_rows if self.layer == self._last_layer else slice(None)
 

@@ -227,7 +227,7 @@ class KVStore:
         self.values[:tiles, slot] = cache.store.values[:tiles, cache.slot]
 
     def leave(self, slot: int, cache: KVCache) -> None:
-        """Free a slot if it still belongs to `cache`."""
+        """Free a slot if the slot still belongs to `cache`."""
         if self._owners.get(slot) is cache:
             del self._owners[slot]
 
@@ -272,7 +272,7 @@ class KVWrite:
         return KVWrite(self.store, slice(int(start), int(stop)), *places)
 
     def later(self, by: int) -> KVWrite:
-        """Return the write of as many tokens, `by` positions later."""
+        """Return the `KVWrite` for new tokens in the same slots, with positions greater by `by`."""
         tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
         return KVWrite(self.store, self.tokens, tile, self.slot, offset)
 
@@ -312,9 +312,9 @@ def _kv_write(run: Sequence[tuple[KVCache, slice]]) -> KVWrite:
 def reserve(
     caches: Sequence[KVCache], counts: Sequence[int], allocate: Allocator | None = None
 ) -> None:
-    """Ensure that each cache has capacity for its new tokens; `counts` has their numbers.
+    """Ensure that each cache has capacity for its number of new tokens in `counts`.
 
-    Caches that lack capacity move to free slots in a store of the other caches, if possible.
+    If possible, caches that lack capacity move to free slots of a store that holds other `caches`.
     Otherwise, all caches move to adjacent slots of new stores. A new store has capacity for twice
     the longest sequence, up to the context length.
     """

@@ -30,8 +30,8 @@ class _DecodeSteps:
 
     Attributes:
         places: the place of each KV cache.
-        batches: by the numbers of new tokens and the tokens whose logits are requested: the lengths
-            of the caches before the pass, and its batch without the caches.
+        batches: for each pass, the lengths of the caches before the pass, and the batch without
+            caches. A key has the numbers of new tokens, -1, and the pass's `logits_indices`.
         outputs: memory for the outputs of linear layers (`Batch.outputs`).
     """
 
@@ -124,8 +124,8 @@ class ModelRunner:
     ) -> Batch:
         """Return the batch of a pass of at most SMALL_BATCH tokens.
 
-        If an earlier pass had as many new tokens of the same sequences, its batch is reused: only
-        token ids and positions change.
+        The batch of an earlier pass is reused if both passes have the same sequences, numbers of
+        new tokens and `logits_indices`. Only token ids and positions change.
         """
         counts, lengths = list(map(len, sequences)), [cache.length for cache in caches]
         places = [cache.place for cache in caches]

@@ -286,7 +286,10 @@ class _WorkerCaches:
         self._caches: dict[tuple[int, ...], KVCache] = {}
 
     def attach(self, places: Sequence[Sequence[int]]) -> list[KVCache]:
-        """Return a cache for each place: length, slot, and its store's offset, slots and tiles."""
+        """Return a cache for each place, given as (length, slot, *store).
+
+        `store` has three numbers: the store's byte offset, number of slots and number of tiles.
+        """
         stores: dict[tuple[int, ...], KVStore] = {}
         caches: dict[tuple[int, ...], KVCache] = {}
         for length, slot, *store_place in places:

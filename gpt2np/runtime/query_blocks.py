@@ -60,7 +60,7 @@ class QueryBlock:
     n_keys: int
 
     def later(self, by: int) -> QueryBlock:
-        """Return the block of as many queries, `by` positions later."""
+        """Return this block for new tokens whose positions are greater by `by`."""
         spans = tuple([KVSpan(s.sequence, s.count, s.queries, s.n_keys + by) for s in self.spans])
         return QueryBlock(self.tokens, self.copies, spans, self.mask, self.n_keys + by)
 

@@ -37,10 +37,10 @@ _MIN_HOLD_S, _MAX_HOLD_S = 1.0, 60.0  # the time in passes between two trials of
 
 
 def useful_ranks(cpus: int, parts: int) -> list[int]:
-    """Return the numbers of ranks that are worth a trial: 1, 2, 4, … up to the CPUs and parts.
+    """Return the numbers of ranks that are worth a trial: about 1, 2, 4, … up to `cpus`.
 
-    If the parts of the work can't be divided evenly, the list has the fewest ranks whose busiest
-    rank gets as few parts.
+    The work has `parts` equal parts. A number of ranks is left out if fewer ranks suffice to give
+    the busiest rank as few parts.
     """
     numbers = [1]
     while True:
@@ -58,7 +58,7 @@ class _Trial:
         challenger: the number of ranks on trial.
         rounds: the number of the challenger's blocks.
         current: the times of blocks with the current number of ranks, per unit of work.
-        found: the times of the challenger's blocks.
+        found: the times of the challenger's blocks, per unit of work.
         excess: how many seconds longer the challenger's passes have taken.
     """
 
@@ -74,7 +74,7 @@ class _Trial:
 
     @property
     def gain(self) -> float:
-        """The share of the time that the challenger saves; negative if it is slower.
+        """The share of the time that the challenger saves; negative if the challenger is slower.
 
         A stall counts against the challenger only: more ranks stall more often.
         """
@@ -147,7 +147,7 @@ class _Group:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the choice has been compared with its neighbours."""
+        """Whether no trial is in progress, and both neighbours of `ranks` have been measured."""
         return self._trial is None and all(ranks in self.times for ranks in self._neighbours())
 
     def _level(self) -> float:
@@ -159,7 +159,7 @@ class _Group:
         return float(np.mean(times[:-1] or times))
 
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> float:
-        """Count a pass for which `choose` has chosen `n_ranks`. Returns the seconds that count."""
+        """Learn from a pass on `n_ranks` ranks. Returns `seconds`, or 0 for the group's first."""
         is_first, self._work = not self._work, _FIXED_WORK + n_rows
         if is_first:
             return 0.0  # packs the weights, or touches memory for the first time
@@ -215,7 +215,7 @@ class RankChoice:
     Attributes:
         min_rows, max_rows: the numbers of rows; None without an upper limit.
         ranks: the number of ranks.
-        seconds: for each number of ranks that was measured, the time of a pass with the rows of the
+        seconds: the measured time for each number of ranks, scaled to the number of rows of the
             last pass.
         is_settled: whether all numbers of ranks that could be better have been measured.
     """
@@ -235,8 +235,8 @@ class RankTuner:
 
         Args:
             cpus: the number of CPU cores.
-            n_head: the number of attention heads, and about the number of panels of the smallest
-                layer: the parts into which ranks divide a short pass.
+            n_head: the number of attention heads, which ranks share in a short pass. The smallest
+                layer has about as many panels.
         """
         short, long = useful_ranks(cpus, n_head), useful_ranks(cpus, MAX_RANKS)
         self._groups = [
@@ -250,7 +250,7 @@ class RankTuner:
         return max(max(group.ladder) for group in self._groups)
 
     def choose(self, n_rows: int, n_forked: int) -> int:
-        """Return the number of ranks for a pass; `n_forked` ranks exist already."""
+        """Return the number of ranks for a pass over `n_rows` rows; `n_forked` ranks exist."""
         affordable = max(n_forked, 1 + int(self._seconds / _WARM_UP_S))
         return self._group(n_rows).choose(affordable)
 

@@ -86,8 +86,8 @@ class Rank:
     def _wait(self, counter: int, reached: int) -> None:
         """Spin, then let other processes run, then sleep, until a counter has reached a number.
 
-        A short wait must end at once. A long wait means that another program has the CPU of a rank;
-        then a rank that sleeps leaves its own CPU to that rank.
+        A short wait must end at once. In a long wait, another program has the CPU of a late rank. A
+        sleeping rank leaves its CPU to the late rank.
         """
         counters = self.barrier_counters
         for _ in range(_SPIN_LIMIT):
