@@ -137,7 +137,7 @@ class AppendLog:
 
         Raises:
             InvalidArgumentError: the folder has results of another task, and `force` is false.
-            GPT2NPError: another process uses the folder, or `folder` is not a folder.
+            GPT2NPError: another process uses the folder, or the path is not a folder.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise GPT2NPError(

@@ -126,7 +126,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def errors_name(path: Path) -> Iterator[None]:
-    """Set the file name of every OSError that the `with` block raises to `path`."""
+    """Replace the file name by `path` in every OSError that the `with` block raises."""
     try:
         yield
     except OSError as error:
