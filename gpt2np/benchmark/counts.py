@@ -20,8 +20,8 @@ def block_parameters(config: GPT2Config) -> int:
 def weight_bytes_per_token(config: GPT2Config, itemsize: int = 4) -> int:
     """Count the bytes of weights that are read to decode one token.
 
-    Counted are the matrices of all blocks and the unembedding. A single row is read from the token
-    and position embeddings; it is negligible. `itemsize` is the number of bytes per weight.
+    The count covers the matrices of all blocks and the unembedding, but not the rows that are read
+    from the token and position embeddings. `itemsize` is the number of bytes per weight.
     """
     head = config.vocab_size * config.n_embd
     return itemsize * (config.n_layer * block_parameters(config) + head)

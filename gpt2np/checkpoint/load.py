@@ -120,7 +120,10 @@ class Checkpoint:
         return (values[i : i + CHUNK_SIZE] for i in range(0, len(values), CHUNK_SIZE))
 
     def is_tied(self) -> bool:
-        """Tell whether the unembedding is not stored, or has the same values as the embedding."""
+        """Tell whether the unembedding is not stored, or has the same values as the embedding.
+
+        If both matrices are stored, both are read.
+        """
         head = self.tensors.get(LM_HEAD)
         return head is None or equal_values(head, self.tensors[WTE])
 

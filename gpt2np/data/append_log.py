@@ -51,10 +51,10 @@ class Task:
     Attributes:
         settings: JSON values by name; an error shows the values.
         fingerprints: digests by name, such as "the model"; an error shows only the name.
-        digests: a function that returns, for each resume point, the digest of the input that was
-            read up to there, as the input is now.
+        digests: a function that returns, for each resume point, the present digest of the input
+            files that had been read by then.
         input_between: a function that names the input between two resume points.
-        harmless: new values of settings for which earlier results are valid, too.
+        harmless: values by setting; results stay valid if the setting changes to the value.
     """
 
     settings: Mapping[str, Any]
@@ -132,12 +132,12 @@ class AppendLog:
     def resume(self, task: Task, *, force: bool = False) -> ResumePoint:
         """Lock the folder, truncate the files to the last resume point, and return the point.
 
-        If the folder has results of another task, `force` discards them, except those that are
-        valid for this task, too.
+        If the folder has results of another task, `force` discards the results that are not valid
+        for `task`.
 
         Raises:
             InvalidArgumentError: the folder has results of another task, and `force` is false.
-            GPT2NPError: another process uses the folder, or its path is not a folder.
+            GPT2NPError: another process uses the folder, or the path is not a folder.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise GPT2NPError(

@@ -33,7 +33,7 @@ class CorpusOptions:
     """Options for reading documents from files.
 
     With `split_long_documents`, documents of more than about a million characters are read in
-    parts. A part begins at a space or newline that follows a visible character. GPT-2's
+    parts. A later part begins at a space or newline that follows a visible character. GPT-2's
     pre-tokenizer always splits a text there.
     """
 

@@ -107,10 +107,12 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a path in the folder of `path`; after the `with` block, rename that file to `path`.
+    """Yield a path in the folder of `path`; after the `with` block, rename the new file to `path`.
 
-    Raises OSError, whose file name is `path`, if writing fails; an existing file at `path` is then
-    unchanged.
+    If writing fails, an existing file at `path` is unchanged.
+
+    Raises:
+        OSError: writing fails. The error's file name is `path`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -124,7 +126,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def errors_name(path: Path) -> Iterator[None]:
-    """Let every OSError in the `with` block name `path`, instead of a temporary file or no file."""
+    """Replace the file name by `path` in every OSError that the `with` block raises."""
     try:
         yield
     except OSError as error:

@@ -23,7 +23,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Interrupted(Exception):
-    """Only the first part of a file has arrived. The exception's `__cause__` tells why."""
+    """A download has ended before the end of the file. `__cause__` is the reason."""
 
     def __init__(self, name: str, done: int, size: int) -> None:
         super().__init__(f"{name} after {_megabytes(done)} of {_megabytes(size)}")

@@ -47,7 +47,7 @@ def physical_cores(root: Path, cpus: Set[int]) -> int:
 def cgroup_quota(root: Path) -> float:
     """Return the fewest CPUs that a control group of this process allows; infinity without a limit.
 
-    A parent's limit holds for its control groups, too. Containers limit CPU time in this way; see
+    The limits of parent groups count, too. Containers limit CPU time in this way; see
     cgroups(7). `root` is the folder with `proc/` and the mount points.
     """
     quota = math.inf

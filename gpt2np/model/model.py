@@ -124,9 +124,9 @@ class GPT2:
     def processes(self) -> int | Literal["auto"]:
         """The number of processes that compute a pass together; 1 by default.
 
-        With "auto", measured times decide on the number for each pass, up to the number of CPU
-        cores; `rank_choices` tells the decisions. A short run stays in one process. The number
-        never changes the bits of the logits from one run to the next.
+        With "auto", the number for each pass depends on measured times, and is at most the number
+        of CPU cores. `rank_choices` lists the present numbers. The first half second of passes uses
+        one process. With "auto", repeated runs of a program compute logits with the same bits.
 
         If a larger number is assigned, the first pass that needs workers forks them. Workers share
         this process's memory, and end with the model. They can use caches that `new_cache` makes
@@ -139,8 +139,8 @@ class GPT2:
         other programs need the CPUs. As long as the number is above 1, BLAS uses one thread in this
         process. Workers keep the memory that this process frees after the fork. Memory of freed
         caches, up to half of the weights' size, is kept for later caches. If the program forks, the
-        model in the child has one process, and can't use the parent's caches. NumPy warns of
-        overflow only in this process's share of a pass.
+        child's copy of the model has `processes` 1, and can't use the parent's caches. NumPy warns
+        of overflow only in this process's share of a pass.
         """
         group = self._group
         if group is None:

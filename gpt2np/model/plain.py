@@ -1,13 +1,13 @@
 """The plainest way to run the functions of `gpt2np.model.gpt2`, to read and to experiment with.
 
-`PlainContext` says what each method of a context means: one text, one thread, no cache, weights as
-the checkpoint stores them. The engine's contexts (`gpt2np.runtime`) return the same, faster.
+`PlainContext` shows what each method of a context computes, for one text, on one thread, without a
+KV cache. The contexts of `gpt2np.runtime` compute the same results up to rounding, but faster.
 
     >>> w = plain_weights(model)
     >>> ctx = PlainContext(ids, model.config)
     >>> logits = gpt2(ctx, w)
 
-The parts can be called alone, too:
+The functions of `gpt2np.model.gpt2` can be called one by one, too:
 
     >>> x = w.wte[ctx.token_ids] + w.wpe[ctx.positions]
     >>> ctx.layer = 0
@@ -76,7 +76,7 @@ def plain_weights(model: GPT2) -> ModelWeights:
 
 @dataclass(frozen=True)
 class PlainQueries:
-    """All queries of the text: which tokens they are, and which keys each must not see."""
+    """All queries of the text. `mask` (N, N) is True where a key follows the query."""
 
     tokens: slice
     mask: BoolArray
@@ -101,7 +101,7 @@ class PlainKV:
 
 
 class PlainContext:
-    """A forward pass over one text. A hook sees every array; what it returns replaces the array."""
+    """A forward pass over one text. The result of a hook replaces the array that the hook gets."""
 
     def __init__(
         self, token_ids: Sequence[int], config: GPT2Config, hook: Hook | None = None
@@ -118,7 +118,7 @@ class PlainContext:
     def linear(
         self, x: Array, w: PlainLinear, then: Callable[[Array], Array] | None = None
     ) -> Array:
-        """Return w(x), and an elementwise function of it."""
+        """Return w(x), or then(w(x)) if `then` is given."""
         return then(w(x)) if then else w(x)
 
     def unembed(self, x: Array, w: PlainLinear) -> Array:
@@ -134,7 +134,7 @@ class PlainContext:
         return function(*arrays)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Let the function fill z (H, N, D); return z with its heads joined, (N, C)."""
+        """Let the function fill z (H, N, D), and return the joined heads of z, (N, C)."""
         n, c = x.shape
         z = np.empty((n, self._n_head, c // self._n_head), x.dtype)
         function(slice(0, self._n_head), z.swapaxes(0, 1))
@@ -154,7 +154,7 @@ class PlainContext:
             function(item)
 
     def hook(self, name: str, x: Array) -> Array:
-        """Call the hook, and put its result in the place of x."""
+        """Call the hook with x, overwrite x with the result, and return x."""
         if self._hook is not None:
             apply_hook(self._hook, name, self.layer, x)
         return x

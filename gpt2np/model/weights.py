@@ -57,7 +57,7 @@ class ModelWeights:
         wpe: (n_positions, C), the position embeddings.
         blocks: the weights of each block.
         ln_f: the final layer norm.
-        lm_head: the unembedding (C, V), whole or as an iterable over groups of its columns.
+        lm_head: the unembedding (C, V), whole or as an iterable over groups of columns.
     """
 
     wte: Array | TokenEmbedding

@@ -36,9 +36,9 @@ class Batch:
         query_blocks: this rank's queries, in blocks for attention.
         output_rows: (R,), the indices in this batch of the tokens whose logits are requested.
         logits_mask: for each of the caller's `logits_indices`, whether this batch has that token.
-        copies: how often the tokens are repeated (`doubled`).
-        outputs: memory for the output of each linear layer, by its name and number of rows; later
-            steps overwrite it. None if threads compute the rows in chunks.
+        copies: 2 after `doubled`, else 1.
+        outputs: memory for the output of each linear layer, by layer name and number of rows. Later
+            steps overwrite the memory. None if threads compute the rows in chunks.
     """
 
     token_ids: IntArray

@@ -193,7 +193,7 @@ class KVStore:
         return len(self.keys) * TILE
 
     def new_store(self, slots: int, tiles: int, allocate: Allocator | None = None) -> KVStore:
-        """Return an empty store for the same model, from the same allocator by default."""
+        """Return an empty store for this store's model, by default from this store's allocator."""
         return KVStore(self.config, self.keys.dtype, slots, tiles, allocate or self._allocate)
 
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:

@@ -39,8 +39,8 @@ _MIN_HOLD_S, _MAX_HOLD_S = 1.0, 60.0  # the time in passes between two trials of
 def useful_ranks(cpus: int, parts: int) -> list[int]:
     """Return the numbers of ranks that are worth a trial: about 1, 2, 4, … up to `cpus`.
 
-    The work has `parts` equal parts. A number of ranks is left out if fewer ranks suffice to give
-    the busiest rank as few parts.
+    The work has `parts` equal parts. Each number is reduced to the fewest ranks that give the
+    busiest rank as few parts.
     """
     numbers = [1]
     while True:
@@ -159,7 +159,7 @@ class _Group:
         return float(np.mean(times[:-1] or times))
 
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> float:
-        """Learn from a pass on `n_ranks` ranks. Returns `seconds`, or 0 for the group's first."""
+        """Learn from a pass on `n_ranks` ranks. Return `seconds`, or 0 for the first pass."""
         is_first, self._work = not self._work, _FIXED_WORK + n_rows
         if is_first:
             return 0.0  # packs the weights, or touches memory for the first time

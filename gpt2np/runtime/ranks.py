@@ -109,7 +109,7 @@ class Rank:
 
     @property
     def barriers_reached(self) -> int:
-        """The number of barriers that this rank has reached, or that it counts as reached."""
+        """The number of barriers so far; barriers of passes without this rank count, too."""
         return int(self.barrier_counters[self.rank * COUNTER_STRIDE])
 
     @barriers_reached.setter
