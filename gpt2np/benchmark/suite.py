@@ -342,7 +342,8 @@ def _rank_row(choice: RankChoice) -> Row:
     first, last = choice.min_rows, choice.max_rows
     rows = f"{first}" if last == first else f"{first} – {last}" if last else f"{first} or more"
     times = ", ".join(f"{n}: {seconds * 1e3:.1f} ms" for n, seconds in choice.seconds.items())
-    return "processes", f"{rows} rows", f"{choice.ranks}               ", "", f"measured {times}"
+    case = f"{rows} {'token' if last == 1 else 'tokens'} a pass"
+    return "processes", case, f"{choice.ranks}               ", "", f"processes and times: {times}"
 
 
 def _format_rate(value: float) -> str:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, report_interrupted, write_errors
+from gpt2np.cli.text_input import check_field
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
     with option_names_in_errors(DatasetOptions):
         options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
     files = find_files(args.inputs, [args.out, partial_folder(args.out)])
+    check_field(args.field, files)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the progress bar is closed

@@ -150,10 +150,10 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """
     from gpt2np.generation import Options
 
-    if args.greedy:
-        # --temperature 0 means the same as --greedy.
+    if args.greedy or args.temperature == 0:  # both mean the same
+        option = "--greedy" if args.greedy else "--temperature 0"
         with_greedy = ("temperature",) if args.temperature else ()
-        _check_contradictions("--greedy", args, (*with_greedy, *_FILTERS))
+        _check_contradictions(option, args, (*with_greedy, *_FILTERS))
     names = Options.__annotations__.keys() - {"draft"}  # load_model reads --draft
     given = {name: getattr(args, name, None) for name in sorted(names)}
     options = {name: value for name, value in given.items() if value is not None}
@@ -224,7 +224,8 @@ def _replace_names(message: str, names: list[str]) -> str:
     words = "|".join(name for name in names if "_" not in name)
     pattern = re.compile(
         r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|"""
-        rf"\b(?P<name>{compounds}|(?:{words})(?= is | and |: |, | nor | to | above | -?\d|$))\b"
+        rf"\b(?P<name>{compounds}|"
+        rf"(?:{words})(?= is | and |: |, | nor | to | above | -?\d|$))\b"
     )
     return pattern.sub(lambda m: _option_name(m["name"]) if m["name"] else m[0], message)
 

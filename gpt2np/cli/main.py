@@ -92,13 +92,14 @@ def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> in
     program = "gpt2np" if args.command is None else f"gpt2np {args.command}"
     if unrecognized:
         first = unrecognized[0]
+        is_option = first.startswith("-") and first != "-"
         hint = ""
-        if not first.startswith("-"):
+        if not is_option:
             if args.command in ("generate", "trace", "explain"):
                 hint = "; quote a prompt of several words"
             elif args.command is not None:
                 hint = "; give all arguments together, before or after the options"
-        kind = "option" if first.startswith("-") else "argument"
+        kind = "option" if is_option else "argument"
         parser.exit(
             2, f"{program}: error: unrecognized {kind} {first!r}{hint} (try {program} --help)\n"
         )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.text_input import check_field
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     # Without the output: a second run must not train on the vocabulary of the first run.
     written = (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)
     files = find_files(args.files, [args.out / name for name in written])
+    check_field(args.field, files)
     _check_writable(args.out)
     corpus = _corpus_options(args, options)
     trained = _train(files, corpus, options, args.skip_errors)
@@ -172,6 +174,13 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
     from gpt2np.tokenizer.pre_tokenizer import PATTERN_NAMES
     from gpt2np.tokenizer.training.train import UNK_TOKEN, TrainingOptions
 
+    patterns = {**PATTERN_NAMES, "none": None}
+    pattern = patterns.get(args.pattern.lower(), args.pattern)
+    if pattern == "" or (pattern == args.pattern and pattern.isalnum()):
+        raise InvalidArgumentError(
+            f"--pattern is {args.pattern!r}; it must be {', '.join(patterns)}, or a regular "
+            "expression"
+        )
     special = args.special_token or [END_OF_TEXT]
     with option_names_in_errors(TrainingOptions):
         return TrainingOptions(
@@ -181,7 +190,7 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
             special_tokens=(*special, UNK_TOKEN)
             if args.alphabet == "characters"
             else tuple(special),
-            pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
+            pattern=pattern,
             alphabet=args.alphabet,
             limit_alphabet=args.limit_alphabet,
         )

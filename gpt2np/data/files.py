@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
@@ -70,6 +70,8 @@ def read_json_object(
             raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
         text = path.read_bytes().decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
+    except GPT2NPError:  # perhaps also a ValueError
+        raise
     except OSError as problem:
         raise error(f"cannot read {path}: {problem.strerror}") from problem
     except (ValueError, RecursionError) as problem:
@@ -104,11 +106,16 @@ def atomic_write_text(path: Path, text: str) -> None:
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, and rename it to `path` at the end.
 
-    If the `with` block raises an error, the temporary file is removed, and `path` is unchanged.
+    If the `with` block raises an error, the temporary file is removed, and `path` is unchanged. An
+    OSError names `path`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
         temporary.replace(path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)

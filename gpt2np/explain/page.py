@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np import __version__
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.explain.attention import attention_section, patterns_section
 from gpt2np.explain.audit import precision_section, tensors_section, time_section
 from gpt2np.explain.block import block_section, mlp_section, norm_section, residual_section
@@ -91,6 +91,11 @@ def explain(
         raise InvalidArgumentError(f"steps is {steps}; it must be an integer of at least 1")
     on_progress("forward pass")
     run = run_prompt(lm, prompt, window=window, layer=layer, head=head, position=position)
+    if (total := len(run.ids) + steps - 1) > run.config.n_positions:
+        raise ContextLengthError(
+            f"{len(run.ids)} tokens and {steps} steps need a context of {total}, but the model has "
+            f"{run.config.n_positions}; choose fewer steps"
+        )
     numbers = Numbers()
     sections = "\n".join(_sections(run, numbers, steps, float64, on_progress))
     on_progress("page")

@@ -195,8 +195,11 @@ def is_integer(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     """Whether a value is a real number, not a bool, with an absolute value below 1e300."""
-    is_real = isinstance(value, Real) and not isinstance(value, bool)
-    return is_real and bool(abs(value) < 1e300)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    if not isinstance(value, Integral):
+        value = float(value)  # NumPy's float32 cannot be compared with 1e300
+    return bool(abs(value) < 1e300)
 
 
 def _is_bool(value: Any) -> bool:
@@ -228,7 +231,7 @@ def _or_none(is_valid: Predicate) -> Predicate:
 
 
 _RANGES: dict[str, tuple[Predicate, str]] = {
-    "temperature": (_number(0, 1e300), "0 (greedy) or above, and finite"),
+    "temperature": (_number(0, math.inf), "0 (greedy) or above, and finite"),
     "top_k": (_integer(0), "an integer, at least 1, or 0 for no limit"),
     "top_p": (_is_probability, "above 0 and at most 1"),
     "min_p": (_number(0, 1), "from 0 to 1"),
@@ -360,6 +363,6 @@ _CONTRADICTIONS: tuple[tuple[Predicate, str], ...] = (
     ),
     (
         lambda o: o["choices"] and o["regex"] is not None,
-        "choices and regex contradict each other; give one of them",
+        "choices and regex: the two contradict each other; give one",
     ),
 )

@@ -200,10 +200,11 @@ def start_sequence(
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
     if len(prompt) > config.n_positions and not options.window:
+        window = ", or set a window, which keeps its last tokens"  # but not for beam search
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens, more than the model's context of "
-            f"{config.n_positions}; shorten it to at most {config.n_positions} tokens, or set a "
-            f"window, which keeps its last tokens"
+            f"{config.n_positions}; shorten it to at most {config.n_positions} tokens"
+            f"{window if options.num_beams == 1 else ''}"
         )
     if options.window > config.n_positions:
         raise InvalidArgumentError(

@@ -15,7 +15,7 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array
-from gpt2np.kernels.blas import single_threaded_blas, small_kernels
+from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.kernels.linear import linear, map_rows
 from gpt2np.kernels.malloc import raise_mmap_threshold
 from gpt2np.kernels.matmul import SMALL_BATCH
@@ -79,7 +79,8 @@ class GPT2:
         """The number of processes that compute a pass together; 1 by default.
 
         With "auto", measured times decide on the number for each pass, up to the number of CPU
-        cores; `rank_choices` tells the decisions. A short run stays in one process.
+        cores; `rank_choices` tells the decisions. A short run stays in one process. The number
+        never changes the bits of the logits from one run to the next.
 
         If a larger number is assigned, the first pass that needs workers forks them. Workers share
         this process's memory, and end with the model. They can use caches that `new_cache` makes
@@ -115,7 +116,7 @@ class GPT2:
         if count == "auto":
             from gpt2np.runtime.rank_tuner import RankTuner
 
-            tuner = RankTuner(thread_count(), self.config.n_head, exact_prompts=small_kernels())
+            tuner = RankTuner(thread_count(), self.config.n_head)
         if (most := min(tuner.max_ranks if tuner else int(count), max_processes())) > 1:
             from gpt2np.runtime.process_group import ProcessGroup  # most starts need none
 

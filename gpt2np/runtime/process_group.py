@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.kernels.array import Array, IntArray
-from gpt2np.kernels.blas import single_threaded_blas
+from gpt2np.kernels.blas import single_threaded_blas, small_kernels
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import inline
+from gpt2np.runtime.batch import MIN_TOKENS_PER_WORKER
 from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, rollback_on_error
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.rank_tuner import RankTuner
@@ -75,7 +76,7 @@ class ProcessGroup:
         """
         address_space = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
         nbytes = runner.weights.nbytes
-        self._memory = SharedMemory(address_space, large=nbytes // 10, max_kept=nbytes // 2)
+        self._memory = SharedMemory(address_space, max_kept=nbytes // 2)
         self._runner = runner
         self.world_size = world_size
         self.tuner = tuner
@@ -144,6 +145,9 @@ class ProcessGroup:
         logits_indices: IntArray,
     ) -> Array | None:
         """Compute a pass on as many ranks as the tuner chooses, and tell the tuner the time."""
+        if not small_kernels() and max(map(len, sequences)) > MIN_TOKENS_PER_WORKER:
+            # The number of ranks would change bits, and so sampled texts from run to run.
+            return self._runner.run(sequences, caches, logits_indices)
         n_tokens, n_workers = sum(map(len, sequences)), len(self._workers)
         n_ranks = tuner.choose(n_tokens, n_workers + 1)
         start = time.perf_counter()

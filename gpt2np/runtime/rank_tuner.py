@@ -230,18 +230,15 @@ class RankChoice:
 class RankTuner:
     """Chooses the number of ranks of each pass, and learns from the times of the passes."""
 
-    def __init__(self, cpus: int, n_head: int, *, exact_prompts: bool = True) -> None:
+    def __init__(self, cpus: int, n_head: int) -> None:
         """Set the largest numbers of ranks.
 
         Args:
             cpus: the number of CPU cores.
             n_head: the number of attention heads, and about the number of panels of the smallest
                 layer: the parts into which ranks divide a short pass.
-            exact_prompts: whether the bits of a long pass are the same for any number of ranks.
-                Otherwise long passes have one rank, because the same seed must give the same text.
         """
-        short = useful_ranks(cpus, n_head)
-        long = useful_ranks(cpus, MAX_RANKS) if exact_prompts else [1]
+        short, long = useful_ranks(cpus, n_head), useful_ranks(cpus, MAX_RANKS)
         self._groups = [
             _Group(short if rows <= SMALL_BATCH else long) for rows in (*ROW_GROUPS, sys.maxsize)
         ]

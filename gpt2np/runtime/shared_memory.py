@@ -23,20 +23,19 @@ class SharedMemory:
     """An allocator of arrays in one range of shared memory.
 
     The range takes memory only where arrays have been written. Only the process that made the
-    object may allocate. The memory of small arrays returns to the system when they are freed. The
-    memory of large arrays is kept for later arrays, because a virtual machine can need longer to
-    get new memory from its host than a forward pass takes.
+    object may allocate. Some freed memory is kept for later arrays: new pages would cost a short
+    prompt a fifth of its time, and a virtual machine can need longer to get new memory from its
+    host than a forward pass takes. Other freed memory returns to the system.
 
     Attributes:
-        large: the smallest size of a large array, in bytes.
         max_kept: the most freed memory to keep, in bytes.
 
     Raises:
         OSError: the system does not provide the range.
     """
 
-    def __init__(self, size: int, large: int, max_kept: int) -> None:
-        self.large, self.max_kept = large, max_kept
+    def __init__(self, size: int, max_kept: int) -> None:
+        self.max_kept = max_kept
         self._memory = mmap.mmap(-1, _whole_pages(size))
         self._memory.madvise(mmap.MADV_REMOVE, 0, mmap.PAGESIZE)  # fails early where unsupported
         self._zeros: list[Range] = [(0, _whole_pages(size))]
@@ -53,7 +52,7 @@ class SharedMemory:
         size = _whole_pages(math.prod(shape) * np.dtype(dtype).itemsize)
         with self._lock:
             self._collect_freed()
-            kept = _take(self._kept, size) if size >= self.large else None
+            kept = _take(self._kept, size)
             start = _take(self._zeros, size) if kept is None else kept
             if start is None:
                 self._release_kept()
@@ -75,7 +74,7 @@ class SharedMemory:
     def _free(self, memory: Range, process: int) -> None:
         if os.getpid() == process:
             start, stop = memory
-            keep = stop - start >= self.large and self._kept_bytes(memory) <= self.max_kept
+            keep = self._kept_bytes(memory) <= self.max_kept
             with suppress(OSError):  # locked memory can't be released; its range is lost
                 if not keep:
                     self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
@@ -99,15 +98,19 @@ class SharedMemory:
 
 
 def _take(ranges: list[Range], size: int) -> int | None:
-    """Remove `size` bytes from the first range that is large enough.
+    """Remove `size` bytes from the smallest range that is large enough.
 
     Returns the start of the removed bytes, or None if no range is large enough.
     """
-    for i, (start, stop) in enumerate(ranges):
-        if stop - start >= size:
-            ranges[i : i + 1] = [(start + size, stop)] if stop - start > size else []
-            return start
-    return None
+    large_enough = [
+        (stop - start, i) for i, (start, stop) in enumerate(ranges) if stop - start >= size
+    ]
+    if not large_enough:
+        return None
+    _, i = min(large_enough)
+    start, stop = ranges[i]
+    ranges[i : i + 1] = [(start + size, stop)] if stop - start > size else []
+    return start
 
 
 def _merge_ranges(ranges: list[Range]) -> list[Range]:

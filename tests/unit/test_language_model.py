@@ -124,6 +124,13 @@ class TestGenerate:
             lm.generate("x", **option)
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_may_be_numpys(lm):
+    options = {"temperature": np.float32(0.5), "top_k": np.int64(9), "seed": np.int32(3)}
+    expected = lm.generate("x", max_new_tokens=3, temperature=0.5, top_k=9, seed=3)
+    assert lm.generate("x", max_new_tokens=3, **options).ids == expected.ids
+
+
 def test_logits_that_are_not_numbers_are_an_error(bundled):
     lm = LanguageModel.load(bundled)
     lm.model.weights["ln_f.bias"] = np.full_like(lm.model.weights["ln_f.bias"], np.nan)

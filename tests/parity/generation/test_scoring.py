@@ -157,7 +157,7 @@ class TestScoreWindows:
         weights = {name: array.copy() for name, array in tiny_model.weights.items()}
         weights["ln_f.bias"] = np.full_like(weights["ln_f.bias"], np.nan)
         damaged = GPT2(tiny_model.config, weights)
-        with pytest.raises(CheckpointError, match="not numbers"):
+        with pytest.raises(CheckpointError, match="not numbers: NaN or"):
             list(score_windows(damaged, [Window(random_ids(5), 1)]))
 
 

@@ -14,6 +14,7 @@ from helpers.patched_cli import report_handler
 
 from gpt2np.kernels.cpus import usable_cpus
 from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
+from gpt2np.runtime.ranks import max_processes
 
 COMMAND = [sys.executable, "-m", "gpt2np", "bench"]
 
@@ -176,3 +177,27 @@ def test_threads_are_those_of_the_environment(set_to, expected, monkeypatch):
     for variable, value in set_to.items():
         monkeypatch.setenv(variable, value)
     assert thread_count() == (expected or usable_cpus())
+
+
+class TestProcesses:
+    def test_auto_tells_its_choices(self):
+        result = bench("bundled", "--quick", "--json", "--threads", "2", "--processes", "auto")
+        content = json.loads(result.stdout)
+        if max_processes() == 1 or thread_count() == 1:
+            assert (content["processes"], content["rank_choices"]) == (1, [])
+            return
+        assert content["processes"] == "auto"
+        groups = {choice["min_rows"]: choice for choice in content["rank_choices"]}
+        assert groups.keys() >= {1, 2, 5, 257}
+        assert groups[1]["ranks"] in (1, 2) and groups[1]["seconds"]["1"] > 0
+
+    def test_a_number(self, content):
+        assert content["processes"] == 1  # with --threads 1
+        assert content["rank_choices"] == []
+
+    @pytest.mark.parametrize("wrong", ["0", "-1", "many", "1.5"])
+    def test_wrong(self, wrong):
+        result = bench("bundled", f"--processes={wrong}")
+        assert (result.returncode, result.stdout) == (2, "")
+        assert f"'{wrong}' is neither auto nor a number from 1 on" in result.stderr
+        assert result.stderr.count("\n") == 1

@@ -406,6 +406,14 @@ class TestVaryingRanks:
         same(model.forward([[5]], [cache]), expected)
         assert pids(model) == before
 
+    def test_without_small_kernels_bits_do_not_depend_on_the_choice(self, monkeypatch):
+        """Sequences with more new tokens than a rank's fewest would be cut differently."""
+        monkeypatch.setattr(process_group, "small_kernels", lambda: False)
+        model, tuner = self.scripted(2, 2)
+        for n in (8, 9, 100, 8):
+            model.forward([range(n), [5]], logits_indices=[0])
+        assert tuner.recorded == [(9, 2)]  # the first pass has forked
+
 
 class TestAuto:
     def test_a_short_run_stays_in_one_process(self):

@@ -263,6 +263,7 @@ class TestCommands:
             ("/save", "/save needs a file name"),
             ("/load", "/load needs a file name"),
             ("/load /nowhere/x.json", "cannot read /nowhere/x.json: No such file"),
+            ("/load /", "^/ is not a file$"),
             ("/save /nowhere/x.json", "cannot write /nowhere/x.json: No such file"),
             ("/system Be kind.", "has no chat template"),
             (f"/save {'x' * 300}", "File name too long"),

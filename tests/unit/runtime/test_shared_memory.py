@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs L
 
 @pytest.fixture
 def memory():
-    return SharedMemory(1 << 24, large=1 << 20, max_kept=1 << 22)
+    return SharedMemory(1 << 24, max_kept=1 << 22)
 
 
 def test_arrays_are_zeros_and_apart_whatever_came_before(memory):

@@ -1,0 +1,254 @@
+"""Compare `processes="auto"` with fixed numbers of processes, while other programs need the CPUs.
+
+    python benchmarks/ranks.py [--model bundled small] [--condition quiet "quota 1" …] [--rounds 7]
+
+Each condition runs in a new process, whose models take turns: one process, two, and auto.
+Neighbours are loops that keep a CPU busy. Quotas are real control groups (version 1 or 2), which
+only root can create. The table shows tokens per second, and the median of auto divided by that of
+the best fixed number. The greedy ids must be the same in all turns. "small" is GPT-2 small's shape
+with random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpt2np import GPT2
+
+# neighbours, quota in CPUs, number of CPUs in the affinity; None: no limit
+CONDITIONS: dict[str, tuple[int, float | None, int | None]] = {
+    "quiet": (0, None, None),
+    "1 neighbour": (1, None, None),
+    "2 neighbours": (2, None, None),
+    "quota 2": (0, 2, None),
+    "quota 1": (0, 1, None),
+    "quota 0.5": (0, 0.5, None),
+    "affinity 1": (0, None, 1),
+    "eight ranks": (0, None, None),
+}
+WORK = ("1 sequence", "16 sequences", "prompt of 20", "prompt of 900")
+SETTLE_S = 8.0
+CGROUP_V1, CGROUP_V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+
+
+@contextmanager
+def control_group(cpus: float) -> Iterator[Path]:
+    """Create a control group that is limited to some CPUs. Yields the file that takes process ids.
+
+    Raises:
+        OSError: this user may not create control groups.
+    """
+    quota = str(int(cpus * 100_000))
+    is_v1 = (CGROUP_V1 / "cpu.cfs_quota_us").exists()
+    group = (CGROUP_V1 if is_v1 else CGROUP_V2) / f"gpt2np-{os.getpid()}"
+    group.mkdir()
+    try:
+        if is_v1:
+            (group / "cpu.cfs_quota_us").write_text(quota)
+        else:
+            (group / "cpu.max").write_text(f"{quota} 100000")
+        yield group / "cgroup.procs"
+    finally:
+        for _ in range(100):  # an ended process leaves its group a moment later
+            with suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.05)
+
+
+def measure_in(condition: str, model: str, seconds: float, rounds: int) -> dict[str, Any]:
+    """Run `measure` in a new process under a condition, and return its results."""
+    neighbours, quota, cpus = CONDITIONS[condition]
+    with ExitStack() as stack:
+        command = [sys.executable, __file__, "--measure", model, str(seconds), str(rounds)]
+        command += ["8"] if condition == "eight ranks" else []
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        stack.callback(process.kill)
+        if quota:
+            stack.enter_context(control_group(quota)).write_text(str(process.pid))
+        if cpus:
+            os.sched_setaffinity(process.pid, sorted(os.sched_getaffinity(0))[:cpus])
+        for _ in range(neighbours):
+            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            stack.callback(busy.wait)
+            stack.callback(busy.kill)
+        stdout, _ = process.communicate("start\n")
+    if process.returncode:
+        raise SystemExit(f"the measurement failed with exit code {process.returncode}")
+    return dict(json.loads(stdout))
+
+
+def measure(name: str, seconds: float, rounds: int, ranks: int) -> dict[str, Any]:
+    """Time all kinds of work, with the models in turns. With `ranks` 8, eight ranks are forced.
+
+    Returns the tokens per second of each turn, by work and number of processes.
+    """
+    from gpt2np.runtime.rank_tuner import RankTuner
+
+    numbers: list[Any] = [1, 2, "auto"] if ranks == 2 else [1, 2, ranks, "auto"]
+    models = {}
+    for number in numbers:
+        models[str(number)] = model = create_model(name)
+        model.forward([[1]])  # a first short pass never has several ranks
+        model.processes = number
+        if number == "auto" and ranks > 2 and model._group is not None:
+            model.processes = ranks  # what a machine with so many cores would try
+            assert model._group is not None
+            model._group.tuner = RankTuner(ranks, model.config.n_head)
+    context = models["1"].config.n_positions
+    results: dict[str, Any] = {"rates": {}, "ids": {}, "choices": {}}
+    for work in WORK:
+        rates: dict[str, list[float]] = {number: [] for number in models}
+        ids: list[int] = []
+        runs = {number: start_work(model, work, context) for number, model in models.items()}
+        repeat(runs["auto"], SETTLE_S, until=partial(is_settled, models["auto"], work))
+        for number, run in runs.items():
+            if number != "auto":
+                repeat(run, 0)
+        for _ in range(rounds):
+            for number, run in runs.items():
+                rate, new = repeat(run, seconds)
+                rates[number].append(rate)
+                assert new[: len(ids)] == ids[: len(new)], f"{work}: other ids with {number}"
+                ids = max(ids, new, key=len)
+        results["rates"][work], results["ids"][work] = rates, ids[:20]
+    for choice in models["auto"].rank_choices:
+        results["choices"][f"{choice.min_rows}–{choice.max_rows}"] = choice.ranks, choice.seconds
+    return results
+
+
+def create_model(name: str) -> GPT2:
+    """Load the bundled model, or create GPT-2 small's shape with random weights."""
+    import numpy as np
+
+    import gpt2np
+    from gpt2np.checkpoint.names import weight_shapes
+    from gpt2np.model import GPT2, GPT2Config
+
+    if name == "bundled":
+        return gpt2np.load(name).model
+    config, rng = GPT2Config(), np.random.default_rng(0)
+    shapes = weight_shapes(config).items()
+    return GPT2(config, {n: 0.05 * rng.standard_normal(s, np.float32) for n, s in shapes})
+
+
+def start_work(model: GPT2, work: str, context: int) -> Callable[[bool], list[int]]:
+    """Return a function that computes one pass, and returns the next ids of the first sequence.
+
+    The argument tells whether the work starts anew.
+    """
+    count, prompt = {
+        "1 sequence": (1, 20),
+        "16 sequences": (16, 20),
+        "prompt of 20": (0, 20),
+        "prompt of 900": (0, min(900, context - 10)),
+    }[work]
+    prompts = [[(7 * i + 13 * j) % 4000 for j in range(prompt)] for i in range(max(1, count))]
+    caches: list[Any] = []
+    pending: list[list[int]] = []
+
+    def run(is_new: bool) -> list[int]:
+        if is_new or not count or caches[0].length >= context - 1:
+            caches[:] = [model.new_cache() for _ in prompts]
+            pending[:] = prompts
+        last = [sum(map(len, pending[: i + 1])) - 1 for i in range(len(pending))]
+        ids = model.forward(pending, caches, logits_indices=last).argmax(1).tolist()
+        pending[:] = [[token_id] for token_id in ids]
+        return [int(token_id) for token_id in ids]
+
+    run.tokens = count or prompt  # type: ignore[attr-defined]
+    return run
+
+
+def repeat(
+    run: Callable[[bool], list[int]], seconds: float, until: Callable[[], bool] = lambda: False
+) -> tuple[float, list[int]]:
+    """Repeat a pass for some time. Returns tokens per second, and the ids of the first sequence.
+
+    The first pass, which may be a prompt, is not timed.
+    """
+    ids = run(True)[:1]
+    passes, start = 0, time.perf_counter()
+    while True:
+        ids += run(False)[:1]
+        passes += 1
+        elapsed = time.perf_counter() - start
+        if elapsed >= seconds or until():
+            return passes * run.tokens / elapsed, ids  # type: ignore[attr-defined]
+
+
+def is_settled(model: GPT2, work: str) -> bool:
+    """Tell whether the model has chosen its number of processes for a kind of work."""
+    rows = {"1 sequence": 1, "16 sequences": 16, "prompt of 20": 20}.get(work, 900)
+    group = model._group
+    if group is None or group.tuner is None:
+        return True
+    return any(
+        choice.is_settled and choice.min_rows <= rows <= (choice.max_rows or rows)
+        for choice in group.tuner.choices()
+    )
+
+
+def rows(model: str, condition: str, results: dict[str, Any]) -> Iterator[str]:
+    """Yield one row of the table for each kind of work."""
+    for work, turns in results["rates"].items():
+        rates = {number: median(values) for number, values in turns.items()}
+        best = max(rate for number, rate in rates.items() if number != "auto")
+        fixed = " / ".join(f"{rate:.0f}" for number, rate in rates.items() if number != "auto")
+        ratio = rates["auto"] / best
+        yield f"| {model} | {condition} | {work} | {fixed} | {rates['auto']:.0f} | {ratio:.2f} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the conditions, and print a table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    add, every = parser.add_argument, list(CONDITIONS)
+    add("--model", nargs="+", choices=("bundled", "small"), default=["bundled", "small"])
+    add("--condition", nargs="+", choices=every, default=every, metavar="CONDITION")
+    add("--seconds", type=float, default=0.4, help="length of a turn (default: 0.4)")
+    add("--rounds", type=int, default=7, help="turns of each number of processes (default: 7)")
+    add("--json", type=Path, help="file for all results")
+    args = parser.parse_args(arguments)
+    print("| model | condition | work | tokens/s with 1 / 2 (/ 8) processes | auto | auto ÷ best |")
+    print("|---|---|---|---|---|---|")
+    results: dict[str, Any] = {}
+    for model in args.model:
+        ids: dict[str, Any] = {}
+        for condition in args.condition:
+            load = os.getloadavg()[0]
+            try:
+                found = measure_in(condition, model, args.seconds, args.rounds)
+            except OSError as error:
+                print(f"{condition} is skipped: {error}", file=sys.stderr)
+                continue
+            for work, new in found["ids"].items():
+                old = ids.setdefault(work, new)
+                same = min(len(old), len(new))
+                assert old[:same] == new[:same], f"{condition}, {work}: other ids"
+            results[f"{model}, {condition}"] = found | {"load before": load}
+            print(*rows(model, condition, found), sep="\n", flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        sys.stdin.readline()  # until the process is in its control group
+        name, seconds, rounds, *more = sys.argv[2:]
+        print(json.dumps(measure(name, float(seconds), int(rounds), *map(int, more or ["2"]))))
+    else:
+        main()
