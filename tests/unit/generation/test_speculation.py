@@ -348,7 +348,7 @@ class TestLength:
 
 def test_random_numbers_ahead_are_those_that_come():
     stream, plain = RandomGenerator(5), np.random.default_rng(5)
-    ahead = stream.lookahead(2)
+    ahead = stream.starting_at(2)
     looked_at = [ahead.random(), ahead.random()]
     drawn = [stream.random() for _ in range(6)]
     assert drawn == [plain.random() for _ in range(6)] and looked_at == drawn[2:4]
