@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,6 +41,8 @@ def check_output_file(
     """
     from tempfile import TemporaryFile
 
+    if str(path) == "-":
+        raise InvalidArgumentError("- is standard output, but this result needs a file; name one")
     if not path.parent.is_dir():
         raise InvalidArgumentError(f"the folder {path.parent} does not exist; create it first")
     if path.exists():
@@ -104,18 +107,27 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`, and rename it to `path` at the end.
+    """Yield a path in the folder of `path`; after the `with` block, rename that file to `path`.
 
-    If the `with` block raises an error, the temporary file is removed, and `path` is unchanged. An
-    OSError names `path`.
+    Raises OSError, whose file name is `path`, if writing fails; an existing file at `path` is then
+    unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        error.filename = str(path)
-        raise
+        with errors_name(path):
+            yield temporary
+            temporary.replace(path)
     finally:
-        with suppress(OSError):
+        with suppress(OSError):  # a folder that does not exist, a name that is too long
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def errors_name(path: Path) -> Iterator[None]:
+    """Let every OSError in the `with` block name `path`, instead of a temporary file or no file."""
+    try:
+        yield
+    except OSError as error:
+        # NumPy's error has no number, and tells only how much of an array was written.
+        number, reason = error.errno or errno.EIO, error.strerror or str(error)
+        raise OSError(number, reason, str(path)) from error

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpt2np import __version__
+from gpt2np.display import frame
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.explain.attention import attention_section, patterns_section
 from gpt2np.explain.audit import precision_section, tensors_section, time_section
@@ -50,13 +51,20 @@ PROGRESS_STEPS = len(_CONTENTS) + 2  # the sections, the forward pass and the pa
 """Number of times that `explain` calls `on_progress`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Page:
     """HTML of a page, the arrays that it displays, and the forward pass over the prompt."""
 
     html: str
     numbers: Numbers
     run: Run
+
+    def __repr__(self) -> str:
+        return f"<Page about {_short_prompt(self.run, 40)!r}: {len(self.html):,} characters>"
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, for notebooks."""
+        return frame(self.html)
 
 
 def explain(
@@ -183,17 +191,10 @@ def _lead(run: Run, numbers: Numbers) -> str:
 
 
 def _facts(run: Run) -> str:
-    config, weights = run.config, run.model.weights
     path = Path(run.lm.name)
     facts = {
         "model": path.name if path.is_absolute() else run.lm.name,  # other users may read the page
-        "parameters": f"{weights.parameters:,}",
-        "blocks × heads": f"{config.n_layer} × {config.n_head}",
-        "channels": f"{config.n_embd}, of each head {config.n_embd // config.n_head}",
-        "MLP neurons": f"{config.n_inner:,} a block",
-        "vocabulary": f"{config.vocab_size:,} tokens",
-        "context": f"{config.n_positions:,} tokens",
-        "computed in": str(run.model.dtype),
+        **run.model.facts,
     }
     return "".join(
         f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items()

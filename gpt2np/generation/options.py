@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
 
 EarlyStopping = bool | Literal["never"]
 Draft = Literal["auto", "none"]
@@ -14,7 +14,13 @@ Predicate = Callable[[Any], bool]
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of `LanguageModel.generate`; see `GenerationOptions`."""
+    """The keyword arguments of `LanguageModel.generate`; see `GenerationOptions`.
+
+    `stop_strings` and `do_sample` have the meaning that they have in `transformers`.
+    """
+
+    stop_strings: str | Sequence[str]
+    do_sample: bool
 
     temperature: float
     top_k: int
@@ -46,6 +52,40 @@ class Options(TypedDict, total=False):
     best_of: int | None
     logprobs: int | None
     prompt_logprobs: int | None
+
+
+def option_fields(options: Options) -> dict[str, Any]:
+    """Check the names of options. Returns values by field name of `GenerationOptions`.
+
+    `stop_strings` becomes `stop`, and `do_sample` False becomes temperature 0.
+
+    Raises:
+        InvalidArgumentError: an alias contradicts another option.
+        TypeError: an option does not exist.
+    """
+    given: dict[str, Any] = dict(options)
+    if "stop_strings" in given:
+        if "stop" in given:
+            raise InvalidArgumentError("stop and stop_strings mean the same; give one")
+        given["stop"] = given.pop("stop_strings")
+    if (do_sample := given.pop("do_sample", None)) is not None:
+        _require(_is_bool(do_sample), "do_sample", do_sample, "True or False")
+        temperature = given.get("temperature")
+        if temperature is not None and bool(temperature) != do_sample:
+            raise InvalidArgumentError(
+                f"do_sample is {do_sample} and temperature {temperature}: temperature 0 is greedy, "
+                "and a temperature above 0 samples; give one"
+            )
+        if not do_sample:
+            given["temperature"] = 0.0
+    names = list(GenerationOptions.__dataclass_fields__)
+    if unknown := sorted(set(given) - set(names)):
+        name = unknown[0]
+        if name == "max_length":
+            raise TypeError("max_length counts the prompt's tokens, too; give max_new_tokens")
+        hint = did_you_mean(name, [*names, "stop_strings", "do_sample"])
+        raise TypeError(f"there is no option {name!r}{hint or '; there are ' + ', '.join(names)}")
+    return given
 
 
 @dataclass(frozen=True, kw_only=True)
