@@ -59,7 +59,8 @@ class NgramDraft:
             return [], []
         if not self._text:
             self._table = self._load_table()
-        self._append(ids[len(self._text) - len(prompt) :] if self._text else [*prompt, *ids])
+        n_known = len(self._text) - len(prompt)
+        self._append(ids[n_known:] if n_known >= 0 else [*prompt[n_known:], *ids])
         context = self._text[-_SUFFIX_LENGTHS[0] :]
         draft: list[int] = []
         probabilities: list[float] = []

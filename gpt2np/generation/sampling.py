@@ -93,6 +93,11 @@ def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
         most_likely = np.argmax(logits, -1, keepdims=True)
         one_hot: Array = np.arange(logits.shape[-1]) == most_likely
         return one_hot.astype(np.float64)
+    return softmax(filter_logits(logits, options).astype(np.float64))
+
+
+def filter_logits(logits: Array, options: GenerationOptions) -> Array:
+    """Divide logits (…, V) by the temperature, and set those that the filters exclude to -inf."""
     logits = apply_temperature(logits, options.temperature)
     if options.top_k:
         logits = top_k_filter(logits, options.top_k)
@@ -102,15 +107,18 @@ def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
         logits = min_p_filter(logits, options.min_p)
     if options.typical_p < 1:
         logits = typical_filter(logits, options.typical_p)
-    return softmax(logits.astype(np.float64))
+    return logits
 
 
 def next_id(logits: Array, options: GenerationOptions, rng: SupportsRandom) -> int:
     """Select the next token id from logits (V,). Sampling consumes one random number."""
     if options.temperature == 0:
         return int(logits.argmax())
-    cumulative = next_probabilities(logits, options).cumsum()
-    return int(cumulative.searchsorted(rng.random() * cumulative[-1], side="right"))
+    logits = filter_logits(logits, options)
+    ids = (logits > -np.inf).nonzero()[0]  # often few: the rest is faster without the others
+    cumulative = softmax(logits[ids].astype(np.float64)).cumsum()
+    index = cumulative.searchsorted(rng.random() * cumulative[-1], side="right")
+    return int(ids[min(index, len(ids) - 1)])
 
 
 @dataclass(frozen=True)
