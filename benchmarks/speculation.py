@@ -12,6 +12,7 @@ that the ids are the same. The second form measures passes over 1 to 16 rows: th
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import time
@@ -21,7 +22,8 @@ from pathlib import Path
 from gpt2np import GPT2, LanguageModel
 from gpt2np.generation import Options
 
-DATA = Path(__file__).parents[1].parent / "shared" / "data"
+BESIDE = Path(__file__).parents[2] / "shared" / "data"
+DATA = Path(os.environ.get("GPT2NP_TEST_DATA", BESIDE))
 SETTINGS: dict[str, Options] = {"greedy": {"temperature": 0.0}, "defaults": {}}
 CLASSES = ("stories", "code", "lists", "random bytes", "other languages")
 

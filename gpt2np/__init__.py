@@ -15,6 +15,7 @@ KVCache               the keys and values of one sequence
 trace                 runs a forward pass and records its activations
 Trace                 the recorded activations, by hook point
 GPT2NPError           base class of all errors
+GenerationInterrupted Ctrl-C during a generation; holds the texts so far
 
 Each name is imported on first use, so `import gpt2np` is fast.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpt2np.checkpoint.config import GPT2Config as GPT2Config
     from gpt2np.errors import CheckpointError as CheckpointError
     from gpt2np.errors import ContextLengthError as ContextLengthError
+    from gpt2np.errors import GenerationInterrupted as GenerationInterrupted
     from gpt2np.errors import GPT2NPError as GPT2NPError
     from gpt2np.errors import InvalidArgumentError as InvalidArgumentError
     from gpt2np.errors import ModelNotFoundError as ModelNotFoundError
@@ -53,6 +55,7 @@ _MODULE_OF = {
     "CheckpointError": "errors",
     "ContextLengthError": "errors",
     "GPT2NPError": "errors",
+    "GenerationInterrupted": "errors",
     "InvalidArgumentError": "errors",
     "ModelNotFoundError": "errors",
     "TokenizerError": "errors",
@@ -71,6 +74,7 @@ _MODULES = (
     "checkpoint",
     "constraints",
     "data",
+    "display",
     "errors",
     "evaluation",
     "explain",
@@ -80,6 +84,7 @@ _MODULES = (
     "kernels",
     "language_model",
     "model",
+    "progress",
     "prompts",
     "runtime",
     "tokenizer",

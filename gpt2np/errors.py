@@ -8,6 +8,9 @@
     └── InvalidArgumentError   an argument is out of its range (also a ValueError)
         └── BatchError         bans or a constraint exclude every next token of a prompt
 
+    KeyboardInterrupt
+    └── GenerationInterrupted  Ctrl-C or a notebook's stop button ended a generation
+
 A message is one line that names the problem, the expected value and the next step.
 """
 
@@ -17,6 +20,7 @@ from reprlib import Repr
 
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _MAX_LENGTH = 2000  # characters of a message; a tensor name in a file can have a million
@@ -33,6 +37,14 @@ def short_repr(value: object) -> str:
 def printable(text: str) -> str:
     """Return `text` on one line, with control characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the known name that is most similar to `name`, or "" if none is."""
+    from difflib import get_close_matches  # slow to import
+
+    nearest = get_close_matches(name, known, 1, 0.7)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 class GPT2NPError(Exception):
@@ -76,4 +88,22 @@ class BatchError(InvalidArgumentError):
 
     def __init__(self, message: str, completions: list[Any]) -> None:
         super().__init__(message)
+        self.completions = completions
+
+
+class GenerationInterrupted(KeyboardInterrupt):
+    """Ctrl-C, or the stop button of a notebook, has ended a generation.
+
+    Like every KeyboardInterrupt, it ends loops and programs that do not expect it.
+
+    Attributes:
+        completions: the `Completion` of every prompt, in order, as far as generated. A text that
+            was not complete has the finish reason "cancelled".
+    """
+
+    def __init__(self, completions: list[Any]) -> None:
+        super().__init__(
+            "this exception has the texts so far, as `completions`; afterwards, in a notebook: "
+            "import sys; sys.last_value.completions"
+        )
         self.completions = completions

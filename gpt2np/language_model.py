@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gpt2np.errors import BatchError, CheckpointError, InvalidArgumentError
+from gpt2np.display import card
+from gpt2np.errors import (
+    BatchError,
+    CheckpointError,
+    GenerationInterrupted,
+    InvalidArgumentError,
+    short_repr,
+)
 from gpt2np.generation import (
     GENERATION_CONFIG_FILE,
     GenerationOptions,
     Options,
     new_seed,
+    option_fields,
     read_generation_config,
 )
 from gpt2np.generation.sequence import share_prefix
@@ -32,6 +40,7 @@ from gpt2np.generation.streaming import (
 from gpt2np.hub import find_model
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
+from gpt2np.progress import progress_bar
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -143,6 +152,25 @@ class LanguageModel:
         lm.use_draft(draft)
         return lm
 
+    def __repr__(self) -> str:
+        return f"<LanguageModel {self.name}: {self.model.summary}>"
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks: the model's name and size, its vocabulary and defaults."""
+        changed = {
+            name: value
+            for name, value in vars(self.defaults).items()
+            if value != getattr(GenerationOptions(), name)
+        }
+        rows = {
+            **self.model.facts,
+            "special tokens": ", ".join(self.tokenizer.special_tokens) or "none",
+            "folder": self.folder or "–",
+        }
+        if changed:
+            rows["generation defaults"] = ", ".join(f"{k}={v!r}" for k, v in changed.items())
+        return card(f"LanguageModel {self.name}", rows)
+
     def use_draft(self, draft: str | Path | LanguageModel) -> None:
         """Select where draft tokens come from. They save time and do not change the results.
 
@@ -179,10 +207,16 @@ class LanguageModel:
                 )
             self.draft = draft.model
 
-    def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Completion:
+    def generate(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        **changes: Unpack[Options],
+    ) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
 
-        `GenerationOptions` describes the options; `defaults` has the values of missing options. In
+        Options are keyword arguments, a `GenerationOptions`, or both: the keyword arguments then
+        override single values. `defaults` has the values of missing options. In
         a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt becomes
         the end-of-text id, which starts a new text. With `num_return_sequences`, the result is the
         first continuation, or the best with `best_of` or `num_beams`. The other continuations are
@@ -193,14 +227,19 @@ class LanguageModel:
             InvalidArgumentError: an option is out of its range, the options forbid every next
                 token, or the prompt is neither text nor token ids.
             TypeError: an option does not exist.
+            GenerationInterrupted: Ctrl-C, or the stop button of a notebook; `completions` holds
+                one `Completion` with the text so far. A beam search has no text before its end.
         """
-        return self.generate_batch([prompt], **options)[0]
+        return self.generate_batch([prompt], None, options, **changes)[0]
 
     def generate_batch(
         self,
         prompts: Sequence[Prompt],
         per_prompt_options: Sequence[Options] | None = None,
-        **options: Unpack[Options],
+        options: GenerationOptions | None = None,
+        *,
+        progress: bool | None = None,
+        **changes: Unpack[Options],
     ) -> list[Completion]:
         """Continue several prompts in batches, with the same results as `generate`.
 
@@ -209,26 +248,39 @@ class LanguageModel:
         sequences run at a time; large models run fewer, to save memory. Beam search runs one prompt
         at a time.
 
+        Several prompts show a progress bar on stderr at a terminal and in Jupyter; `progress` True
+        always shows one, False never.
+
         `per_prompt_options` has one dict per prompt, as in [{"seed": 5}, {}]. Its values override
         `options`.
 
         Raises:
             BatchError: the options forbid every next token of one of several prompts. The error's
                 `completions` holds the results of all prompts.
+            GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all prompts.
             InvalidArgumentError: see `generate`.
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
-        resolved = self._resolve_each(prompts, per_prompt_options, options)
-        results: list[Completion | list[TextStream]] = [
-            self._beam_completion(prompt, chosen)
-            if chosen.num_beams > 1
-            else self._start_streams(prompt, chosen)
-            for prompt, chosen in zip(prompts, resolved, strict=True)
-        ]
-        stream_lists = [result if isinstance(result, list) else [] for result in results]
+        resolved = self._resolve_each(prompts, per_prompt_options, options, changes)
+        results: list[Completion | list[TextStream]] = []
         try:
-            run_streams([stream for streams in stream_lists for stream in streams])
+            for prompt, chosen in zip(prompts, resolved, strict=True):
+                has_beams = chosen.num_beams > 1
+                start = self._beam_completion if has_beams else self._start_streams
+                results.append(start(prompt, chosen))
+            stream_lists = [result if isinstance(result, list) else [] for result in results]
+            streams = [stream for streams in stream_lists for stream in streams]
+            shown = False if progress is None and len(prompts) == 1 else progress
+            with progress_bar(len(streams), "generating", "text", shown) as bar:
+                run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
+        except KeyboardInterrupt:
+            n_started = len(results)
+            rest = zip(prompts[n_started:], resolved[n_started:], strict=True)
+            results += [self._cancelled(prompt, chosen) for prompt, chosen in rest]
+            for stream in (s for result in results if isinstance(result, list) for s in result):
+                stream.cancel()
+            raise GenerationInterrupted(_completions(results)) from None
         except InvalidArgumentError as error:
             if len(prompts) == 1:
                 raise
@@ -238,25 +290,35 @@ class LanguageModel:
             ) from error
         return _completions(results)
 
-    def stream(self, prompt: Prompt, **options: Unpack[Options]) -> TextStream:
+    def stream(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        **changes: Unpack[Options],
+    ) -> TextStream:
         """Continue one prompt. Returns an iterator over the pieces of the text.
 
         Takes the options of `generate`, but neither several continuations nor beam search.
         """
-        streams = self.streams(prompt, **options)
+        streams = self.streams(prompt, options, **changes)
         if len(streams) > 1:
             raise InvalidArgumentError(
                 f"{len(streams)} continuations cannot be one stream; call streams or generate"
             )
         return streams[0]
 
-    def streams(self, prompt: Prompt, **options: Unpack[Options]) -> list[TextStream]:
+    def streams(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        **changes: Unpack[Options],
+    ) -> list[TextStream]:
         """Return one stream per continuation of a prompt; the prompt is computed once for all.
 
         Read the streams in any order, or add their sequences to a Scheduler.
         """
-        without_beams: Options = {"num_beams": 1, **options}
-        chosen = self.resolve_options(**without_beams)
+        without_beams: Options = {"num_beams": 1, **changes} if options is None else changes
+        chosen = self.resolve_options(options, **without_beams)
         if chosen.num_beams > 1:
             raise InvalidArgumentError(
                 f"num_beams is {chosen.num_beams}: beam search cannot stream its text; "
@@ -264,31 +326,81 @@ class LanguageModel:
             )
         return self._start_streams(prompt, chosen)
 
+    @overload
     def score(
         self,
         text: Prompt,
         *,
+        given: Prompt = ...,
+        context: int | None = ...,
+        stride: int | None = ...,
+        from_end_of_text: bool = ...,
+        progress: bool | None = ...,
+    ) -> TextScore: ...
+
+    @overload
+    def score(
+        self,
+        text: list[str] | list[list[int]],
+        *,
+        given: Prompt = ...,
+        context: int | None = ...,
+        stride: int | None = ...,
+        from_end_of_text: bool = ...,
+        progress: bool | None = ...,
+    ) -> list[TextScore]: ...
+
+    def score(
+        self,
+        text: Prompt | list[str] | list[list[int]],
+        *,
+        given: Prompt = (),
         context: int | None = None,
         stride: int | None = None,
         from_end_of_text: bool = False,
-    ) -> TextScore:
+        progress: bool | None = None,
+    ) -> TextScore | list[TextScore]:
         """Compute the log probability of each token of a text, given the tokens before it.
+
+            >>> lm.score(" was not there", given="The king").total
+            >>> pandas.DataFrame(lm.score("The king was not there").words())
+
+        A list of texts gives a list of scores; the texts share forward passes. `given` is a text or
+        ids before each text; it is encoded on its own and not scored. A word begins with its space,
+        so the space belongs to `text`.
 
         A text longer than `context` is scored in windows that start every `stride` tokens; see
         `gpt2np.generation.scoring.score_text`. `from_end_of_text` puts an end-of-text id before
-        the text; otherwise the first token's log probability is NaN.
+        the text and `given`; otherwise the very first token's log probability is NaN. For
+        `progress`, see `generate_batch`.
 
         Raises:
             InvalidArgumentError: a token id, context or stride is out of its range, or the model
                 has no end-of-text id.
         """
-        from gpt2np.generation.scoring import score_text
+        from gpt2np.generation.scoring import score_texts
 
         if from_end_of_text and self.bos_token_id is None:
             raise InvalidArgumentError(f"{self.name} has no end-of-text to put before the text")
-        ids = self.tokenizer.encode(text, disallowed_special=()) if isinstance(text, str) else text
-        prefix = self.bos_token_id if from_end_of_text else None
-        return score_text(self.model, ids, context, stride, prefix)
+        is_list = isinstance(text, (list, tuple)) and any(
+            isinstance(item, (str, list, tuple, np.ndarray)) for item in text[:1]
+        )
+        texts: list[Any] = list(text) if is_list else [text]
+        inputs = [self._encode_plain(one) for one in texts]
+        prefix = [self.bos_token_id] if from_end_of_text and self.bos_token_id is not None else []
+        prefix += list(self._encode_plain(given))
+        with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
+            scores = score_texts(self.model, inputs, prefix, context, stride, bar.update)
+        table = self.tokenizer.vocabulary.token_bytes
+        scores = [
+            replace(score, token_bytes=tuple(table.get(i, b"") for i in score.ids.tolist()))
+            for score in scores
+        ]
+        return scores if is_list else scores[0]
+
+    def _encode_plain(self, text: Prompt) -> Sequence[int]:
+        """Encode a text, with special tokens as plain characters; return token ids unchanged."""
+        return self.tokenizer.encode(text, disallowed_special=()) if isinstance(text, str) else text
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Encode a prompt; an empty prompt becomes `bos_token_id`.
@@ -298,8 +410,13 @@ class LanguageModel:
         ids = self.tokenizer.encode(prompt, disallowed_special=())
         return ids if ids or self.bos_token_id is None else [self.bos_token_id]
 
-    def resolve_options(self, **options: Unpack[Options]) -> GenerationOptions:
+    def resolve_options(
+        self, options: GenerationOptions | None = None, **changes: Unpack[Options]
+    ) -> GenerationOptions:
         """Fill in missing options with the model's defaults, and a missing seed at random.
+
+        `options` replaces the defaults, and `changes` override single values. With do_sample=True,
+        a temperature of 0 becomes that of `GenerationOptions`.
 
         With `num_beams` above 1, a missing temperature becomes 0. With `best_of` or a temperature
         above 0, a missing `num_beams` becomes 1.
@@ -307,22 +424,28 @@ class LanguageModel:
         Raises:
             InvalidArgumentError, TypeError: see `generate`.
         """
-        names = [field.name for field in fields(GenerationOptions)]
-        if unknown := sorted(set(options) - set(names)):
-            raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(names)}")
-        given: dict[str, Any] = dict(options)
+        given = option_fields(changes)
+        base = self.defaults if options is None else options
+        if not isinstance(base, GenerationOptions):
+            raise InvalidArgumentError(
+                f"options is {short_repr(base)}; it must be a GenerationOptions, or keyword "
+                "arguments such as max_new_tokens=50"
+            )
+        if changes.get("do_sample") and not base.temperature:
+            given.setdefault("temperature", GenerationOptions().temperature)
         if given.get("num_beams", 1) != 1:
             given.setdefault("temperature", 0.0)
         elif given.get("temperature") or given.get("best_of"):
             given.setdefault("num_beams", 1)
-        resolved = replace(self.defaults, **given)
+        resolved = replace(base, **given)
         return resolved if resolved.seed is not None else replace(resolved, seed=new_seed())
 
     def _resolve_each(
         self,
         prompts: Sequence[Prompt],
         per_prompt_options: Sequence[Options] | None,
-        options: Options,
+        options: GenerationOptions | None,
+        changes: Options,
     ) -> list[GenerationOptions]:
         """Return each prompt's options with all defaults filled in, and consecutive seeds."""
         if per_prompt_options is None:
@@ -332,10 +455,10 @@ class LanguageModel:
                 f"{len(prompts)} prompts with {len(per_prompt_options)} sets of options; give one "
                 f"set for each prompt"
             )
-        seed, resolved = self.resolve_options(**options).seed or 0, []
+        seed, resolved = self.resolve_options(options, **changes).seed or 0, []
         for further in per_prompt_options:
-            given: Options = {**options, "seed": seed, **further}
-            resolved.append(self.resolve_options(**given))
+            given: Options = {**changes, "seed": seed, **further}
+            resolved.append(self.resolve_options(options, **given))
             seed += resolved[-1].n_drawn
         return resolved
 
@@ -396,6 +519,11 @@ class LanguageModel:
             constraint=self._constraint(options),
             name=self.name,
         )
+
+    def _cancelled(self, prompt: Prompt, options: GenerationOptions) -> Completion:
+        """Return the completion of a prompt whose generation has not begun."""
+        text, ids = self._read_prompt(prompt)
+        return Completion(text, ids, "", [], "cancelled", options.seed or 0, self.name, 0.0)
 
     def _constraint(self, options: GenerationOptions) -> Constraint | None:
         if not options.choices and options.regex is None:

@@ -13,10 +13,12 @@ from gpt2np.benchmark import timing
 from gpt2np.benchmark.counts import prefill_flops, weight_bytes_per_token
 from gpt2np.benchmark.machine import Limits, Machine, describe_machine, measure_limits
 from gpt2np.benchmark.process import Memory, measure_memory, time_to_first_token
-from gpt2np.benchmark.timing import Effort, Speed, Timing
+from gpt2np.benchmark.timing import Effort, Speed, TextSpeeds, Timing
 from gpt2np.hub import VOCABULARY_FILES, ModelSource
+from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.runtime.rank_tuner import RankChoice
+from gpt2np.tokenizer import Tokenizer
 
 OnProgress = Callable[[str], None]
 
@@ -39,17 +41,18 @@ class Plan:
     decode_effort: Effort
     turn_effort: Effort  # per turn, for batches and draft tokens: they are timed in turns
     rounds: int  # number of turns
+    text_tokens: int  # generated with and without drafts
     starts: int  # number of processes to start, for the time to the first token
 
     @property
     def n_measurements(self) -> int:
         """Number of times that `run_suite` reports progress."""
-        return len(self.prompt_lengths) + len(self.context_lengths) + 6
+        return len(self.prompt_lengths) + len(self.context_lengths) + 7
 
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a benchmark; `start` is None for a model without a vocabulary."""
+    """Results of a benchmark; a model without a vocabulary has neither `start` nor `text`."""
 
     model: str
     config: GPT2Config
@@ -65,6 +68,7 @@ class Results:
     memory: Memory
     processes: int | Literal["auto"]
     rank_choices: list[RankChoice]  # empty unless `processes` is "auto"
+    text: TextSpeeds | None
 
     @property
     def weight_bytes_per_token(self) -> int:
@@ -87,6 +91,7 @@ def plan_for(n_positions: int, quick: bool = False) -> Plan:
         decode_effort=Effort(7, 0.2) if quick else Effort(20, 1),
         turn_effort=Effort(5, 0.1) if quick else Effort(7, 0.1),
         rounds=1 if quick else 3,
+        text_tokens=max(0, min(100, n_positions - 32)),
         starts=1 if quick else 3,
     )
 
@@ -121,8 +126,10 @@ def run_suite(
     batches = timing.time_batches(model, plan.batch_sizes, plan.batch_context, *turns)
     on_progress("several tokens in one call")
     draft = timing.time_draft(model, plan.draft_tokens, plan.draft_context, *turns)
-    on_progress("start")
     has_vocabulary = not VOCABULARY_FILES.missing_in(source.path)
+    on_progress("text with drafts, without")
+    text = _time_text(model, source, plan) if has_vocabulary and plan.text_tokens else None
+    on_progress("start")
     start = time_to_first_token(source.path, dtype, plan.starts) if has_vocabulary else None
     on_progress("memory")
     memory = measure_memory(source.path, dtype)
@@ -131,7 +138,13 @@ def run_suite(
     parameters = model.weights.parameters
     settings = source.name, model.config, parameters, dtype, machine, limits
     speeds = prefill, decode, batches, draft
-    return Results(*settings, *speeds, start, memory, model.processes, model.rank_choices)
+    return Results(*settings, *speeds, start, memory, model.processes, model.rank_choices, text)
+
+
+def _time_text(model: GPT2, source: ModelSource, plan: Plan) -> TextSpeeds:
+    lm = LanguageModel(model, Tokenizer.load(source.path), name=source.name)
+    lm.folder = source.path
+    return timing.time_text(lm, plan.text_tokens, plan.rounds)
 
 
 def _time_decodes(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Speed]:
@@ -179,10 +192,20 @@ def as_json(results: Results, date: datetime) -> dict[str, Any]:
         "decode": [_speed_json(speed, decode_limit(results)) for speed in results.decode],
         "batch": [_speed_json(speed) for speed in results.batches],
         "several_tokens": _speed_json(results.draft),
+        "text": _text_json(results.text) if results.text else None,
         "processes": results.processes,
         "rank_choices": [asdict(choice) for choice in results.rank_choices],
         "start": _timing_json(results.start) if results.start else None,
         "memory": {**asdict(memory), "times_of_least": memory.relative_peak},
+    }
+
+
+def _text_json(text: TextSpeeds) -> dict[str, Any]:
+    return {
+        "tokens": text.tokens,
+        "without_drafts": _timing_json(text.without_drafts),
+        "with_drafts": _timing_json(text.with_drafts),
+        "speedup": text.speedup,
     }
 
 
@@ -257,8 +280,20 @@ def _rows(results: Results) -> Iterator[Row]:
         case, ratio = f"{speed.sequences} sequences at {speed.context}", f"{times:4.2f} ×"
         yield _speed_row("batch", case, speed, f"{ratio} the speed of 1 sequence")
     yield _draft_row(results.draft)
+    if results.text:
+        yield from _text_rows(results.text)
     yield from _process_rows(results)
     yield from map(_rank_row, results.rank_choices)
+
+
+def _text_rows(text: TextSpeeds) -> Iterator[Row]:
+    for case, times, comparison in (
+        ("without drafts", text.without_drafts, ""),
+        ("with drafts", text.with_drafts, f"{text.speedup:4.2f} × the speed without drafts"),
+    ):
+        runs = [text.tokens / seconds for seconds in times.runs]
+        median = f"{_format_rate(text.tokens / times.median)} tokens/s"
+        yield "text", case, median, _range(runs), comparison
 
 
 def _share_of_limit(speed: Speed, limit: float) -> str:

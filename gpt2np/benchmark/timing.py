@@ -9,11 +9,14 @@ from statistics import median
 
 import numpy as np
 
+from gpt2np.generation.options import Draft, Options
+from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2, KVCache, last_token_indices
 
 Work = Callable[[], object]
 
 _SEED = 0
+_TEXT = "Once upon a time there was a little boy who lived with his mother"
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,32 @@ def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effo
     settle(model, tokens, steps[1])
     one, timing = alternate(steps, rounds, effort)
     return Speed(tokens, 1, context, timing, timing.median / one.median)
+
+
+@dataclass(frozen=True)
+class TextSpeeds:
+    """Timing of generated texts with draft tokens, as is the default, and without."""
+
+    tokens: int
+    with_drafts: Timing
+    without_drafts: Timing
+
+    @property
+    def speedup(self) -> float:
+        """The speed with draft tokens divided by the speed without, of the median runs."""
+        return self.without_drafts.median / self.with_drafts.median
+
+
+def time_text(lm: LanguageModel, tokens: int, rounds: int) -> TextSpeeds:
+    """Time sampled texts with and without draft tokens, in turns; each round has another seed."""
+    runs: dict[Draft, list[float]] = {"auto": [], "none": []}
+    for seed in range(-1, rounds):  # seed -1 is a warm-up
+        for draft, seconds in runs.items():
+            options: Options = {"seed": max(0, seed), "draft": draft, "ignore_eos": True}
+            options["max_new_tokens"] = tokens
+            completion = lm.generate(_TEXT, **options)
+            seconds += [completion.seconds] * (seed >= 0)
+    return TextSpeeds(tokens, Timing(tuple(runs["auto"])), Timing(tuple(runs["none"])))
 
 
 def _random_ids(model: GPT2, count: int) -> list[int]:

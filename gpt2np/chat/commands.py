@@ -125,7 +125,8 @@ def _set(session: ChatSession, text: str) -> str:
         )
     if not value_text.strip():
         raise InvalidArgumentError(f"/set {name} needs a value, as in /set temperature 0.7")
-    value = _parse_value(value_text.strip())
+    # "none" is a value of the option `draft`; for other options it means the default.
+    value: Any = value_text.strip() if name == "draft" else _parse_value(value_text.strip())
     if name == "seed":
         session.resolve_options({"seed": value})  # raises an error for an invalid seed
         session.seed = new_seed() if value is None else value

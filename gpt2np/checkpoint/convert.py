@@ -1,4 +1,4 @@
-"""Conversion of a checkpoint to `transformers`' names and layout, with any dtype and shard size."""
+"""Writing of checkpoints with `transformers`' names and layout, with any dtype and shard size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE
+from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE, GPT2Config
 from gpt2np.checkpoint.load import Checkpoint, read_checkpoint
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safetensors
-from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
+from gpt2np.data.files import SMALL_JSON_BYTES, errors_name, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, shard_name
 
@@ -92,22 +93,63 @@ def convert(
         OSError: the folder cannot be written.
     """
     checkpoint.validate()
+    with _new_folder(target) as temporary:
+        report = _write(checkpoint, temporary, options or ConversionOptions(), on_progress)
+        for file in _find_companions(checkpoint.folder, companions):
+            shutil.copyfile(file, temporary / file.name)
+    return report
+
+
+def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], target: Path) -> None:
+    """Write a model to the new or empty folder `target` in the format of `transformers`.
+
+    `weights` have the names of `weight_shapes`, and `lm_head.weight` if it is not tied. The file
+    has the dtype of the weights, float32 or float64.
+
+    Raises:
+        InvalidArgumentError: `target` exists and is not an empty folder.
+        OSError: the folder cannot be written.
+    """
+    dtype = str(weights[WTE].dtype)
+
+    def read(name: str) -> Iterator[NDArray[Any]]:
+        yield weights[name].reshape(-1)  # only now: packed weights are copied when they are read
+
+    shapes = weight_shapes(config) | ({LM_HEAD: weights[WTE].shape} if LM_HEAD in weights else {})
+    tensors = {_prefixed_name(name): (shape, read(name)) for name, shape in shapes.items()}
+    eos_token_ids = list(config.eos_token_ids)
+    entries = {
+        "bos_token_id": eos_token_ids[0] if eos_token_ids else None,
+        "eos_token_id": eos_token_ids[0] if len(eos_token_ids) == 1 else eos_token_ids or None,
+    }
+    with _new_folder(target) as temporary:
+        write_safetensors(temporary / WEIGHTS_FILE, DTYPES[dtype], tensors)
+        content = _config_entries(config, dtype, tied=LM_HEAD not in weights)
+        _write_json(temporary / CONFIG_FILE, entries | content)
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which becomes the folder `target` at the end.
+
+    Raises:
+        InvalidArgumentError: `target` exists and is not an empty folder.
+        OSError: the folder cannot be written.
+    """
     resolved = target.resolve()
     is_empty_folder = resolved.is_dir() and not any(resolved.iterdir())
     if target.is_symlink() or (resolved.exists() and not is_empty_folder):
         raise InvalidArgumentError(f"{target} already exists; name a new or an empty folder")
     temporary = resolved.with_name(f".{resolved.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
     try:
-        report = _write(checkpoint, temporary, options or ConversionOptions(), on_progress)
-        for file in _find_companions(checkpoint.folder, companions):
-            shutil.copyfile(file, temporary / file.name)
-        if resolved.exists():
-            resolved.rmdir()
-        temporary.rename(resolved)
+        with errors_name(target):
+            temporary.mkdir(parents=True)
+            yield temporary
+            if resolved.exists():
+                resolved.rmdir()
+            temporary.rename(resolved)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return report
 
 
 def _write(
@@ -178,15 +220,20 @@ def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) 
     content = read_json_object(
         checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=SMALL_JSON_BYTES
     )
-    known = asdict(checkpoint.config)
-    del known["eos_token_ids"]  # eos_token_id is copied unchanged
     dropped = ("add_cross_attention", "quantization_config", *ALIASES)
     content = {name: value for name, value in content.items() if name not in dropped}
-    content |= known | {"tie_word_embeddings": tied}
-    content |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "dtype": dtype}
+    content |= _config_entries(checkpoint.config, dtype, tied)  # but eos_token_id is copied
     if "torch_dtype" in content:  # the key before version 5 of transformers
         content["torch_dtype"] = dtype
     _write_json(folder / CONFIG_FILE, content)
+
+
+def _config_entries(config: GPT2Config, dtype: str, tied: bool) -> dict[str, Any]:
+    """Return the entries of a config.json that describe the weights."""
+    known = asdict(config)
+    del known["eos_token_ids"]
+    kind = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "dtype": dtype}
+    return {**known, **kind, "tie_word_embeddings": tied}
 
 
 def _verify(

@@ -135,6 +135,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     """
     if not folder.is_dir():
         raise CheckpointError(f"no folder {folder}; to load a model by name, call gpt2np.load")
+    if not (folder / CONFIG_FILE).exists():
+        raise CheckpointError(
+            f"{folder / CONFIG_FILE} is missing, or not a file; name the folder of a model"
+        )
     config = GPT2Config.from_file(folder / CONFIG_FILE)
     stored = _read_headers(folder)
     try:

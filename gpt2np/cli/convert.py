@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import MODEL_HELP
-from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.output import check_not_hidden, print_stderr, write_errors
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
     """Convert the model, print a report and return the exit code."""
     if args.target == Path():
         raise InvalidArgumentError("DST is empty or the current folder; name a new folder")
+    if args.target == Path("-"):
+        raise InvalidArgumentError("DST is -, but several files are written; name a new folder")
+    check_not_hidden(args.target, [] if Path(args.source).exists() else [args.source])
     limit = None if args.max_shard_size is None else _parse_size(args.max_shard_size)
     from gpt2np.checkpoint.convert import ConversionOptions
     from gpt2np.checkpoint.load import read_checkpoint

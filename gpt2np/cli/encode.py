@@ -13,8 +13,9 @@ The suffix of OUT selects the format:
 .npy   the ids of .bin as a NumPy array
 .npz   several arrays of ids, as nshepperd's gpt-2 reads them
 
-Run an interrupted command again to resume. If the model, --field or
---skip-errors have changed, the command starts over and says so.
+Run an interrupted command again to resume; files added at the end are encoded,
+too. If the model, an option or an encoded file has changed, the command refuses
+and names the change; with --force it starts over.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, report_interrupted, write_errors
+from gpt2np.cli.text_input import check_field
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "50000)"
     )
     output("--combine", type=int, metavar="N", help=combine)
-    output("--force", action="store_true", help="Overwrite OUT if it exists")
+    output("--force", action="store_true", help="Overwrite OUT, or unfinished work of another run")
     add = parser.add_argument_group("Performance").add_argument
     add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
 
@@ -65,12 +67,13 @@ def run(args: argparse.Namespace) -> int:
     with option_names_in_errors(DatasetOptions):
         options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
     files = find_files(args.inputs, [args.out, partial_folder(args.out)])
+    check_field(args.field, files)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the progress bar is closed
     try:
-        with write_errors(args.out, check_filename=True):
-            dataset = _encode(files, args.out, tokenizer, options)
+        with write_errors(args.out, check_filename=True), option_names_in_errors(DatasetOptions):
+            dataset = _encode(files, args.out, tokenizer, options, args.force)
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))
     print_stderr(
@@ -80,21 +83,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _encode(
-    files: list[Path], out: Path, tokenizer: "Tokenizer", options: "DatasetOptions"
+    files: list[Path], out: Path, tokenizer: "Tokenizer", options: "DatasetOptions", force: bool
 ) -> "Dataset":
     from tqdm import tqdm
 
-    from gpt2np.data.append_log import partial_folder
     from gpt2np.data.dataset import encode_dataset
 
     total = sum(file.stat().st_size for file in files)
     unit: dict[str, Any] = {"unit": "B", "unit_scale": True}
-    restart = f"{partial_folder(out)} is from other files or options; starting over"
     with tqdm(total=total, desc="encoding", leave=False, disable=None, **unit) as bar:
 
         def on_resume(done: int) -> None:
             bar.write(f"resuming at {done / total:.0%}", file=sys.stderr)
             bar.initial = bar.n = done
+
+        def on_restart(changes: list[str]) -> None:
+            bar.write(f"discarding unfinished work: {'; '.join(changes)}", file=sys.stderr)
 
         return encode_dataset(
             files,
@@ -102,7 +106,8 @@ def _encode(
             tokenizer,
             options,
             on_resume=on_resume,
-            on_restart=lambda: bar.write(restart, file=sys.stderr),
+            on_restart=on_restart,
             on_progress=lambda done: bar.update(done - bar.n),
             on_skip=lambda error: bar.write(f"skipped: {error}", file=sys.stderr),
+            force=force,
         )

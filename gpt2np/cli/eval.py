@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import print_stderr
+from gpt2np.cli.text_input import check_field
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
@@ -188,6 +189,7 @@ def _perplexity(args: argparse.Namespace) -> "InputsAndMeasure":
     from gpt2np.evaluation.documents import read_documents
     from gpt2np.evaluation.perplexity import perplexity
 
+    check_field(args.field, args.files)
     files = [read_documents(file, args.errors, args.field) for file in args.files]
     options = {name: getattr(args, name) for name in ("context", "stride", "from_end_of_text")}
     documents = [text for documents in files for text in documents]
@@ -206,6 +208,8 @@ def _lambada(args: argparse.Namespace) -> "InputsAndMeasure":
         if args.definition == "harness":
             raise InvalidArgumentError("--stop-words is only for --definition gpt2-paper")
         words = frozenset(read_text(args.stop_words, args.errors).lower().split())
+        if not words:
+            raise InvalidArgumentError(f"--stop-words {args.stop_words} has no words")
     records = islice(read_records(args.file, args.errors), args.limit)
     passages = [text_field(record, args.field, where) for where, record in records]
     options = {"definition": args.definition, "stop_words": words}

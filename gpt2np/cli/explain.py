@@ -49,8 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Number of tokens to generate (default: 8)",
     )
     output = parser.add_argument_group("Output").add_argument
-    file = "HTML file to write; an existing file is replaced"
+    file = "HTML file to write; - writes to standard output"
     output("-o", "--output", type=Path, required=True, metavar="FILE", help=file)
+    output("--force", action="store_true", help="Overwrite FILE if it exists")
     performance = add_model_arguments(parser, dtype=False)
     no_float64 = "Omit the comparison with float64, which needs a float64 copy of the model"
     performance.add_argument("--no-float64", action="store_true", help=no_float64)
@@ -68,16 +69,21 @@ def run(args: argparse.Namespace) -> int:
     prompt = read_prompt(args)
     if args.steps < 1:
         raise InvalidArgumentError(f"--steps is {args.steps}; it must be at least 1")
-    check_output_file(args.output, inputs=[args.file])
+    is_stdout = args.output == Path("-")
+    if is_stdout and args.force:
+        raise InvalidArgumentError("--force has no effect on standard output; leave it out")
+    if not is_stdout:
+        check_output_file(args.output, overwrite=args.force, inputs=[args.file])
     lm, messages = load_model(args)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     page = _create_page(lm, prompt, args)
     for message in messages:
         print_stderr(message)
-    with write_errors(args.output):
-        atomic_write_text(args.output, page.html)
+    if not is_stdout:
+        with write_errors(args.output):
+            atomic_write_text(args.output, page.html)
     print_stderr(f"{len(page.run.ids)} tokens, {len(page.html.encode()):,} bytes")
-    print(args.output, flush=True)
+    print(page.html if is_stdout else args.output, end="" if is_stdout else "\n", flush=True)
     return 0
 
 

@@ -10,7 +10,9 @@ model's name, the seed and the speed go to stderr.
 
 With --prompts, each line of a file is a prompt, and its result is the same as
 in a separate run. The results go to the file --out as JSON Lines, in the order
-of the prompts. Run an interrupted command again to resume.
+of the prompts. Run an interrupted command again to resume; prompts appended to
+FILE are continued, too. If the model, an option or a finished prompt has
+changed, the command refuses and names the change; with --force it starts over.
 """
 
 import argparse
@@ -78,7 +80,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     add("--logprobs", type=int, metavar="K", help=logprobs)
     add("--prompt-logprobs", type=int, metavar="K", help="Like --logprobs, for the prompt's tokens")
     add("--out", type=Path, metavar="FILE.jsonl", help="File to write with --prompts")
-    add("--force", action="store_true", help="Overwrite the file --out")
+    force = "Overwrite the file --out, or unfinished work of another run"
+    add("--force", action="store_true", help=force)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -102,6 +105,8 @@ def _generate(
     lm: "LanguageModel", messages: list[str], prompt: str, options: Any, args: argparse.Namespace
 ) -> int:
     """Generate and print texts that continue one prompt; return the exit code."""
+    if not prompt:
+        messages = [*messages, "the prompt is empty; the text starts from the end-of-text token"]
     beam_search = lm.resolve_options(**options).num_beams > 1
     check_beam_options(args, beam_search=beam_search)
     if beam_search:
@@ -264,7 +269,7 @@ def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, st
     patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
     files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
     vocabulary = lm.tokenizer.fingerprint if args.tokenizer else ""
-    return lm, input_digests(vocabulary, sorted(files))[-1]
+    return lm, vocabulary + input_digests(sorted(files))[-1]
 
 
 def _run_job(
@@ -278,12 +283,14 @@ def _run_job(
 
     from gpt2np.prompts.job import JobCallbacks, PromptJob
 
-    restart = "the options, prompts or model have changed; starting over"
     with tqdm(total=n_lines, desc="generating", unit="line", leave=False, disable=None) as bar:
 
         def on_resume(done: int) -> None:
             bar.write(f"resuming at line {done + 1:,}", file=sys.stderr)
             bar.initial = bar.n = done
+
+        def on_restart(changes: list[str]) -> None:
+            bar.write(f"discarding unfinished work: {'; '.join(changes)}", file=sys.stderr)
 
         def on_progress(done: int, n_tokens: int) -> None:
             seconds = bar.format_dict["elapsed"]
@@ -293,15 +300,15 @@ def _run_job(
 
         callbacks = JobCallbacks(
             on_resume=on_resume,
-            on_restart=lambda: bar.write(restart, file=sys.stderr),
+            on_restart=on_restart,
             on_progress=on_progress,
             on_skip=lambda problem: bar.write(f"skipped: {problem}", file=sys.stderr),
         )
         paths = args.prompts, args.out
         with option_names_in_errors():
             to_json = partial(_output_line, tokenizer=lm.tokenizer)
-            job = PromptJob(lm, *paths, to_json, options, callbacks, fingerprint)
-        return job.run()
+            job = PromptJob(lm, *paths, to_json, options, callbacks, fingerprint, args.force)
+            return job.run()
 
 
 def _output_line(completion: "Completion", tokenizer: "Tokenizer") -> dict[str, Any]:

@@ -25,7 +25,8 @@ def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool 
     _add_penalties(parser.add_argument_group("Penalties").add_argument)
     _add_stopping(parser.add_argument_group("Stopping").add_argument)
     add = parser.add_argument_group("Constraints").add_argument
-    add("--choices", nargs="+", metavar="TEXT", help="Generate exactly one of these texts")
+    choice = "Generate exactly TEXT; give several times for a choice of texts"
+    add("--choice", dest="choices", action="append", metavar="TEXT", help=choice)
     regex = (
         "Generate a text that fully matches this regular expression; look-around, back-references "
         "and inner anchors are not supported"
@@ -132,6 +133,7 @@ def add_draft(add: Add) -> None:
 # library name → option, where the two names differ
 _OPTION_NAMES = {
     "bad_words": "--bad-word",
+    "choices": "--choice",
     "bad_words_ids": "--bad-word",
     "special_tokens": "--special-token",
     "stop_token_ids": "--stop-id",
@@ -150,10 +152,10 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """
     from gpt2np.generation import Options
 
-    if args.greedy:
-        # --temperature 0 means the same as --greedy.
+    if args.greedy or args.temperature == 0:  # both mean the same
+        option = "--greedy" if args.greedy else "--temperature 0"
         with_greedy = ("temperature",) if args.temperature else ()
-        _check_contradictions("--greedy", args, (*with_greedy, *_FILTERS))
+        _check_contradictions(option, args, (*with_greedy, *_FILTERS))
     names = Options.__annotations__.keys() - {"draft"}  # load_model reads --draft
     given = {name: getattr(args, name, None) for name in sorted(names)}
     options = {name: value for name, value in given.items() if value is not None}
@@ -224,7 +226,8 @@ def _replace_names(message: str, names: list[str]) -> str:
     words = "|".join(name for name in names if "_" not in name)
     pattern = re.compile(
         r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|"""
-        rf"\b(?P<name>{compounds}|(?:{words})(?= is | and |: |, | nor | to | above | -?\d|$))\b"
+        rf"\b(?P<name>{compounds}|(?:{words})(?= is | was | and |: |, | nor | to "
+        r"| above | -?\d|$))\b"
     )
     return pattern.sub(lambda m: _option_name(m["name"]) if m["name"] else m[0], message)
 

@@ -7,12 +7,13 @@ finds NaN or infinity.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import MODEL_HELP
-from gpt2np.errors import printable
+from gpt2np.errors import CheckpointError, printable
 
 if TYPE_CHECKING:
     from gpt2np.checkpoint.load import Checkpoint
@@ -44,8 +45,12 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(content, ensure_ascii=False))
     else:
         print("\n".join(map(printable, _text_lines(content))))
-    not_finite = content.get("check", {}).get("not_finite")
-    return 1 if content["problems"] or not_finite else 0
+    sys.stdout.flush()  # before the error
+    if problems := content["problems"]:
+        raise CheckpointError(f"the weights do not fit the config: {'; '.join(problems)}")
+    if not_finite := content.get("check", {}).get("not_finite"):
+        raise CheckpointError(f"NaN or infinity in {', '.join(not_finite)}")
+    return 0
 
 
 def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:

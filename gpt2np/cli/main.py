@@ -16,7 +16,13 @@ from typing import Any, NoReturn
 
 from gpt2np import __version__
 from gpt2np.cli.output import discard_stdout, prepare_streams, print_stderr
-from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError, printable
+from gpt2np.errors import (
+    ContextLengthError,
+    GPT2NPError,
+    InvalidArgumentError,
+    did_you_mean,
+    printable,
+)
 from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
 COMMANDS = (
@@ -92,13 +98,14 @@ def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> in
     program = "gpt2np" if args.command is None else f"gpt2np {args.command}"
     if unrecognized:
         first = unrecognized[0]
-        hint = ""
-        if not first.startswith("-"):
+        is_option = first.startswith("-") and first != "-"
+        hint = did_you_mean(first.partition("=")[0].replace("_", "-"), _options(parser, program))
+        if not is_option:
             if args.command in ("generate", "trace", "explain"):
                 hint = "; quote a prompt of several words"
             elif args.command is not None:
                 hint = "; give all arguments together, before or after the options"
-        kind = "option" if first.startswith("-") else "argument"
+        kind = "option" if is_option else "argument"
         parser.exit(
             2, f"{program}: error: unrecognized {kind} {first!r}{hint} (try {program} --help)\n"
         )
@@ -108,6 +115,19 @@ def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> in
     exit_code: int = modules[args.command].run(args)
     sys.stdout.flush()  # a failure here is reported; at exit it would be silent
     return exit_code
+
+
+def _options(parser: argparse.ArgumentParser, program: str) -> list[str]:
+    """Return the options of the parser whose name is `program`: `parser` or one of its commands."""
+    options = []
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            commands = action.choices.values()
+            options += [o for command in commands if command.prog == program
+                        for o in command._option_string_actions]  # fmt: skip
+        elif parser.prog == program:
+            options += action.option_strings
+    return options
 
 
 def _create_parser(modules: Mapping[str, ModuleType]) -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ import sys
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from types import FrameType
     from typing import TextIO
@@ -74,7 +74,24 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
         is_foreign = isinstance(error, BrokenPipeError) or (name and not name.startswith(str(path)))
         if check_filename and is_foreign:
             raise
-        raise GPT2NPError(f"cannot write {path}: {error.strerror}") from error
+        raise GPT2NPError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def check_not_hidden(target: Path, names: Iterable[str]) -> None:
+    """Check that a new folder does not hide a model: a folder takes precedence over a name.
+
+    `names` are the names of models in addition to "bundled".
+
+    Raises:
+        InvalidArgumentError: `target` is the folder to which one of the names would then refer.
+    """
+    from gpt2np.errors import InvalidArgumentError
+
+    for name in ("bundled", *names):
+        if target.absolute() == target.cwd() / name:
+            raise InvalidArgumentError(
+                f"a folder {target} here would hide the model {name!r}; choose another name"
+            )
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ import argparse
 import codecs
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpt2np.cli.output import print_stderr
@@ -60,11 +61,19 @@ def read_text_file(file: Path) -> str:
     Raises:
         InvalidArgumentError: the file cannot be read, or is not UTF-8.
     """
+    if file == Path():
+        raise InvalidArgumentError("--file is empty or the current folder; name a file")
     try:
         data = file.read_bytes()
     except OSError as error:
         raise InvalidArgumentError(f"cannot read --file {file}: {error.strerror}") from error
     return decode_utf8(data, str(file))
+
+
+def check_field(field: str, files: Iterable[Path]) -> None:
+    """Raise InvalidArgumentError if --field has no effect on `files`."""
+    if field != "text" and not any(".jsonl" in file.suffixes for file in files):
+        raise InvalidArgumentError("--field is for .jsonl files; there is none to read")
 
 
 def strip_newline(text: str) -> str:

@@ -61,6 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Trace the prompt, print the overview and return the exit code."""
     if args.list_points:
+        names = ("prompt", "file", "points", "compare", "npz", "json", "force", "model")
+        if any(getattr(args, name) not in (None, False) for name in names):
+            raise InvalidArgumentError("--list-points takes no prompt and no other option")
         print(_point_table())
         return 0
     _check_options(args)

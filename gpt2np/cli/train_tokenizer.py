@@ -12,12 +12,13 @@ text.
 import argparse
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.generation_options import option_names_in_errors
-from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.output import check_not_hidden, print_stderr, write_errors
+from gpt2np.cli.text_input import check_field
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
     output = parser.add_argument_group("Output").add_argument
     output("--out", type=Path, required=True, metavar="FOLDER", help="Folder to write")
+    output("--force", action="store_true", help="Replace a vocabulary in FOLDER")
     output("--json", action="store_true", help="Print the report as one JSON object")
 
 
@@ -82,10 +84,11 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.tokenizer.formats import write_vocabulary
     from gpt2np.tokenizer.training.report import as_json, as_text, report_training
 
-    _check_out(args.out)
+    written = [args.out / name for name in (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)]
+    _check_out(args.out, [] if args.force else written)
     # Without the output: a second run must not train on the vocabulary of the first run.
-    written = (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)
-    files = find_files(args.files, [args.out / name for name in written])
+    files = find_files(args.files, written)
+    check_field(args.field, files)
     _check_writable(args.out)
     corpus = _corpus_options(args, options)
     trained = _train(files, corpus, options, args.skip_errors)
@@ -105,14 +108,23 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_out(out: Path) -> None:
+def _check_out(out: Path, protected: Iterable[Path]) -> None:
+    """Check the folder --out. The files `protected` must not exist in the folder."""
     if str(out) == ".":
         raise InvalidArgumentError("--out is empty or the current folder; choose another")
+    if str(out) == "-":
+        raise InvalidArgumentError("--out is -, but several files are written; name a folder")
+    check_not_hidden(out, [])
     if (out.exists() or out.is_symlink()) and not out.is_dir():
         raise InvalidArgumentError(f"--out {out} is not a folder; choose another name")
     if out.is_dir() and any(out.glob("*.safetensors*")):
         raise InvalidArgumentError(
             f"--out {out} holds a model, which needs its own vocabulary; choose another"
+        )
+    if existing := sorted(path.name for path in protected if path.exists()):
+        raise InvalidArgumentError(
+            f"--out {out} has a vocabulary already ({', '.join(existing)}); give --force to "
+            "replace it"
         )
 
 
@@ -172,6 +184,13 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
     from gpt2np.tokenizer.pre_tokenizer import PATTERN_NAMES
     from gpt2np.tokenizer.training.train import UNK_TOKEN, TrainingOptions
 
+    patterns = {**PATTERN_NAMES, "none": None}
+    pattern = patterns.get(args.pattern.lower(), args.pattern)
+    if pattern == "" or (pattern == args.pattern and pattern.isalnum()):
+        raise InvalidArgumentError(
+            f"--pattern is {args.pattern!r}; it must be {', '.join(patterns)}, or a regular "
+            "expression"
+        )
     special = args.special_token or [END_OF_TEXT]
     with option_names_in_errors(TrainingOptions):
         return TrainingOptions(
@@ -181,7 +200,7 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
             special_tokens=(*special, UNK_TOKEN)
             if args.alphabet == "characters"
             else tuple(special),
-            pattern={**PATTERN_NAMES, "none": None}.get(args.pattern.lower(), args.pattern),
+            pattern=pattern,
             alphabet=args.alphabet,
             limit_alphabet=args.limit_alphabet,
         )

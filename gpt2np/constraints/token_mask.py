@@ -157,7 +157,8 @@ class _Vocabulary:
 def _start(choices: tuple[str, ...], pattern: str | None, vocabulary: _Vocabulary) -> Constraint:
     automaton = ByteAutomaton.of(literals(choices) if pattern is None else parse(pattern))
     if automaton.start == DEAD:
-        raise InvalidArgumentError(f"no text matches the pattern {short_repr(pattern)}")
+        subject = "one of no choices" if pattern is None else f"the pattern {short_repr(pattern)}"
+        raise InvalidArgumentError(f"no text matches {subject}")
     trie, eos_token_ids = _trie(vocabulary), vocabulary.eos_token_ids
     masks = _TokenMasks(automaton, trie, vocabulary.text_tokens, eos_token_ids)
     return Constraint(masks, automaton.readings(automaton.start))

@@ -2,8 +2,8 @@
 
 Each line of the journal is a resume point: how much input had been read, and how long the files
 were, at one moment. A line is written after the files have reached the disk, so the files are never
-shorter than the line says. To resume, the files are truncated to the last resume point whose input
-files are unchanged.
+shorter than the line says. To resume, the files are truncated to the last resume point. If the
+settings or the input read so far have changed, nothing is truncated, and an error names the change.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from gpt2np.data.files import atomic_write_text
-from gpt2np.errors import GPT2NPError
+from gpt2np.data.files import atomic_write_text, errors_name
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, short_repr
 
 _JOURNAL = "journal"
+_TASK = "task.json"
 _LOCK = "lock"
 
 
@@ -29,13 +30,13 @@ _LOCK = "lock"
 class ResumePoint:
     """How much of the input was read, and how long the output files were, at one moment."""
 
-    files: int = 0  # number of input files read to the end
+    files: int = 0  # number of input files (or lines of the only file) read to the end
     batches: int = 0  # number of batches read from the next input file
     done: int = 0  # total progress, in the caller's unit (bytes or lines)
     lengths: tuple[int, ...] = ()  # length of each output file, in bytes
     # lengths at the start of the current input file, to undo that file if it turns out damaged
     rollback_lengths: tuple[int, ...] = ()
-    digest: str = ""  # digest of task and input files up to here: see `input_digests`
+    digest: str = ""  # digest of the input read so far
 
     @property
     def files_started(self) -> int:
@@ -43,17 +44,55 @@ class ResumePoint:
         return self.files + (self.batches > 0)
 
 
-def input_digests(task: str, files: Iterable[Path]) -> list[str]:
-    """Return a list whose item n is the digest of `task` and the first n of `files`.
+@dataclass(frozen=True)
+class Task:
+    """What a job computes. The results of an unfinished job are valid only for an equal task.
 
-    `task` identifies the program and its options. A digest covers the paths, sizes and modification
-    times of the files.
+    Attributes:
+        settings: JSON values by name; an error shows the values.
+        fingerprints: digests by name, such as "the model"; an error shows only the name.
+        digests: a function that returns, for each resume point, the digest of the input that was
+            read up to there, as the input is now.
+        input_between: a function that names the input between two resume points.
+        harmless: new values of settings for which earlier results are valid, too.
+    """
+
+    settings: Mapping[str, Any]
+    fingerprints: Mapping[str, str]
+    digests: Callable[[Sequence[ResumePoint]], Sequence[str]]
+    input_between: Callable[[ResumePoint, ResumePoint], str]
+    harmless: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        """Return the settings and fingerprints as a JSON object."""
+        content = {"settings": self.settings, "fingerprints": self.fingerprints}
+        return json.dumps(content, default=repr)
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of the unfinished job in `folder`; none if there is no such job."""
+    settings: dict[str, Any] = _read_task(folder)["settings"]
+    return settings
+
+
+def _read_task(folder: Path) -> dict[str, dict[str, Any]]:
+    try:
+        content = json.loads((folder / _TASK).read_text(encoding="utf-8"))
+        return {name: dict(content[name]) for name in ("settings", "fingerprints")}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {"settings": {}, "fingerprints": {}}
+
+
+def input_digests(files: Iterable[Path]) -> list[str]:
+    """Return a list whose item n is the digest of the first n of `files`.
+
+    A digest covers the paths, sizes and modification times of the files.
     """
     stamps = []
     for file in files:
         status = file.stat()
         stamps.append(json.dumps([os.fspath(file.absolute()), status.st_size, status.st_mtime_ns]))
-    return [*accumulate(stamps, _digest, initial=_digest(task))]
+    return [*accumulate(stamps, _digest, initial="")]
 
 
 def _digest(*texts: str) -> str:
@@ -75,8 +114,8 @@ class AppendLog:
 
     folder: Path
     names: Sequence[str]  # names of the files in the folder
-    # whether `resume` found resume points, but none of them was valid
-    restarted: bool = field(default=False, init=False)
+    # what has changed, if `resume` has discarded the results of another task
+    changes: list[str] = field(default_factory=list, init=False)
     _files: list[IO[bytes]] = field(default_factory=list, init=False)
     _lock: IO[bytes] | None = field(default=None, init=False)
 
@@ -90,13 +129,15 @@ class AppendLog:
         """Length of each append-only file, in bytes."""
         return tuple(file.tell() for file in self._files)
 
-    def resume(self, digests: Sequence[str]) -> ResumePoint:
-        """Lock the folder, truncate the files to the last valid resume point, and return the point.
+    def resume(self, task: Task, *, force: bool = False) -> ResumePoint:
+        """Lock the folder, truncate the files to the last resume point, and return the point.
 
-        A resume point is valid if it matches `digests`, the list from `input_digests`. Without a
-        valid point, the files are emptied.
+        If the folder has results of another task, `force` discards them, except those that are
+        valid for this task, too.
 
-        Raises GPT2NPError if another process uses the folder, or its path is not a folder.
+        Raises:
+            InvalidArgumentError: the folder has results of another task, and `force` is false.
+            GPT2NPError: another process uses the folder, or its path is not a folder.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise GPT2NPError(
@@ -109,24 +150,35 @@ class AppendLog:
                 "another output file"
             )
         self._files = [path.open("ab") for path in self.paths]
-        start = ResumePoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names), digests[0])
-        points = self._read_journal()
+        start = ResumePoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names))
         sizes = [path.stat().st_size for path in self.paths]
-        valid = [
-            point
-            for point in points
-            if point.digest in digests[point.files_started : point.files_started + 1]
-            and not _any_longer(point.lengths, sizes)
-        ]
-        self.restarted = bool(points) and not valid
-        last = valid[-1] if valid else start
+        points = [p for p in self._read_journal() if not _any_longer(p.lengths, sizes)]
+        changes = [*_changes(_read_task(self.folder), task)] if points else []
+        last = start
+        for point, digest in zip(points, task.digests(points), strict=True):
+            if changes:
+                break
+            if point.digest == digest:
+                last = point
+            elif point.files > last.files:  # else a file that was being read, perhaps damaged
+                changes.append(f"{task.input_between(last, point)} has changed")
+        if changes and not force:
+            raise InvalidArgumentError(
+                f"{self.folder} has the results of an unfinished job, but {'; '.join(changes)}; "
+                "undo the change to go on, or give --force to start over"
+            )
+        if self._read_journal() and not points:
+            changes.append("its files have been truncated")
+        self.changes = changes
         self.truncate(last.lengths)
+        atomic_write_text(self.folder / _TASK, task.as_json())
         return last
 
     def append(self, *contents: bytes) -> None:
         """Append one item of `contents` to each file."""
-        for file, content in zip(self._files, contents, strict=True):
-            file.write(content)
+        for path, file, content in zip(self.paths, self._files, contents, strict=True):
+            with errors_name(path):
+                file.write(content)
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Truncate the files to `lengths`, and drop resume points with greater lengths."""
@@ -138,10 +190,14 @@ class AppendLog:
 
     def save(self, point: ResumePoint) -> None:
         """Flush the files to the disk, then append `point` to the journal."""
-        for file in self._files:
-            file.flush()
-            os.fsync(file.fileno())
-        with self._journal_path.open("a", encoding="utf-8") as journal:
+        for path, file in zip(self.paths, self._files, strict=True):
+            with errors_name(path):
+                file.flush()
+                os.fsync(file.fileno())
+        with (
+            errors_name(self._journal_path),
+            self._journal_path.open("a", encoding="utf-8") as journal,
+        ):
             journal.write(_journal_line(point))
 
     def close(self) -> None:
@@ -179,6 +235,22 @@ class AppendLog:
         text = self._journal_path.read_text(encoding="utf-8", errors="replace")
         lines = text.split("\n")[:-1]  # drop an incomplete last line, which has no newline
         return [point for point in map(_parse_journal_line, lines) if point]
+
+
+def _changes(before: Mapping[str, Mapping[str, Any]], task: Task) -> Iterator[str]:
+    """Describe each difference between the stored task `before` and `task`."""
+    after = json.loads(task.as_json())
+    for name in {**before["fingerprints"], **after["fingerprints"]}:
+        if before["fingerprints"].get(name) != after["fingerprints"].get(name):
+            yield f"{name} has changed"
+    for name in {**before["settings"], **after["settings"]}:
+        old, new = (settings.get(name) for settings in (before["settings"], after["settings"]))
+        if old != new and (name not in task.harmless or task.harmless[name] != new):
+            yield f"{name} was {_show(old)}, is {_show(new)}"
+
+
+def _show(value: object) -> str:
+    return "not given" if value is None else short_repr(value)
 
 
 def _any_longer(lengths: Sequence[int], limits: Sequence[int]) -> bool:

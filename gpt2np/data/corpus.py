@@ -22,6 +22,8 @@ from gpt2np.errors import InvalidArgumentError, short_repr
 
 _READ_SIZE = 1 << 20  # bytes to read at once; minimum characters in a part of a document
 
+_ARRAY_SUFFIXES = (".bin", ".npy", ".safetensors")
+
 # A document may be cut before a space or newline that follows a visible character.
 _up_to_last_word = re.compile(r".*\S(?=[ \n])", re.DOTALL).match
 
@@ -78,13 +80,15 @@ def _expand(path: str) -> list[Path]:
             file
             for file in Path(path).rglob("*")
             if file.is_file()
-            and file.suffix not in (".bin", ".npy", ".safetensors")
+            and file.suffix not in _ARRAY_SUFFIXES
             and not any(part.startswith(".") for part in file.relative_to(path).parts)
         ]
         if not files:
             raise InvalidArgumentError(f"the folder {path} has no files to read")
         return files
     if Path(path).is_file():
+        if Path(path).suffix in _ARRAY_SUFFIXES:
+            raise InvalidArgumentError(f"{path} holds arrays, not text; leave it out")
         return [Path(path)]
     if Path(path).exists():
         raise InvalidArgumentError(f"{path} is not a regular file; save the content to one")

@@ -11,7 +11,6 @@ the corpus. With GPT-2's pre-tokenizer, memory does not grow with the length of 
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 import zipfile
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 
 from gpt2np import __version__
 from gpt2np.data import END_OF_TEXT
-from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests, partial_folder
+from gpt2np.data.append_log import AppendLog, ResumePoint, Task, input_digests, partial_folder
 from gpt2np.data.batches import PART_DTYPE, Batch, BatchEncoder, Encoder, read_batches
 from gpt2np.data.corpus import UnreadableFileError
 from gpt2np.data.files import check_output_file
@@ -82,9 +81,10 @@ def encode_dataset(
     options: DatasetOptions | None = None,
     *,
     on_resume: Callable[[int], object] = lambda done: None,
-    on_restart: Callable[[], object] = lambda: None,
+    on_restart: Callable[[list[str]], object] = lambda changes: None,
     on_progress: Callable[[int], object] = lambda done: None,
     on_skip: Callable[[UnreadableFileError], object] = lambda error: None,
+    force: bool = False,
 ) -> Dataset:
     """Encode `files`, in order, to the dataset `out`; an existing file `out` is replaced.
 
@@ -93,12 +93,14 @@ def encode_dataset(
     `<|endoftext|>` separates documents. Other special tokens are encoded as plain text.
 
     After an interruption, the next call continues, and `on_resume` gets the number of input bytes
-    already encoded. If the interrupted call had other files or options, `on_restart` is called
-    instead. `on_progress` gets the number of input bytes encoded so far. `on_skip` gets the error
-    of each skipped file.
+    already encoded. Files added after those already encoded are encoded, too. If the interrupted
+    call had other options, or a file that it encoded has changed, `force` discards its results, and
+    `on_restart` gets the changes. `on_progress` gets the number of input bytes encoded so far.
+    `on_skip` gets the error of each skipped file.
 
     Raises InvalidArgumentError if a file can't be read, the files have no text, the vocabulary has
-    no end of text, or `check_output` fails. Raises OSError if the output can't be written. Raises
+    no end of text, `check_output` fails, or the results of an interrupted call would be lost and
+    `force` is false. Raises OSError if the output can't be written. Raises
     GPT2NPError if another process writes to `out`, or a worker process dies. After an error, an
     existing file `out` is unchanged.
     """
@@ -109,17 +111,34 @@ def encode_dataset(
             f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
         )
     with AppendLog(partial_folder(out), ("ids", "parts")) as log:
-        task = json.dumps([__version__, tokenizer.fingerprint, options.field, options.skip_errors])
-        writer = _Writer(log, files, task, on_skip)
-        if writer.position.done:
-            on_resume(writer.position.done)
-        elif log.restarted:
-            on_restart()
+        digests = input_digests(files)
+        names = {"field": options.field, "skip_errors": options.skip_errors}
+        task = Task(
+            {"version of gpt2np": __version__, **names},
+            {"the vocabulary": tokenizer.fingerprint},
+            lambda points: [[*digests, ""][min(p.files_started, len(digests))] for p in points],
+            lambda first, last: _describe_files(files[first.files : last.files_started]),
+            harmless={"skip_errors": True},  # files that earlier runs have read have no errors
+        )
+        position = log.resume(task, force=force)
+        writer = _Writer(log, files, digests, position, on_skip)
+        if log.changes:
+            on_restart(log.changes)
+        if position.done:
+            on_resume(position.done)
         _encode_batches(writer, files, tokenizer, options, on_progress)
         log.close()
         dataset = _finish(log, out, BatchEncoder(tokenizer).dtype, options.combine)
         log.remove()
     return dataset
+
+
+def _describe_files(files: Sequence[Path]) -> str:
+    if not files:
+        return "the list of input files"
+    if len(files) == 1:
+        return f"{files[0]}"
+    return f"a file from {files[0]} to {files[-1]}"
 
 
 class _Writer:
@@ -129,14 +148,15 @@ class _Writer:
         self,
         log: AppendLog,
         files: Sequence[Path],
-        task: str,
+        digests: Sequence[str],
+        position: ResumePoint,
         on_skip: Callable[[UnreadableFileError], object],
     ) -> None:
         self._log, self._on_skip = log, on_skip
-        self._digests = input_digests(task, files)
+        self._digests = digests
         self._file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative sizes
         self._saved_at = time.monotonic()
-        self.position = log.resume(self._digests)  # how much of the input has been written
+        self.position = position  # how much of the input has been written
 
     def write(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
         """Append an encoded batch to the log.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
@@ -40,6 +41,8 @@ def check_output_file(
     """
     from tempfile import TemporaryFile
 
+    if str(path) == "-":
+        raise InvalidArgumentError("- is standard output, but this result needs a file; name one")
     if not path.parent.is_dir():
         raise InvalidArgumentError(f"the folder {path.parent} does not exist; create it first")
     if path.exists():
@@ -70,6 +73,8 @@ def read_json_object(
             raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
         text = path.read_bytes().decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
+    except GPT2NPError:  # perhaps also a ValueError
+        raise
     except OSError as problem:
         raise error(f"cannot read {path}: {problem.strerror}") from problem
     except (ValueError, RecursionError) as problem:
@@ -102,13 +107,27 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`, and rename it to `path` at the end.
+    """Yield a path in the folder of `path`; after the `with` block, rename that file to `path`.
 
-    If the `with` block raises an error, the temporary file is removed, and `path` is unchanged.
+    Raises OSError, whose file name is `path`, if writing fails; an existing file at `path` is then
+    unchanged.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        temporary.replace(path)
+        with errors_name(path):
+            yield temporary
+            temporary.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that does not exist, a name that is too long
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def errors_name(path: Path) -> Iterator[None]:
+    """Let every OSError in the `with` block name `path`, instead of a temporary file or no file."""
+    try:
+        yield
+    except OSError as error:
+        # NumPy's error has no number, and tells only how much of an array was written.
+        number, reason = error.errno or errno.EIO, error.strerror or str(error)
+        raise OSError(number, reason, str(path)) from error

@@ -284,10 +284,10 @@ class Step:
 def greedy_steps(run: Run, max_steps: int) -> list[Step]:
     """Continue the tokens of the window greedily; compute each step with and without a KV cache.
 
-    Stops before `max_steps` steps at the end of the model's context or after an end-of-text token.
+    Stops before `max_steps` steps after an end-of-text token.
     """
     ids, cache, steps = list(run.ids), run.model.new_cache(), list[Step]()
-    for _ in range(min(max_steps, run.config.n_positions - len(ids) + 1)):
+    for _ in range(max_steps):
         steps.append(_time_step(run.model, ids, cache))
         ids.append(steps[-1].id)
         if ids[-1] in run.lm.eos_token_ids:

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from gpt2np import __version__
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.display import frame
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.explain.attention import attention_section, patterns_section
 from gpt2np.explain.audit import precision_section, tensors_section, time_section
 from gpt2np.explain.block import block_section, mlp_section, norm_section, residual_section
@@ -50,13 +51,20 @@ PROGRESS_STEPS = len(_CONTENTS) + 2  # the sections, the forward pass and the pa
 """Number of times that `explain` calls `on_progress`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Page:
     """HTML of a page, the arrays that it displays, and the forward pass over the prompt."""
 
     html: str
     numbers: Numbers
     run: Run
+
+    def __repr__(self) -> str:
+        return f"<Page about {_short_prompt(self.run, 40)!r}: {len(self.html):,} characters>"
+
+    def _repr_html_(self) -> str:
+        """Return the page in a frame, for notebooks."""
+        return frame(self.html)
 
 
 def explain(
@@ -91,6 +99,11 @@ def explain(
         raise InvalidArgumentError(f"steps is {steps}; it must be an integer of at least 1")
     on_progress("forward pass")
     run = run_prompt(lm, prompt, window=window, layer=layer, head=head, position=position)
+    if (total := len(run.ids) + steps - 1) > run.config.n_positions:
+        raise ContextLengthError(
+            f"{len(run.ids)} tokens and {steps} steps need a context of {total}, but the model has "
+            f"{run.config.n_positions}; choose fewer steps"
+        )
     numbers = Numbers()
     sections = "\n".join(_sections(run, numbers, steps, float64, on_progress))
     on_progress("page")
@@ -178,17 +191,10 @@ def _lead(run: Run, numbers: Numbers) -> str:
 
 
 def _facts(run: Run) -> str:
-    config, weights = run.config, run.model.weights
     path = Path(run.lm.name)
     facts = {
         "model": path.name if path.is_absolute() else run.lm.name,  # other users may read the page
-        "parameters": f"{weights.parameters:,}",
-        "blocks × heads": f"{config.n_layer} × {config.n_head}",
-        "channels": f"{config.n_embd}, of each head {config.n_embd // config.n_head}",
-        "MLP neurons": f"{config.n_inner:,} a block",
-        "vocabulary": f"{config.vocab_size:,} tokens",
-        "context": f"{config.n_positions:,} tokens",
-        "computed in": str(run.model.dtype),
+        **run.model.facts,
     }
     return "".join(
         f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in facts.items()

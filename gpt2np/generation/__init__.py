@@ -17,7 +17,7 @@ from gpt2np.generation.logits_processors import (
     top_p_filter,
     typical_filter,
 )
-from gpt2np.generation.options import GenerationOptions, Options
+from gpt2np.generation.options import GenerationOptions, Options, option_fields
 from gpt2np.generation.sampling import RandomGenerator, new_seed, next_id, next_probabilities
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import FinishReason, RunningSequence, start_sequence
@@ -37,6 +37,7 @@ __all__ = [
     "new_seed",
     "next_id",
     "next_probabilities",
+    "option_fields",
     "read_generation_config",
     "start_sequence",
     "top_k_filter",

@@ -192,4 +192,6 @@ def _draft_id(sequence: DraftedSequence, draft: Sequence[int], logits: Array) ->
         )
     except InvalidArgumentError:
         return None
-    return next_id(logits, sequence.options, sequence.rng.lookahead(len(draft)))
+    return next_id(
+        logits, sequence.options, sequence.rng.starting_at(len(sequence.ids) + len(draft))
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
 
 EarlyStopping = bool | Literal["never"]
 Draft = Literal["auto", "none"]
@@ -14,7 +14,13 @@ Predicate = Callable[[Any], bool]
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of `LanguageModel.generate`; see `GenerationOptions`."""
+    """The keyword arguments of `LanguageModel.generate`; see `GenerationOptions`.
+
+    `stop_strings` and `do_sample` have the meaning that they have in `transformers`.
+    """
+
+    stop_strings: str | Sequence[str]
+    do_sample: bool
 
     temperature: float
     top_k: int
@@ -46,6 +52,40 @@ class Options(TypedDict, total=False):
     best_of: int | None
     logprobs: int | None
     prompt_logprobs: int | None
+
+
+def option_fields(options: Options) -> dict[str, Any]:
+    """Check the names of options. Returns values by field name of `GenerationOptions`.
+
+    `stop_strings` becomes `stop`, and `do_sample` False becomes temperature 0.
+
+    Raises:
+        InvalidArgumentError: an alias contradicts another option.
+        TypeError: an option does not exist.
+    """
+    given: dict[str, Any] = dict(options)
+    if "stop_strings" in given:
+        if "stop" in given:
+            raise InvalidArgumentError("stop and stop_strings mean the same; give one")
+        given["stop"] = given.pop("stop_strings")
+    if (do_sample := given.pop("do_sample", None)) is not None:
+        _require(_is_bool(do_sample), "do_sample", do_sample, "True or False")
+        temperature = given.get("temperature")
+        if temperature is not None and bool(temperature) != do_sample:
+            raise InvalidArgumentError(
+                f"do_sample is {do_sample} and temperature {temperature}: temperature 0 is greedy, "
+                "and a temperature above 0 samples; give one"
+            )
+        if not do_sample:
+            given["temperature"] = 0.0
+    names = list(GenerationOptions.__dataclass_fields__)
+    if unknown := sorted(set(given) - set(names)):
+        name = unknown[0]
+        if name == "max_length":
+            raise TypeError("max_length counts the prompt's tokens, too; give max_new_tokens")
+        hint = did_you_mean(name, [*names, "stop_strings", "do_sample"])
+        raise TypeError(f"there is no option {name!r}{hint or '; there are ' + ', '.join(names)}")
+    return given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,8 +235,11 @@ def is_integer(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     """Whether a value is a real number, not a bool, with an absolute value below 1e300."""
-    is_real = isinstance(value, Real) and not isinstance(value, bool)
-    return is_real and bool(abs(value) < 1e300)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    if not isinstance(value, Integral):
+        value = float(value)  # NumPy's float32 cannot be compared with 1e300
+    return bool(abs(value) < 1e300)
 
 
 def _is_bool(value: Any) -> bool:
@@ -228,7 +271,7 @@ def _or_none(is_valid: Predicate) -> Predicate:
 
 
 _RANGES: dict[str, tuple[Predicate, str]] = {
-    "temperature": (_number(0, 1e300), "0 (greedy) or above, and finite"),
+    "temperature": (_number(0, math.inf), "0 (greedy) or above, and finite"),
     "top_k": (_integer(0), "an integer, at least 1, or 0 for no limit"),
     "top_p": (_is_probability, "above 0 and at most 1"),
     "min_p": (_number(0, 1), "from 0 to 1"),
@@ -360,6 +403,6 @@ _CONTRADICTIONS: tuple[tuple[Predicate, str], ...] = (
     ),
     (
         lambda o: o["choices"] and o["regex"] is not None,
-        "choices and regex contradict each other; give one of them",
+        "choices and regex: the two contradict each other; give one",
     ),
 )

@@ -6,7 +6,7 @@ Log probabilities come from the unprocessed logits, before penalties and filters
 from __future__ import annotations
 
 import os
-from collections import deque
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,43 +42,46 @@ class SupportsRandom(Protocol):
 
 
 class RandomGenerator:
-    """The random number generator of one sequence, which can look ahead.
+    """The random numbers of one sequence: those of `numpy.random.default_rng(seed)`.
 
-    The numbers are those of `numpy.random.default_rng(seed)`. Sampling a token uses one number.
+    Sampling token i uses number i. If a decode step is interrupted, its repetition therefore uses
+    the same numbers.
     """
 
     def __init__(self, seed: int | None) -> None:
         self._seed = seed
-        self._peeked: deque[float] = deque()
+        self._numbers = array("d")
+        self._position = 0
 
     @cached_property
     def _generator(self) -> np.random.Generator:
         # Lazy: the import of numpy.random takes 20 ms, and greedy decoding does not need it.
         return np.random.default_rng(self._seed)
 
+    def number(self, index: int) -> float:
+        """Return the number at an index, which counts from 0."""
+        while len(self._numbers) <= index:
+            self._numbers.append(self._generator.random())
+        return self._numbers[index]
+
     def random(self) -> float:
-        """Return the next number and consume it."""
-        return self._peeked.popleft() if self._peeked else self._generator.random()
+        """Return the next number."""
+        self._position += 1
+        return self.number(self._position - 1)
 
-    def peek(self, index: int) -> float:
-        """Return a future number without consuming it; index 0 is the next number."""
-        while len(self._peeked) <= index:
-            self._peeked.append(self._generator.random())
-        return self._peeked[index]
-
-    def lookahead(self, skip: int) -> SupportsRandom:
-        """Return a source of the numbers after the next `skip` ones; it consumes no numbers."""
-        return _Lookahead(self, skip)
+    def starting_at(self, index: int) -> SupportsRandom:
+        """Return a source of the numbers from `index` on."""
+        return _Numbers(self, index)
 
 
 @dataclass
-class _Lookahead:
+class _Numbers:
     generator: RandomGenerator
     index: int
 
     def random(self) -> float:
         self.index += 1
-        return self.generator.peek(self.index - 1)
+        return self.generator.number(self.index - 1)
 
 
 def next_probabilities(logits: Array, options: GenerationOptions) -> Array:

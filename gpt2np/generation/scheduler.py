@@ -3,10 +3,8 @@
 from collections import deque
 from collections.abc import Sequence
 
-import numpy as np
-
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.logits_processors import check_finite
+from gpt2np.generation.logits_processors import compute_logits
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
@@ -86,14 +84,17 @@ class Scheduler:
             n_tokens += len(ids)
             logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
         caches = [sequence.cache for sequence in batch]
-        with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises an error instead
-            logits = self._model.forward(inputs, caches, logits_indices=logits_indices)
-        check_finite(logits, self._model)
-        start = 0
-        for sequence, draft in zip(batch, drafts, strict=True):
-            stop = start + 1 + len(draft)
-            _accept(sequence, logits[start:stop], draft)
-            start = stop
+        try:
+            logits = compute_logits(self._model, inputs, caches, logits_indices)
+            start = 0
+            for sequence, draft in zip(batch, drafts, strict=True):
+                stop = start + 1 + len(draft)
+                _accept(sequence, logits[start:stop], draft)
+                start = stop
+        except BaseException:  # such as Ctrl-C: the next step must be possible
+            for sequence in batch:
+                sequence.drop_rejected()
+            raise
         return self._remove_finished()
 
     def _admit(self) -> None:

@@ -9,16 +9,20 @@ Shape letters: T tokens of a text, n tokens of a window, R rows of logits, V voc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpt2np.display import coloured_tokens
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import logits_error
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model import GPT2, KVCache
@@ -56,18 +60,94 @@ class WindowScore:
     best_allowed: IntArray  # the most likely id outside `excluded` of `score_windows`
 
 
-@dataclass(frozen=True)
+class ScoredText(NamedTuple):
+    """A word or token of a scored text; pandas and polars make a table of a list of them.
+
+    `start` and `stop` are the indices of its characters in the text. The log probability is natural
+    (nats), the surprisal is in bits; both are NaN if a token is not scored.
+    """
+
+    text: str
+    start: int
+    stop: int
+    logprob: float
+    surprisal: float
+
+
+@dataclass(frozen=True, repr=False)
 class TextScore:
     """The log probability of each token of a text, given the tokens before the token.
 
     Every array is (T,). Log probabilities are natural logarithms. `best` is the most likely id at
     each position. A token that is not scored has the log probability NaN and `best` -1; see
-    `strided_spans`.
+    `strided_spans`. `token_bytes` has the bytes of each token if a LanguageModel scored the text.
     """
 
     ids: IntArray
     log_probabilities: NDArray[np.float64]
     best: IntArray
+    token_bytes: tuple[bytes, ...] = ()
+
+    def tokens(self) -> list[ScoredText]:
+        """Return each token with its span and surprisal.
+
+        The span of a token that ends within a character includes the whole character.
+        """
+        _, characters = self._characters()
+        result, start = [], 0
+        for token, logprob in zip(self.token_bytes, self.log_probabilities.tolist(), strict=True):
+            first, start = int(characters[start]), start + len(token)
+            stop = int(characters[start - 1]) + 1 if token else first
+            text = token.decode("utf-8", "backslashreplace")
+            result.append(_scored(text, first, stop, logprob))
+        return result
+
+    def words(self) -> list[ScoredText]:
+        """Return each word with its span and surprisal.
+
+        A word is a maximal run of characters that are not white space. Its log probability is the
+        sum over its tokens. White space counts with the word after it, or at the end of the text
+        with the last word.
+        """
+        text, characters = self._characters()
+        spans = [match.span() for match in re.finditer(r"\S+", text)]
+        if not spans:
+            return []
+        sizes = np.array([len(token) for token in self.token_bytes])
+        token_starts = characters[np.cumsum(sizes) - sizes]
+        words = np.searchsorted([stop for _, stop in spans], token_starts, side="right")
+        totals = np.zeros(len(spans))
+        np.add.at(totals, np.minimum(words, len(spans) - 1), self.log_probabilities)
+        return [
+            _scored(text[start:stop], start, stop, total)
+            for (start, stop), total in zip(spans, totals.tolist(), strict=True)
+        ]
+
+    def _characters(self) -> tuple[str, IntArray]:
+        """Return the text, and the index of the character of each byte and of the text's end.
+
+        Each byte that is not UTF-8 is one U+FFFD.
+        """
+        if len(self.token_bytes) != len(self.ids):
+            raise InvalidArgumentError("words and tokens need a score from LanguageModel.score")
+        text = b"".join(self.token_bytes).decode("utf-8", "surrogateescape")
+        sizes = [len(character.encode("utf-8", "surrogateescape")) for character in text]
+        characters = np.append(np.repeat(np.arange(len(text)), sizes), len(text))
+        return re.sub("[\udc80-\udcff]", "\ufffd", text), characters
+
+    def __repr__(self) -> str:
+        return (
+            f"<TextScore of {len(self.ids)} tokens: log probability {self.total:.2f}, perplexity "
+            f"{self.perplexity:.2f}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the text for notebooks: tokens are coloured by probability."""
+        tokens = [token.decode("utf-8", "backslashreplace") for token in self.token_bytes]
+        tokens = tokens or [f"[{token_id}]" for token_id in self.ids]
+        return coloured_tokens("", tokens, self.log_probabilities.tolist())
+
+    __eq__ = equal_fields
 
     @property
     def total(self) -> float:
@@ -79,6 +159,10 @@ class TextScore:
         """exp of the mean negative log probability; NaN if no token is scored."""
         known = self.log_probabilities[~np.isnan(self.log_probabilities)]
         return float(np.exp(-known.mean())) if len(known) else float("nan")
+
+
+def _scored(text: str, start: int, stop: int, logprob: float) -> ScoredText:
+    return ScoredText(text, start, stop, logprob, -logprob / math.log(2))
 
 
 def windows_of(ids: IntArray, spans: Iterable[Span]) -> Iterator[Window]:
@@ -126,18 +210,49 @@ def score_text(
     Raises:
         InvalidArgumentError: a token id, context or stride is out of its range.
     """
+    ids_before = [] if prefix is None else [prefix]
+    return score_texts(model, [ids], ids_before, context, stride)[0]
+
+
+def score_texts(
+    model: GPT2,
+    texts: Sequence[ArrayLike],
+    prefix: Sequence[int] = (),
+    context: int | None = None,
+    stride: int | None = None,
+    on_progress: Callable[[int], object] = lambda n_tokens: None,
+) -> list[TextScore]:
+    """Score several texts, each after the ids `prefix`; short texts share a forward pass.
+
+    See `score_text`. `on_progress` receives the number of tokens scored since its last call.
+
+    Raises:
+        InvalidArgumentError: a token id, context or stride is out of its range.
+    """
     context, stride = check_window(model, context, stride)
-    if np.size(ids):
-        ids = check_sequences([ids], model.config.vocab_size)[0]
-    text = np.asarray(ids, np.int64)
-    n_prefix = 0 if prefix is None else 1
-    text = text if prefix is None else np.insert(text, 0, prefix)
-    spans = list(strided_spans(len(text), context, stride))
-    log_probabilities, best = np.full(len(text), np.nan), np.full(len(text), -1)
-    for span, score in zip(spans, score_windows(model, windows_of(text, spans)), strict=True):
-        log_probabilities[span.first : span.stop] = score.log_probabilities
-        best[span.first : span.stop] = score.best
-    return TextScore(text[n_prefix:], log_probabilities[n_prefix:], best[n_prefix:])
+    inputs, spans_by_text = [], []
+    for ids in texts:
+        parts = [part for part in (prefix, ids) if np.size(part)]
+        checked = check_sequences(parts, model.config.vocab_size) if parts else []
+        inputs.append(np.concatenate([np.empty(0, np.int64), *checked]).astype(np.int64))
+        spans_by_text.append(
+            [
+                span._replace(first=max(span.first, len(prefix)))
+                for span in strided_spans(len(inputs[-1]), context, stride)
+                if span.stop > len(prefix)
+            ]
+        )
+    windows = map(windows_of, inputs, spans_by_text)
+    scores, results = score_windows(model, chain.from_iterable(windows)), []
+    for ids, spans in zip(inputs, spans_by_text, strict=True):
+        log_probabilities, best = np.full(len(ids), np.nan), np.full(len(ids), -1)
+        for span, score in zip(spans, scores, strict=False):
+            log_probabilities[span.first : span.stop] = score.log_probabilities
+            best[span.first : span.stop] = score.best
+            on_progress(span.stop - span.first)
+        text = slice(len(prefix), None)
+        results.append(TextScore(ids[text], log_probabilities[text], best[text]))
+    return results
 
 
 def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[int, int]:

@@ -141,8 +141,12 @@ class RunningSequence:
                 break
             n_accepted += 1
         if draft:
-            self.cache.truncate(min(self.cache.length, self.length - self.context_start - 1))
+            self.drop_rejected()
         return n_accepted
+
+    def drop_rejected(self) -> None:
+        """Truncate the KV cache so that the last token id is pending, as before every step."""
+        self.cache.truncate(min(self.cache.length, self.length - self.context_start - 1))
 
     def choose(self, logits: Array) -> int:
         """Select the next token id from logits (V,). Raises the same errors as `accept`."""
@@ -150,16 +154,18 @@ class RunningSequence:
         logits = process_logits(
             logits, options, self.prompt, self.ids, self.eos_token_ids, self.constraint
         )
-        return next_id(logits, options, self.rng)
+        return next_id(logits, options, self.rng.starting_at(len(self.ids)))
 
     def append(self, token_id: int, logits: Array) -> None:
         """Append a token id selected from logits (V,); update the state and `finish_reason`."""
-        options = self.options
-        self.ids.append(token_id)
+        options, logprob = self.options, None
         if options.logprobs is not None or options.best_of is not None:
-            self.logprobs.append(token_logprob(logits, token_id, options.logprobs or 0))
-        if self.constraint:
-            self.constraint = self.constraint.advance(token_id)
+            logprob = token_logprob(logits, token_id, options.logprobs or 0)
+        constraint = self.constraint.advance(token_id) if self.constraint else None
+        # What takes time is done, so that an interruption hardly ever leaves half a token.
+        self.logprobs[len(self.ids) :] = [logprob] if logprob else []
+        self.constraint = constraint
+        self.ids.append(token_id)
         self.finish_reason = self._finish_reason_after(token_id)
         if self.finish_reason and self.listener and self.listener.finish():
             self.finish_reason = "stop"
@@ -200,10 +206,11 @@ def start_sequence(
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
     if len(prompt) > config.n_positions and not options.window:
+        window = ", or set a window, which keeps its last tokens"  # but not for beam search
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens, more than the model's context of "
-            f"{config.n_positions}; shorten it to at most {config.n_positions} tokens, or set a "
-            f"window, which keeps its last tokens"
+            f"{config.n_positions}; shorten it to at most {config.n_positions} tokens"
+            f"{window if options.num_beams == 1 else ''}"
         )
     if options.window > config.n_positions:
         raise InvalidArgumentError(

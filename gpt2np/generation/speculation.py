@@ -19,11 +19,11 @@ from gpt2np.generation.ngram_draft import NgramDraft
 # Time of a pass over n rows divided by that of one row; index 0 is unused. Measured on Zen 5 at
 # context 200 (`benchmarks/speculation.py --rows`): nearly the same for the bundled model and for
 # GPT-2 small, in one process and in two. Even numbers of rows suit the small-matrix kernel.
-_PASS_COSTS = (
-    *(1.0, 1.0, 1.0, 1.2, 1.05, 1.3, 1.35, 1.5, 1.45),
-    *(1.7, 1.7, 1.9, 1.9, 2.05, 2.1, 2.2, 2.25),
+PASS_COSTS = (
+    *(1.0, 1.0, 1.0, 1.2, 1.05, 1.3, 1.35, 1.5, 1.5),
+    *(1.85, 1.85, 2.0, 2.05, 2.2, 2.2, 2.35, 2.4),
 )
-MAX_ROWS = len(_PASS_COSTS) - 1
+MAX_ROWS = len(PASS_COSTS) - 1
 """Maximum number of rows, in all, of a pass with draft tokens."""
 
 _MIN_SPEEDUP = 1.02  # with n-gram drafts, relative to none; pays for the search
@@ -67,7 +67,9 @@ def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
 def _drafts_of_models(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
     """Return the draft tokens of the sequences that have a draft model."""
     drafts: list[list[int]] = [[] for _ in batch]
-    costs = [cost / _PASS_COSTS[len(batch)] for cost in _PASS_COSTS[len(batch) :: len(batch)]]
+    if not any(isinstance(sequence.speculation, ModelDraft) for sequence in batch):
+        return drafts
+    costs = [cost / PASS_COSTS[len(batch)] for cost in PASS_COSTS[len(batch) :: len(batch)]]
     unfinished: list[Drafting] = []
     for sequence, draft in zip(batch, drafts, strict=True):
         source = sequence.speculation
@@ -90,16 +92,16 @@ def _min_probability(n_rows: int, n_sequences: int) -> float:
 
     Further rows must yield the tokens that the time they take would yield without them.
     """
-    costs = [cost / _PASS_COSTS[n_rows] - 1 for cost in _PASS_COSTS[n_rows + 1 :]]
+    costs = [cost / PASS_COSTS[n_rows] - 1 for cost in PASS_COSTS[n_rows + 1 :]]
     return max(0.0, min(n_sequences * cost / r for r, cost in enumerate(costs, 1)))
 
 
 def _best_count(candidates: Sequence[tuple[float, int, int]], n_rows: int, n_sequences: int) -> int:
     """Return how many of the draft tokens, likeliest first, yield the most tokens per second."""
     best, n_tokens = 0, float(n_sequences)
-    best_speed = _MIN_SPEEDUP * n_tokens / _PASS_COSTS[n_rows]
+    best_speed = _MIN_SPEEDUP * n_tokens / PASS_COSTS[n_rows]
     for count, (negative, _, _) in enumerate(candidates[: MAX_ROWS - n_rows], 1):
         n_tokens -= negative
-        if (speed := n_tokens / _PASS_COSTS[n_rows + count]) > best_speed:
+        if (speed := n_tokens / PASS_COSTS[n_rows + count]) > best_speed:
             best, best_speed = count, speed
     return best

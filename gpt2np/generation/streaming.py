@@ -6,10 +6,11 @@ A stop text is a stop string or the match of a stop regex.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from gpt2np.display import coloured_tokens
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler
@@ -38,7 +39,8 @@ class Completion:
             generation runs.
         seed: the seed that reproduces this continuation.
         model: the model's name.
-        seconds: time of the generation, with the prompt's computation and any wait in a queue.
+        seconds: time of the generation, with the prompt's computation and any wait in a queue;
+            `==` ignores the time.
         logprobs: the log probability of each of `ids`, if requested.
         prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
             first id and for ids before the window.
@@ -52,12 +54,19 @@ class Completion:
     finish_reason: FinishReason | None
     seed: int
     model: str
-    seconds: float
+    seconds: float = field(compare=False)
     logprobs: list[TokenLogprob] | None = None
     prompt_logprobs: list[TokenLogprob | None] | None = None
     alternatives: tuple[Completion, ...] = ()
     prompt_tokens: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
+
+    def _repr_html_(self) -> str:
+        """Return the text for notebooks; with `logprobs`, tokens are coloured by probability."""
+        if not self.logprobs:
+            return coloured_tokens(self.prompt, [self.text])
+        logprobs = [token.logprob for token in self.logprobs]
+        return coloured_tokens(self.prompt, self.tokens, logprobs)
 
     @property
     def tokens_per_second(self) -> float:
@@ -150,6 +159,16 @@ class TextStream(Iterator[str]):
         # Keep the KV cache at the end, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=False)
 
+    def __repr__(self) -> str:
+        state = self.sequence.finish_reason or "running"
+        text = self._prompt + self._detokenizer.text
+        end = text if len(text) <= 60 else f"…{text[-59:]}"
+        return f"<TextStream of {len(self.sequence.ids)} new tokens, {state}: {end!r}>"
+
+    def _repr_html_(self) -> str:
+        """Return the text so far, for notebooks."""
+        return self.completion._repr_html_()
+
     @property
     def running(self) -> bool:
         """Whether the generation is still running."""
@@ -203,8 +222,12 @@ class TextStream(Iterator[str]):
         return self.new_text()
 
 
-def run_streams(streams: Sequence[TextStream]) -> None:
+def run_streams(
+    streams: Sequence[TextStream], on_progress: Callable[[int], object] = lambda n_ended: None
+) -> None:
     """Run the streams of one model in batches until all have ended.
+
+    After each step, `on_progress` receives how many streams have ended.
 
     Raises:
         InvalidArgumentError: the options forbid every next token in a stream. The error is raised
@@ -217,6 +240,7 @@ def run_streams(streams: Sequence[TextStream]) -> None:
         scheduler.add(stream.sequence)
     while scheduler.running or scheduler.waiting:
         scheduler.step()
+        on_progress(len(streams) - len(scheduler.running) - len(scheduler.waiting))
     for stream in streams:
         if stream.sequence.error:
             raise stream.sequence.error

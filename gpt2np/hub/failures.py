@@ -31,8 +31,10 @@ class Interrupted(Exception):
 
 def unreachable(model: HubId, files: FileSet, error: Exception) -> ModelNotFoundError:
     """Return the error for a model whose files could not be listed."""
-    message = _disk_problem(error) or _refusal(model, error) or _no_network(model, files, error)
-    return ModelNotFoundError(message)
+    from huggingface_hub import constants
+
+    problem = None if constants.HF_HUB_OFFLINE else _disk_problem(error) or _refusal(model, error)
+    return ModelNotFoundError(problem or _no_network(model, files, error))
 
 
 def interrupted(model: HubId, error: Exception) -> ModelNotFoundError:
@@ -66,8 +68,8 @@ def incomplete(
 def damaged(label: str) -> ModelNotFoundError:
     """Return the error for a downloaded file with a wrong size or checksum."""
     return ModelNotFoundError(
-        f"{label} arrived damaged from {_endpoint()}: its SHA-256 differs from the announced one; "
-        "try again, and if that fails, use another HF_ENDPOINT or network"
+        f"{label} arrived damaged from {_endpoint()}: its size or SHA-256 differs from the "
+        "announced one; try again, and if that fails, use another HF_ENDPOINT or network"
     )
 
 
@@ -112,6 +114,9 @@ def _disk_problem(error: Exception) -> str | None:
                 "to a folder on another disk"
             )
         if cause.errno and cause.filename:
+            is_in_cache = str(cause.filename).startswith(str(cache_folder()))
+            if isinstance(cause, (PermissionError, IsADirectoryError)) and not is_in_cache:
+                return f"cannot read {cause.filename} ({cause.strerror}); make it a readable file"
             return (
                 f"cannot write to the cache folder {cache_folder()} ({cause.strerror}: "
                 f"{cause.filename}); set HF_HOME to a writable folder"

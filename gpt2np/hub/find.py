@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt2np.errors import InvalidArgumentError, ModelNotFoundError, short_repr
+from gpt2np.errors import InvalidArgumentError, ModelNotFoundError, did_you_mean, short_repr
 from gpt2np.hub.model_files import (
     INDEX_FILE,
     MODEL_FILES,
@@ -13,7 +13,7 @@ from gpt2np.hub.model_files import (
     WEIGHTS_FILE,
     FileSet,
 )
-from gpt2np.hub.repository import HubId, check_hub_variables, find_cached, parse_hub_id
+from gpt2np.hub.repository import FULL_NAMES, HubId, check_hub_variables, find_cached, parse_hub_id
 
 BUNDLED = "bundled"
 DEFAULT_MODEL = HubId("openai-community/gpt2")
@@ -91,7 +91,12 @@ def _find(name: str | None, files: FileSet) -> ModelSource:
         return ModelSource(name, folder, hub_id=hub_id)
     from gpt2np.hub.download import download  # slow to import
 
-    return ModelSource(name, download(hub_id, files), hub_id=hub_id)
+    try:
+        return ModelSource(name, download(hub_id, files), hub_id=hub_id)
+    except ModelNotFoundError as error:
+        known = (BUNDLED, *FULL_NAMES, *FULL_NAMES.values())
+        hint = "" if name in known else did_you_mean(name, known)
+        raise ModelNotFoundError(f"{error}{hint}") from error
 
 
 def _existing_path(name: str) -> Path | None:

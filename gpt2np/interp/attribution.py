@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.interp.trace import Trace, as_gpt2
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 
@@ -43,6 +43,8 @@ class Attribution:
     components: tuple[str, ...]
     values: NDArray[np.float64]
     logits: NDArray[np.float64]
+
+    __eq__ = equal_fields
 
     @property
     def unexplained(self) -> NDArray[np.float64]:

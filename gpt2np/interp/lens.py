@@ -5,15 +5,16 @@ Shape letters: K residuals, P positions, C channels, V vocabulary, n tokens per 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from gpt2np.display import table
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.trace import Trace, as_gpt2
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import layer_norm, softmax
@@ -36,7 +37,7 @@ def logit_lens(model: GPT2 | LanguageModel, residual: Array) -> Array:
     return model.unembed(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LensTable:
     """The most likely next tokens at every residual and position."""
 
@@ -44,6 +45,29 @@ class LensTable:
     positions: IntArray  # (P)
     ids: IntArray  # (K, P, n), the most likely first
     probabilities: Array  # (K, P, n), over the whole vocabulary
+    texts: Mapping[int, str] = field(default_factory=dict)  # of `ids`, if a LanguageModel is known
+
+    def __repr__(self) -> str:
+        points, positions, n = self.ids.shape
+        return f"<LensTable of {points} residuals, {positions} positions, {n} tokens each>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: the most likely token of each residual and position."""
+        rows = [
+            (point, *(f"{self._text(i)} {p:.0%}" for i, p in zip(ids, numbers, strict=True)))
+            for point, ids, numbers in zip(
+                self.points,
+                self.ids[..., 0].tolist(),
+                self.probabilities[..., 0].tolist(),
+                strict=True,
+            )
+        ]
+        return table(("residual", *map(str, self.positions)), rows, repr(self).strip("<>"))
+
+    def _text(self, token_id: int) -> str:
+        return repr(self.texts[token_id]) if self.texts else f"id {token_id}"
+
+    __eq__ = equal_fields
 
 
 def lens_table(
@@ -65,6 +89,7 @@ def lens_table(
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.
         CheckpointError: the logits of a prediction are infinite or NaN.
     """
+    lm = model if isinstance(model, LanguageModel) else None
     model = as_gpt2(model)
     if not 1 <= n <= model.config.vocab_size:
         raise InvalidArgumentError(f"n is {n}; it must be from 1 to {model.config.vocab_size}")
@@ -83,7 +108,11 @@ def lens_table(
         probabilities[chunk] = np.take_along_axis(p, ids[chunk], -1)
         progress(len(p))
     shape = len(names), len(positions), n
-    return LensTable(tuple(names), positions, ids.reshape(shape), probabilities.reshape(shape))
+    known = np.unique(ids).tolist() if lm else []
+    texts = dict(zip(known, lm.tokenizer.token_texts(known), strict=True)) if lm else {}
+    return LensTable(
+        tuple(names), positions, ids.reshape(shape), probabilities.reshape(shape), texts
+    )
 
 
 def top_k(scores: Array, k: int) -> IntArray:

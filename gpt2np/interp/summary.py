@@ -15,7 +15,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.lens import RESIDUALS, LensTable, lens_table, top_k
 from gpt2np.interp.trace import Trace, as_gpt2, trace
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.model.ops import softmax
@@ -33,6 +33,8 @@ class AttentionSummary:
     distance: Array  # distance from query to key in tokens, weighted by attention
     previous_token: Array  # weight on the previous token; 0 if there is one token only
     first_token: Array  # weight on the first token, the usual target of idle heads
+
+    __eq__ = equal_fields
 
 
 def attention_summary(trace: Trace) -> AttentionSummary:

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.data.files import atomic_path
+from gpt2np.display import table
 from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
     InvalidArgumentError,
 )
-from gpt2np.kernels.array import Array, IntArray
+from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 from gpt2np.model.hook_points import all_names, select_hook_points
@@ -39,6 +40,8 @@ class Trace(Mapping[str, Array]):
     config: GPT2Config
     arrays: Mapping[str, Array]  # see `gpt2np.model.hook_points.HOOK_POINTS`
 
+    __eq__ = equal_fields
+
     def __getitem__(self, name: str) -> Array:
         """Return the array of a hook point. Raises KeyError if the trace lacks the hook point."""
         if name in self.arrays:
@@ -56,6 +59,11 @@ class Trace(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         return f"<Trace of {len(self.ids)} tokens: {len(self)} arrays, {self.nbytes:,} bytes>"
+
+    def _repr_html_(self) -> str:
+        """Return a table for notebooks: the shape and dtype of each array."""
+        rows = [(name, _shape(array), array.dtype) for name, array in self.arrays.items()]
+        return table(("hook point", "shape", "dtype"), rows, repr(self).strip("<>"))
 
     @property
     def nbytes(self) -> int:
@@ -110,6 +118,10 @@ class Trace(Mapping[str, Array]):
             raise InvalidArgumentError(
                 f"{path} is not a trace that Trace.save or gpt2np trace --npz wrote"
             ) from error
+
+
+def _shape(array: Array) -> str:
+    return " × ".join(map(str, array.shape))
 
 
 def as_gpt2(model: GPT2 | LanguageModel) -> GPT2:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
+from gpt2np.display import card
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import single_threaded_blas
@@ -38,7 +39,8 @@ class GPT2:
 
     Attributes:
         config: the architecture.
-        weights: a mapping from names to arrays (`gpt2np.runtime.packed_weights.PackedWeights`).
+        weights: a mapping from names to read-only arrays; assignment changes a weight
+            (`gpt2np.runtime.packed_weights.PackedWeights`).
     """
 
     def __init__(self, config: GPT2Config, weights: Mapping[str, Array]) -> None:
@@ -63,6 +65,50 @@ class GPT2:
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
         checkpoint = read_checkpoint(Path(folder))
         return cls(checkpoint.config, load_weights(checkpoint, dtype))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model to a new or empty folder, which gpt2np and `transformers` load.
+
+        The weights keep the model's dtype. To add the vocabulary, call `Tokenizer.save(folder)`.
+
+        Raises:
+            InvalidArgumentError: the folder exists and is not empty.
+            OSError: the folder can't be written.
+        """
+        from gpt2np.checkpoint.convert import write_checkpoint  # most programs write no model
+
+        with self.weights.unchanged():
+            write_checkpoint(self.config, self.weights, Path(folder))
+
+    @property
+    def summary(self) -> str:
+        """The size of the model in one line."""
+        config, millions = self.config, self.weights.parameters / 1e6
+        return (
+            f"{config.n_layer} blocks, {config.n_head} heads, {config.n_embd} channels, "
+            f"{millions:,.1f} million parameters, {self.dtype}"
+        )
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The size of the model by name, as text."""
+        config = self.config
+        return {
+            "parameters": f"{self.weights.parameters:,}",
+            "blocks × heads": f"{config.n_layer} × {config.n_head}",
+            "channels": f"{config.n_embd}, of each head {config.n_embd // config.n_head}",
+            "MLP neurons": f"{config.n_inner:,} a block",
+            "vocabulary": f"{config.vocab_size:,} tokens",
+            "context": f"{config.n_positions:,} tokens",
+            "computed in": str(self.dtype),
+        }
+
+    def __repr__(self) -> str:
+        return f"<GPT2: {self.summary}>"
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks."""
+        return card("GPT2", self.facts)
 
     @property
     def dtype(self) -> np.dtype[Any]:

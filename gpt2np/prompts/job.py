@@ -2,31 +2,30 @@
 
 An unfinished job keeps its results and a journal in the folder OUT.partial (see
 `gpt2np.data.append_log`). A resumed job writes the same file as an uninterrupted job, because
-each text depends only on the model, the prompt, the options and the seed.
+each text depends only on the model, the prompt, the options and the seed. Prompts may be appended
+to the file before the job resumes.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpt2np import __version__
-from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests, partial_folder
-from gpt2np.data.files import atomic_write_text
+from gpt2np.data.append_log import AppendLog, ResumePoint, Task, partial_folder, read_settings
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation import Scheduler, new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.generation.streaming import Completion, TextStream, pick_best
 from gpt2np.language_model import LanguageModel
-from gpt2np.prompts.prompt_file import PromptLine, read_lines
+from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
 
 _SAVE_INTERVAL_S = 1.0
 _MAX_FINISHED = 1000  # finished lines in memory that wait for an earlier line
-_SEED_FILE = "seed"
 
 ToJson = Callable[[Completion], dict[str, Any]]
 
@@ -37,15 +36,14 @@ class JobCallbacks:
 
     Attributes:
         on_resume: receives the number of lines that earlier runs have finished.
-        on_restart: called when the results of an earlier run are discarded, because the prompts,
-            the options or the model have changed.
+        on_restart: receives what has changed, when the results of an earlier run are discarded.
         on_progress: receives the number of lines finished so far, including those of earlier runs,
             and the number of tokens generated in this run.
         on_skip: receives an error message for each invalid line.
     """
 
     on_resume: Callable[[int], object] = lambda done: None
-    on_restart: Callable[[], object] = lambda: None
+    on_restart: Callable[[list[str]], object] = lambda changes: None
     on_progress: Callable[[int, int], object] = lambda done, n_tokens: None
     on_skip: Callable[[str], object] = lambda problem: None
 
@@ -63,10 +61,8 @@ def job_seed(out: Path, seed: int | None) -> int:
     """Return `seed`; for None, return the seed of an unfinished job for `out`, or a new seed."""
     if seed is not None:
         return seed
-    try:
-        return int((partial_folder(out) / _SEED_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return new_seed()
+    stored = read_settings(partial_folder(out)).get("seed")
+    return stored if isinstance(stored, int) else new_seed()
 
 
 class PromptJob:
@@ -86,14 +82,15 @@ class PromptJob:
         options: Mapping[str, Any],
         callbacks: JobCallbacks | None = None,
         fingerprint: str = "",
+        force: bool = False,
     ) -> None:
         """Prepare a job; `run` starts it.
 
         `prompts` is a file that `gpt2np.prompts.prompt_file.count_lines` accepts. The file `out` is
         replaced when the job is complete. `options` are keyword arguments of
         `LanguageModel.generate` and include a seed; options of a line take precedence.
-        `fingerprint` is a digest of the model's files. If it has changed since an earlier run, the
-        results of the unfinished job are discarded.
+        `fingerprint` is a digest of the model's files. `force` allows `run` to discard the results
+        of an unfinished job with another model, other options or other prompts.
 
         Raises:
             InvalidArgumentError: an option is invalid.
@@ -103,14 +100,23 @@ class PromptJob:
         self._lm, self._prompts, self._out = lm, prompts, out
         self._to_json, self._options = to_json, dict(options)
         self._callbacks = callbacks or JobCallbacks()
-        task = [__version__, lm.name, fingerprint, str(lm.model.dtype), sorted(options.items())]
-        task += [repr(lm.defaults), str(sorted(lm.eos_token_ids))]
-        self._task = json.dumps(task, default=repr)
+        settings = {
+            "version of gpt2np": __version__,
+            "model": lm.name,
+            "dtype": str(lm.model.dtype),
+            "eos_token_ids": sorted(lm.eos_token_ids),
+            **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
+            **options,
+        }
+        self._task = Task(
+            settings, {"the model": fingerprint}, self._input_digests, self._lines_between
+        )
+        self._force = force
         self._scheduler = Scheduler(lm.model)
         # id() of a running sequence → its prompt line, and all streams of that line.
         self._running: dict[int, tuple[PromptLine, list[TextStream]]] = {}
-        # Line number of a finished line → output and error message.
-        self._finished: dict[int, tuple[bytes, bytes]] = {}
+        # Line number of a finished line → output, error message, and digest of the input.
+        self._finished: dict[int, tuple[bytes, bytes, str]] = {}
         self._n_tokens = 0
 
     def run(self) -> Outcome:
@@ -119,20 +125,20 @@ class PromptJob:
         If no line is valid, no file is written, and an existing file is kept.
 
         Raises:
+            InvalidArgumentError: the results of an unfinished job with another model, other options
+                or other prompts would be lost, and `force` is false.
             CheckpointError: the model's logits are not finite.
             OSError: the files can't be written.
         """
         folder = partial_folder(self._out)
         with AppendLog(folder, ("lines", "skipped")) as log:
             self._log = log
-            self._digests = input_digests(self._task, [self._prompts])
-            self._resume_point = log.resume(self._digests)
+            self._resume_point = log.resume(self._task, force=self._force)
             self._saved_at = time.monotonic()
+            if log.changes:
+                self._callbacks.on_restart(log.changes)
             if self._resume_point.done:
                 self._callbacks.on_resume(self._resume_point.done)
-            elif log.restarted:
-                self._callbacks.on_restart()
-            atomic_write_text(folder / _SEED_FILE, str(self._options["seed"]))
             try:
                 self._generate()
             finally:
@@ -144,6 +150,16 @@ class PromptJob:
                 log.paths[0].replace(self._out)
             log.remove()
         return Outcome(written, skipped, self._n_tokens)
+
+    def _input_digests(self, points: Sequence[ResumePoint]) -> list[str]:
+        digests = line_digests(self._prompts, (point.done for point in points))
+        return [digests.get(point.done, "") for point in points]
+
+    def _lines_between(self, first: ResumePoint, last: ResumePoint) -> str:
+        start, stop = first.done + 1, last.done
+        if start == stop:
+            return f"line {start} of {self._prompts}"
+        return f"a line from {start} to {stop} of {self._prompts}"
 
     def _generate(self) -> None:
         lines = read_lines(self._prompts, after=self._resume_point.done)
@@ -203,15 +219,16 @@ class PromptJob:
             text = f"{self._prompts} line {line.number}: {problem}"
             self._callbacks.on_skip(text)
             message = f"{text}\n".encode(errors="backslashreplace")
-        self._finished[line.number] = output, message
+        self._finished[line.number] = output, message, line.digest
 
     def _append_finished(self) -> None:
         """Append finished lines to the log, in order, up to the first unfinished line."""
         previous = self._resume_point.done
         while (number := self._resume_point.done + 1) in self._finished:
-            self._log.append(*self._finished.pop(number))
+            output, message, digest = self._finished.pop(number)
+            self._log.append(output, message)
             lengths = self._log.lengths
-            self._resume_point = ResumePoint(0, number, number, lengths, lengths, self._digests[1])
+            self._resume_point = ResumePoint(number, 0, number, lengths, lengths, digest)
         if self._resume_point.done > previous:
             self._callbacks.on_progress(self._resume_point.done, self._n_tokens)
             if time.monotonic() >= self._saved_at + _SAVE_INTERVAL_S:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ class PromptLine:
     options: dict[str, Any] = field(default_factory=dict)
     id: Any = None  # the value of "id"
     problem: str | None = None  # error message if the line is invalid
+    digest: str = field(default="", compare=False)  # digest of the file up to this line
 
 
 def count_lines(path: Path) -> int:
@@ -52,9 +54,26 @@ def count_lines(path: Path) -> int:
 def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
     """Yield the lines of a prompt file that follow line number `after`."""
     with path.open("rb") as file:
-        for number, data in enumerate(file, 1):
+        for number, (data, digest) in enumerate(_with_digests(file), 1):
             if number > after:
-                yield _parse_line(number, data, is_json=path.suffix == ".jsonl")
+                line = _parse_line(number, data, is_json=path.suffix == ".jsonl")
+                yield replace(line, digest=digest.hexdigest())
+
+
+def line_digests(path: Path, numbers: Iterable[int]) -> dict[int, str]:
+    """Return the digest of the file up to each of the line `numbers`; none for missing lines."""
+    wanted = set(numbers)
+    with path.open("rb") as file:
+        lines = enumerate(_with_digests(file), 1)
+        return {number: digest.hexdigest() for number, (_, digest) in lines if number in wanted}
+
+
+def _with_digests(file: Iterable[bytes]) -> Iterator[tuple[bytes, hashlib._Hash]]:
+    """Yield each line with a running digest, which the next line updates."""
+    digest = hashlib.sha256()
+    for data in file:
+        digest.update(data.rstrip(b"\r\n") + b"\n")  # the last line may lack its end
+        yield data, digest
 
 
 def _parse_line(number: int, data: bytes, *, is_json: bool) -> PromptLine:

@@ -134,6 +134,11 @@ class KVCache:
         self.length = index(length)
         self.store.clear(self.slot, self.length)
 
+    def __repr__(self) -> str:
+        config = self.place[0].config
+        nbytes = cache_nbytes(config, self.length, self.place[0].keys.dtype)
+        return f"<KVCache of {self.length} tokens, {config.n_layer} blocks: {nbytes:,} bytes>"
+
     def __getstate__(self) -> dict[str, Any]:
         view = slice(_tiles(self.length)), self.slot
         arrays = {"keys": self.store.keys[view].copy(), "values": self.store.values[view].copy()}

@@ -66,7 +66,7 @@ class WeightSource(Protocol):
 class PackedWeights(MutableMapping[str, Array]):
     """A mapping from names to weight arrays. `for_pass` packs the matrices when necessary.
 
-    Reading a weight returns a copy or a read-only view. Assigning a weight changes the model.
+    A weight that is read is read-only: a copy, or a view. Assigning a weight changes the model.
 
     Attributes:
         dtype: the dtype of all weights.
@@ -178,7 +178,9 @@ class PackedWeights(MutableMapping[str, Array]):
                 return view
             matrix = self._matrices[name].unpack()
         is_transposed = self._packings[name].is_transposed
-        return matrix.T if is_transposed else matrix.reshape(self._shapes[name])
+        array = matrix.T if is_transposed else matrix.reshape(self._shapes[name])
+        array.flags.writeable = False  # a change of this copy would not change the model
+        return array
 
     def __setitem__(self, name: str, array: Array) -> None:
         if np.shape(array) != self._shapes[name]:

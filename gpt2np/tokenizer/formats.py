@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gpt2np.data.files import atomic_write_text, check_is_file
-from gpt2np.errors import TokenizerError
+from gpt2np.errors import TokenizerError, short_repr
 from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.pre_tokenizer import (
     CL100K_PATTERN,
@@ -109,7 +109,7 @@ def read_tiktoken(
         if line.strip():
             token, rank = _parse_tiktoken_line(line, number, path)
             if token in ids:
-                raise TokenizerError(f"{path}, line {number}: {line!r} repeats a token")
+                raise TokenizerError(f"{path}, line {number}: {short_repr(line)} repeats a token")
             ids[token] = rank
     added = [AddedToken(text, token_id) for text, token_id in (special_tokens or {}).items()]
     check_ids(ids | {token.content: token.id for token in added}, path)
@@ -137,7 +137,8 @@ def _parse_tiktoken_line(line: bytes, number: int, path: Path) -> tuple[str, int
         return bytes_to_chars(base64.b64decode(encoded, validate=True)), int(rank)
     except ValueError as error:
         raise TokenizerError(
-            f"{path}, line {number}: expected a token in base64 and its rank, found {line!r}"
+            f"{path}, line {number}: expected a token in base64 and its rank, found "
+            f"{short_repr(line)}"
         ) from error
 
 

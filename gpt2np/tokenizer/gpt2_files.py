@@ -14,7 +14,7 @@ from gpt2np.data.files import (
     check_is_file,
     read_json_object,
 )
-from gpt2np.errors import TokenizerError
+from gpt2np.errors import TokenizerError, short_repr
 from gpt2np.tokenizer.vocabulary import (
     BYTE_TO_CHAR,
     CHAR_TO_BYTE,
@@ -101,18 +101,18 @@ def _find_unmade_tokens(
     if not all(map(ids.__contains__, made)):
         left, right = next(line for line in lines if line.replace(" ", "") not in ids).split(" ")
         raise TokenizerError(
-            f"{merges} merges {left!r} and {right!r}, but {vocab} has no token {left + right!r}; "
-            "use two files of the same model"
+            f"{merges} merges {short_repr(left)} and {short_repr(right)}, but {vocab} has no token "
+            f"{short_repr(left + right)}; use two files of the same model"
         )
     if foreign := set("".join(made)) - CHAR_TO_BYTE.keys():
         wrong = next(token for token in made if not foreign.isdisjoint(token))
-        raise TokenizerError(f"{merges}: {wrong!r} is not in GPT-2's alphabet")
+        raise TokenizerError(f"{merges}: {short_repr(wrong)} is not in GPT-2's alphabet")
     unmade = sorted(ids.keys() - made - CHAR_TO_BYTE.keys())
     plain = list(filterfalse(_looks_special, unmade))
     if len(plain) > _MAX_PLAIN_SPECIAL_TOKENS:
         raise TokenizerError(
             f"{merges} looks truncated: no merge makes {len(plain)} of the tokens in {vocab}, "
-            f"such as {plain[0]!r}"
+            f"such as {short_repr(plain[0])}"
         )
     return unmade
 
@@ -164,7 +164,9 @@ def _read_merges(path: Path) -> list[str]:
         for number, line in enumerate(merges, start + 1):
             left, _, right = line.partition(" ")
             if line and (not left or not right or " " in right):
-                raise TokenizerError(f"{path}, line {number}: expected two tokens, found {line!r}")
+                raise TokenizerError(
+                    f"{path}, line {number}: expected two tokens, found {short_repr(line)}"
+                )
     return [line for line in merges if line] if "" in merges else merges
 
 

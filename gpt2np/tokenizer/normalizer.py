@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpt2np.data.text import any_literal
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary
 
 Spans = list[tuple[int, int]]
@@ -39,8 +39,11 @@ class NormalizedPart:
 def handle_surrogates(text: str, errors: str) -> str:
     """Replace, reject or keep the lone surrogates of `text`; `Tokenizer` explains `errors`.
 
-    Raises InvalidArgumentError if `errors` is unknown, or rejects a lone surrogate in `text`.
+    Raises InvalidArgumentError if `text` is no text, or `errors` is unknown or rejects a lone
+    surrogate in `text`.
     """
+    if not isinstance(text, str):
+        raise InvalidArgumentError(f"the text is {short_repr(text)}; it must be a str")
     if errors not in ("replace", "strict", "surrogateescape"):
         raise InvalidArgumentError(
             f"errors = {errors!r}: expected 'replace', 'strict' or 'surrogateescape'"

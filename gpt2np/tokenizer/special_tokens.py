@@ -297,11 +297,12 @@ def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[s
     """
     texts_in_config = {key: value for key, value in config.items() if isinstance(value, str)}
     token_map = {**texts_in_config, **older}
-    extra_in_config = config.get(_EXTRA) or config.get(_OLD_EXTRA) or []
+    extra = [config.get(_EXTRA) or config.get(_OLD_EXTRA), older.get(_EXTRA)]
+    extra_in_config, extra_in_map = (e if isinstance(e, list) else [] for e in extra)
     entries = [
         *(token_map.get(key) for key in _MAP_KEYS),
         *(entry for entry in extra_in_config if isinstance(entry, str)),
-        *(older.get(_EXTRA) or []),
+        *extra_in_map,
     ]
     texts = [entry.get("content") if isinstance(entry, dict) else entry for entry in entries]
     return {text for text in texts if isinstance(text, str)}

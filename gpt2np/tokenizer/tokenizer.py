@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
-from gpt2np.errors import InvalidArgumentError, TokenizerError
+from gpt2np.errors import InvalidArgumentError, TokenizerError, short_repr
 from gpt2np.tokenizer.bpe import BoundedCache, merge_pairs
 from gpt2np.tokenizer.formats import read_tiktoken, read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.normalizer import (
@@ -308,6 +308,8 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Decode `ids` to bytes; raise InvalidArgumentError for an id not in the vocabulary."""
+        if not isinstance(ids, Iterable):
+            raise InvalidArgumentError(f"ids is {short_repr(ids)}; it must be a list of token ids")
         table = self.vocabulary.token_bytes
         try:
             return b"".join([table[token_id] for token_id in ids])
@@ -338,6 +340,7 @@ class Tokenizer:
         errors: str,
         with_spans: bool = False,
     ) -> Iterator[NormalizedPart]:
+        text = handle_surrogates(text, errors)
         allowed = self._resolve_special(allowed)
         forbidden = self._resolve_special(disallowed) - allowed
         if found := find_first(text, forbidden):
@@ -345,14 +348,13 @@ class Tokenizer:
                 f"the text has the special token {found}; pass allowed_special={{{found!r}}} to "
                 "encode it as that token, or disallowed_special=() to encode it as plain text"
             )
-        text = handle_surrogates(text, errors)
         return extract_and_normalize(text, self.vocabulary, allowed, with_spans=with_spans)
 
     def _resolve_special(self, choice: Special) -> frozenset[str]:
         if choice == "all":
             return frozenset(self.special_tokens)
-        if isinstance(choice, str):
-            raise InvalidArgumentError(f'{choice!r} is one text; give "all", or a set of texts')
+        if isinstance(choice, str) or not isinstance(choice, Iterable):
+            raise InvalidArgumentError(f'{choice!r} is no set of texts; give "all", or a set')
         if unknown := set(choice) - set(self.special_tokens):
             raise InvalidArgumentError(
                 f"{sorted(unknown)[0]!r} is not a special token of this vocabulary, which has "

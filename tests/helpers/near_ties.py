@@ -33,7 +33,7 @@ def _gap(sequence, logits):
         second, first = np.partition(logits, -2)[-2:]
         return first - second
     edges = np.cumsum(next_probabilities(logits, sequence.options))
-    return np.abs(edges / edges[-1] - sequence.rng.peek(0)).min()
+    return np.abs(edges / edges[-1] - sequence.rng.number(len(sequence.ids))).min()
 
 
 def assert_fell_otherwise(ids, single, gaps):

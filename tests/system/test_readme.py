@@ -8,12 +8,20 @@ import sys
 import pytest
 from helpers.paths import CHECKOUT
 
+import gpt2np
+
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language):
     """Return the code blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def block_with(text):
+    """Return the only Python block that contains `text`."""
+    (block,) = (block for block in blocks("python") if text in block)
+    return block
 
 
 def test_ci_runs_the_readmes_test_command():
@@ -40,13 +48,29 @@ def test_the_decoding_example_runs(capsys):
     names = {}
     exec(blocks("python")[0], names)
     capsys.readouterr()
-    exec(blocks("python")[1], names)
+    exec(block_with("best_of=8"), names)
     out = capsys.readouterr().out
     assert "TokenLogprob(id=" in out and ("\nstop " in out or "\nlength " in out)
 
 
+def test_a_changed_model_is_saved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(blocks("python")[0], names)
+    exec(block_with("GenerationInterrupted"), names)
+    assert len(names["texts"]) == 2
+    exec(block_with("model.save("), names)
+    again = names["gpt2np"].load("my-model")
+    assert again.generate("The", seed=1).ids == names["lm"].generate("The", seed=1).ids
+
+
+def test_the_scoring_examples_output_is_real(capsys):
+    exec(block_with(").words():"), {"lm": gpt2np.load("bundled")})
+    assert capsys.readouterr().out == blocks("text")[0]
+
+
 def test_the_tokenizers_example_runs(capsys):
-    exec(blocks("python")[2], {})
+    exec(block_with("from gpt2np import Tokenizer"), {})
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("('l', 'ittle')") and len(lines) == 12
 

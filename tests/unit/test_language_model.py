@@ -13,6 +13,7 @@ import gpt2np
 from gpt2np import (
     CheckpointError,
     ContextLengthError,
+    GenerationInterrupted,
     GenerationOptions,
     InvalidArgumentError,
     LanguageModel,
@@ -124,6 +125,13 @@ class TestGenerate:
             lm.generate("x", **option)
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_may_be_numpys(lm):
+    options = {"temperature": np.float32(0.5), "top_k": np.int64(9), "seed": np.int32(3)}
+    expected = lm.generate("x", max_new_tokens=3, temperature=0.5, top_k=9, seed=3)
+    assert lm.generate("x", max_new_tokens=3, **options).ids == expected.ids
+
+
 def test_logits_that_are_not_numbers_are_an_error(bundled):
     lm = LanguageModel.load(bundled)
     lm.model.weights["ln_f.bias"] = np.full_like(lm.model.weights["ln_f.bias"], np.nan)
@@ -148,8 +156,66 @@ def test_impossible_prompts(lm, prompt):
         lm.generate(prompt)
 
 
+SEEDED = {"seed": 3, "max_new_tokens": 12}
+
+
+class TestOptionNames:
+    def test_a_generation_options_object(self, lm):
+        options = GenerationOptions(**SEEDED, temperature=0.5)
+        expected = lm.generate("Once", **SEEDED, temperature=0.5).ids
+        assert lm.generate("Once", options).ids == expected
+        assert lm.generate(prompt="Once", options=options).ids == expected
+        assert lm.generate_batch(["Once"], options=options)[0].ids == expected
+        stream = lm.stream("Once", options)
+        assert "".join(stream) and stream.completion.ids == expected
+        changed = lm.generate("Once", options, max_new_tokens=5)
+        assert changed.ids == expected[:5]
+        with pytest.raises(InvalidArgumentError, match="must be a GenerationOptions"):
+            lm.generate("Once", {"max_new_tokens": 5})
+        beams = GenerationOptions(num_beams=2, temperature=0)
+        with pytest.raises(InvalidArgumentError, match="beam search cannot stream"):
+            lm.stream("Once", beams)
+
+    def test_names_of_transformers(self, lm):
+        greedy = lm.generate("Once", max_new_tokens=12, temperature=0)
+        assert lm.generate("Once", max_new_tokens=12, do_sample=False).ids == greedy.ids
+        assert lm.generate("Once", **SEEDED, do_sample=True).ids == (
+            lm.generate("Once", **SEEDED).ids
+        )
+        base = GenerationOptions(temperature=0)
+        assert lm.resolve_options(base, do_sample=True).temperature > 0
+        stopped = lm.generate("Once", max_new_tokens=60, do_sample=False, stop_strings=["the"])
+        assert stopped.text == greedy.text.split("the")[0] and stopped.finish_reason == "stop"
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"do_sample": False, "temperature": 0.7}, "do_sample is False and temperature 0.7"),
+            ({"do_sample": True, "temperature": 0}, "do_sample is True and temperature 0"),
+            ({"do_sample": "no"}, "do_sample is 'no'; it must be True or False"),
+            ({"stop": "a", "stop_strings": "b"}, "stop and stop_strings mean the same"),
+        ],
+    )
+    def test_contradictions(self, lm, options, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            lm.generate("Once", **options)
+
+    @pytest.mark.parametrize(
+        ("name", "message"),
+        [
+            ("temprature", "did you mean 'temperature'"),
+            ("stop_string", "did you mean 'stop_strings'"),
+            ("max_length", "give max_new_tokens"),
+            ("xyz", "there are temperature, "),
+        ],
+    )
+    def test_unknown_names(self, lm, name, message):
+        with pytest.raises(TypeError, match=message):
+            lm.generate("Once", **{name: 1})
+
+
 def test_an_option_that_does_not_exist(lm):
-    with pytest.raises(TypeError, match="no option 'max_tokens'; there are temperature, "):
+    with pytest.raises(TypeError, match="no option 'max_tokens'; did you mean 'max_new_tokens'"):
         lm.generate("x", max_tokens=3)
 
 
@@ -493,3 +559,64 @@ def test_float64(bundled):
     assert lm.generate("The", temperature=0, max_new_tokens=20).ids == (
         LanguageModel.load(bundled).generate("The", temperature=0, max_new_tokens=20).ids
     )
+
+
+class TestInterruption:
+    """Ctrl-C, or the stop button of a notebook; the texts so far are kept."""
+
+    @pytest.fixture
+    def interrupt(self, lm, monkeypatch):
+        """Return a function: pass number n raises KeyboardInterrupt."""
+        forward, n_passes = type(lm.model).forward, []
+
+        def interrupt_in_pass(number):
+            def interrupted(model, *arguments, **options):
+                n_passes.append(1)
+                if len(n_passes) == number:
+                    raise KeyboardInterrupt
+                return forward(model, *arguments, **options)
+
+            n_passes.clear()
+            monkeypatch.setattr(type(lm.model), "forward", interrupted)
+
+        return interrupt_in_pass
+
+    def test_one_text(self, lm, interrupt):
+        whole = lm.generate("The fox", max_new_tokens=20, seed=1, draft="none")
+        interrupt(9)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            lm.generate("The fox", max_new_tokens=20, seed=1, draft="none")
+        assert isinstance(caught.value, GenerationInterrupted)
+        (found,) = caught.value.completions
+        assert found.ids == whole.ids[:8] and whole.text.startswith(found.text) and found.text
+        assert (found.finish_reason, found.seed, found.prompt) == ("cancelled", 1, "The fox")
+        assert lm.generate("The fox", max_new_tokens=20, seed=1, draft="none") == whole
+
+    def test_a_batch(self, lm, interrupt):
+        prompts = ["The fox"] * 40  # more than run at a time
+        own = [{"max_new_tokens": 3} if i == 1 else {} for i in range(40)]
+        options = {"max_new_tokens": 8, "seed": 1, "num_return_sequences": 2, "draft": "none"}
+        whole = lm.generate_batch(prompts, own, **options)
+        interrupt(13)  # eight prompts are computed before they start together
+        with pytest.raises(GenerationInterrupted, match="the texts so far") as caught:
+            lm.generate_batch(prompts, own, **options)
+        found = caught.value.completions
+        assert len(found) == 40 and found[1] == whole[1]
+        assert found[1].finish_reason == "length" and len(found[1].alternatives) == 1
+        assert found[0].ids == whole[0].ids[: len(found[0].ids)] and found[0].ids
+        assert found[0].finish_reason == found[39].finish_reason == "cancelled"
+        assert found[39].ids == [] and found[39].text == ""
+
+    def test_with_beams(self, lm, interrupt):
+        own = [{"num_beams": 2}, {"num_beams": 2}, {}]
+        given = {"max_new_tokens": 4, "temperature": 0.0, "seed": 1}
+        prompts = ["The fox", "The king", "It was"]
+        whole = lm.generate_batch(prompts, own, **given)
+        interrupt(6)
+        with pytest.raises(GenerationInterrupted) as caught:
+            lm.generate_batch(prompts, own, **given)
+        first, second, third = caught.value.completions
+        assert first == whole[0]
+        for found, expected in ((second, whole[1]), (third, whole[2])):
+            assert (found.text, found.ids, found.finish_reason) == ("", [], "cancelled")
+            assert (found.prompt_ids, found.seed) == (expected.prompt_ids, expected.seed)

@@ -64,7 +64,7 @@ def results(source):
     efforts = ("limit_effort", "prefill_effort", "decode_effort", "turn_effort")
     plan = replace(plan, **dict.fromkeys(efforts, ONCE), rounds=1)
     progress = []
-    results = run_suite(source, "float64", 1, plan, progress.append)
+    results = run_suite(source, "float64", 1, 1, plan, progress.append)
     assert len(progress) == plan.n_measurements and progress[1] == "prefill of 48 tokens"
     return results
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpt2np import InvalidArgumentError, Tokenizer
 from gpt2np.data import batches, dataset
-from gpt2np.data.append_log import AppendLog, ResumePoint, input_digests, partial_folder
+from gpt2np.data.append_log import AppendLog, ResumePoint, Task, input_digests, partial_folder
 from gpt2np.data.batches import PART_DTYPE
 from gpt2np.data.corpus import UnreadableFileError, find_files
 from gpt2np.data.dataset import (
@@ -74,9 +74,10 @@ def expected(peer):
     return [number for ids in documents for number in (*ids, end)]
 
 
-def encode(corpus, out, tokenizer, callbacks=None, **options):
+def encode(corpus, out, tokenizer, callbacks=None, force=False, **options):
     files = find_files([corpus], [out, partial_folder(out)])
-    return encode_dataset(files, out, tokenizer, DatasetOptions(**options), **(callbacks or {}))
+    chosen = DatasetOptions(**options)
+    return encode_dataset(files, out, tokenizer, chosen, force=force, **(callbacks or {}))
 
 
 class TestContent:
@@ -229,11 +230,11 @@ class TestResuming:
         return calls[-1]
 
     def resume(self, corpus, out, tokenizer, **options):
-        """Return where the run resumed (or "anew"), and its number of steps."""
+        """Return where the run resumed, what had changed, and its number of steps."""
         resumed, steps = [], []
         callbacks = {
             "on_resume": resumed.append,
-            "on_restart": lambda: resumed.append("anew"),
+            "on_restart": lambda changes: resumed.append(changes),
             "on_progress": steps.append,
         }
         encode(corpus, out, tokenizer, callbacks, **options)
@@ -274,27 +275,56 @@ class TestResuming:
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
         os.truncate(tmp_path / "x.bin.partial" / "ids", 3)
-        assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == ["anew"]
+        told = [["its files have been truncated"]]
+        assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == told
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
-    def test_from_a_changed_input_on_nothing_is_kept(self, corpus, tmp_path, tokenizer):
-        self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
+    def test_a_changed_file_is_named_and_what_comes_before_it_is_kept(
+        self, corpus, tmp_path, tokenizer
+    ):
+        self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 20)
         write(corpus / "d.txt", "other words, " * 200)
+        journal = (tmp_path / "x.bin.partial" / "journal").read_bytes()
+        for _ in range(2):
+            with pytest.raises(InvalidArgumentError, match=r"d\.txt has changed; undo .* --force"):
+                encode(corpus, tmp_path / "x.bin", tokenizer)
+            assert (tmp_path / "x.bin.partial" / "journal").read_bytes() == journal
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         before = sum((corpus / name).stat().st_size for name in ("a.txt", "b.txt.gz", "c.jsonl"))
-        assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == [before]
+        resumed, _ = self.resume(corpus, tmp_path / "x.bin", tokenizer, force=True)
+        assert resumed == [[f"{corpus / 'd.txt'} has changed"], before]
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
-    @pytest.mark.parametrize("change", [{"field": "body"}, {"skip_errors": True}, "vocabulary"])
-    def test_with_other_arguments_nothing_is_kept(self, corpus, tmp_path, tokenizer, change):
-        self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
+    def test_files_at_the_end_may_be_added_and_errors_skipped(self, corpus, tmp_path, tokenizer):
+        done = self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
+        write(corpus / "z.txt", "one more")
+        write(corpus / "zz.txt", b"\xff")
+        self.resume(corpus, tmp_path / "whole.bin", tokenizer, skip_errors=True)
+        found = self.resume(corpus, tmp_path / "x.bin", tokenizer, skip_errors=True)
+        assert found[0] == [done]
+        assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
+
+    @pytest.mark.parametrize(
+        ("change", "told"),
+        [
+            ({"field": "body"}, "field was 'text', is 'body'"),
+            ({"skip_errors": False}, "skip_errors was True, is False"),
+            ("vocabulary", "the vocabulary has changed"),
+        ],
+    )
+    def test_with_other_arguments_it_is_refused(self, corpus, tmp_path, tokenizer, change, told):
+        first = {"skip_errors": True} if "skip_errors" in change else {}
+        self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8, **first)
         if change == "vocabulary":
             write(tmp_path / "merges.txt", "#version: 0.2\n")
             small = {token: i for token, i in tokenizer.vocabulary.ids.items() if len(token) == 1}
             write(tmp_path / "vocab.json", json.dumps(small | {EOT: 4000}))
             tokenizer, change = Tokenizer.load(tmp_path), {}
         self.resume(corpus, tmp_path / "whole.bin", tokenizer, **change)
-        assert self.resume(corpus, tmp_path / "x.bin", tokenizer, **change)[0] == ["anew"]
+        with pytest.raises(InvalidArgumentError, match=f"unfinished job, but {told}; undo"):
+            encode(corpus, tmp_path / "x.bin", tokenizer, **change)
+        resumed, _ = self.resume(corpus, tmp_path / "x.bin", tokenizer, force=True, **change)
+        assert resumed == [[told]]
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
     def test_over_a_damaged_file(self, corpus, tmp_path, tokenizer):
@@ -322,7 +352,10 @@ class TestResuming:
 
     def test_a_checkpoint_in_what_was_taken_back_is_forgotten(self, tmp_path):
         """Otherwise later content would be taken for the content saved at that point."""
-        task = ["digest"] * 3
+        digests = {1: "digest"}
+        task = Task(
+            {}, {}, lambda points: [digests[p.files_started] for p in points], "{}{}".format
+        )
         with AppendLog(tmp_path / "x", ("ids",)) as log:
             log.resume(task)
             log.append(b"long content")
@@ -331,16 +364,15 @@ class TestResuming:
             log.append(b"other content")
             log.save(ResumePoint(1, 0, 9, log.lengths, (0,), "a digest that changes"))
             log.close()
-            assert log.resume(task).lengths == (0,)
+            assert log.resume(task, force=True).lengths == (0,)
 
     def test_digests_tell_so_many_first_files(self, tmp_path):
         files = [write(tmp_path / name, name) for name in "abc"]
-        before = input_digests("task", files)
+        before = input_digests(files)
         assert len(before) == 4 and len(set(before)) == 4
         os.utime(files[1], ns=(0, 0))
-        after = input_digests("task", files)
+        after = input_digests(files)
         assert [a == b for a, b in zip(before, after, strict=True)] == [True, True, False, False]
-        assert set(input_digests("other", files)).isdisjoint(after)
 
 
 class TestErrors:

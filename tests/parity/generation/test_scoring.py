@@ -157,7 +157,7 @@ class TestScoreWindows:
         weights = {name: array.copy() for name, array in tiny_model.weights.items()}
         weights["ln_f.bias"] = np.full_like(weights["ln_f.bias"], np.nan)
         damaged = GPT2(tiny_model.config, weights)
-        with pytest.raises(CheckpointError, match="not numbers"):
+        with pytest.raises(CheckpointError, match="not numbers: NaN or"):
             list(score_windows(damaged, [Window(random_ids(5), 1)]))
 
 
@@ -186,6 +186,61 @@ class TestLanguageModel:
         expected = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
         expected = expected[np.arange(len(ids) - 1), ids[1:]]
         assert lm.score(ids).log_probabilities[1:] == pytest.approx(expected, abs=1e-5)
+
+    def test_given_is_the_text_before(self, lm):
+        whole, text = (
+            lm.score("The little fox ran home."),
+            lm.score(" ran home.", given="The little fox"),
+        )
+        n = len(text.ids)
+        assert text.ids.tolist() == whole.ids[-n:].tolist()
+        assert text.log_probabilities == pytest.approx(whole.log_probabilities[-n:], abs=1e-6)
+        ids = lm.tokenizer.encode("The little fox")
+        assert lm.score(" ran home.", given=ids).total == text.total
+        begun = lm.score(" ran home.", given="The little fox", from_end_of_text=True)
+        assert begun.total != text.total
+        assert np.isnan(lm.score("The", given="").log_probabilities[0])
+
+    def test_given_that_is_longer_than_the_context(self, lm):
+        long = " The little fox ran home and" * 150
+        whole, text = lm.score(long + " slept."), lm.score(" slept.", given=long)
+        assert text.total == pytest.approx(
+            whole.log_probabilities[-len(text.ids) :].sum(), abs=1e-5
+        )
+
+    def test_a_list_of_texts(self, lm):
+        texts = ["The little fox", "", "Once upon a time there was", "x"]
+        scores = lm.score(texts, given="Oh! ")
+        ids = [lm.tokenizer.encode(text) for text in texts]
+        for score, again, text in zip(scores, lm.score(ids, given="Oh! "), texts, strict=True):
+            alone = lm.score(text, given="Oh! ")
+            assert score.ids.tolist() == alone.ids.tolist() == again.ids.tolist()
+            assert score.log_probabilities == pytest.approx(alone.log_probabilities, abs=1e-6)
+
+    @pytest.mark.parametrize(
+        "text", ["The  little\n\nfox\u00a0ran. ", "Hé 🦊 \n x \n", " ", "", "漢字 é"]
+    )
+    def test_words_and_tokens(self, lm, text):
+        score = lm.score(text, from_end_of_text=True)
+        words, tokens = score.words(), score.tokens()
+        assert [word.text for word in words] == text.split()
+        assert all(text[word.start : word.stop] == word.text for word in words)
+        if words:
+            assert sum(word.logprob for word in words) == pytest.approx(score.total)
+        assert all(word.surprisal == pytest.approx(-word.logprob / math.log(2)) for word in words)
+        assert [token.logprob for token in tokens] == score.log_probabilities.tolist()
+        for token in tokens:
+            assert token.text.startswith("\\x") or text[token.start : token.stop] == token.text
+
+    def test_a_words_surprisal_is_the_sum_over_its_tokens(self, lm):
+        score = lm.score("The unbelievable fox", from_end_of_text=True)
+        _, word, _ = score.words()
+        inside = [t.logprob for t in score.tokens() if word.start - 1 <= t.start < word.stop]
+        assert len(inside) > 1 and word.logprob == pytest.approx(sum(inside))
+
+    def test_words_need_the_texts_of_tokens(self, tiny_model):
+        with pytest.raises(InvalidArgumentError, match=r"LanguageModel\.score"):
+            score_text(tiny_model, [1, 2]).words()
 
     def test_no_end_of_text(self, lm):
         without = LanguageModel(lm.model, lm.tokenizer, name="mine")

@@ -167,6 +167,10 @@ class TestFile:
                 assert file[name].dtype == array.dtype
                 np.testing.assert_array_equal(file[name], array)
 
+    def test_a_failed_save_names_the_file(self, model, ids, tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"no/x\.npz'$"):
+            trace(model, ids, "embed").save(tmp_path / "no" / "x.npz")
+
     def test_load_reads_what_save_wrote(self, model, ids, tmp_path):
         kept = trace(model, ids, ["embed", "blocks.*.attn.pattern"])
         kept.save(tmp_path / "x.npz")

@@ -117,6 +117,10 @@ TWO_FILES = {
     "5: named extra tokens": {
         "tokenizer_config": {"extra_special_tokens": {"image_token": "X1"}, "audio_token": "<s>"}
     },
+    "5: named extra tokens, added": {
+        "tokenizer_config": {"extra_special_tokens": {"X1": "[PAD]"}},
+        "added_tokens": {"X1": 50257, "[PAD]": 50258},
+    },
     "5: an extra list in the map": {
         "special_tokens_map": {"extra_special_tokens": ["X1", token("[PAD]", rstrip=True)]},
         "added_tokens": {"X1": 50257},

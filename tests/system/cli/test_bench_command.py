@@ -69,6 +69,12 @@ class TestJson:
             times = speed["seconds_times_of_one"] * speed["speed_times_of_one"]
             assert times == pytest.approx(number)
 
+    def test_text(self, content):
+        text = content["text"]
+        assert text["tokens"] == 100 and text["with_drafts"]["runs"] == 1
+        ratio = text["without_drafts"]["seconds"] / text["with_drafts"]["seconds"]
+        assert text["speedup"] == pytest.approx(ratio)
+
     def test_processes(self, content):
         assert content["start"]["seconds"] > 0 and content["start"]["runs"] == 1
         memory = content["memory"]
@@ -103,7 +109,7 @@ def test_the_table_and_the_progress_before_it():
     check_table(result.stdout.decode().splitlines())
     if hasattr(termios, "tcsetwinsize"):
         progress = b"".join(seen).decode()
-        assert "decode at context 256" in progress and "11 of 11" in progress
+        assert "decode at context 256" in progress and "12 of 12" in progress
         assert progress.split("\r")[-2].isspace()  # the line is left empty
 
 
@@ -111,10 +117,9 @@ def check_table(lines):
     assert lines[0] == "bundled: 5.9 million parameters, float32, context 512"
     assert any(line.startswith("BLAS ") and line.endswith("1 thread") for line in lines)
     assert any(re.fullmatch(r"limits    reads .* GB/s .*, multiplies .* GFLOP/s", x) for x in lines)
-    table = [
-        line for line in lines if re.match(r"(prefill|decode|batch|one call|start|memory)  ", line)
-    ]
-    assert len(table) == 12
+    names = "prefill|decode|batch|one call|text|start|memory"
+    table = [line for line in lines if re.match(f"({names})  ", line)]
+    assert len(table) == 14
     assert sum("% of this machine's limit" in line for line in table) == 5
     ends = {re.search(r"\d (tokens/s|MB|ms|s)(?= |$)", line).start() for line in table}
     assert len(ends) == 1  # the units stand below one another

@@ -14,9 +14,13 @@ from helpers.patched_cli import slow_conversion
 COMMAND = [sys.executable, "-m", "gpt2np"]
 
 
-def run(*arguments):
+def run(*arguments, cwd=None):
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, encoding="utf-8", timeout=120
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        cwd=cwd,
     )
 
 
@@ -56,6 +60,21 @@ def test_impossible_targets(tmp_path):
         assert (result.returncode, result.stdout) == (code, "")
         assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
     assert (tmp_path / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "told"),
+    [
+        ("bundled", "bundled", "a folder bundled here would hide the model 'bundled'; choose"),
+        ("gpt2", "./bundled", "a folder bundled here would hide the model 'bundled'; choose"),
+        ("some/model", "some/model", "would hide the model 'some/model'; choose another name"),
+        ("bundled", "-", "DST is -, but several files are written; name a new folder"),
+    ],
+)
+def test_a_target_that_hides_a_model(tmp_path, source, target, told):
+    result = run("convert", source, target, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "") and told in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

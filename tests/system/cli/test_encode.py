@@ -123,7 +123,7 @@ class TestInterruption:
         if suffix == ".bin":
             assert np.array_equal(np.fromfile(out, np.uint16), expected)
 
-    def test_with_another_model_it_is_told_that_it_begins_anew(
+    def test_with_another_model_it_is_refused_unless_forced(
         self, stories, corpus, tmp_path, gpt2_vocabulary
     ):
         out = tmp_path / "x.bin"
@@ -131,9 +131,14 @@ class TestInterruption:
         process.kill()
         process.communicate()
         result = encode(corpus, out)
-        told = f"{out}.partial is from other files or options; starting over"
-        assert result.returncode == 0 and told in result.stderr.splitlines()
-        assert "starting over" not in encode(corpus, tmp_path / "y.bin").stderr
+        assert result.returncode == 2
+        assert f"{out}.partial has the results of an unfinished job" in result.stderr
+        assert "but the vocabulary has changed; undo the change to go on, or" in result.stderr
+        assert (tmp_path / "x.bin.partial" / "journal").stat().st_size
+        result = encode(corpus, out, "--force")
+        assert result.returncode == 0
+        assert "discarding unfinished work: the vocabulary has changed" in result.stderr
+        assert "discarding" not in encode(corpus, tmp_path / "y.bin").stderr
         assert out.read_bytes() == (tmp_path / "y.bin").read_bytes()
 
     def test_ctrl_c(self, stories, tmp_path, gpt2_vocabulary):

@@ -73,6 +73,7 @@ def test_hostile_text_from_standard_input_and_a_window(tmp_path):
         (["fox", "-o", "no/page.html"], "the folder no does not exist"),
         (["fox " * 99, "-o", "p.html"], "--window 37:101 for the last"),
         (["fox", "-o", "p.html", "--layer", "9"], "there is no layer 9; choose from 0 to 5"),
+        (["fox", "-o", "p.html", "-n", "9999"], "the model has 512; choose fewer steps"),
         (["fox", "-o", "p.html", "-n", "0"], "--steps is 0; it must be at least 1"),
         (["fox", "-o", "p.html", "--window", "3:2"], "the window 3:2 is not within the prompt's"),
         (["fox", "-o", "p.html", "--file", "x"], "give either PROMPT or --file, not both"),
@@ -101,16 +102,28 @@ def test_where_nothing_can_be_written_nothing_is_computed():
     assert len(result.stderr.splitlines()) == 1  # the model's name comes once it is loaded
 
 
-def test_a_page_that_is_there_is_replaced(tmp_path):
+def test_a_page_that_is_there_is_replaced_only_by_force(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("old", encoding="utf-8")
-    result = explain("fox", "-o", page, "-n", "1", "--no-float64")
+    told = error(explain("fox", "-o", page))
+    assert told.startswith(f"{page} exists already; give --force to overwrite it")
+    assert page.read_text(encoding="utf-8") == "old"
+    result = explain("fox", "-o", page, "-n", "1", "--no-float64", "--force")
     assert result.returncode == 0 and page.read_text(encoding="utf-8").startswith("<!DOCTYPE")
+
+
+def test_a_page_on_standard_output(tmp_path):
+    result = explain("fox", "-o", "-", "-n", "1", "--no-float64", cwd=tmp_path)
+    html = result.stdout.decode()
+    assert result.returncode == 0 and html.startswith("<!DOCTYPE html>")
+    assert html.endswith("</html>\n") and list(tmp_path.iterdir()) == []
+    assert b"--force has no effect" in explain("fox", "-o", "-", "--force", cwd=tmp_path).stderr
 
 
 def test_help_says_what_is_replaced_and_which_model_is_taken():
     words = " ".join(explain("--help").stdout.decode().split())
-    assert "-o FILE, --output FILE HTML file to write; an existing file is replaced" in words
+    assert "-o FILE, --output FILE HTML file to write; - writes to standard output" in words
+    assert "--force Overwrite FILE if it exists" in words
     assert "default: $GPT2NP_MODEL if set, else" in words and "--dtype" not in words
 
 
@@ -120,7 +133,18 @@ def test_a_full_disk_leaves_the_old_page(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("old", encoding="utf-8")
     result = subprocess.run(
-        [sys.executable, "-m", "gpt2np", "explain", "fox", "-o", str(page), "--model", "bundled"],
+        [
+            sys.executable,
+            "-m",
+            "gpt2np",
+            "explain",
+            "fox",
+            "-o",
+            str(page),
+            "--force",
+            "--model",
+            "bundled",
+        ],
         capture_output=True,
         timeout=120,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),

@@ -225,8 +225,12 @@ class TestOptions:
         assert max(map(len, text.splitlines())) <= 80
 
     def test_empty_prompt(self):
-        result = generate("", "--seed", "1", "-n", "5")
-        assert result.returncode == 0 and result.stdout.strip()
+        told = b"the prompt is empty; the text starts from the end-of-text token"
+        for prompt in ("", "-"):
+            result = generate(prompt, "--seed", "1", "-n", "5", stdin=b"")
+            assert result.returncode == 0 and result.stdout.strip()
+            assert told in result.stderr.splitlines()
+        assert told not in generate("The", "--seed", "1", "-n", "5").stderr
 
     def test_help_names_the_real_defaults(self):
         text = " ".join(run("generate", "--help").stdout.decode().split())
@@ -301,6 +305,9 @@ class TestBadInput:
             (["--threads", "0"], ["--threads is 0"]),
             (["--stop", ""], ["--stop is ['']"]),
             (["--greedy", "--temperature", "1"], ["--greedy and --temperature"]),
+            (["--temperature", "0", "--top-p", "0.9"], ["--temperature 0 and --top-p contradict"]),
+            (["-"], ["unrecognized argument '-'; quote a prompt"]),
+            (["--choices", "a", "--regex", "b"], ["--choices and --regex: the two contradict"]),
             (["--greedy", "--top-p", "0.9"], ["--greedy and --top-p contradict each other"]),
             (["--num-beams", "2", "--top-k", "4"], ["--num-beams and --top-k contradict"]),
             (["--num-beams", "2", "--seed", "1"], ["--num-beams and --seed contradict"]),
@@ -333,7 +340,24 @@ class TestBadInput:
         self.check(generate("x", *arguments), 2, *words)
 
     def test_unknown_option(self):
-        self.check(generate("x", "--tempreature", "1"), 2, "unrecognized option '--tempreature'")
+        for option, nearest in (
+            ("--tempreature", "--temperature"),
+            ("--max_new_tokens", "--max-new-tokens"),
+            ("--max_new_tokens=3", "--max-new-tokens"),
+        ):
+            words = f"unrecognized option '{option}'", f"did you mean '{nearest}'?"
+            self.check(generate("x", option, "1"), 2, *words)
+
+    @pytest.mark.parametrize(
+        ("name", "nearest"), [("bundeld", "bundled"), ("gpt2-medum", "gpt2-medium")]
+    )
+    def test_a_misspelled_model(self, name, nearest):
+        offline = {"HF_HUB_OFFLINE": "1"}
+        self.check(generate("x", "--model", name, env=offline), 1, f"did you mean '{nearest}'?")
+        assert (
+            "did you mean"
+            not in generate("x", "--model", "someone/else", env=offline).stderr.decode()
+        )
 
     def test_a_prompt_without_quotes(self):
         self.check(
@@ -531,6 +555,7 @@ OTHER_NAMES = {
     "num_return_sequences": "--samples",
     "stop_token_ids": "--stop-id",
     "bad_words": "--bad-word",
+    "choices": "--choice",
     "bad_words_ids": "--bad-word",
 }
 

@@ -113,7 +113,9 @@ def test_the_numbers_of_a_model_larger_than_any_memory_are_not_read(tmp_path):
 def test_what_does_not_fit_is_listed_in_full(folder):
     change_tensors(folder, lambda tensors: [tensors.pop(name) for name in list(tensors)[:20]])
     result = info(folder)
-    assert result.returncode == 1 and result.stderr == ""
+    (line,) = result.stderr.splitlines()
+    told = "gpt2np info: error: the weights do not fit the config: n_layer is 3, but 2 blocks"
+    assert result.returncode == 1 and line.startswith(told)
     assert sum(line.endswith(" is missing") for line in result.stdout.splitlines()) == 20
     problems = json.loads(info(folder, "--json").stdout)["problems"]
     assert len(problems) == 21 and problems[0] == "n_layer is 3, but 2 blocks are stored"
@@ -130,7 +132,10 @@ def test_check_reads_the_numbers(folder):
         tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
 
     change_tensors(folder, spoil)
-    lines = info(folder, "--check").stdout.splitlines()
+    result = info(folder, "--check")
+    assert result.returncode == 1
+    assert result.stderr == "gpt2np info: error: NaN or infinity in h.1.ln_1.bias\n"
+    lines = result.stdout.splitlines()
     assert "NaN or infinity: h.1.ln_1.bias" in lines
     assert "separate lm_head: yes" in lines
 

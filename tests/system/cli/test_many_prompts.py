@@ -201,12 +201,17 @@ class TestInterruption:
         assert process.returncode == 130 and b"Traceback" not in stderr
         assert b"interrupted; run the same command again to resume from " in stderr
         seed = next(line for line in stderr.decode().splitlines() if line.startswith("seed: "))
+        lines = (tmp_path / "o.jsonl.partial" / "lines").read_bytes()
+        other = generate(*arguments, "-n", "3", "--top-p", "0.5")
+        assert other.returncode == 2 and seed in other.stderr
+        told = "but --max-new-tokens was 2, is 3; --top-p was not given, is 0.5; undo the change"
+        assert told in other.stderr.splitlines()[-1]
         (tmp_path / "p.txt").write_text("another\n")
         other = generate(*arguments)
-        assert (
-            seed in other.stderr
-            and "the options, prompts or model have changed; starting over" in other.stderr
-        )
+        assert other.returncode == 2 and f"of {tmp_path / 'p.txt'} has changed" in other.stderr
+        assert (tmp_path / "o.jsonl.partial" / "lines").read_bytes() == lines
+        other = generate(*arguments, "--force")
+        assert seed in other.stderr and "discarding unfinished work: " in other.stderr
         assert [line["prompt"] for line in written(tmp_path / "o.jsonl")] == ["another"]
 
     def test_a_second_process_keeps_off(self, tmp_path):

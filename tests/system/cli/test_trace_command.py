@@ -269,6 +269,7 @@ class TestBadInput:
             (["--npz", ".", "--force"], 2, ". is not a file; choose another name"),
             (["--npz", "x" * 300], 2, "xxx: File name too long"),
             (["--force"], 2, "--force is for --npz FILE"),
+            (["--list-points"], 2, "--list-points takes no prompt"),
             (["--model", "./none"], 1, "no folder ./none"),
             (["--file", "there.npz"], 2, "either PROMPT or --file"),
             (["more"], 2, "unrecognized argument 'more'"),
@@ -352,4 +353,5 @@ def test_a_model_whose_logits_are_no_numbers(bundled, tmp_path, name, value, arg
     message = "gpt2np trace: error: the model's logits are not numbers"
     assert (result.returncode, result.stdout) == (1, b"")
     assert message in result.stderr.decode().splitlines()[-1]
+    assert f"are stored in {name}" in result.stderr.decode()
     assert "Traceback" not in result.stderr.decode() and "Warning" not in result.stderr.decode()

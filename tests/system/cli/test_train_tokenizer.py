@@ -42,7 +42,7 @@ def corpus(tmp_path):
 def trained(corpus, *arguments):
     """Train, and return (result, folder)."""
     folder = corpus.parent / "vocabulary"
-    result = run(corpus, "--out", folder, *arguments)
+    result = run(corpus, "--out", folder, "--force", *arguments)
     assert result.returncode == 0, result.stderr
     return result, folder
 
@@ -234,8 +234,12 @@ class TestWrongUse:
         "arguments, message",
         [
             (["--out", ""], "--out is empty or the current folder"),
+            (["--out", "-"], "--out is -, but several files are written; name a folder"),
+            (["--out", "bundled"], "a folder bundled here would hide the model 'bundled'"),
             (["--out", "corpus.txt/x"], "/corpus.txt is not a folder"),
-            (["--out", "o", "--pattern", ""], "--pattern is ''"),
+            (["--out", "o", "--pattern", ""], "--pattern is ''; it must be gpt2, "),
+            (["--out", "o", "--pattern", "nosuch"], "--pattern is 'nosuch'; it must be gpt2, "),
+            (["--out", "o", "--field", "body"], "--field is for .jsonl files; there is none"),
             (["--out", "o", ""], "unrecognized argument ''; give all arguments together"),
         ],
     )
@@ -248,8 +252,11 @@ class TestWrongUse:
     @pytest.mark.parametrize("out", ["vocabulary", "vocabulary/../."])
     def test_a_second_run_does_not_read_the_first_vocabulary(self, corpus, out):
         arguments = (corpus.parent, "--vocab-size", 300, "--out", corpus.parent / out)
-        first, second = run(*arguments), run(*arguments)
-        assert (second.returncode, second.stdout) == (0, first.stdout)
+        first, second, third = run(*arguments), run(*arguments), run(*arguments, "--force")
+        assert (third.returncode, third.stdout) == (0, first.stdout)
+        assert (second.returncode, second.stdout) == (2, "")
+        assert "has a vocabulary already (merges.txt, tokenizer.json, " in second.stderr
+        assert "give --force to replace it" in second.stderr
 
     def test_a_file_that_changes_during_the_training(self, corpus, tmp_path):
         trained = train(["a b"], TrainingOptions(vocab_size=257))

@@ -617,6 +617,12 @@ class TestDisk:
         result = download(hub.url, "gpt2", HF_HOME=str(home))
         fails(result, f"cannot write to the cache folder {home / 'hub'}", "set HF_HOME")
 
+    @pytest.mark.parametrize("offline", [True, False])
+    def test_a_token_that_cannot_be_read(self, hub, download, home, offline):
+        (home / "token").mkdir(parents=True)
+        result = download(hub.url, "gpt2", HF_HUB_OFFLINE=str(int(offline)))
+        fails(result, "HF_HUB_OFFLINE is set" if offline else f"cannot read {home / 'token'} (Is a")
+
     def test_no_space_left(self, hub, command, home):
         code = "import shutil; shutil.disk_usage = lambda _: shutil._ntuple_diskusage(9, 9, 5)\n"
         result = command(hub.url, "download", "gpt2", code=code + self.START + "sys.exit(main())")

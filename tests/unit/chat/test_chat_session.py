@@ -106,6 +106,18 @@ class TestAnswers:
             session.say("word " * 600)
         assert len(session.conversation.exchanges) == 5
 
+    def test_drafts_change_no_answer(self, lm, bundled, monkeypatch):
+        table = read_ngram_table(bundled / NGRAM_TABLE_FILE)
+        monkeypatch.setattr(lm, "draft", table)  # also without small-matrix kernels
+        answers = []
+        for draft in ("auto", "none"):
+            session = ChatSession(lm, options={"max_new_tokens": 40, "seed": 1, "draft": draft})
+            for said in ("one two three one two", "The king said", ""):
+                stream = session.say(said)
+                answers.append("".join(stream))
+                session.finish(stream)
+        assert answers[:3] == answers[3:]
+
     def test_after_ctrl_c_within_a_step(self, lm, bundled, monkeypatch):
         """When guessed ids have been through the model and before the wrong ones are dropped."""
         said = "one two three one two three one two four one two"
@@ -232,6 +244,12 @@ class TestCommands:
         assert run_command(session, "/set regex none") == "regex: None"
         assert session.options == before
 
+    def test_none_is_a_value_of_draft(self, session):
+        assert run_command(session, "/set draft none") == "draft: none"
+        assert session.options["draft"] == "none"
+        with pytest.raises(InvalidArgumentError, match="draft is 'other'"):
+            run_command(session, "/set draft other")
+
     @pytest.mark.parametrize(
         ("line", "told"),
         [
@@ -245,6 +263,7 @@ class TestCommands:
             ("/save", "/save needs a file name"),
             ("/load", "/load needs a file name"),
             ("/load /nowhere/x.json", "cannot read /nowhere/x.json: No such file"),
+            ("/load /", "^/ is not a file$"),
             ("/save /nowhere/x.json", "cannot write /nowhere/x.json: No such file"),
             ("/system Be kind.", "has no chat template"),
             (f"/save {'x' * 300}", "File name too long"),

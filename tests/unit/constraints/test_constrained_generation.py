@@ -86,9 +86,13 @@ def test_bad_input(lm, options, message):
 
 
 def test_on_the_command_line():
-    result = generate("Was it", "--no-echo", "--choices", " a fox", " a 狐", "--seed", "1")
+    result = generate(
+        "Was it", "--no-echo", "--choice", " a fox", "--choice", " a 狐", "--seed", "1"
+    )
     assert result.returncode == 0 and result.stdout.rstrip("\n") in (" a fox", " a 狐")
     assert "finish reason: stop" in result.stderr
+    result = generate("--choice", " yes", "--choice", " no", "Is it so?", "--seed", "1")
+    assert result.stdout.rstrip("\n") in ("Is it so? yes", "Is it so? no")
     result = generate("It is", "--no-echo", "--regex", r" \d{2}:\d\d", "--seed", "1")
     assert result.returncode == 0 and regex.fullmatch(r" \d{2}:\d\d\n", result.stdout)
     result = generate("It is", "--regex", r"[a-z ]{99,}", "-n", "3", "--seed", "1")
@@ -101,8 +105,8 @@ def test_on_the_command_line():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--choices"], "--choices: expected at least one argument"),
-        (["--choices", "a", ""], "choices is"),
+        (["--choice"], "--choice: expected one argument"),
+        (["--choice", "a", "--choice", ""], "--choice is"),
         (["--regex", "[b-a]"], "not a range"),
         (["--regex", r"a(?<=b)"], "look-behind"),
         (["--regex", r"\P{L}\p{"], "unknown Unicode property"),

@@ -171,6 +171,11 @@ def test_a_pattern_that_nothing_matches(tokens, pattern):
         constraint(tokens, regex=pattern)
 
 
+def test_no_choices(tokens):
+    with pytest.raises(InvalidArgumentError, match="no text matches one of no choices"):
+        constraint(tokens, choices=())
+
+
 def test_a_vocabulary_that_lacks_bytes(tokens):
     some = {number: data for number, data in tokens.items() if data not in (b"\xc3", b"a")}
     with pytest.raises(InvalidArgumentError, match="lacks 2 of them, such as 0x61"):

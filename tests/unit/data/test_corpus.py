@@ -66,6 +66,11 @@ class TestFindFiles:
         with pytest.raises(InvalidArgumentError, match=message):
             find_files([tmp_path / name])
 
+    def test_arrays_are_refused(self, tmp_path):
+        (tmp_path / "x.npy").write_text("text")
+        with pytest.raises(InvalidArgumentError, match="holds arrays, not text"):
+            find_files([tmp_path / "x.npy"])
+
     @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
     def test_a_pipe_is_refused(self, tmp_path):
         os.mkfifo(tmp_path / "pipe")

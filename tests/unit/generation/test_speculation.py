@@ -164,6 +164,36 @@ def test_drafts_save_passes(lm_with_ngrams, monkeypatch):
     assert plain == 80 and len(passes) <= 40
 
 
+def test_automatic_drafts_need_exact_rows(lm, lm_with_ngrams, monkeypatch):
+    """Without small-matrix kernels, the number of rows would change the last bits of logits."""
+    table = lm.draft
+    for draft, exact, expected in [
+        ("auto", True, NgramDraft),
+        ("auto", False, type(None)),
+        (table, False, NgramDraft),
+        (None, True, type(None)),
+    ]:
+        monkeypatch.setattr(lm, "draft", draft)
+        monkeypatch.setattr("gpt2np.language_model.small_kernels", lambda exact=exact: exact)
+        assert type(lm.stream("The").sequence.speculation) is expected
+        assert lm.stream("The", draft="none").sequence.speculation is None
+        assert lm.stream("The", max_new_tokens=1).sequence.speculation is None
+
+
+def test_the_table_is_read_for_the_first_draft(bundled, monkeypatch):
+    lm, reads = LanguageModel.load(bundled), []
+    monkeypatch.setattr("gpt2np.language_model.small_kernels", lambda: True)
+    monkeypatch.setattr(
+        "gpt2np.generation.ngram_table.find_ngram_table", lambda *_: reads.append(1)
+    )
+    stream = lm.stream("Once upon a time", max_new_tokens=9)
+    stream.step()
+    assert reads == []
+    stream.step()
+    lm.generate("The king", max_new_tokens=9)
+    assert reads == [1]
+
+
 def test_a_large_batch_has_no_drafts(lm_with_ngrams, monkeypatch):
     """Drafts only use rows that are free."""
     lm, rows = lm_with_ngrams, []
@@ -318,7 +348,7 @@ class TestLength:
 
 def test_random_numbers_ahead_are_those_that_come():
     stream, plain = RandomGenerator(5), np.random.default_rng(5)
-    ahead = stream.lookahead(2)
+    ahead = stream.starting_at(2)
     looked_at = [ahead.random(), ahead.random()]
     drawn = [stream.random() for _ in range(6)]
     assert drawn == [plain.random() for _ in range(6)] and looked_at == drawn[2:4]

@@ -1,11 +1,10 @@
-"""The job behind `generate --prompts`: what makes it begin anew, and what it keeps in memory."""
+"""The job behind `generate --prompts`: what it refuses to lose, and what it keeps in memory."""
 
 import json
-import shutil
 
 import pytest
 
-from gpt2np import GenerationOptions, load
+from gpt2np import GenerationOptions, InvalidArgumentError, load
 from gpt2np.prompts import job
 from gpt2np.prompts.job import JobCallbacks, PromptJob
 
@@ -19,9 +18,9 @@ def lm():
     return load("bundled")
 
 
-def run(lm, folder, content, interrupt_after=None, **options):
+def run(lm, folder, content, interrupt_after=None, force=False, **options):
     """Runs a job, perhaps not to its end; the lines it resumed after, and what it wrote."""
-    (folder / "p.jsonl").exists() or (folder / "p.jsonl").write_text(content)
+    (folder / "p.jsonl").write_text(content)
     resumed, restarted, described = [], [], []
 
     def describe(completion):
@@ -30,34 +29,78 @@ def run(lm, folder, content, interrupt_after=None, **options):
         described.append(completion)
         return {"ids": completion.ids, "seed": completion.seed}
 
-    callbacks = JobCallbacks(resumed.append, lambda: restarted.append(True))
+    callbacks = JobCallbacks(resumed.append, restarted.append)
     given = {"seed": 1, "max_new_tokens": 3, **options}
-    work = PromptJob(lm, folder / "p.jsonl", folder / "o.jsonl", describe, given, callbacks)
-    work.run()
+    paths = folder / "p.jsonl", folder / "o.jsonl"
+    PromptJob(lm, *paths, describe, given, callbacks, force=force).run()
     lines = (folder / "o.jsonl").read_text().splitlines()
     return resumed, restarted, [json.loads(line)["ids"] for line in lines]
 
 
-PROMPTS = "".join(json.dumps(f"The king {number}") + "\n" for number in range(20))
+PROMPTS = "".join(json.dumps(f"The king {number}") + "\n" for number in range(40))
 
 
-def test_other_defaults_or_ends_begin_anew(lm, tmp_path, monkeypatch):
+@pytest.fixture
+def interrupted(lm, tmp_path, monkeypatch):
+    """A folder with a job that was interrupted after 36 of 40 prompts; 16 run at a time."""
     monkeypatch.setattr(job, "_SAVE_INTERVAL_S", 0)
-    ends = lm.eos_token_ids
-    for number, name in enumerate(["same", "defaults", "ends"]):
-        folder = tmp_path / name
-        folder.mkdir()
-        lm.defaults, lm.eos_token_ids = GenerationOptions(), ends
-        with pytest.raises(Interrupted):
-            run(lm, folder, PROMPTS, interrupt_after=18)
-        if name == "defaults":
-            lm.defaults = GenerationOptions(temperature=0)
-        if name == "ends":
-            lm.eos_token_ids = frozenset({5})
-        resumed, restarted, found = run(lm, folder, PROMPTS)
-        assert bool(resumed) == (number == 0) and bool(restarted) == (number > 0)
-        shutil.copy(folder / "p.jsonl", tmp_path)
-        assert found == run(lm, tmp_path, PROMPTS)[2]
+    with pytest.raises(Interrupted):
+        run(lm, tmp_path, PROMPTS, interrupt_after=36)
+    return tmp_path
+
+
+def kept(folder):
+    return (folder / "o.jsonl.partial" / "lines").read_bytes().count(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"max_new_tokens": 4}, "max_new_tokens was 3, is 4; undo the change to go on, or give"),
+        ({"seed": 2}, "seed was 1, is 2; undo"),
+        (
+            {"top_k": 9, "stop": ["a"]},
+            r"top_k was not given, is 9; stop was not given, is \['a'\];",
+        ),
+        ("defaults", r"default of temperature was 0\.8, is 0\.0; undo"),
+        ("ends", r"eos_token_ids was \[4095\], is \[5\]; undo"),
+        ("model", "model was 'bundled', is 'other'; undo"),
+    ],
+)
+def test_a_changed_option_is_named_and_nothing_is_lost(lm, interrupted, change, told):
+    given = change if isinstance(change, dict) else {}
+    if change == "defaults":
+        lm.defaults = GenerationOptions(temperature=0.0)
+    if change == "ends":
+        lm.eos_token_ids = frozenset({5})
+    if change == "model":
+        lm.name = "other"
+    done = kept(interrupted)
+    assert done > 0
+    with pytest.raises(InvalidArgumentError, match=told):
+        run(lm, interrupted, PROMPTS, **given)
+    assert kept(interrupted) == done
+    resumed, restarted, found = run(lm, interrupted, PROMPTS, force=True, **given)
+    assert resumed == [] and len(restarted) == 1
+    assert found == run(lm, interrupted, PROMPTS, **given)[2]
+
+
+def test_appended_prompts_go_on(lm, interrupted):
+    longer = PROMPTS.removesuffix("\n") + '\r\n"And now"\n"and then"'
+    resumed, restarted, found = run(lm, interrupted, longer)
+    assert resumed == [32] and restarted == []
+    assert len(found) == 42 and found == run(lm, interrupted, longer)[2]
+
+
+@pytest.mark.parametrize(
+    "content", [PROMPTS.replace("king 20", "fox 20"), PROMPTS[: len(PROMPTS) // 2]]
+)
+def test_a_changed_prompt_is_named_and_what_comes_before_it_is_kept(lm, interrupted, content):
+    with pytest.raises(InvalidArgumentError, match=r"a line from 17 to 32 of .* has changed; undo"):
+        run(lm, interrupted, content)
+    resumed, restarted, found = run(lm, interrupted, content, force=True)
+    assert resumed == [16] and len(restarted) == 1
+    assert found == run(lm, interrupted, content)[2]
 
 
 def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch):
@@ -70,6 +113,6 @@ def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch)
         most.append(len(self._finished))
 
     monkeypatch.setattr(PromptJob, "_finish_line", counted)
-    _, _, found = run(lm, tmp_path, long + PROMPTS * 3)
-    assert len(found) == 61 and len(found[0]) == 200
+    _, _, found = run(lm, tmp_path, long + PROMPTS * 2)
+    assert len(found) == 81 and len(found[0]) == 200
     assert 4 <= max(most) < 25  # those that were running go on

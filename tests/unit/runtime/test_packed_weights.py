@@ -111,3 +111,21 @@ def test_zeros_pad_the_panels(panel_shape):
     np.testing.assert_array_equal(packed.unpack(), matrix)
     columns = np.array([32, 0, 5])
     np.testing.assert_array_equal(packed.gather_columns(columns), matrix.T[columns])
+
+
+@pytest.mark.parametrize("head", [False, True], ids=["tied", "own head"])
+@pytest.mark.parametrize("n_passes", [0, 1, 2])
+def test_what_is_read_is_read_only(config, head, n_passes):
+    """A write to a copy of a packed weight would otherwise do nothing, without a word."""
+    given = arrays_of(config, head)
+    model = GPT2(config, given)
+    for _ in range(n_passes):
+        model.forward([[5, 6]])
+    before = model.forward([[5, 6]]) if n_passes else None
+    for name in model.weights:
+        with pytest.raises(ValueError, match="read-only"):
+            model.weights[name][:] = 0
+    if n_passes:
+        assert np.array_equal(model.forward([[5, 6]]), before)
+    model.weights["h.0.mlp.c_fc.weight"] = np.zeros_like(given["h.0.mlp.c_fc.weight"])
+    assert not model.weights["h.0.mlp.c_fc.weight"].any()

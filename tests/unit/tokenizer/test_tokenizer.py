@@ -150,6 +150,23 @@ class TestAlphabetAndSplit:
         assert "".join(SPLIT(text)) == text
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tokenizer: tokenizer.encode(None),
+        lambda tokenizer: tokenizer.encode(b"hi"),
+        lambda tokenizer: tokenizer.encode("hi", allowed_special=5),
+        lambda tokenizer: tokenizer.encode_batch([1]),
+        lambda tokenizer: tokenizer.offsets(None),
+        lambda tokenizer: tokenizer.decode(None),
+        lambda tokenizer: tokenizer.decode(5),
+    ],
+)
+def test_arguments_of_a_wrong_type(bundled_tokenizer, call):
+    with pytest.raises(InvalidArgumentError):
+        call(bundled_tokenizer)
+
+
 class TestDecoding:
     def test_unknown_ids_are_named(self, bundled_tokenizer):
         with pytest.raises(InvalidArgumentError, match="id 4096 is not in the vocabulary of 4096"):
@@ -192,6 +209,7 @@ class TestFiles:
             ("merges.txt", "qqq zzz\n", "has no token 'qqqzzz'"),
             ("merges.txt", b"\xff\xfe", "not UTF-8 at byte 0"),
             ("merges.txt", "#version: 0.2\n", "looks truncated: no merge makes 3839 of the tokens"),
+            ("merges.txt", "x y " * 9999, r"found '.{,60}\.\.\..{,60}'$"),
             ("vocab.json", "[" * 200_000, "damaged: not JSON"),
             ("vocab.json", '{"": 0}', "a token is empty"),
             ("vocab.json", '{"a": -1}', "an id must be a whole number, at least 0"),

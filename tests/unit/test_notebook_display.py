@@ -1,0 +1,146 @@
+"""What notebooks show: `repr` and `_repr_html_` of the public classes."""
+
+import html
+import html.parser
+
+import numpy as np
+import pytest
+
+from gpt2np import trace
+from gpt2np.display import MAX_ROWS, MAX_TOKENS, coloured_tokens, frame, table
+from gpt2np.explain import explain
+from gpt2np.interp import lens_table
+
+HOSTILE = '<script>alert("x")</script>'
+
+
+class _Elements(html.parser.HTMLParser):
+    """The elements and the text of markup; unbalanced elements are errors."""
+
+    def __init__(self, markup):
+        super().__init__()
+        self.open, self.tags, self.text, self.attributes = [], [], "", []
+        self.feed(markup)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.open.append(tag)
+        self.tags.append(tag)
+        self.attributes.append(dict(attributes))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def shown(lm):
+    """One object of each class."""
+    stream = lm.stream(f"Once {HOSTILE}", max_new_tokens=5, seed=1)
+    next(stream)
+    cache = lm.model.new_cache()
+    lm.model.forward([[5, 6, 7]], [cache])
+    traced = trace(lm, f"The king {HOSTILE}")
+    options = {"max_new_tokens": 5, "seed": 1, "logprobs": 0}
+    return {
+        "LanguageModel": lm,
+        "GPT2": lm.model,
+        "KVCache": cache,
+        "TextStream": stream,
+        "Completion": lm.generate(f"Once {HOSTILE}", **options),
+        "TextScore": lm.score(f"Once {HOSTILE} 🦊"),
+        "Trace": traced,
+        "LensTable": lens_table(lm, traced, 2),
+        "Page": explain(lm, f"Once {HOSTILE}", steps=1, float64=False),
+    }
+
+
+WITH_HTML = (
+    *("LanguageModel", "GPT2", "TextStream", "Completion", "TextScore", "Trace"),
+    *("LensTable", "Page"),
+)
+
+
+@pytest.mark.parametrize("name", WITH_HTML)
+def test_html_is_escaped_and_balanced(shown, name):
+    elements = _Elements(shown[name]._repr_html_())
+    assert "script" not in elements.tags
+    assert all(
+        "script" not in str(value) for a in elements.attributes for value in [a.get("style")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("LanguageModel", ["LanguageModel", "6 blocks", "million parameters", "float32"]),
+        ("GPT2", ["GPT2", "6 blocks", "256 channels"]),
+        ("KVCache", ["KVCache of 3 tokens", "6 blocks", "36,864 bytes"]),
+        ("TextStream", ["TextStream of ", "running", "Once "]),
+        ("TextScore", ["TextScore of ", "perplexity"]),
+        ("Trace", ["Trace of ", "81 arrays"]),
+        ("LensTable", ["7 residuals", "2 tokens each"]),
+        ("Page", ["Page about", "characters"]),
+    ],
+)
+def test_repr_is_one_short_line(shown, name, parts):
+    text = repr(shown[name])
+    assert "\n" not in text and len(text) < 200
+    for part in parts:
+        assert part in text
+
+
+def test_card_of_a_model(lm):
+    text = _Elements(lm._repr_html_()).text
+    for part in (lm.name, "4,096 tokens", "6 × 4", f"{lm.model.weights.parameters:,}"):
+        assert part in text
+
+
+def test_tokens_are_coloured_by_probability(lm):
+    completion = lm.generate("Once upon a time", max_new_tokens=5, seed=1, logprobs=0)
+    elements = _Elements(completion._repr_html_())
+    assert elements.text == completion.prompt + completion.text
+    titles = [a["title"] for a in elements.attributes if "title" in a]
+    assert titles == [f"{np.exp(t.logprob):.3%}" for t in completion.logprobs]
+    plain = lm.generate("Once upon a time", max_new_tokens=5, seed=1)
+    assert "hsla" not in plain._repr_html_()
+    assert _Elements(plain._repr_html_()).text == elements.text
+
+
+def test_trace_lists_points_with_shapes(lm):
+    text = trace(lm, "The king said", points="blocks.0.attn.*")._repr_html_()
+    assert "blocks.0.attn.pattern" in text and "4 × 3 × 3" in text
+
+
+def test_lens_table_shows_texts_of_tokens(lm):
+    traced = trace(lm, "The king said that")
+    lens = lens_table(lm, traced)
+    for token_id in lens.ids[-1, :, 0]:
+        assert repr(lm.tokenizer.decode([token_id])) in html.unescape(lens._repr_html_())
+    assert f"id {lens.ids[0, 0, 0]} " in lens_table(lm.model, traced)._repr_html_()
+
+
+def test_page_is_a_frame_that_holds_the_page(shown):
+    page = shown["Page"]
+    (attributes,) = _Elements(page._repr_html_()).attributes
+    assert attributes["srcdoc"] == page.html and attributes["sandbox"] == "allow-scripts"
+
+
+def test_long_tables_and_texts_are_cut():
+    assert f"… {5:,} more rows" in table(("a",), [("x",)] * (MAX_ROWS + 5), "t")
+    assert "more rows" not in table(("a",), [("x",)] * MAX_ROWS, "t")
+    assert "… 7 more tokens" in coloured_tokens("", ["a"] * (MAX_TOKENS + 7))
+    assert "more" not in coloured_tokens("", ["a"] * MAX_TOKENS)
+    assert "<b>" not in frame("<b>") + table((HOSTILE,), [(HOSTILE,)], HOSTILE)
+
+
+def test_progress_bars(lm, capsys):
+    prompts = ["Once", "The"]
+    for progress, is_shown in ((True, True), (None, False), (False, False)):
+        lm.generate_batch(prompts, max_new_tokens=2, seed=1, progress=progress)
+        assert ("generating" in capsys.readouterr().err) == is_shown
+        lm.score(prompts, progress=progress)
+        assert ("scoring" in capsys.readouterr().err) == is_shown
