@@ -1,12 +1,12 @@
 """Compare `processes="auto"` with fixed numbers of processes, while other programs need the CPUs.
 
-    python benchmarks/ranks.py [--model bundled small] [--condition quiet "quota 1" …] [--rounds 7]
+    python benchmarks/ranks.py [--model bundled small] [--condition quiet "quota 1" …] [--rounds 5]
 
 Each condition runs in a new process, whose models take turns: one process, two, and auto.
 Neighbours are loops that keep a CPU busy. Quotas are real control groups (version 1 or 2), which
-only root can create. The table shows tokens per second, and the median of auto divided by that of
-the best fixed number. The greedy ids must be the same in all turns. "small" is GPT-2 small's shape
-with random weights.
+only root can create. The table shows medians of tokens per second, and the median of the ratios of
+auto to the best fixed number, turn by turn. The greedy ids must be the same in all turns. "small"
+is GPT-2 small's shape with random weights.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import accumulate
+from operator import truediv
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -40,6 +43,7 @@ CONDITIONS: dict[str, tuple[int, float | None, int | None]] = {
 }
 WORK = ("1 sequence", "16 sequences", "prompt of 20", "prompt of 900")
 SETTLE_S = 8.0
+_WARM_UP_S = 0.15  # longer than the period of a quota
 CGROUP_V1, CGROUP_V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
 
@@ -109,23 +113,22 @@ def measure(name: str, seconds: float, rounds: int, ranks: int) -> dict[str, Any
             model.processes = ranks  # what a machine with so many cores would try
             assert model._group is not None
             model._group.tuner = RankTuner(ranks, model.config.n_head)
-    context = models["1"].config.n_positions
     results: dict[str, Any] = {"rates": {}, "ids": {}, "choices": {}}
     for work in WORK:
+        runs = {number: Work(model, work) for number, model in models.items()}
         rates: dict[str, list[float]] = {number: [] for number in models}
-        ids: list[int] = []
-        runs = {number: start_work(model, work, context) for number, model in models.items()}
-        repeat(runs["auto"], SETTLE_S, until=partial(is_settled, models["auto"], work))
         for number, run in runs.items():
-            if number != "auto":
-                repeat(run, 0)
+            run.repeat(SETTLE_S if number == "auto" else 0, until=partial(is_settled, run))
+        order, shuffle = list(runs), random.Random(0).shuffle
         for _ in range(rounds):
-            for number, run in runs.items():
-                rate, new = repeat(run, seconds)
-                rates[number].append(rate)
-                assert new[: len(ids)] == ids[: len(new)], f"{work}: other ids with {number}"
-                ids = max(ids, new, key=len)
-        results["rates"][work], results["ids"][work] = rates, ids[:20]
+            shuffle(order)
+            for number in order:
+                runs[number].repeat(_WARM_UP_S)  # a turn can suffer from the turn before
+                rates[number].append(runs[number].repeat(seconds))
+        longest = max((run.ids for run in runs.values()), key=len)
+        for number, run in runs.items():
+            assert run.ids == longest[: len(run.ids)], f"{work}: other ids with {number}"
+        results["rates"][work], results["ids"][work] = rates, longest[:20]
     for choice in models["auto"].rank_choices:
         results["choices"][f"{choice.min_rows}–{choice.max_rows}"] = choice.ranks, choice.seconds
     return results
@@ -146,59 +149,56 @@ def create_model(name: str) -> GPT2:
     return GPT2(config, {n: 0.05 * rng.standard_normal(s, np.float32) for n, s in shapes})
 
 
-def start_work(model: GPT2, work: str, context: int) -> Callable[[bool], list[int]]:
-    """Return a function that computes one pass, and returns the next ids of the first sequence.
+class Work:
+    """Passes of one kind, again and again.
 
-    The argument tells whether the work starts anew.
+    Attributes:
+        ids: the next ids of the first sequence so far.
+        tokens: new tokens of a pass.
     """
-    count, prompt = {
-        "1 sequence": (1, 20),
-        "16 sequences": (16, 20),
-        "prompt of 20": (0, 20),
-        "prompt of 900": (0, min(900, context - 10)),
-    }[work]
-    prompts = [[(7 * i + 13 * j) % 4000 for j in range(prompt)] for i in range(max(1, count))]
-    caches: list[Any] = []
-    pending: list[list[int]] = []
 
-    def run(is_new: bool) -> list[int]:
-        if is_new or not count or caches[0].length >= context - 1:
-            caches[:] = [model.new_cache() for _ in prompts]
-            pending[:] = prompts
-        last = [sum(map(len, pending[: i + 1])) - 1 for i in range(len(pending))]
-        ids = model.forward(pending, caches, logits_indices=last).argmax(1).tolist()
-        pending[:] = [[token_id] for token_id in ids]
-        return [int(token_id) for token_id in ids]
+    def __init__(self, model: GPT2, name: str) -> None:
+        """Prepare the prompts. A decode starts anew after 100 steps."""
+        self.model, self.ids = model, list[int]()
+        length = min(900, model.config.n_positions - 10) if name == "prompt of 900" else 20
+        self.is_decode = "sequence" in name
+        count = int(name.split()[0]) if self.is_decode else 1
+        self.tokens = count if self.is_decode else length
+        self._prompts = [[(7 * i + 13 * j) % 4000 for j in range(length)] for i in range(count)]
+        self._limit = length + 100 if self.is_decode else 0
+        self._caches: list[Any] = []
+        self._pending: list[list[int]] = []
 
-    run.tokens = count or prompt  # type: ignore[attr-defined]
-    return run
+    def repeat(self, seconds: float, until: Callable[[], bool] = lambda: False) -> float:
+        """Run passes for some time, or until the condition holds. Returns tokens per second.
 
-
-def repeat(
-    run: Callable[[bool], list[int]], seconds: float, until: Callable[[], bool] = lambda: False
-) -> tuple[float, list[int]]:
-    """Repeat a pass for some time. Returns tokens per second, and the ids of the first sequence.
-
-    The first pass, which may be a prompt, is not timed.
-    """
-    ids = run(True)[:1]
-    passes, start = 0, time.perf_counter()
-    while True:
-        ids += run(False)[:1]
-        passes += 1
-        elapsed = time.perf_counter() - start
-        if elapsed >= seconds or until():
-            return passes * run.tokens / elapsed, ids  # type: ignore[attr-defined]
+        The prompts of a decode are not timed.
+        """
+        passes, elapsed = 0, 0.0
+        while True:
+            is_new = not self._caches or self._caches[0].length >= self._limit
+            if is_new:
+                self._caches = [self.model.new_cache() for _ in self._prompts]
+                self._pending = self._prompts
+            last = [stop - 1 for stop in accumulate(map(len, self._pending))]
+            start = time.perf_counter()
+            logits = self.model.forward(self._pending, self._caches, logits_indices=last)
+            ids = logits.argmax(1).tolist()
+            if not (is_new and self.is_decode):
+                passes, elapsed = passes + 1, elapsed + time.perf_counter() - start
+            self.ids.append(ids[0])
+            self._pending = [[token_id] for token_id in ids]
+            if passes and (elapsed >= seconds or until()):
+                return passes * self.tokens / elapsed
 
 
-def is_settled(model: GPT2, work: str) -> bool:
+def is_settled(work: Work) -> bool:
     """Tell whether the model has chosen its number of processes for a kind of work."""
-    rows = {"1 sequence": 1, "16 sequences": 16, "prompt of 20": 20}.get(work, 900)
-    group = model._group
+    group = work.model._group
     if group is None or group.tuner is None:
         return True
     return any(
-        choice.is_settled and choice.min_rows <= rows <= (choice.max_rows or rows)
+        choice.is_settled and choice.min_rows <= work.tokens <= (choice.max_rows or work.tokens)
         for choice in group.tuner.choices()
     )
 
@@ -206,11 +206,10 @@ def is_settled(model: GPT2, work: str) -> bool:
 def rows(model: str, condition: str, results: dict[str, Any]) -> Iterator[str]:
     """Yield one row of the table for each kind of work."""
     for work, turns in results["rates"].items():
-        rates = {number: median(values) for number, values in turns.items()}
-        best = max(rate for number, rate in rates.items() if number != "auto")
-        fixed = " / ".join(f"{rate:.0f}" for number, rate in rates.items() if number != "auto")
-        ratio = rates["auto"] / best
-        yield f"| {model} | {condition} | {work} | {fixed} | {rates['auto']:.0f} | {ratio:.2f} |"
+        auto, fixed = turns["auto"], {n: turn for n, turn in turns.items() if n != "auto"}
+        rates = " / ".join(f"{median(turn):.0f}" for turn in fixed.values())
+        ratio = min(median(map(truediv, auto, turn)) for turn in fixed.values())
+        yield f"| {model} | {condition} | {work} | {rates} | {median(auto):.0f} | {ratio:.2f} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -220,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--model", nargs="+", choices=("bundled", "small"), default=["bundled", "small"])
     add("--condition", nargs="+", choices=every, default=every, metavar="CONDITION")
     add("--seconds", type=float, default=0.4, help="length of a turn (default: 0.4)")
-    add("--rounds", type=int, default=7, help="turns of each number of processes (default: 7)")
+    add("--rounds", type=int, default=5, help="turns of each number of processes (default: 5)")
     add("--json", type=Path, help="file for all results")
     args = parser.parse_args(arguments)
     print("| model | condition | work | tokens/s with 1 / 2 (/ 8) processes | auto | auto ÷ best |")
