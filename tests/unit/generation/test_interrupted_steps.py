@@ -9,6 +9,7 @@ from gpt2np import LanguageModel
 from gpt2np.generation import Scheduler
 
 PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3, 1, 2"]
+CLEAN_UP = ("drop_rejected", "truncate", "clear", "__enter__", "__exit__")  # not interrupted
 OPTIONS = {"max_new_tokens": 24, "seed": 3, "logprobs": 1}
 
 
@@ -50,7 +51,7 @@ def interrupt_at_random(rng):
         if "gpt2np" not in frame.f_code.co_filename or "stopping" in frame.f_code.co_filename:
             return None
         left -= event == "line"
-        if left == 0 and frame.f_code.co_name not in ("drop_rejected", "truncate", "clear"):
+        if left == 0 and frame.f_code.co_name not in CLEAN_UP:
             raise Interruption
         return trace
 
