@@ -16,7 +16,7 @@ import numpy as np
 
 from gpt2np import __version__
 from gpt2np.display import frame
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.explain.attention import attention_section, patterns_section
 from gpt2np.explain.audit import precision_section, tensors_section, time_section
 from gpt2np.explain.block import block_section, mlp_section, norm_section, residual_section
@@ -83,9 +83,9 @@ def explain(
 
     The model must be in float32. `window` selects tokens of the prompt (default: all); at most
     `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`, `head` and `position` (in the
-    window) select the details to show; `run_prompt` explains the defaults. `steps` is the number of
-    tokens to generate. `float64` adds a comparison with float64, which needs a float64 copy of the
-    model. `on_progress` receives the name of each part of the page before the part is computed.
+    window) select the details to show; `run_prompt` explains the defaults. `steps` tokens are
+    generated, fewer if the context becomes full. `float64` adds a comparison with float64, which
+    needs a float64 copy of the model. `on_progress` receives the name of each part of the page before the part is computed.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.
@@ -99,11 +99,6 @@ def explain(
         raise InvalidArgumentError(f"steps is {steps}; it must be an integer of at least 1")
     on_progress("forward pass")
     run = run_prompt(lm, prompt, window=window, layer=layer, head=head, position=position)
-    if (total := len(run.ids) + steps - 1) > run.config.n_positions:
-        raise ContextLengthError(
-            f"{len(run.ids)} tokens and {steps} steps need a context of {total}, but the model has "
-            f"{run.config.n_positions}; choose fewer steps"
-        )
     numbers = Numbers()
     sections = "\n".join(_sections(run, numbers, steps, float64, on_progress))
     on_progress("page")

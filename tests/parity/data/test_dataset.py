@@ -447,7 +447,7 @@ class TestErrors:
         encode(corpus, out, tokenizer)
         assert np.fromfile(out, np.uint16).tolist() == expected
         with pytest.raises(InvalidArgumentError, match="no file to read, apart from the output"):
-            find_files([out], [out])
+            find_files([corpus], [corpus])
 
 
 @pytest.mark.parametrize("processes", [0, 99_999])

@@ -73,7 +73,6 @@ def test_hostile_text_from_standard_input_and_a_window(tmp_path):
         (["fox", "-o", "no/page.html"], "the folder no does not exist"),
         (["fox " * 99, "-o", "p.html"], "--window 37:101 for the last"),
         (["fox", "-o", "p.html", "--layer", "9"], "there is no layer 9; choose from 0 to 5"),
-        (["fox", "-o", "p.html", "-n", "9999"], "the model has 512; choose fewer steps"),
         (["fox", "-o", "p.html", "-n", "0"], "--steps is 0; it must be at least 1"),
         (["fox", "-o", "p.html", "--window", "3:2"], "the window 3:2 is not within the prompt's"),
         (["fox", "-o", "p.html", "--file", "x"], "give either PROMPT or --file, not both"),
