@@ -287,10 +287,10 @@ class Step:
 def greedy_steps(run: Run, max_steps: int) -> list[Step]:
     """Continue the tokens of the window greedily; compute each step with and without a KV cache.
 
-    Stops after `max_steps` steps, or earlier after an end-of-text token.
+    Stops after `max_steps` steps, or earlier after an end-of-text token or when the context is full.
     """
     ids, cache, steps = list(run.ids), run.model.new_cache(), list[Step]()
-    for _ in range(max_steps):
+    while len(steps) < max_steps and len(ids) <= run.config.n_positions:
         steps.append(_time_step(run.model, ids, cache))
         ids.append(steps[-1].id)
         if ids[-1] in run.lm.eos_token_ids:

@@ -85,7 +85,8 @@ def explain(
     `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`, `head` and `position` (in the
     window) select the details to show; `run_prompt` explains the defaults. `steps` tokens are
     generated, fewer if the context becomes full. `float64` adds a comparison with float64, which
-    needs a float64 copy of the model. `on_progress` receives the name of each part of the page before the part is computed.
+    needs a float64 copy of the model. `on_progress` receives the name of each part of the page
+    before the part is computed.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.
