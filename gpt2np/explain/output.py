@@ -287,7 +287,7 @@ class Step:
 def greedy_steps(run: Run, max_steps: int) -> list[Step]:
     """Continue the tokens of the window greedily; compute each step with and without a KV cache.
 
-    Stops after `max_steps` steps, or earlier after an end-of-text token or when the context is full.
+    Stops after `max_steps` steps, after an end-of-text token, or when the context is full.
     """
     ids, cache, steps = list(run.ids), run.model.new_cache(), list[Step]()
     while len(steps) < max_steps and len(ids) <= run.config.n_positions:
