@@ -115,10 +115,10 @@ class _TokenMasks:
         return mask
 
     def _query(self, readings: frozenset[Reading], query: Callable[[ByteAutomaton, int], _T]) -> _T:
-        """Call `query` with the automaton and the number of the state that has these readings.
+        """Return query(automaton, state) for the automaton's state that `readings` describe.
 
-        If the automaton would get too many states, the call is repeated with a fresh automaton.
-        State numbers differ between the two automata; readings do not.
+        If the automaton would get too many states, the call is repeated with a fresh automaton, in
+        which another state number belongs to the same readings.
         """
         automaton = self._automaton
         try:

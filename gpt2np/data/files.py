@@ -35,8 +35,8 @@ def check_output_file(
     """Check that a file can be written to `path`; call this before long work.
 
     Raises:
-        InvalidArgumentError: `path` is a folder or device or one of the files `inputs`, lies in no
-            folder, or exists and `overwrite` is false.
+        InvalidArgumentError: `path` is a folder, a device, or one of `inputs`; its folder does not
+            exist; or the file exists and `overwrite` is false.
         GPT2NPError: the folder of `path` is not writable.
     """
     from tempfile import TemporaryFile

@@ -81,7 +81,7 @@ class Lambada(Result):
 
     @property
     def accuracy_filtered(self) -> float | None:
-        """Share of correct predictions with the stop-word filter; None for "harness"."""
+        """Share of correct predictions with the stop-word filter; None without that filter."""
         return None if self.correct_filtered is None else self.correct_filtered / self.passages
 
     @property

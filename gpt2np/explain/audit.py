@@ -194,7 +194,7 @@ def in_float64(model: GPT2) -> GPT2:
 
 
 def precision_section(run: Run, numbers: Numbers, float64: bool) -> str:
-    """Return the markup of the section on precision; `float64` adds the comparison."""
+    """Return the markup of the section on precision, which with `float64` compares with float64."""
     if not float64:
         summary = (
             "Everything on this page was computed in float32, numbers with about 7 decimal "

@@ -84,7 +84,7 @@ class PlainQueries:
 
 @dataclass(frozen=True)
 class PlainKV:
-    """Keys and values (h, T, D)."""
+    """Keys and values of all heads, (H, T, D) each."""
 
     keys: Array
     values: Array

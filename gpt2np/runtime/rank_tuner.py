@@ -147,7 +147,7 @@ class _Group:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no trial is in progress, and both neighbours of `ranks` have been measured."""
+        """Whether no trial runs, and the next lower and higher numbers of ranks were measured."""
         return self._trial is None and all(ranks in self.times for ranks in self._neighbours())
 
     def _level(self) -> float:
