@@ -16,7 +16,7 @@ from typing import Protocol
 from gpt2np.generation.model_draft import DraftedSequence, Drafting, ModelDraft, extend_drafts
 from gpt2np.generation.ngram_draft import NgramDraft
 
-# Time of a pass over n rows divided by that of one row; index 0 is unused. Measured on Zen 5 at
+# Time of a pass over n rows divided by that of one row; index 0 is unused. Measured on Zen 4 at
 # context 200 (`benchmarks/speculation.py --rows`): nearly the same for the bundled model and for
 # GPT-2 small, in one process and in two. Even numbers of rows suit the small-matrix kernel.
 PASS_COSTS = (

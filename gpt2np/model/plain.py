@@ -90,12 +90,12 @@ class PlainKV:
     values: Array
 
     def scores(self, query: Array) -> Array:
-        """Return query @ keysᵀ: (h, n, D) → (h, n, T)."""
+        """Return query @ keysᵀ: (H, n, D) → (H, n, T)."""
         scores: Array = query @ self.keys.swapaxes(-1, -2)
         return scores
 
     def weighted_values(self, pattern: Array) -> Array:
-        """Return pattern @ values: (h, n, T) → (h, n, D)."""
+        """Return pattern @ values: (H, n, T) → (H, n, D)."""
         z: Array = pattern @ self.values
         return z
 

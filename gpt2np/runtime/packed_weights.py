@@ -66,7 +66,8 @@ class WeightSource(Protocol):
 class PackedWeights(MutableMapping[str, Array]):
     """A mapping from names to weight arrays. `for_pass` packs the matrices when necessary.
 
-    Reading an entry returns a read-only array, which is a copy or a view. Assigning a weight changes the model.
+    Reading an entry returns a read-only array, which is a copy or a view. Assigning a weight
+    changes the model.
 
     Attributes:
         dtype: the dtype of all weights.
