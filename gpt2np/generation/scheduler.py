@@ -3,8 +3,10 @@
 from collections import deque
 from collections.abc import Sequence
 
+import numpy as np
+
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation.logits_processors import compute_logits
+from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
@@ -85,7 +87,9 @@ class Scheduler:
             logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
         caches = [sequence.cache for sequence in batch]
         try:
-            logits = compute_logits(self._model, inputs, caches, logits_indices)
+            with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises instead
+                logits = self._model.forward(inputs, caches, logits_indices=logits_indices)
+            check_finite(logits, self._model)
             start = 0
             for sequence, draft in zip(batch, drafts, strict=True):
                 stop = start + 1 + len(draft)

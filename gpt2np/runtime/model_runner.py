@@ -76,13 +76,17 @@ class ModelRunner:
         with single_threaded_blas():
             if hook is not None:
                 [batch] = make_batches(sequences, caches, logits_indices, 1, whole_sequences=True)
-                return self._compute(HookedContext(self.config, batch, hook), batch)
-            if sum(counts) > SMALL_BATCH:
+                ctx: Context = HookedContext(self.config, batch, hook)
+            elif sum(counts) > SMALL_BATCH:
                 return self._run_prompts(sequences, caches, logits_indices, rank)
-            batch = self._short_batch(sequences, caches, logits_indices, 1 if rank else None)
-            if rank:
-                return self._compute(TensorParallelContext(self.config, batch, rank), batch)
-            return self._compute(Context(self.config, batch), batch)
+            else:
+                batch = self._short_batch(sequences, caches, logits_indices, 1 if rank else None)
+                if rank:
+                    ctx = TensorParallelContext(self.config, batch, rank)
+                else:
+                    ctx = Context(self.config, batch)
+            weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
+            return _advance(batch, self.function(ctx, weights))
 
     def _run_prompts(
         self,
@@ -104,9 +108,11 @@ class ModelRunner:
             if len(batch.token_ids) < min_rows():
                 batch = batch.doubled()
             if rank:
-                result = self._compute(ContextParallelContext(self.config, batch, rank), batch)
+                ctx: Context = ContextParallelContext(self.config, batch, rank)
             else:
-                result = self._compute(Context(self.config, batch), batch)
+                ctx = Context(self.config, batch)
+            weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
+            result = _advance(batch, self.function(ctx, weights))
             if logits is None:
                 return result
             logits[: len(logits_indices)][batch.logits_mask] = result
@@ -148,10 +154,9 @@ class ModelRunner:
         steps.batches[key] = lengths, replace(batch, caches=[])
         return batch
 
-    def _compute(self, ctx: Context, batch: Batch) -> Array:
-        """Compute the logits (R, V) of one batch; append its keys and values to the caches."""
-        weights = self.weights.for_pass(short=batch.token_ids.size <= SMALL_BATCH)
-        logits = self.function(ctx, weights)
-        for cache, tokens in zip(batch.caches, batch.slices, strict=True):
-            cache.advance(tokens.stop - tokens.start)
-        return logits[: logits.shape[0] // batch.copies]
+
+def _advance(batch: Batch, logits: Array) -> Array:
+    """Add the computed tokens to the caches. Returns the logits without those of repeated rows."""
+    for cache, tokens in zip(batch.caches, batch.slices, strict=True):
+        cache.advance(tokens.stop - tokens.start)
+    return logits[: logits.shape[0] // batch.copies]
