@@ -57,8 +57,8 @@ def coloured_tokens(
         if len(spans) == MAX_TOKENS < len(tokens):
             spans.append(f"<span> … {len(tokens) - MAX_TOKENS:,} more tokens</span>")
             break
-    shown = f'<span style="color:gray">{_escape(prompt)}</span>' if prompt else ""
-    return f'<div style="white-space:pre-wrap">{shown}{"".join(spans)}</div>'
+    grey_prompt = f'<span style="color:gray">{_escape(prompt)}</span>' if prompt else ""
+    return f'<div style="white-space:pre-wrap">{grey_prompt}{"".join(spans)}</div>'
 
 
 def frame(page: str, height: int = 600) -> str:

@@ -271,8 +271,8 @@ class LanguageModel:
                 results.append(start(prompt, chosen))
             stream_lists = [result if isinstance(result, list) else [] for result in results]
             streams = [stream for streams in stream_lists for stream in streams]
-            shown = False if progress is None and len(prompts) == 1 else progress
-            with progress_bar(len(streams), "generating", "text", shown) as bar:
+            progress = False if progress is None and len(prompts) == 1 else progress
+            with progress_bar(len(streams), "generating", "text", progress) as bar:
                 run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
         except KeyboardInterrupt:
             n_started = len(results)

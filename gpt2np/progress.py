@@ -21,8 +21,8 @@ def progress_bar(
     """
     from tqdm import tqdm
 
-    shown = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
+    is_visible = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
     delay = 1.0 if progress is None else 0.0  # seconds
     return tqdm(
-        total=total, desc=description, unit=unit, leave=False, disable=not shown, delay=delay
+        total=total, desc=description, unit=unit, leave=False, disable=not is_visible, delay=delay
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from gpt2np.data.files import atomic_path
 from gpt2np.errors import CheckpointError
 from gpt2np.hub.model_files import NGRAM_TABLE_FILE
 
@@ -98,12 +98,8 @@ class NgramTable:
         # A single key, because the package writes several in random order.
         metadata = {_METADATA_KEY: json.dumps(description)}
         tensors = {name: getattr(self, name) for name in _TENSORS}
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
+        with atomic_path(path) as temporary:
             temporary.write_bytes(save(tensors, metadata))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
 
 _TENSORS: Mapping[str, tuple[str, ...]] = {

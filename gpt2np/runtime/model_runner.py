@@ -80,7 +80,9 @@ class ModelRunner:
             elif sum(counts) > SMALL_BATCH:
                 return self._run_prompts(sequences, caches, logits_indices, rank)
             else:
-                batch = self._short_batch(sequences, caches, logits_indices, 1 if rank else None)
+                batch = self._short_batch(
+                    sequences, caches, counts, logits_indices, 1 if rank else python_threads()
+                )
                 if rank:
                     ctx = TensorParallelContext(self.config, batch, rank)
                 else:
@@ -125,15 +127,17 @@ class ModelRunner:
         self,
         sequences: Sequence[IntArray],
         caches: Sequence[KVCache],
+        counts: Sequence[int],
         logits_indices: IntArray,
-        n_workers: int | None,
+        n_workers: int,
     ) -> Batch:
         """Return the batch of a pass of at most SMALL_BATCH tokens.
 
+        `counts` has the number of new tokens of each sequence.
         The batch of an earlier pass is reused if both passes have the same sequences, numbers of
         new tokens and `logits_indices`. Only token ids and positions change.
         """
-        counts, lengths = list(map(len, sequences)), [cache.length for cache in caches]
+        lengths = [cache.length for cache in caches]
         places = [cache.place for cache in caches]
         steps = self._steps.get(caches[0])
         if steps is None or steps.places != places:
@@ -144,7 +148,7 @@ class ModelRunner:
             by = lengths[0] - earlier[0]
             if lengths == [length + by for length in earlier]:
                 return batch.later(by, sequences, list(caches))
-        [batch] = make_batches(sequences, caches, logits_indices, n_workers or python_threads())
+        [batch] = make_batches(sequences, caches, logits_indices, n_workers)
         if len(batch.token_ids) < min_rows():
             batch = batch.doubled()
         if len(batch.output_rows) <= SMALL_BATCH:

@@ -303,7 +303,7 @@ class _WorkerCaches:
 
     def _store(self, offset: int, slots: int, tiles: int) -> KVStore:
         def allocate(_: KVStore, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-            return self._memory.at(offset, shape, dtype)
+            return self._memory.array_at(offset, shape, dtype)
 
         return KVStore(self._runner.config, self._runner.weights.dtype, slots, tiles, allocate)
 

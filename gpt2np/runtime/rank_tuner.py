@@ -126,9 +126,9 @@ class _Group:
         if self._since_trial < self._rest:
             return None
         level = self._level()
-        others = [ranks for ranks in self.times if ranks != self.ranks]
-        if others and self._since_trial >= _MIN_ALARM_S:
-            fastest = min(others, key=self.times.__getitem__)
+        alternatives = [ranks for ranks in self.times if ranks != self.ranks]
+        if alternatives and self._since_trial >= _MIN_ALARM_S:
+            fastest = min(alternatives, key=self.times.__getitem__)
             limit = max((1 + _ALARM) * self._expected, (1 + _MIN_GAIN) * self.times[fastest])
             if level > limit:
                 return _Trial(fastest, 1, [level])

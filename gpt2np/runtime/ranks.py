@@ -76,9 +76,9 @@ class Rank:
         Raises:
             RankFailedError: another rank has ended or does not answer.
         """
-        counters, own = self.barrier_counters, self.rank * COUNTER_STRIDE
-        reached = counters[own] + 1
-        counters[own] = reached
+        counters, my_place = self.barrier_counters, self.rank * COUNTER_STRIDE
+        reached = counters[my_place] + 1
+        counters[my_place] = reached
         for counter in range(0, self.world_size * COUNTER_STRIDE, COUNTER_STRIDE):
             if counters[counter] < reached:
                 self._wait(counter, reached)

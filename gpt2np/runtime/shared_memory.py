@@ -67,7 +67,7 @@ class SharedMemory:
             flat[...] = 0
         return flat.reshape(shape), start
 
-    def at(self, start: int, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    def array_at(self, start: int, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return the array at an offset that `zeros` returned; workers call this method."""
         return np.frombuffer(self._memory, dtype, math.prod(shape), start).reshape(shape)
 

@@ -51,7 +51,7 @@ def test_a_fork_sees_it(memory):
     array, start = memory.zeros((3,), np.int64)
     pid = os.fork()
     if not pid:
-        memory.at(start, (3,), np.int64)[1] = 5
+        memory.array_at(start, (3,), np.int64)[1] = 5
         del array  # nothing happens to it there
         os._exit(0)
     os.waitpid(pid, 0)
