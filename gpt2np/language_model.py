@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
@@ -29,6 +29,7 @@ from gpt2np.generation import (
     option_fields,
     read_generation_config,
 )
+from gpt2np.generation.callbacks import Callbacks, GenerateArguments, split_arguments
 from gpt2np.generation.sequence import share_prefix
 from gpt2np.generation.streaming import (
     Completion,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from gpt2np.generation.model_draft import ModelDraft
     from gpt2np.generation.ngram_draft import NgramDraft
     from gpt2np.generation.ngram_table import NgramTable
+    from gpt2np.generation.prefix import Prefix
     from gpt2np.generation.scoring import TextScore
 
 __all__ = ["Completion", "LanguageModel", "TextStream"]
@@ -211,14 +213,16 @@ class LanguageModel:
         self,
         prompt: Prompt,
         options: GenerationOptions | None = None,
-        **changes: Unpack[Options],
+        **changes: Unpack[GenerateArguments],
     ) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
 
         Options are keyword arguments, a `GenerationOptions`, or both. Keyword arguments override
         single values of the `GenerationOptions`, which by default is `defaults`. In a text, special
         tokens such as `<|endoftext|>` are plain characters. An empty prompt becomes the end-of-text
-        id, which starts a new text. With `num_return_sequences`, the result is the first
+        id, which starts a new text. Further keyword arguments are callbacks
+        (`gpt2np.generation.callbacks.Callbacks`), and `prefix`, a `Prefix` that comes before the
+        prompt. With `num_return_sequences`, the result is the first
         continuation, or the best with `best_of` or `num_beams`. The result's `alternatives` has the
         other continuations.
 
@@ -239,7 +243,7 @@ class LanguageModel:
         options: GenerationOptions | None = None,
         *,
         progress: bool | None = None,
-        **changes: Unpack[Options],
+        **changes: Unpack[GenerateArguments],
     ) -> list[Completion]:
         """Continue several prompts in batches, with the same results as `generate`.
 
@@ -262,13 +266,19 @@ class LanguageModel:
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
-        resolved = self._resolve_each(prompts, per_prompt_options, options, changes)
+        common, callbacks, prefix = split_arguments(changes)
+        resolved = self._resolve_each(prompts, per_prompt_options, options, common)
         results: list[Completion | list[TextStream]] = []
+        index = 0
         try:
             for prompt, chosen in zip(prompts, resolved, strict=True):
-                has_beams = chosen.num_beams > 1
-                start = self._beam_completion if has_beams else self._start_streams
-                results.append(start(prompt, chosen))
+                text, ids = self._read_prompt(prompt, prefix)
+                if chosen.num_beams > 1:
+                    results.append(self._beam_completion(text, ids, chosen, callbacks))
+                else:
+                    streams = self._start_streams(text, ids, chosen, callbacks, prefix, index)
+                    results.append(streams)
+                index += chosen.n_drawn
             stream_lists = [result if isinstance(result, list) else [] for result in results]
             streams = [stream for streams in stream_lists for stream in streams]
             progress = False if progress is None and len(prompts) == 1 else progress
@@ -277,12 +287,12 @@ class LanguageModel:
         except KeyboardInterrupt:
             n_started = len(results)
             rest = zip(prompts[n_started:], resolved[n_started:], strict=True)
-            results += [self._cancelled(prompt, chosen) for prompt, chosen in rest]
+            results += [self._cancelled(prompt, prefix, chosen) for prompt, chosen in rest]
             for stream in (s for result in results if isinstance(result, list) for s in result):
                 stream.cancel()
             raise GenerationInterrupted(_completions(results)) from None
-        except InvalidArgumentError as error:
-            if len(prompts) == 1:
+        except Exception as error:
+            if len(prompts) == 1 or error not in [stream.sequence.error for stream in streams]:
                 raise
             failed = [any(stream.sequence.error for stream in streams) for streams in stream_lists]
             raise BatchError(
@@ -294,7 +304,7 @@ class LanguageModel:
         self,
         prompt: Prompt,
         options: GenerationOptions | None = None,
-        **changes: Unpack[Options],
+        **changes: Unpack[GenerateArguments],
     ) -> TextStream:
         """Continue one prompt. Returns an iterator over the pieces of the text.
 
@@ -311,20 +321,93 @@ class LanguageModel:
         self,
         prompt: Prompt,
         options: GenerationOptions | None = None,
-        **changes: Unpack[Options],
+        **changes: Unpack[GenerateArguments],
     ) -> list[TextStream]:
         """Return one stream per continuation of a prompt; the prompt is computed once for all.
 
         Read the streams in any order, or add their sequences to a Scheduler.
         """
-        without_beams: Options = {"num_beams": 1, **changes} if options is None else changes
+        given, callbacks, prefix = split_arguments(changes)
+        without_beams: Options = {"num_beams": 1, **given} if options is None else given
         chosen = self.resolve_options(options, **without_beams)
         if chosen.num_beams > 1:
             raise InvalidArgumentError(
                 f"num_beams is {chosen.num_beams}: beam search cannot stream its text; "
                 "call generate"
             )
-        return self._start_streams(prompt, chosen)
+        return self._start_streams(*self._read_prompt(prompt, prefix), chosen, callbacks, prefix)
+
+    async def agenerate(
+        self,
+        prompt: Prompt,
+        options: GenerationOptions | None = None,
+        **changes: Unpack[GenerateArguments],
+    ) -> Completion:
+        """Continue one prompt like `generate`, for asyncio.
+
+        Calls that run at the same time share their forward passes, and so do streams read by
+        `async for`. A cancelled task ends its generation. A beam search runs in a thread of its
+        own.
+        """
+        import asyncio
+
+        given, _, _ = split_arguments(changes)
+        if self.resolve_options(options, **given).num_beams > 1:
+            return await asyncio.to_thread(self.generate, prompt, options, **changes)
+        streams = self.streams(prompt, options, **changes)
+
+        async def read(stream: TextStream) -> None:
+            async for _ in stream:
+                pass
+
+        await asyncio.gather(*map(read, streams))
+        return pick_best(streams)
+
+    def resume(
+        self, state: Mapping[str, Any], **callbacks: Unpack[GenerateArguments]
+    ) -> TextStream:
+        """Continue a generation from `TextStream.state`, perhaps in another process.
+
+        The rest of the text is the same as without the interruption, if the model is the same and
+        `gpt2np.kernels.blas.small_kernels()` is.
+
+        Raises:
+            InvalidArgumentError: `state` is not the state of a stream.
+        """
+        _, functions, _ = split_arguments(callbacks)
+        try:
+            options = GenerationOptions(**state["options"])
+            options = replace(options, num_return_sequences=1, best_of=None)
+            text, ids = state["prompt"], list(state["prompt_ids"])
+            [stream] = self._start_streams(text, ids, options, functions)
+            stream.restore(state)
+        except (KeyError, TypeError) as error:
+            raise InvalidArgumentError(f"not the state of a TextStream: {error!r}") from error
+        return stream
+
+    def prefix(self, text: Prompt) -> Prefix:
+        """Compute the keys and values of a text that many prompts begin with.
+
+        `generate` and the other methods take the result as `prefix`. The prompt after the prefix is
+        encoded separately, so the space before a word belongs in the prompt.
+
+        Raises:
+            ContextLengthError, InvalidArgumentError: see `generate`.
+        """
+        from gpt2np.generation.prefix import compute_prefix
+
+        return compute_prefix(self.model, *self._read_prompt(text))
+
+    def load_prefix(self, path: str | Path) -> Prefix:
+        """Load a prefix that `Prefix.save` wrote for the same model.
+
+        Raises:
+            CheckpointError: the file is missing, damaged, or not a prefix.
+            InvalidArgumentError: the prefix belongs to another model.
+        """
+        from gpt2np.generation.prefix import read_prefix
+
+        return read_prefix(Path(path).expanduser(), self.model)
 
     @overload
     def score(
@@ -462,8 +545,20 @@ class LanguageModel:
             seed += resolved[-1].n_drawn
         return resolved
 
-    def _start_streams(self, prompt: Prompt, options: GenerationOptions) -> list[TextStream]:
-        text, ids = self._read_prompt(prompt)
+    def _start_streams(
+        self,
+        text: str,
+        ids: list[int],
+        options: GenerationOptions,
+        callbacks: Callbacks,
+        prefix: Prefix | None = None,
+        index: int = 0,
+    ) -> list[TextStream]:
+        """Return one stream per continuation; `index` is the index of the first in the call."""
+        if callbacks.interventions and (options.window or options.prompt_logprobs is not None):
+            raise InvalidArgumentError(
+                "interventions cannot be combined with window or prompt_logprobs; omit one of them"
+            )
         options = self._encode_bad_words(options)
         streams = [
             TextStream(
@@ -474,15 +569,19 @@ class LanguageModel:
                 replace(options, seed=(options.seed or 0) + i),
                 eos_token_ids=self.eos_token_ids,
                 name=self.name,
+                callbacks=callbacks,
+                index=index + i,
+                resume=self.resume,
             )
             for i in range(options.n_drawn)
         ]
         constraint = self._constraint(options)
         for stream in streams:
             stream.sequence.constraint = constraint
-            if options.draft == "auto" and options.max_new_tokens > 1:
+            speculates = options.draft == "auto" and not callbacks.interventions
+            if speculates and options.max_new_tokens > 1:
                 stream.sequence.speculation = self._new_draft()
-        share_prefix([stream.sequence for stream in streams])
+        share_prefix([stream.sequence for stream in streams], prefix.cache if prefix else None)
         return streams
 
     def _new_draft(self) -> NgramDraft | ModelDraft | None:
@@ -504,10 +603,16 @@ class LanguageModel:
 
         return find_ngram_table(self.folder, self.tokenizer.vocabulary.token_bytes)
 
-    def _beam_completion(self, prompt: Prompt, options: GenerationOptions) -> Completion:
+    def _beam_completion(
+        self, text: str, ids: list[int], options: GenerationOptions, callbacks: Callbacks
+    ) -> Completion:
         from gpt2np.generation.beam_search import beam_completion
 
-        text, ids = self._read_prompt(prompt)
+        if callbacks.stopping_criteria or callbacks.on_token or callbacks.interventions:
+            raise InvalidArgumentError(
+                "a beam search takes a logits_processor, but no stopping_criteria, on_token or "
+                "interventions; set num_beams to 1"
+            )
         options = self._encode_bad_words(options)
         return beam_completion(
             self.model,
@@ -517,12 +622,15 @@ class LanguageModel:
             options,
             eos_token_ids=self.eos_token_ids,
             constraint=self._constraint(options),
+            callbacks=callbacks,
             name=self.name,
         )
 
-    def _cancelled(self, prompt: Prompt, options: GenerationOptions) -> Completion:
+    def _cancelled(
+        self, prompt: Prompt, prefix: Prefix | None, options: GenerationOptions
+    ) -> Completion:
         """Return the completion of a prompt whose generation has not begun."""
-        text, ids = self._read_prompt(prompt)
+        text, ids = self._read_prompt(prompt, prefix)
         return Completion(text, ids, "", [], "cancelled", options.seed or 0, self.name, 0.0)
 
     def _constraint(self, options: GenerationOptions) -> Constraint | None:
@@ -539,8 +647,16 @@ class LanguageModel:
             regex=options.regex,
         )
 
-    def _read_prompt(self, prompt: Prompt) -> tuple[str, list[int]]:
-        """Encode or decode a prompt. Returns its text and token ids."""
+    def _read_prompt(self, prompt: Prompt, prefix: Prefix | None = None) -> tuple[str, list[int]]:
+        """Encode or decode a prompt. Returns text and token ids of the prefix and the prompt."""
+        if prefix:
+            version = self.model.weights.version
+            if prefix.model is not self.model or prefix.weights_version != version:
+                raise InvalidArgumentError(
+                    "the prefix was computed by another model, or before a weight was changed"
+                )
+            text, ids = self._read_prompt(prompt) if len(prompt) else ("", [])
+            return prefix.text + text, prefix.ids + ids
         if isinstance(prompt, str):
             return prompt, self.encode_prompt(prompt)
         is_list = isinstance(prompt, (Sequence, np.ndarray)) and not isinstance(prompt, bytes)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.logits_processors import compute_logits, process_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
@@ -25,6 +26,9 @@ from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
+
+
+_NO_CALLBACKS = Callbacks()
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class _Search:
     prompt: list[int]
     options: GenerationOptions
     eos_token_ids: Collection[int]
+    callbacks: Callbacks
     max_length: int  # maximum number of ids of a continuation
     hypotheses: list[Hypothesis] = field(default_factory=list)
     is_hopeless: bool = False  # whether no running beam can still enter `hypotheses`
@@ -91,6 +96,7 @@ def beam_search(
     options: GenerationOptions,
     eos_token_ids: Collection[int],
     constraint: Constraint | None = None,
+    callbacks: Callbacks = _NO_CALLBACKS,
 ) -> list[Hypothesis]:
     """Return up to `num_beams` continuations of a prompt, best first.
 
@@ -104,7 +110,7 @@ def beam_search(
     """
     start = start_sequence(model, prompt, options, eos_token_ids)
     max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
-    search = _Search(list(prompt), options, eos_token_ids, max_length)
+    search = _Search(list(prompt), options, eos_token_ids, callbacks, max_length)
     beams = [_Beam([], np.float32(0), start.cache, constraint)]
     new = [list(prompt)]
     while True:
@@ -185,7 +191,7 @@ def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
         search.eos_token_ids,
         beam.constraint,
     )
-    return logprobs + beam.total_logprob
+    return search.callbacks.process([*search.prompt, *beam.ids], logprobs) + beam.total_logprob
 
 
 def beam_completion(
@@ -197,6 +203,7 @@ def beam_completion(
     *,
     eos_token_ids: Collection[int],
     constraint: Constraint | None,
+    callbacks: Callbacks,
     name: str,
 ) -> Completion:
     """Run a beam search. Returns the best continuation, with the next best in `alternatives`.
@@ -204,7 +211,7 @@ def beam_completion(
     Every continuation is cut before its first stop text. `name` is the model's name.
     """
     started = time.perf_counter()
-    hypotheses = beam_search(model, prompt_ids, options, eos_token_ids, constraint)
+    hypotheses = beam_search(model, prompt_ids, options, eos_token_ids, constraint, callbacks)
     results = [
         _cut_at_stop(hypothesis, StreamingDetokenizer(tokenizer, options, eos_token_ids))
         for hypothesis in hypotheses[: options.num_return_sequences]

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
@@ -63,17 +62,26 @@ class Scheduler:
     def step(self) -> list[RunningSequence]:
         """Run one decode step: each running sequence gets one token, or more with draft tokens.
 
-        Returns the sequences that have ended since the last step. If the options forbid
-        every next token, the sequence ends and its `error` is set.
+        Returns the sequences that have ended since the last step. A sequence ends with its `error`
+        set if the options forbid every next token, or the caller's code raises an exception.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.
         """
         if self.waiting:
             self._admit()
-        batch = [sequence for sequence in self.running if sequence.finish_reason is None]
-        if not batch:
-            return self._remove_finished()
+        running = [sequence for sequence in self.running if sequence.finish_reason is None]
+        # An intervention must see the arrays of one sequence only.
+        alone = [[sequence] for sequence in running if sequence.callbacks.interventions]
+        if alone:
+            running = [s for s in running if not s.callbacks.interventions]
+        for batch in (running, *alone):
+            if batch:
+                self._decode(batch)
+        return self._remove_finished()
+
+    def _decode(self, batch: list[RunningSequence]) -> None:
+        """Run a decode step of a batch in one forward pass."""
         if len(batch) > 1:
             batch = _sort_by_slot(batch)
         drafts = _prepare(batch, self._model)
@@ -88,7 +96,9 @@ class Scheduler:
         caches = [sequence.cache for sequence in batch]
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises instead
-                logits = self._model.forward(inputs, caches, logits_indices=logits_indices)
+                logits = self._model.forward(
+                    inputs, caches, logits_indices=logits_indices, hook=batch[0].hook
+                )
             check_finite(logits, self._model)
             start = 0
             for sequence, draft in zip(batch, drafts, strict=True):
@@ -99,7 +109,6 @@ class Scheduler:
             for sequence in batch:
                 sequence.drop_rejected()
             raise
-        return self._remove_finished()
 
     def _admit(self) -> None:
         """Move waiting sequences to the batch until `max_running` or `cache_bytes` is reached."""
@@ -177,7 +186,7 @@ def _accept(sequence: RunningSequence, logits: Array, draft: Sequence[int]) -> N
     n_ids = len(sequence.ids)
     try:
         sequence.accept(logits, draft)
-    except InvalidArgumentError as error:
+    except Exception as error:  # this sequence's options or callbacks; the other sequences go on
         sequence.end("cancelled", error)
         return
     if sequence.speculation:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.generation.callbacks import Callbacks
 from gpt2np.generation.logits_processors import compute_logits, process_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import (
@@ -20,6 +21,7 @@ from gpt2np.generation.sampling import (
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.arguments import check_sequences
+from gpt2np.runtime.hooked_context import Hook
 
 if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
@@ -58,6 +60,8 @@ class RunningSequence:
         shared_prefix: shared prompt whose KV cache the sequence has not yet copied, if any.
         speculation: source of draft tokens, if any.
         listener: receives the generated ids, and may end the sequence; None if nothing listens.
+        callbacks: the caller's logits processors, stopping criteria and interventions.
+        on_token: receives the log probabilities of each new token.
         ids: the generated ids, including the one that ended the sequence.
         logprobs: log probabilities of `ids`, if requested.
         prompt_logprobs: log probabilities of the prompt's ids from the second on, if requested.
@@ -79,17 +83,24 @@ class RunningSequence:
     shared_prefix: SharedPrefix | None = None
     speculation: NgramDraft | ModelDraft | None = None
     listener: Listener | None = None
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    on_token: Callable[[TokenLogprob], object] | None = None
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     context_start: int = 0
     finish_reason: FinishReason | None = None
-    error: GPT2NPError | None = None
+    error: Exception | None = None
 
     @property
     def length(self) -> int:
         """Number of token ids, including the prompt."""
         return len(self.prompt) + len(self.ids)
+
+    @property
+    def hook(self) -> Hook | None:
+        """The interventions on the next pass, if any."""
+        return self.callbacks.hook(is_prompt=self.cache.length == 0)
 
     @property
     def mean_logprob(self) -> float:
@@ -154,30 +165,34 @@ class RunningSequence:
         logits = process_logits(
             logits, options, self.prompt, self.ids, self.eos_token_ids, self.constraint
         )
+        if self.callbacks.logits_processor:
+            logits = self.callbacks.process([*self.prompt, *self.ids], logits)
         return next_id(logits, options, self.rng.starting_at(len(self.ids)))
 
     def append(self, token_id: int, logits: Array) -> None:
         """Append a token id selected from logits (V,); update the state and `finish_reason`."""
         options, logprob = self.options, None
-        if options.logprobs is not None or options.best_of is not None:
+        if options.logprobs is not None or options.best_of is not None or self.on_token:
             logprob = token_logprob(logits, token_id, options.logprobs or 0)
         constraint = self.constraint.advance(token_id) if self.constraint else None
         # What takes time is done, so that an interruption hardly ever leaves half a token.
         self.logprobs[len(self.ids) :] = [logprob] if logprob else []
         self.constraint = constraint
         self.ids.append(token_id)
-        self.finish_reason = self._finish_reason_after(token_id)
+        self.finish_reason = self._finish_reason_after(token_id, logits)
+        if logprob and self.on_token:
+            self.on_token(logprob)
         if self.finish_reason and self.listener and self.listener.finish():
             self.finish_reason = "stop"
 
-    def end(self, reason: FinishReason, error: GPT2NPError | None = None) -> None:
+    def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the sequence. Does nothing if the sequence has already ended."""
         if self.finish_reason is None:
             self.finish_reason, self.error = reason, error
             if self.listener and self.listener.finish():
                 self.finish_reason = "stop"
 
-    def _finish_reason_after(self, token_id: int) -> FinishReason | None:
+    def _finish_reason_after(self, token_id: int, logits: Array) -> FinishReason | None:
         if token_id in self.eos_token_ids:
             return "eos"
         if token_id in self.options.stop_token_ids:
@@ -185,6 +200,9 @@ class RunningSequence:
         if self.listener and self.listener.push(token_id):
             return "stop"
         if self.constraint and self.constraint.complete:
+            return "stop"
+        criteria = self.callbacks.stopping_criteria
+        if criteria and self.callbacks.should_stop([*self.prompt, *self.ids], logits):
             return "stop"
         is_full = self.length - self.context_start > self.n_positions and not self.options.window
         return "length" if is_full or len(self.ids) == self.options.max_new_tokens else None
@@ -246,30 +264,39 @@ class SharedPrefix:
     ids: Sequence[int]  # the prompt
     n_pending: int  # number of sequences that still need a copy
     top: int | None  # the option `prompt_logprobs`
+    computed: KVCache | None = None  # keys and values of the first ids, if known
     cache: KVCache | None = None  # None until computed
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def copy_to(self, sequence: RunningSequence, model: GPT2) -> None:
         """Give a sequence the prompt's KV cache and log probabilities; compute them if needed."""
         if self.cache is None:
-            self.cache = model.new_cache()
+            self.cache = self.computed.copy() if self.computed else model.new_cache()
+            self.cache.truncate(min(self.cache.length, len(self.ids) - 1))
             if self.top is not None:
                 self.logprobs = text_logprobs(model, self.ids, self.top, self.cache)
-            elif len(self.ids) > 1:
-                compute_logits(model, [self.ids[:-1]], [self.cache], logits_indices=[])
+            elif new_ids := self.ids[self.cache.length : -1]:
+                compute_logits(model, [new_ids], [self.cache], logits_indices=[])
         self.n_pending -= 1
         sequence.cache = self.cache.copy() if self.n_pending else self.cache
         sequence.prompt_logprobs = self.logprobs
         sequence.shared_prefix = None
 
 
-def share_prefix(sequences: Sequence[RunningSequence]) -> None:
-    """Make sequences with the same prompt compute the prompt only once."""
+def share_prefix(sequences: Sequence[RunningSequence], computed: KVCache | None = None) -> None:
+    """Make sequences with the same prompt compute the prompt only once.
+
+    `computed` has the keys and values of the prompt's first tokens, if they are known.
+    """
     first = sequences[0]
     top = first.options.prompt_logprobs
-    if len(sequences) > 1 or top is not None:
-        first.slide_window()
-        prefix = SharedPrefix(first.prompt[first.context_start :], len(sequences), top)
-        for sequence in sequences:
-            sequence.slide_window()
-            sequence.shared_prefix = prefix
+    if first.callbacks.interventions or (len(sequences) == 1 and top is None and not computed):
+        return
+    for sequence in sequences:
+        sequence.slide_window()
+    ids = first.prompt[first.context_start :]
+    if first.context_start or top is not None:
+        computed = None  # other positions, or the logits are needed
+    prefix = SharedPrefix(ids, len(sequences), top, computed)
+    for sequence in sequences:
+        sequence.shared_prefix = prefix

@@ -5,12 +5,16 @@ A stop text is a stop string or the match of a stop regex.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from gpt2np.display import coloured_tokens
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.callbacks import Callbacks, GeneratedToken
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler
@@ -74,6 +78,14 @@ class Completion:
         return len(self.ids) / self.seconds if self.seconds else 0.0
 
 
+_DEFAULTS = asdict(GenerationOptions())
+
+
+def _logprob(fields: Mapping[str, Any]) -> TokenLogprob:
+    """Create a TokenLogprob from the lists that JSON has instead of tuples."""
+    return TokenLogprob(fields["id"], fields["logprob"], tuple(map(tuple, fields["top"])))
+
+
 class StreamingDetokenizer:
     """Decodes token ids to text as they arrive, up to a stop text.
 
@@ -82,6 +94,7 @@ class StreamingDetokenizer:
 
     Attributes:
         seconds: time from the creation of the detokenizer to the latest token id.
+        n_read: number of pieces that `read_new` has returned.
     """
 
     def __init__(
@@ -98,7 +111,7 @@ class StreamingDetokenizer:
         else:
             self._stops = StopStrings(options.stop)
         self._pieces: list[str] = []
-        self._n_read = 0  # pieces
+        self.n_read = 0  # pieces
         self._started = time.perf_counter()
         self.seconds = 0.0
 
@@ -109,7 +122,7 @@ class StreamingDetokenizer:
 
     def read_new(self) -> str:
         """Return the text added since the last call, perhaps none."""
-        start, self._n_read = self._n_read, len(self._pieces)
+        start, self.n_read = self.n_read, len(self._pieces)
         return "".join(self._pieces[start:])
 
     def push(self, token_id: int) -> bool:
@@ -133,8 +146,9 @@ class TextStream(Iterator[str]):
     """A continuation in progress: an iterator over the pieces of its text.
 
     A piece ends at a character boundary and contains no part of a stop text. The joined pieces
-    equal `completion.text`. To run several streams in batches, do not iterate, but add each
-    stream's `sequence` to a `gpt2np.generation.Scheduler`.
+    equal `completion.text`. With `async for`, streams of one model run in one batch on a background
+    thread. To run several streams in batches without asyncio, do not iterate, but add each stream's
+    `sequence` to a `gpt2np.generation.Scheduler`. A stream can be pickled, or saved as `state`.
     """
 
     def __init__(
@@ -147,15 +161,24 @@ class TextStream(Iterator[str]):
         *,
         eos_token_ids: Collection[int] = (),
         name: str = "model",
+        callbacks: Callbacks | None = None,
+        index: int = 0,
+        resume: Callable[..., TextStream] | None = None,
     ) -> None:
         """Create a stream; callers use `LanguageModel.stream`. `options.seed` must be set."""
         self.model = model
         self._name = name
+        self._index = index
+        self._resume = resume  # LanguageModel.resume, for pickle
+        self._lock = threading.Lock()  # held by the reader
         self._prompt = prompt
         self._tokenizer = tokenizer
         self._detokenizer = StreamingDetokenizer(tokenizer, options, eos_token_ids)
         self.sequence: RunningSequence = start_sequence(model, prompt_ids, options, eos_token_ids)
         self.sequence.listener = self._detokenizer
+        self.sequence.callbacks = callbacks or Callbacks()
+        if self.sequence.callbacks.on_token:
+            self.sequence.on_token = self._call_on_token
         # Keep the KV cache at the end, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=False)
 
@@ -168,6 +191,46 @@ class TextStream(Iterator[str]):
     def _repr_html_(self) -> str:
         """Return the text so far, for notebooks."""
         return self.completion._repr_html_()
+
+    def _call_on_token(self, token: TokenLogprob) -> None:
+        [text] = self._tokenizer.token_texts([token.id])
+        if on_token := self.sequence.callbacks.on_token:
+            on_token(GeneratedToken(**vars(token), text=text, index=self._index))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state of the generation, for JSON; `LanguageModel.resume` continues from the state.
+
+        The state has neither callbacks nor the KV cache, which `resume` computes again.
+        """
+        sequence = self.sequence
+        options = {k: v for k, v in asdict(sequence.options).items() if v != _DEFAULTS[k]}
+        return {
+            "prompt": self._prompt,
+            "prompt_ids": list(sequence.prompt),
+            "options": {**options, "logit_bias": dict(sequence.options.logit_bias)},
+            "ids": list(sequence.ids),
+            "logprobs": [asdict(token) for token in sequence.logprobs],
+            "prompt_logprobs": [asdict(token) for token in sequence.prompt_logprobs],
+            "context_start": sequence.context_start,
+            "finish_reason": sequence.finish_reason,
+            "n_read": self._detokenizer.n_read,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Bring a new stream with the same prompt and options to a `state`."""
+        sequence, self._prompt = self.sequence, state["prompt"]
+        sequence.logprobs = [_logprob(token) for token in state["logprobs"]]
+        sequence.prompt_logprobs = [_logprob(token) for token in state["prompt_logprobs"]]
+        for token_id in state["ids"]:
+            sequence.constraint = sequence.constraint and sequence.constraint.advance(token_id)
+            sequence.ids.append(token_id)
+            self._detokenizer.push(token_id)
+        sequence.context_start = state["context_start"]
+        if state["finish_reason"]:
+            self._detokenizer.finish()
+            sequence.finish_reason = state["finish_reason"]
+        self._detokenizer.n_read = state["n_read"]
 
     @property
     def running(self) -> bool:
@@ -195,11 +258,33 @@ class TextStream(Iterator[str]):
             tokens=self._tokenizer.token_texts(sequence.ids),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._resume is None:
+            raise TypeError("only a stream of a LanguageModel can be pickled")
+        return _resume, (self._resume, self.state, self.sequence.callbacks)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Refuse other readers during the `with` block.
+
+        Raises:
+            InvalidArgumentError: another thread or task is reading the stream.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise InvalidArgumentError(
+                "another thread or task is reading this stream; read each stream in one place"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     def step(self) -> None:
         """Generate one token, or more with draft tokens; `new_text` returns their text."""
-        if not self._scheduler.busy:
-            self._scheduler.add(self.sequence)
-        self._scheduler.step()
+        with self.reading():
+            if not self._scheduler.busy:
+                self._scheduler.add(self.sequence)
+            self._scheduler.step()
 
     def __next__(self) -> str:
         while self.running:
@@ -212,6 +297,13 @@ class TextStream(Iterator[str]):
             return piece
         raise StopIteration
 
+    async def __aiter__(self) -> AsyncIterator[str]:
+        from gpt2np.generation.async_engine import run_async
+
+        with self.reading():
+            async for piece in run_async(self):
+                yield piece
+
     def new_text(self) -> str:
         """Return the text added since the last call, perhaps none."""
         return self._detokenizer.read_new()
@@ -220,6 +312,12 @@ class TextStream(Iterator[str]):
         """End the generation; return the text added since the last call of `new_text`."""
         self.sequence.end("cancelled")
         return self.new_text()
+
+
+def _resume(
+    resume: Callable[..., TextStream], state: dict[str, Any], callbacks: Callbacks
+) -> TextStream:
+    return resume(state, **vars(callbacks))
 
 
 def run_streams(

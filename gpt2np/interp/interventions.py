@@ -13,8 +13,10 @@ Each function but `chain` returns an `Intervention`. An intervention is a hook: 
 `positions` selects tokens, or queries (rows) in an attention pattern. Negative positions
 count from the end. `heads` selects heads. By default, all positions and heads are edited.
 
-In `gpt2np.trace`, position i is token i of the prompt. Other passes can hold the tokens of several
-sequences in one array, or only a part of the tokens (see `help(gpt2np.model.gpt2)`).
+In `gpt2np.trace`, position i is token i of the prompt. In `LanguageModel.generate`, too: there, an
+intervention with `positions` edits prompt tokens only, and an intervention without `positions`
+edits each generated token, too. Passes of `GPT2.forward` can hold the tokens of several sequences
+in one array, or only a part of the tokens (see `help(gpt2np.model.gpt2)`).
 
 Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
 """
@@ -38,7 +40,7 @@ from gpt2np.model.hook_points import (
     matches,
     select_hook_points,
 )
-from gpt2np.runtime.hooked_context import Hook, resolve_hook
+from gpt2np.runtime.hooked_context import Hook, after_prompt, resolve_hook
 
 Indices = int | Sequence[int] | None
 """Positions or heads: one, several, or None for all."""
@@ -71,6 +73,10 @@ class Intervention:
             InvalidArgumentError: the model lacks a hook point.
         """
         return dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
+
+    def after_prompt(self) -> Intervention | None:
+        """Return the intervention on generated tokens; None with `positions`."""
+        return self if self.positions is None else None
 
     def __call__(self, name: str, array: Array) -> Array:
         """Return an edited copy of the array, or the array itself if no point matches `name`."""
@@ -122,6 +128,11 @@ class Chain:
             InvalidArgumentError: the model lacks a hook point.
         """
         return Chain(tuple(resolve_hook(hook, n_layer) for hook in self.hooks))
+
+    def after_prompt(self) -> Chain:
+        """Return the chain for generated tokens; see `Intervention.after_prompt`."""
+        later = (after_prompt(hook) for hook in self.hooks)
+        return Chain(tuple(hook for hook in later if hook))
 
     def __call__(self, name: str, array: Array) -> Array:
         """Pass the array through all hooks; return the result."""

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 class GPT2:
     """A GPT-2 model: its weights, and the forward pass that computes logits from token ids.
 
+    A model can be pickled and copied; the copy has `processes` 1. The pickle of an unchanged model
+    that was loaded from a folder has only the folder's path.
+
     Attributes:
         config: the architecture.
         weights: a mapping from names to read-only arrays; assignment changes a weight
@@ -49,6 +52,13 @@ class GPT2:
         self.weights = pack_weights(config, weights)
         self._runner = ModelRunner(gpt2, config, self.weights)
         self._group: ProcessGroup | None = None
+        self._folder: Path | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A model in files that has not been changed is pickled as a reference to the files.
+        if self._folder and not self.weights.version:
+            return GPT2.from_folder, (self._folder, str(self.dtype))
+        return GPT2, (self.config, dict(self.weights))
 
     @classmethod
     def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> GPT2:
@@ -64,7 +74,9 @@ class GPT2:
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
         checkpoint = read_checkpoint(Path(folder))
-        return cls(checkpoint.config, load_weights(checkpoint, dtype))
+        model = cls(checkpoint.config, load_weights(checkpoint, dtype))
+        model._folder = Path(folder).absolute()
+        return model
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a new or empty folder, which gpt2np and `transformers` load.

@@ -27,6 +27,12 @@ def resolve_hook(hook: Hook, n_layer: int) -> Hook:
     return for_layers(n_layer) if for_layers else hook
 
 
+def after_prompt(hook: Hook) -> Hook | None:
+    """Return hook.after_prompt() if the hook has this method, else the hook."""
+    method: Callable[[], Hook | None] | None = getattr(hook, "after_prompt", None)
+    return method() if method else hook
+
+
 def apply_hook(hook: Hook, name: str, layer: int, array: Array) -> None:
     """Call the hook with a copy of an array, and overwrite the array with the result.
 

@@ -1,0 +1,137 @@
+"""The caller's own code in the decode loop: logits processors, stopping criteria and more.
+
+Processors and criteria have the signatures of `transformers`, but for one sequence at a time: ids
+are a list, and logits an array (V,).
+
+    def no_digits(ids, logits):  # a logits processor
+        logits[digit_ids] = -np.inf
+        return logits
+
+    lm.generate("The year was", logits_processor=no_digits)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.generation.options import Options
+from gpt2np.generation.sampling import TokenLogprob
+from gpt2np.kernels.array import Array
+from gpt2np.runtime.hooked_context import Hook, after_prompt
+
+if TYPE_CHECKING:
+    from gpt2np.generation.prefix import Prefix
+
+LogitsProcessor: TypeAlias = Callable[[list[int], Array], ArrayLike]
+"""A function (ids, logits) → logits. `ids` are those of prompt and continuation so far."""
+
+StoppingCriterion: TypeAlias = Callable[[list[int], Array], bool]
+"""A function (ids, logits) → whether the sequence ends. `ids` end with the new token's id, which
+was selected from `logits`, the unprocessed logits."""
+
+
+@dataclass(frozen=True)
+class GeneratedToken(TokenLogprob):
+    """A new token: its id, log probability, text, and the most likely ids at its position.
+
+    `index` is the index of the continuation among all continuations of the call, from 0.
+    """
+
+    text: str = ""
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """The caller's functions for one sequence.
+
+    Attributes:
+        logits_processor: applied in order, after the penalties and constraints of the options and
+            before temperature and filters. A token that the options forbid stays forbidden.
+        stopping_criteria: the sequence ends after the first token for which one returns True.
+        on_token: receives each new token.
+        interventions: a hook of all forward passes; see `gpt2np.interp`. A hook with a method
+            `after_prompt` is replaced by its result once the prompt is computed.
+    """
+
+    logits_processor: tuple[LogitsProcessor, ...] = ()
+    stopping_criteria: tuple[StoppingCriterion, ...] = ()
+    on_token: Callable[[GeneratedToken], object] | None = None
+    interventions: Hook | None = None
+
+    def process(self, ids: Sequence[int], logits: Array) -> Array:
+        """Apply the logits processors to logits (V,).
+
+        Raises:
+            InvalidArgumentError: a processor returned no logits (V,), NaN or +inf, or forbids every
+                token.
+        """
+        if not self.logits_processor:
+            return logits
+        is_forbidden = np.isneginf(logits)
+        for processor in self.logits_processor:
+            result = np.asarray(processor(list(ids), logits.copy()))
+            if result.shape != logits.shape or result.dtype.kind not in "fiu":
+                returned = f"{type(result.item()).__name__}" if result.ndim == 0 else result.shape
+                raise _processor_error(processor, f"returned {returned}, not logits {logits.shape}")
+            if np.isnan(result).any() or np.isposinf(result).any():
+                raise _processor_error(processor, "returned NaN or infinite logits")
+            logits = result.astype(logits.dtype, copy=False)
+        logits = np.where(is_forbidden, -np.inf, logits)
+        if np.isneginf(logits.max()):
+            raise _processor_error(processor, "forbids every token that the options allow")
+        return logits
+
+    def hook(self, is_prompt: bool) -> Hook | None:
+        """Return the hook for the prompt's pass, or for the passes after it."""
+        hook = self.interventions
+        return hook if hook is None or is_prompt else after_prompt(hook)
+
+    def should_stop(self, ids: Sequence[int], logits: Array) -> bool:
+        """Tell whether a stopping criterion ends the sequence after ids[-1]."""
+        return any(criterion(list(ids), logits) for criterion in self.stopping_criteria)
+
+
+def _processor_error(processor: LogitsProcessor, what: str) -> InvalidArgumentError:
+    name = getattr(processor, "__name__", type(processor).__name__)
+    return InvalidArgumentError(f"the logits processor {name} {what}")
+
+
+class GenerateArguments(Options, total=False):
+    """The keyword arguments of `LanguageModel.generate`: options, callbacks and a prefix."""
+
+    logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
+    stopping_criteria: StoppingCriterion | Sequence[StoppingCriterion] | None
+    on_token: Callable[[GeneratedToken], object] | None
+    interventions: Hook | None
+    prefix: Prefix | None
+
+
+def split_arguments(arguments: GenerateArguments) -> tuple[Options, Callbacks, Prefix | None]:
+    """Split the arguments of `LanguageModel.generate` into options, callbacks and prefix.
+
+    Raises:
+        InvalidArgumentError: a callback is not a function, or not a list of functions.
+    """
+    options: dict[str, Any] = dict(arguments)
+    prefix = options.pop("prefix", None)
+    callbacks: dict[str, Any] = {}
+    for field in fields(Callbacks):
+        value = options.pop(field.name, None)
+        if value is None:
+            continue
+        takes_list = field.name in ("logits_processor", "stopping_criteria")
+        functions = value if takes_list and isinstance(value, (list, tuple)) else [value]
+        if not all(map(callable, functions)):
+            expected = "a function or a list of functions" if takes_list else "a function"
+            raise InvalidArgumentError(
+                f"{field.name} is {short_repr(value)}; it must be {expected}"
+            )
+        callbacks[field.name] = tuple(functions) if takes_list else value
+    return cast(Options, options), Callbacks(**callbacks), prefix

@@ -1,0 +1,112 @@
+"""Prefixes: the start of many prompts, whose keys and values are computed once.
+
+prefix = lm.prefix("The story of a king.")
+for question in questions:
+    print(lm.generate(question, prefix=prefix).text)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.data.files import atomic_path
+from gpt2np.errors import CheckpointError, InvalidArgumentError
+from gpt2np.generation.logits_processors import compute_logits
+from gpt2np.model import GPT2, KVCache
+
+_METADATA_KEY = "gpt2np_prefix"
+_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prefix:
+    """The start of many prompts; made by `LanguageModel.prefix`.
+
+    Attributes:
+        text: the text.
+        ids: the token ids.
+        cache: the keys and values of all `ids`; read-only.
+        model: the model that computed `cache`.
+        weights_version: the version of the model's weights at that time.
+    """
+
+    text: str
+    ids: list[int]
+    cache: KVCache
+    model: GPT2
+    weights_version: int
+
+    def __repr__(self) -> str:
+        end = self.text if len(self.text) <= 60 else f"…{self.text[-59:]}"
+        return f"<Prefix of {len(self.ids)} tokens: {end!r}>"
+
+    def save(self, path: str | Path) -> None:
+        """Write the prefix to a safetensors file, which `LanguageModel.load_prefix` reads.
+
+        Raises:
+            OSError: the file can't be written.
+        """
+        from safetensors.numpy import save
+
+        state = self.cache.__getstate__()
+        arrays = {name: np.ascontiguousarray(state[name]) for name in ("keys", "values")}
+        arrays["ids"] = np.array(self.ids, np.int64)
+        description = {
+            "version": _VERSION,
+            "text": self.text,
+            "model": model_fingerprint(self.model),
+        }
+        with atomic_path(Path(path)) as temporary:
+            temporary.write_bytes(save(arrays, {_METADATA_KEY: json.dumps(description)}))
+
+
+def compute_prefix(model: GPT2, text: str, ids: list[int]) -> Prefix:
+    """Compute the keys and values of a prefix.
+
+    Raises:
+        ContextLengthError: the prefix is longer than the context.
+        CheckpointError: the logits are infinite or NaN.
+    """
+    cache = model.new_cache()
+    compute_logits(model, [ids], [cache], logits_indices=[])
+    return Prefix(text, ids, cache, model, model.weights.version)
+
+
+def read_prefix(path: Path, model: GPT2) -> Prefix:
+    """Read a prefix that `Prefix.save` wrote for the same model.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, or not a prefix.
+        InvalidArgumentError: the prefix belongs to another model.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"the prefix {path} is missing, or not a file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            description = json.loads((file.metadata() or {})[_METADATA_KEY])
+            is_same_model = description["model"] == model_fingerprint(model)
+            keys, values, ids = (file.get_tensor(name) for name in ("keys", "values", "ids"))
+        text = description["text"]
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged, or not a prefix ({error})") from error
+    if not is_same_model:
+        raise InvalidArgumentError(f"{path} was computed by another model, or with other weights")
+    cache = KVCache.__new__(KVCache)
+    cache.__setstate__({"config": model.config, "length": len(ids), "keys": keys, "values": values})
+    return Prefix(text, ids.tolist(), cache, model, model.weights.version)
+
+
+def model_fingerprint(model: GPT2) -> str:
+    """Return a SHA-256 digest of a model's config, dtype, vectors and position embeddings."""
+    digest = hashlib.sha256(f"{model.config} {model.dtype}".encode())
+    for name, shape in sorted(weight_shapes(model.config).items()):
+        if len(shape) == 1 or name == "wpe.weight":
+            digest.update(np.ascontiguousarray(model.weights[name]).data)
+    return digest.hexdigest()

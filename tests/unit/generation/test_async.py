@@ -1,0 +1,134 @@
+"""Streams and calls under asyncio, and streams that several threads read."""
+
+import asyncio
+import threading
+
+import pytest
+
+from gpt2np import InvalidArgumentError, LanguageModel
+
+PROMPTS = ["Once upon a time", "The fox", "A king", "1, 2, 3,"]
+OPTIONS = {"max_new_tokens": 30, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return LanguageModel.load("bundled")
+
+
+async def read(stream):
+    return [piece async for piece in stream]
+
+
+def test_async_for_yields_the_pieces_of_the_text(lm):
+    pieces = asyncio.run(read(lm.stream("Once upon a time", **OPTIONS)))
+    assert len(pieces) > 3
+    assert "".join(pieces) == lm.generate("Once upon a time", **OPTIONS).text
+
+
+def test_calls_at_the_same_time_share_passes(lm, monkeypatch):
+    expected = [lm.generate(prompt, **OPTIONS) for prompt in PROMPTS]
+    sizes, forward = [], lm.model.forward
+
+    def record(sequences, *args, **kwargs):
+        sizes.append(len(sequences))
+        return forward(sequences, *args, **kwargs)
+
+    monkeypatch.setattr(lm.model, "forward", record)
+
+    async def all_at_once():
+        return await asyncio.gather(*(lm.agenerate(prompt, **OPTIONS) for prompt in PROMPTS))
+
+    assert asyncio.run(all_at_once()) == expected
+    assert max(sizes) == len(PROMPTS)
+
+
+def test_agenerate_takes_all_options(lm):
+    for options in ({"num_return_sequences": 3}, {"best_of": 3}, {"num_beams": 3}):
+        arguments = {"max_new_tokens": 10, "seed": 1, **options}
+        result = asyncio.run(lm.agenerate("The fox", **arguments))
+        assert result == lm.generate("The fox", **arguments)
+
+
+def test_a_cancelled_task_ends_its_generation_only(lm):
+    async def cancel_one():
+        long = lm.stream("Once upon a time", max_new_tokens=400, seed=1, ignore_eos=True)
+        other = asyncio.create_task(read(lm.stream("The fox", **OPTIONS)))
+        task = asyncio.create_task(read(long))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        pieces = await other
+        for _ in range(200):
+            if not long.running:
+                break
+            await asyncio.sleep(0.01)
+        return long, pieces
+
+    long, pieces = asyncio.run(cancel_one())
+    assert long.completion.finish_reason == "cancelled"
+    assert "".join(pieces) == lm.generate("The fox", **OPTIONS).text
+
+
+def test_a_break_ends_the_generation(lm):
+    async def read_one():
+        stream = lm.stream("Once upon a time", max_new_tokens=400, seed=1, ignore_eos=True)
+        async for _ in stream:
+            break
+        for _ in range(200):
+            if not stream.running:
+                break
+            await asyncio.sleep(0.01)
+        return stream
+
+    assert asyncio.run(read_one()).completion.finish_reason == "cancelled"
+
+
+def test_an_error_reaches_the_task_whose_stream_failed(lm):
+    def fail(ids, logits):
+        raise ZeroDivisionError("on purpose")
+
+    async def run_both():
+        tasks = [
+            lm.agenerate("The fox", **OPTIONS, logits_processor=fail),
+            lm.agenerate("A king", **OPTIONS),
+        ]
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    failed, fine = asyncio.run(run_both())
+    assert isinstance(failed, ZeroDivisionError)
+    assert fine == lm.generate("A king", **OPTIONS)
+
+
+def test_a_second_reader_is_refused(lm):
+    async def read_twice():
+        stream = lm.stream("The fox", **OPTIONS)
+        return await asyncio.gather(read(stream), read(stream), return_exceptions=True)
+
+    first, second = asyncio.run(read_twice())
+    assert "".join(first) == lm.generate("The fox", **OPTIONS).text
+    assert isinstance(second, InvalidArgumentError)
+
+
+def test_threads_that_read_one_stream_get_each_piece_once_or_an_error(lm):
+    expected = lm.generate("Once upon a time", max_new_tokens=100, seed=1)
+    stream = lm.stream("Once upon a time", max_new_tokens=100, seed=1)
+    errors = []
+
+    def read_all():
+        try:
+            for _ in stream:
+                pass
+        except InvalidArgumentError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read_all) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in stream:  # all readers may have been refused in turn
+        pass
+    assert stream.completion.ids == expected.ids
+    assert all("another thread or task" in str(error) for error in errors)

@@ -1,0 +1,243 @@
+"""The caller's code in the decode loop: processors, criteria, callbacks, interventions."""
+
+import math
+
+import numpy as np
+import pytest
+
+from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
+from gpt2np.errors import BatchError
+from gpt2np.generation.callbacks import GeneratedToken
+from gpt2np.interp import chain, patch_from, trace, zero, zero_head
+
+PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3, 1, 2", ""]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return LanguageModel.load("bundled")
+
+
+def ban(*token_ids):
+    def processor(ids, logits):
+        logits[list(token_ids)] = -np.inf
+        return logits
+
+    return processor
+
+
+def shift_by_length(ids, logits):
+    """A processor that depends on all ids, and changes every step."""
+    return logits + np.sin(np.arange(len(logits)) * len(ids) + sum(ids))
+
+
+def test_a_logits_processor_changes_what_is_generated(lm):
+    plain = lm.generate("Once upon a time", max_new_tokens=30, temperature=0.0)
+    banned = plain.ids[3]
+    result = lm.generate(
+        "Once upon a time", max_new_tokens=30, temperature=0.0, logits_processor=ban(banned)
+    )
+    assert banned not in result.ids
+    assert result.ids[:3] == plain.ids[:3]
+    reference = lm.generate(
+        "Once upon a time", max_new_tokens=30, temperature=0.0, bad_words_ids=[[banned]]
+    )
+    assert result.ids == reference.ids
+
+
+def test_a_processor_receives_the_ids_of_prompt_and_continuation(lm):
+    seen = []
+    result = lm.generate(
+        "The fox",
+        max_new_tokens=5,
+        seed=1,
+        draft="none",
+        logits_processor=lambda ids, logits: seen.append(ids) or logits,
+    )
+    all_ids = [*result.prompt_ids, *result.ids]
+    assert seen == [all_ids[: len(result.prompt_ids) + i] for i in range(len(result.ids))]
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"seed": 5}, {"seed": 9, "top_p": 0.9}])
+def test_batches_and_drafts_change_nothing_under_a_processor(lm, options):
+    arguments = {"max_new_tokens": 25, "logits_processor": [shift_by_length, ban(13)], **options}
+    batch = lm.generate_batch(PROMPTS, **arguments)
+    for i, (prompt, completion) in enumerate(zip(PROMPTS, batch, strict=True)):
+        single = {**arguments, "seed": completion.seed}
+        assert lm.generate(prompt, **single).ids == completion.ids, i
+        assert lm.generate(prompt, draft="none", **single).ids == completion.ids, i
+        stream = lm.stream(prompt, **single)
+        assert "".join(stream) == completion.text
+
+
+def test_forbidden_tokens_stay_forbidden(lm):
+    result = lm.generate(
+        "It is",
+        choices=[" yes", " no"],
+        seed=0,
+        logits_processor=lambda ids, logits: np.zeros_like(logits),
+    )
+    assert result.text in (" yes", " no")
+
+
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        (lambda ids, logits: None, "returned NoneType"),
+        (lambda ids, logits: logits[:5], r"returned \(5,\), not logits \(4096,\)"),
+        (lambda ids, logits: logits * np.nan, "returned NaN"),
+        (lambda ids, logits: np.full(len(logits), np.inf), "infinite"),
+        (lambda ids, logits: np.full(len(logits), -np.inf), "forbids every token"),
+    ],
+)
+def test_what_a_processor_returns_is_checked(lm, processor, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        lm.generate("It is", max_new_tokens=3, logits_processor=processor)
+
+
+@pytest.mark.parametrize("name", ["logits_processor", "stopping_criteria", "on_token"])
+def test_a_callback_must_be_a_function(lm, name):
+    with pytest.raises(InvalidArgumentError, match=f"{name} is 5; it must be a function"):
+        lm.generate("It is", **{name: 5})
+
+
+def test_an_exception_of_a_callback_ends_only_its_sequence(lm):
+    class CallerError(Exception):
+        pass
+
+    def fail_on_foxes(ids, logits):
+        if ids[: len(fox)] == fox and len(ids) > len(fox) + 2:
+            raise CallerError("no foxes")
+        return logits
+
+    fox = lm.encode_prompt("The fox")
+    with pytest.raises(CallerError):
+        lm.generate("The fox", logits_processor=fail_on_foxes)
+    prompts = ["Once", "The fox", "A king"]
+    with pytest.raises(BatchError, match="prompt 2 of 3: no foxes") as caught:
+        lm.generate_batch(prompts, max_new_tokens=9, seed=1, logits_processor=fail_on_foxes)
+    expected = lm.generate_batch(prompts, max_new_tokens=9, seed=1)
+    assert caught.value.completions[0].ids == expected[0].ids
+    assert caught.value.completions[2].ids == expected[2].ids
+    assert len(caught.value.completions[1].ids) == 3
+
+
+def test_a_stopping_criterion_ends_the_text_after_its_token(lm):
+    plain = lm.generate("Once upon a time", max_new_tokens=40, seed=3)
+    n_prompt = len(plain.prompt_ids)
+    result = lm.generate(
+        "Once upon a time",
+        max_new_tokens=40,
+        seed=3,
+        stopping_criteria=[lambda ids, logits: len(ids) == n_prompt + 7],
+    )
+    assert result.ids == plain.ids[:7]
+    assert result.finish_reason == "stop"
+
+
+def test_a_stopping_criterion_receives_the_logits_of_the_token(lm):
+    seen = []
+
+    def record(ids, logits):
+        seen.append((ids[-1], logits.argmax()))
+        return False
+
+    result = lm.generate("The king", max_new_tokens=12, temperature=0.0, stopping_criteria=record)
+    assert seen == [(token_id, token_id) for token_id in result.ids[: len(seen)]]
+    assert len(seen) >= len(result.ids) - 1
+
+
+def test_on_token_receives_every_token_once(lm):
+    tokens = []
+    result = lm.generate("The fox", max_new_tokens=20, seed=2, logprobs=3, on_token=tokens.append)
+    assert [token.id for token in tokens] == result.ids
+    assert [token.text for token in tokens] == result.tokens
+    assert [token.logprob for token in tokens] == [token.logprob for token in result.logprobs]
+    assert all(isinstance(token, GeneratedToken) and len(token.top) == 3 for token in tokens)
+    assert {token.index for token in tokens} == {0}
+
+
+def test_on_token_tells_continuations_apart(lm):
+    texts = {}
+
+    def collect(token):
+        texts.setdefault(token.index, []).append(token.id)
+        assert token.logprob <= 0
+
+    options = {"max_new_tokens": 6, "seed": 4, "num_return_sequences": 2}
+    results = lm.generate_batch(["The fox", "A king"], **options, on_token=collect)
+    ordered = [c for result in results for c in (result, *result.alternatives)]
+    assert [texts[i] for i in range(4)] == [completion.ids for completion in ordered]
+    assert ordered[0].logprobs is None  # as without the callback
+
+
+def reference_ids(lm, prompt, count, hook, later=None):
+    """Greedy ids by whole forward passes without caches: `hook`'s edits of every token."""
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(int(lm.model.forward([ids], hook=hook)[-1].argmax()))
+    return ids[len(prompt) :]
+
+
+def test_an_intervention_acts_on_prompt_and_generated_tokens(lm):
+    hook = chain(zero_head(0, 1), zero("blocks.1.mlp.out"))
+    options = {"max_new_tokens": 15, "temperature": 0.0, "interventions": hook, "ignore_eos": True}
+    result = lm.generate("Once upon a time", **options)
+    prompt = result.prompt_ids
+    assert result.ids == reference_ids(lm, prompt, 15, hook)
+    plain = lm.generate("Once upon a time", **{**options, "interventions": None})
+    assert result.ids != plain.ids
+    batch = lm.generate_batch(["Once upon a time", "The fox"], **options)
+    assert batch[0].ids == result.ids
+
+
+def test_positions_of_an_intervention_are_tokens_of_the_prompt(lm):
+    source = trace(lm, "The dog ran")
+    hook = patch_from(source, "blocks.0.resid", positions=1)
+    result = lm.generate(
+        "The fox ran", max_new_tokens=12, temperature=0.0, interventions=hook, ignore_eos=True
+    )
+    # A pass over the whole text patches the same position, as keys and values stay patched.
+    assert result.ids == reference_ids(lm, result.prompt_ids, 12, hook)
+
+
+def test_interventions_of_one_prompt_leave_the_others_alone(lm):
+    options = {"max_new_tokens": 10, "temperature": 0.0}
+    plain = lm.generate_batch(["The fox", "A king"], **options)
+    streams = [
+        lm.stream("The fox", interventions=zero("blocks.0.attn.out"), **options),
+        lm.stream("A king", **options),
+    ]
+    from gpt2np.generation.streaming import run_streams
+
+    run_streams(streams)
+    assert streams[1].completion.ids == plain[1].ids
+    assert streams[0].completion.ids != plain[0].ids
+
+
+@pytest.mark.parametrize("options", [{"window": 20}, {"prompt_logprobs": 1}])
+def test_interventions_refuse_options_that_move_positions(lm, options):
+    with pytest.raises(InvalidArgumentError, match="interventions cannot be combined"):
+        lm.generate("The fox", interventions=zero("embed"), **options)
+
+
+def test_beam_search_takes_a_processor_but_no_criterion(lm):
+    options = {"num_beams": 3, "max_new_tokens": 8}
+    plain = lm.generate("Once upon", **options)
+    banned = plain.ids[0]
+    result = lm.generate("Once upon", **options, logits_processor=ban(banned))
+    assert result.ids == lm.generate("Once upon", **options, bad_words_ids=[[banned]]).ids
+    with pytest.raises(InvalidArgumentError, match="num_beams to 1"):
+        lm.generate("Once upon", **options, stopping_criteria=lambda ids, logits: True)
+
+
+def test_processors_come_before_temperature_and_filters(lm):
+    """A processor that makes one token certain leaves nothing to sample."""
+
+    def certain(ids, logits):
+        return np.where(np.arange(len(logits)) == 42, 50.0, logits)
+
+    options = GenerationOptions(temperature=1.5, top_k=0, seed=1, max_new_tokens=4)
+    result = lm.generate("The", options, logits_processor=certain, logprobs=0)
+    assert result.ids == [42] * 4
+    assert all(token.logprob < math.log(0.5) for token in result.logprobs)  # of the model's logits

@@ -1,0 +1,124 @@
+"""Generations that are saved and continued; models and streams that are pickled and copied."""
+
+import copy
+import json
+import multiprocessing
+import pickle
+
+import numpy as np
+import pytest
+
+from gpt2np import GPT2, InvalidArgumentError, KVCache, LanguageModel
+
+SETTINGS = [
+    {"temperature": 0.0},
+    {"seed": 5, "logprobs": 2, "prompt_logprobs": 1},
+    {"seed": 6, "repetition_penalty": 1.3, "logit_bias": {5: -2.0}, "bad_words": ["the"]},
+    {"seed": 7, "stop": [" was", "zebra"], "no_repeat_ngram_size": 3},
+    {"seed": 8, "regex": "[a-z ]{20,60}"},
+    {"seed": 9, "window": 40, "max_new_tokens": 90},
+]
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return LanguageModel.load("bundled")
+
+
+def finished(stream):
+    for _ in stream:
+        pass
+    return stream.completion
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=[str(list(s)[-1]) for s in SETTINGS])
+@pytest.mark.parametrize("n_steps", [0, 1, 6, 500])
+@pytest.mark.parametrize("way", ["json", "pickle", "deepcopy"])
+def test_a_saved_stream_goes_on_with_the_same_text(lm, options, n_steps, way):
+    options = {"max_new_tokens": 60, **options}
+    expected = finished(lm.stream("Once upon a time, the fox", **options, draft="none"))
+    stream, read = lm.stream("Once upon a time, the fox", **options), ""
+    for _ in range(n_steps):
+        if stream.running:
+            stream.step()
+            read += stream.new_text()
+    if way == "json":
+        restored = lm.resume(json.loads(json.dumps(stream.state)))
+    elif way == "pickle":
+        restored = pickle.loads(pickle.dumps(stream))
+    else:
+        restored = copy.deepcopy(stream)
+    rest = "".join(restored)
+    completion = restored.completion
+    assert read + rest == expected.text
+    assert completion.ids == expected.ids
+    assert completion.finish_reason == expected.finish_reason
+    assert completion.prompt == expected.prompt
+    assert [t.id for t in completion.logprobs or []] == [t.id for t in expected.logprobs or []]
+    if expected.logprobs:
+        found = [t.logprob for t in completion.logprobs]
+        np.testing.assert_allclose(found, [t.logprob for t in expected.logprobs], atol=1e-4)
+        assert completion.prompt_logprobs == expected.prompt_logprobs
+
+
+def test_callbacks_can_be_given_again(lm):
+    def no_e(ids, logits):
+        logits[[5, 6, 7]] = -np.inf
+        return logits
+
+    arguments = {"max_new_tokens": 20, "seed": 1, "logits_processor": no_e}
+    stream = lm.stream("The", **arguments)
+    stream.step()
+    restored = lm.resume(stream.state, logits_processor=no_e)
+    assert finished(restored).ids == lm.generate("The", **arguments).ids
+
+
+@pytest.mark.parametrize("state", [{}, {"options": {}}, {"options": {"heat": 1}}])
+def test_other_states_are_refused(lm, state):
+    with pytest.raises(InvalidArgumentError, match="not the state of a TextStream"):
+        lm.resume(state)
+
+
+def test_a_model_in_files_is_pickled_as_a_reference(lm):
+    content = pickle.dumps(lm)
+    assert len(content) < 3_000_000  # tokenizer and n-gram table; the weights have 12 MB
+    restored = pickle.loads(content)
+    assert restored.name == lm.name
+    assert restored.eos_token_ids == lm.eos_token_ids
+    options = {"max_new_tokens": 20, "seed": 1}
+    assert restored.generate("The fox", **options) == lm.generate("The fox", **options)
+    assert copy.deepcopy(lm).generate("The fox", **options) == lm.generate("The fox", **options)
+
+
+def test_a_changed_model_is_pickled_as_a_whole(lm):
+    model = copy.deepcopy(lm.model)
+    model.weights["ln_f.bias"] = model.weights["ln_f.bias"] + np.float32(0.5)
+    restored = pickle.loads(pickle.dumps(model))
+    expected = model.forward([[5, 6, 7]])
+    np.testing.assert_array_equal(restored.forward([[5, 6, 7]]), expected)
+    assert not np.array_equal(expected, lm.model.forward([[5, 6, 7]]))
+    np.testing.assert_array_equal(copy.copy(model).forward([[5, 6, 7]]), expected)
+    assert isinstance(restored, GPT2)
+
+
+def continue_elsewhere(lm, state):
+    return finished(lm.resume(state)).ids
+
+
+def test_another_process_continues(lm):
+    stream = lm.stream("The fox", max_new_tokens=30, seed=3)
+    for _ in range(4):
+        stream.step()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        ids = pool.apply(continue_elsewhere, (lm, stream.state))
+    assert ids == lm.generate("The fox", max_new_tokens=30, seed=3).ids
+
+
+def test_a_cache_is_pickled_with_its_tokens(lm):
+    cache = lm.model.new_cache()
+    lm.model.forward([[5, 6, 7]], [cache])
+    restored = pickle.loads(pickle.dumps(cache))
+    assert isinstance(restored, KVCache)
+    np.testing.assert_array_equal(
+        lm.model.forward([[8]], [restored]), lm.model.forward([[8]], [cache])
+    )
