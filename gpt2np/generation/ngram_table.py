@@ -55,9 +55,11 @@ class NgramTable:
     probabilities: NDArray[np.uint8]
 
     @cached_property
-    def _arrays(self) -> tuple[memoryview, memoryview, memoryview]:
-        # Python reads single values from a memoryview faster than from an array.
-        return self.hashes.data, self.next_ids.data, self.probabilities.data
+    def _arrays(self) -> tuple[memoryview, memoryview, memoryview, list[int]]:
+        # Python reads single values from a memoryview faster than from an array. The last list has
+        # the index of the first hash with each value of the upper 12 bits.
+        starts = np.searchsorted(self.hashes >> 20, np.arange((1 << 12) + 1)).tolist()
+        return self.hashes.data, self.next_ids.data, self.probabilities.data, starts
 
     def matches(self, token_bytes: Mapping[int, bytes]) -> bool:
         """Tell whether `token_bytes`, id → token, begins with the vocabulary of the table."""
@@ -68,7 +70,7 @@ class NgramTable:
 
         Also returns the next id's probability, in units of 1/256.
         """
-        hashes, next_ids, probabilities = self._arrays
+        hashes, next_ids, probabilities, starts = self._arrays
         keys, key, digit = [0], 0, 1
         for token_id in ids[: -MAX_CONTEXT - 1 : -1]:
             key += token_id * digit
@@ -77,8 +79,9 @@ class NgramTable:
         for length in range(len(keys) - 1, -1, -1):
             key = keys[length] * _MULTIPLIER + length * _LENGTH_SEED
             context_hash = key >> 32 & 0xFFFFFFFF
-            index = bisect_left(hashes, context_hash)
-            if index < len(hashes) and hashes[index] == context_hash:
+            stop = starts[(context_hash >> 20) + 1]
+            index = bisect_left(hashes, context_hash, starts[context_hash >> 20], stop)
+            if index < stop and hashes[index] == context_hash:
                 return next_ids[index], probabilities[index]
         return None
 

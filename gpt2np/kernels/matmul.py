@@ -28,7 +28,9 @@ SMALL_BATCH = 64
 
 _MAX_SMALL_PRODUCT = 1_000_000  # the largest n·k·m of one call of the small-matrix kernel
 _MAX_SMALL_ROWS = 16  # more rows in one call are not faster
-_MIN_SHARED_WORK = 15_000_000  # multiplications; fewer take less time than waking a thread
+
+MIN_SHARED_WORK = 15_000_000
+"""The fewest multiplications that threads share. Fewer take less time than waking a thread."""
 
 _ones: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LANES)))
 
@@ -48,7 +50,7 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     neither on n nor on the other rows. Otherwise, they can depend on both, as in np.matmul.
     """
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
-    is_cheap = n * w.size <= _MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
+    is_cheap = n * w.size <= MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
     if is_cheap and 1 < n <= _MAX_SMALL_ROWS:  # most products of a decode step
         return np.matmul(x, w, out=out)
     is_small, max_rows = True, n
@@ -60,7 +62,7 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
             out[...] = y
             return out
         is_small = n <= 2 or (n <= _MAX_SMALL_ROWS and n * k * m <= _MAX_SMALL_PRODUCT)
-    is_shared = w.ndim > 2 and n <= SMALL_BATCH and n * w.size > _MIN_SHARED_WORK
+    is_shared = w.ndim > 2 and n <= SMALL_BATCH and n * w.size > MIN_SHARED_WORK
     if is_small and not is_shared:
         return np.matmul(x, w, out=out)
     if small_kernels():

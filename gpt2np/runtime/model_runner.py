@@ -13,7 +13,7 @@ from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads, single_threaded_blas
 from gpt2np.kernels.linear import LinearOutput
-from gpt2np.kernels.matmul import SMALL_BATCH, min_rows
+from gpt2np.kernels.matmul import MIN_SHARED_WORK, SMALL_BATCH, min_rows
 from gpt2np.runtime.batch import PREFILL_CHUNK, Batch, make_batches
 from gpt2np.runtime.context import Context
 from gpt2np.runtime.hooked_context import Hook, HookedContext
@@ -148,6 +148,9 @@ class ModelRunner:
             by = lengths[0] - earlier[0]
             if lengths == [length + by for length in earlier]:
                 return batch.later(by, sequences, list(caches))
+        n_scores = sum(n * (n + start) for n, start in zip(counts, lengths, strict=True))
+        if 2 * n_scores * self.config.n_embd < MIN_SHARED_WORK:  # attention of one layer
+            n_workers = 1
         [batch] = make_batches(sequences, caches, logits_indices, n_workers)
         if len(batch.token_ids) < min_rows():
             batch = batch.doubled()
