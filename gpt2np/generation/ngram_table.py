@@ -54,6 +54,10 @@ class NgramTable:
     next_ids: NDArray[np.unsignedinteger[Any]]
     probabilities: NDArray[np.uint8]
 
+    def __reduce__(self) -> tuple[Any, ...]:  # without the memoryviews
+        fields = self.vocab_size, self.fingerprint, self.hashes, self.next_ids, self.probabilities
+        return NgramTable, fields
+
     @cached_property
     def _arrays(self) -> tuple[memoryview, memoryview, memoryview, list[int]]:
         # Python reads single values from a memoryview faster than from an array. The last list has

@@ -16,9 +16,9 @@ from typing import Protocol
 from gpt2np.generation.model_draft import DraftedSequence, Drafting, ModelDraft, extend_drafts
 from gpt2np.generation.ngram_draft import NgramDraft
 
-# Time of a pass over n rows divided by that of one row; index 0 is unused. Means of the bundled model
-# and of GPT-2 small on Zen 4, in one process, with a growing context (`benchmarks/speculation.py
-# --rows`). Even numbers of rows suit the small-matrix kernel.
+# Time of a pass over n rows divided by that of one row; index 0 is unused. Means of the bundled
+# model and of GPT-2 small on Zen 4, in one process (`benchmarks/speculation.py --rows`). Even
+# numbers of rows suit the small-matrix kernel.
 PASS_COSTS = (
     *(1.0, 1.0, 1.01, 1.25, 1.08, 1.32, 1.38, 1.55, 1.52),
     *(1.65, 1.68, 1.9, 1.87, 2.05, 2.1, 2.27, 2.25),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -262,6 +263,9 @@ class TextStream(Iterator[str]):
         if self._resume is None:
             raise TypeError("only a stream of a LanguageModel can be pickled")
         return _resume, (self._resume, self.state, self.sequence.callbacks)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TextStream:  # the copy has the same model
+        return copy(self)
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpt2np import CheckpointError, InvalidArgumentError, LanguageModel
+from gpt2np import CheckpointError, ContextLengthError, InvalidArgumentError, LanguageModel
 
 STORY = (
     "Once upon a time there was a little fox who lived in the woods. One day the fox met a bear."
@@ -59,7 +59,7 @@ def test_many_prompts_and_continuations_share_a_prefix(lm, counted):
 def test_prompt_logprobs_include_the_prefix(lm):
     prefix = lm.prefix(STORY)
     result = lm.generate(" The", prefix=prefix, max_new_tokens=2, prompt_logprobs=0, seed=0)
-    expected = lm.score(result.prompt_ids).logprobs
+    expected = lm.score(result.prompt_ids).log_probabilities
     found = [token.logprob for token in result.prompt_logprobs[1:]]
     np.testing.assert_allclose(found, expected[1:], atol=1e-4)
 
@@ -98,5 +98,5 @@ def test_a_damaged_file_is_named(lm, tmp_path, content):
 
 def test_prefix_and_prompt_must_fit_the_context(lm):
     prefix = lm.prefix(STORY)
-    with pytest.raises(InvalidArgumentError, match="context"):
+    with pytest.raises(ContextLengthError, match="more than the model.s context"):
         lm.generate([5] * lm.model.config.n_positions, prefix=prefix)
