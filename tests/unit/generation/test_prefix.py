@@ -98,5 +98,5 @@ def test_a_damaged_file_is_named(lm, tmp_path, content):
 
 def test_prefix_and_prompt_must_fit_the_context(lm):
     prefix = lm.prefix(STORY)
-    with pytest.raises(ContextLengthError, match="more than the model.s context"):
+    with pytest.raises(ContextLengthError, match=r"more than the model.s context"):
         lm.generate([5] * lm.model.config.n_positions, prefix=prefix)
