@@ -311,7 +311,7 @@ class TestRows:
 
     def test_least_probability(self):
         assert 0 < _min_probability(1, 1) < 0.02
-        assert 0.5 < _min_probability(8, 8) < 1
+        assert 0.4 < _min_probability(8, 8) < 1
         assert self.lengths(*[Listed(_min_probability(8, 8) * 0.9)] * 8) == [0] * 8
 
 
