@@ -89,7 +89,7 @@ class ModelDraft:
         """Prepare the KV cache for a draft of `draft_length` tokens after the first `length` ids.
 
         Drops rejected draft tokens, and shortens the context if the draft does not fit. Without
-        `full_context`, the context is a few ids, to save time on a draft that may not pay off.
+        `full_context`, the model reads only the last few ids: the draft is unlikely to pay off.
         """
         n_positions = self.model.config.n_positions
         self.cache.truncate(min(self.cache.length, max(0, length - 1 - self.start)))
