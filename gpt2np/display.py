@@ -1,6 +1,6 @@
-"""HTML for notebooks: the cards, tables and coloured tokens that Jupyter shows for an object.
+"""HTML for notebooks: the cards, tables and colored tokens that Jupyter shows for an object.
 
-All text is escaped, because texts, tokens and model names come from outside.
+All text is escaped, because texts, tokens and model names are untrusted.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 MAX_ROWS = 60
-"""Rows of a table; the table says how many more there are."""
+"""Maximum rows of a table; a last row counts the rows left out."""
 
 MAX_TOKENS = 1000
-"""Tokens of a coloured text; the text says how many more there are."""
+"""Maximum tokens of a colored text; a note at the end counts the tokens left out."""
 
 
 def card(title: str, rows: Mapping[str, object]) -> str:
-    """Return the markup of a title over a table with a name and a value in each row."""
+    """Return the HTML of a titled table of names and values."""
     return table((), rows.items(), title)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> str:
-    """Return the markup of a table. The first cell of each row is its heading."""
+    """Return the HTML of a table; the first cell of each row is the row's heading."""
     rows = list(rows)
     head = "".join(f"<th>{_escape(column)}</th>" for column in columns)
     lines = [f"<tr>{head}</tr>"] if head else []
@@ -40,11 +40,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) 
 def coloured_tokens(
     prompt: str, tokens: Sequence[str], logprobs: Sequence[float] | None = None
 ) -> str:
-    """Return the markup of a prompt, in grey, and of the tokens after the prompt.
+    """Return the HTML of a gray prompt and the tokens after the prompt, colored by probability.
 
-    The background of a token is green for a likely and red for an unlikely token; `logprobs` has
-    the natural log probabilities, with NaN for a token without a probability. A tooltip shows the
-    probability.
+    Backgrounds range from red (unlikely) to green (likely); tooltips show probabilities. `logprobs`
+    are natural logarithms; a token with NaN is not colored.
     """
     spans = []
     for token, logprob in zip(tokens, logprobs or [math.nan] * len(tokens), strict=True):
@@ -52,17 +51,17 @@ def coloured_tokens(
             spans.append(f"<span>{_escape(token)}</span>")
         else:
             p = math.exp(logprob)
-            colour = f"background:hsla({120 * p:.0f},80%,50%,0.35)"  # hue 0 is red, 120 is green
-            spans.append(f'<span style="{colour}" title="{p:.3%}">{_escape(token)}</span>')
+            color = f"background:hsla({120 * p:.0f},80%,50%,0.35)"  # hue 0 is red, 120 is green
+            spans.append(f'<span style="{color}" title="{p:.3%}">{_escape(token)}</span>')
         if len(spans) == MAX_TOKENS < len(tokens):
             spans.append(f"<span> … {len(tokens) - MAX_TOKENS:,} more tokens</span>")
             break
-    grey_prompt = f'<span style="color:gray">{_escape(prompt)}</span>' if prompt else ""
-    return f'<div style="white-space:pre-wrap">{grey_prompt}{"".join(spans)}</div>'
+    gray_prompt = f'<span style="color:gray">{_escape(prompt)}</span>' if prompt else ""
+    return f'<div style="white-space:pre-wrap">{gray_prompt}{"".join(spans)}</div>'
 
 
 def frame(page: str, height: int = 600) -> str:
-    """Return the markup of an isolated frame that shows a whole HTML page."""
+    """Return the HTML of a sandboxed iframe that shows an HTML page."""
     style = f"width:100%;height:{height}px;border:1px solid gray"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{_escape(page)}"></iframe>'
 

@@ -94,11 +94,11 @@ class BatchError(InvalidArgumentError):
 class GenerationInterrupted(KeyboardInterrupt):
     """Ctrl-C, or the stop button of a notebook, has ended a generation.
 
-    A loop or program that does not catch KeyboardInterrupt ends.
+    A program that does not catch KeyboardInterrupt ends, even with `except Exception`.
 
     Attributes:
-        completions: the `Completion` of every prompt, in order, as far as generated. A text that
-            was not complete has the finish reason "cancelled".
+        completions: the `Completion` of every prompt, in order, as far as generated. An unfinished
+            text has the finish reason "cancelled".
     """
 
     def __init__(self, completions: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Progress bars of the library: at a terminal and in Jupyter, for work that takes over a second."""
+"""Progress bars at a terminal and in Jupyter, for work that takes over a second."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 def progress_bar(
     total: int, description: str, unit: str, progress: bool | None = None
 ) -> tqdm[Any]:
-    """Return a progress bar on stderr, which is a context manager.
+    """Return a progress bar on stderr, to use as a context manager.
 
-    With `progress` None, the bar is shown if stderr is a terminal or the program runs in Jupyter.
-    True shows the bar at once, and False never.
+    `progress` True shows the bar at once, and False never. None shows the bar after a second, at a
+    terminal or in Jupyter.
     """
     from tqdm import tqdm
 

@@ -5,11 +5,11 @@
     automaton     compiles a syntax tree to an automaton over bytes, on demand
     token_mask    computes which token ids may come next
 
-A token may end inside of a character or a word, so the automaton reads bytes. A token is allowed if
-and only if the text with that token can still become a match.
+A token may end inside a character or a word, so the automaton reads bytes. A token is allowed if
+and only if the text with the token can still become a match.
 """
 
-# Why not a library? llguidance 1.9 allows only one tokenization where the text is certain: at the
+# Why not a library? llguidance 1.9 allows only one tokenization where the text is forced: at the
 # start of "Hello world" it allows "Hello", but not "H" or "He". It also accepts patterns that match
 # nothing. outlines-core 0.2 computes every state in advance, which takes 4 s for .{1,100}x.
 

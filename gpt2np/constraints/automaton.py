@@ -1,10 +1,10 @@
 """Compilation of syntax trees to automata over bytes, on demand.
 
-A tree becomes a nondeterministic automaton over characters (Thompson 1968). The subset construction
-(Rabin and Scott 1959) turns this automaton into a deterministic automaton over bytes. Each state of
-the deterministic automaton is a set of readings. A reading is a pair: a position within the bytes
-of the next character, and the nondeterministic automaton's state after this character. From every
-state but DEAD, a match can be reached.
+A tree becomes a nondeterministic automaton (NFA) over characters (Thompson 1968). The subset
+construction (Rabin and Scott 1959) turns the NFA into a deterministic automaton (DFA) over bytes.
+Each DFA state is a set of readings. A reading is a pair: a node of `ByteNodes`, which is a position
+within the next character's bytes, and the NFA state after that character. A match can be reached
+from every DFA state but DEAD.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpt2np.constraints.syntax import Alternation, Concatenation, OneOf, Repetit
 from gpt2np.errors import InvalidArgumentError
 
 Reading = tuple[int, int]
-"""(node of ByteNodes in the next character, CharacterAutomaton state after that character)."""
+"""(node of ByteNodes, CharacterAutomaton state after the character)."""
 
 DEAD = 0
 """The ByteAutomaton state from which no match can be reached."""
@@ -116,10 +116,10 @@ def _closure(start: int, targets: Sequence[Iterable[int]]) -> set[int]:
 
 
 class ByteAutomaton:
-    """A deterministic automaton over bytes; threads may share it.
+    """A deterministic automaton over bytes; safe to share between threads.
 
     Attributes:
-        characters: the source automaton, over characters.
+        characters: the nondeterministic automaton that was compiled.
         start: the state before the first byte; DEAD if no text matches.
     """
 
@@ -153,7 +153,7 @@ class ByteAutomaton:
         return state
 
     def step(self, states: NDArray[np.int32], data: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Return the next state for each of n states and the corresponding byte in `data`, (n,).
+        """Return the state after states[i] reads the byte data[i], for each i. Returns (n,).
 
         Raises:
             TooManyStatesError: the automaton needs more than MAX_BYTE_STATES states.

@@ -13,7 +13,7 @@ import regex
 Ranges = tuple[tuple[int, int], ...]
 
 Edge = tuple[int, int, int]
-"""Edge between nodes: (first byte, last byte, next node). Any byte of the range takes it."""
+"""Edge between nodes for a range of bytes: (first byte, last byte, next node)."""
 
 END = 0
 """The node after the last byte of a character."""
@@ -62,7 +62,7 @@ def _all_characters() -> str:
 
 @dataclass
 class ByteNodes:
-    """Automata that read the bytes of one character; the automata of all sets share nodes.
+    """Nodes of automata that each read one character of a set as bytes; automata share nodes.
 
     Attributes:
         edges: the sorted edges of each node. No two nodes have equal edges.
@@ -82,10 +82,9 @@ class ByteNodes:
         return self._node(edges) if edges else None
 
     def _edges(self, codes: Sequence[tuple[int, int]], n_continuation: int) -> list[Edge]:
-        """Return the edges for a byte of `codes` that is followed by `n_continuation` bytes.
+        """Return edges that read the upper bits of `codes`, before `n_continuation` × 6 lower bits.
 
-        This byte reads the upper bits of a code; each continuation byte reads 6 lower bits. If
-        `codes` contains all lower bits for several upper bits, these upper bits share a next node.
+        Consecutive upper bits share an edge if all lower bits may follow.
         """
         if n_continuation == 0:
             return [(a, b, END) for a, b in codes]

@@ -1,6 +1,6 @@
 r"""A parser of regular expressions, limited to the syntax that a finite automaton can match.
 
-    abc  \.  \n  \x41  é      characters; \ before any sign makes it literal
+    abc  \.  \n  \x41  é      characters; \ before a punctuation mark makes the mark literal
     .                         any character but a line feed
     [a-zé]  [^"\s]            a set of characters, or its complement
     \d \w \s \p{Greek}        digits, word characters, white space, a Unicode property
@@ -11,7 +11,7 @@ r"""A parser of regular expressions, limited to the syntax that a finite automat
 
 The whole text must match, so a leading ^ and a trailing $ have no effect. Other anchors,
 back-references, look-around, flags, possessive quantifiers, atomic groups and all other syntax
-raise an error that names the syntax.
+raise an error that names the unsupported feature.
 """
 
 from collections.abc import Iterable

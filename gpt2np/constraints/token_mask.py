@@ -49,8 +49,8 @@ def text_constraint(
 class Constraint:
     """The state of a constraint after a text. Immutable, so sequences and drafts can share it.
 
-    `state` is a set of readings instead of a state number, because state numbers change when
-    `_TokenMasks` replaces its automaton.
+    `state` is a set of readings (see `automaton`). A state number would change when `_TokenMasks`
+    replaces the automaton.
     """
 
     masks: _TokenMasks
@@ -80,10 +80,10 @@ class Constraint:
 
 
 class _TokenMasks:
-    """The token masks of one constraint, computed from its automaton and cached.
+    """The token masks of one constraint, computed from an automaton and cached.
 
-    When the automaton has MAX_BYTE_STATES states, a fresh automaton for the same pattern replaces
-    it. So memory is bounded, and results don't depend on earlier texts.
+    A fresh automaton for the same pattern replaces an automaton of MAX_BYTE_STATES states. So
+    memory is bounded, and results don't depend on earlier texts.
     """
 
     def __init__(
@@ -115,10 +115,9 @@ class _TokenMasks:
         return mask
 
     def _query(self, readings: frozenset[Reading], query: Callable[[ByteAutomaton, int], _T]) -> _T:
-        """Return query(automaton, state) for the automaton's state that `readings` describe.
+        """Call query(automaton, state) for the state with these readings.
 
-        If the automaton would get too many states, the call is repeated with a fresh automaton, in
-        which another state number belongs to the same readings.
+        If the automaton exceeds MAX_BYTE_STATES, repeat the call with a fresh automaton.
         """
         automaton = self._automaton
         try:

@@ -1,7 +1,6 @@
 """Beam search: find the continuations of a prompt that have the highest scores.
 
-The generated ids equal those of `generate(num_beams=…, do_sample=False)` in `transformers`.
-Length penalty and early stopping are defined as in `transformers`.
+Finds the same ids as `generate(num_beams=…, do_sample=False)` in `transformers`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Hypothesis:
 
 @dataclass
 class _Beam:
-    """A running continuation and the sum of its tokens' log probabilities."""
+    """A continuation that has not ended."""
 
     ids: list[int]
     total_logprob: np.float32
@@ -100,13 +99,12 @@ def beam_search(
 ) -> list[Hypothesis]:
     """Return up to `num_beams` continuations of a prompt, best first.
 
-    Each step extends every beam by one token, in one forward pass. The options `stop` and
-    `stop_regex` have no effect here; `beam_completion` applies them.
+    One forward pass extends every beam by one token. `beam_completion`, not this function, applies
+    the options `stop` and `stop_regex`.
 
     Raises:
         ContextLengthError, InvalidArgumentError: see `start_sequence`.
-        InvalidArgumentError: the options forbid every next token of all beams, and no continuation
-            has ended before.
+        InvalidArgumentError: no beam has an allowed next token, and no continuation has ended.
     """
     start = start_sequence(model, prompt, options, eos_token_ids)
     max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
@@ -159,10 +157,6 @@ def _candidates(
     """Return the `count` most likely one-token extensions of the beams, best first.
 
     An extension is (beam index, token id, total log probability).
-
-    Raises:
-        InvalidArgumentError: the options forbid every next token of all beams, and no continuation
-            has ended before.
     """
     rows, errors = [], []
     for beam, row in zip(beams, logits, strict=True):
@@ -206,9 +200,9 @@ def beam_completion(
     callbacks: Callbacks,
     name: str,
 ) -> Completion:
-    """Run a beam search. Returns the best continuation, with the next best in `alternatives`.
+    """Run a beam search. Returns the best continuation, with runners-up in `alternatives`.
 
-    Every continuation is cut before its first stop text. `name` is the model's name.
+    Each continuation ends before its first stop text. `name` is the model's name.
     """
     started = time.perf_counter()
     hypotheses = beam_search(model, prompt_ids, options, eos_token_ids, constraint, callbacks)
@@ -242,7 +236,7 @@ def beam_completion(
 def _cut_at_stop(
     hypothesis: Hypothesis, detokenizer: StreamingDetokenizer
 ) -> tuple[str, Hypothesis]:
-    """Cut a hypothesis at the first stop text. Returns its text and the shortened hypothesis."""
+    """Cut a hypothesis at the first stop text. Returns the text and the shortened hypothesis."""
     for i, token_id in enumerate(hypothesis.ids):
         if detokenizer.push(token_id):
             ids = hypothesis.ids[: i + 1]

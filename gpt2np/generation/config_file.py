@@ -21,7 +21,7 @@ _PER_CALL = {
     *("presence_penalty", "frequency_penalty"),  # not in transformers
 }
 
-# Unsupported keys that change the text in transformers → values with which they have no effect.
+# Unsupported key of transformers → values that have no effect there.
 _UNSUPPORTED: dict[str, tuple[object, ...]] = {
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
@@ -83,9 +83,8 @@ def read_generation_config(folder: Path) -> GenerationConfig:
 def _bad_words_ids(
     content: Mapping[str, Any], source: str, eos_token_ids: frozenset[int]
 ) -> list[Any]:
-    """Return `bad_words_ids` without end-of-text ids, followed by the `suppress_tokens`."""
+    """Return `bad_words_ids` without end-of-text ids, as in transformers, and `suppress_tokens`."""
     words = _list(content, "bad_words_ids", source)
-    # As in transformers, an end-of-text id is not a bad word.
     words = [word for word in words if word not in [[end] for end in eos_token_ids]]
     return [*words, *([token_id] for token_id in _list(content, "suppress_tokens", source))]
 

@@ -3,8 +3,7 @@
 The processors and their order are those of `transformers`. First, `process_logits` applies bias,
 penalties, bans and the constraint. Then `next_probabilities` in `sampling` applies temperature and
 filters (top-k, top-p, min-p, typical), which depend on the logits alone. Presence and frequency
-penalties are those of OpenAI's API; they follow the repetition penalty. No processor modifies its
-input array.
+penalties, from OpenAI's API, follow the repetition penalty. No processor modifies its input array.
 
 Shape letters: V vocabulary, R rows of logits.
 """
@@ -76,8 +75,8 @@ def process_logits(
 ) -> Array:
     """Apply bias, penalties and bans of `options`, then the constraint, to logits (V,).
 
-    Returns the input array itself if there is nothing to apply. `options.bad_words` has no effect
-    here, because `LanguageModel` has added the ids of these texts to `bad_words_ids`.
+    Returns the input array itself if there is nothing to apply. `options.bad_words` is not read:
+    `LanguageModel` has already copied the banned texts to `bad_words_ids`, as ids.
 
     Raises:
         InvalidArgumentError: options and constraint forbid every next token.
@@ -137,10 +136,7 @@ def presence_and_frequency_penalty(
 
 
 def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
-    """Forbid each next token that would repeat an n-gram of `ids` (Paulus et al. 2017).
-
-    An n-gram has `size` tokens.
-    """
+    """Forbid next tokens that would repeat an n-gram of `ids`, n = `size` (Paulus et al. 2017)."""
     if len(ids) < size:
         return logits
     ngrams = np.lib.stride_tricks.sliding_window_view(np.asarray(ids, np.int64), size)
@@ -149,7 +145,7 @@ def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
 
 
 def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]]) -> Array:
-    """Forbid the last id of each word (a sequence of ids) if the word's other ids end `ids`."""
+    """Forbid each next id that would complete one of `words`, which are sequences of ids."""
     banned = []
     for *start, last in words:
         if list(ids[len(ids) - len(start) :]) == start:
@@ -158,7 +154,7 @@ def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]
 
 
 def ban(logits: Array, ids: Collection[int]) -> Array:
-    """Set the logits (V,) of token ids to -inf. Ids from V on have no logit and are ignored."""
+    """Set the logits (V,) of token ids to -inf. Ids ≥ V are ignored."""
     banned = logits.copy()
     banned[[token_id for token_id in ids if token_id < len(logits)]] = -math.inf
     return banned

@@ -50,7 +50,7 @@ class ModelDraft:
     """
 
     def __init__(self, model: GPT2, draft: GPT2) -> None:
-        """Set the target model and the draft model."""
+        """Draft tokens for the target model `model` with the draft model `draft`."""
         self.model = draft
         self.cache = draft.new_cache()
         self.start = 0  # index, in prompt + ids, of the first id in the context
@@ -63,7 +63,7 @@ class ModelDraft:
     def draft_length(self, pass_costs: Sequence[float]) -> int:
         """Return the number of draft tokens to propose for the next forward pass.
 
-        `pass_costs[k]` is the time of a pass with k draft tokens, relative to a pass without.
+        `pass_costs[k]` is the relative time of a pass with k draft tokens; `pass_costs[0]` is 1.
         """
         rate = round(self._n_accepted / self._n_tried, 2)
         best = best_length(rate, tuple(pass_costs), round(self._cost, 3))
@@ -86,10 +86,10 @@ class ModelDraft:
             self._n_paused = 0
 
     def prepare(self, length: int, draft_length: int, full_context: bool) -> None:
-        """Drop rejected draft tokens; shorten the context if the next draft does not fit.
+        """Prepare the KV cache for a draft of `draft_length` tokens after the first `length` ids.
 
-        `length` ids precede the next draft, which has `draft_length` tokens. If `full_context` is
-        False, the draft model reads only the last few ids, to save time on an unlikely draft.
+        Drops rejected draft tokens, and shortens the context if the draft does not fit. Without
+        `full_context`, the model reads only the last few ids: the draft is unlikely to pay off.
         """
         n_positions = self.model.config.n_positions
         self.cache.truncate(min(self.cache.length, max(0, length - 1 - self.start)))
@@ -138,7 +138,7 @@ class Drafting:
 
 
 def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
-    """Extend all drafts that use the first draft's model by one token. Returns unfinished drafts.
+    """Add one token to each draft of the first draft's model. Returns the unfinished drafts.
 
     Drafts of other models are returned unchanged. A draft ends at a token id for which the draft
     model has no embedding.
@@ -169,8 +169,8 @@ def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
 def _draft_id(sequence: DraftedSequence, draft: Sequence[int], logits: Array) -> int | None:
     """Select the next draft token from the draft model's logits; None if no token is possible.
 
-    The selection uses the random number that the sequence will use at this position. So draft model
-    and target model select the same token if their distributions are similar.
+    Draft model and target model use the same random number for a position, so they select the same
+    token if their distributions are similar.
     """
     # Options refer to ids of the target model; the draft model may have more or fewer ids.
     logits = logits[: sequence.vocab_size]

@@ -1,11 +1,10 @@
-"""Counts of n-grams in a corpus of token ids, and the n-gram table that they give.
+"""N-gram counts of a corpus of token ids, from which an n-gram table is built.
 
-The key of an n-gram is a uint64 number in base V, the size of the vocabulary. The n-gram's first id
-is the highest digit. So the key without the first id is the key modulo V^(n - 1).
+An n-gram's key (uint64) is a number in base V, the vocabulary size, whose digits are the n-gram's
+ids, first id highest. The key modulo V^(n - 1) is the key of the last n - 1 ids.
 
-Probabilities are interpolated with absolute discounting (Ney, Essen and Kneser 1994). A constant is
-subtracted from each count. The probability left over goes to the distribution after the shorter
-context.
+Probabilities are interpolated with absolute discounting (Ney, Essen and Kneser 1994): a constant is
+subtracted from each count, and the probability mass removed goes to the next shorter context.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _MIN_GAIN = 1.0  # tokens of the corpus
 
 
 class NgramCounts:
-    """Counts of the n-grams of a corpus, for n from 1 to 4.
+    """Counts of the n-grams of a corpus, for n from 1 to 4 (3 if V exceeds 65,536).
 
     Attributes:
         vocab_size: number of token ids.
@@ -36,14 +35,13 @@ class NgramCounts:
     """
 
     def __init__(self, vocab_size: int, max_ngrams: int = 1 << 24) -> None:
-        """Start with no counts.
+        """Keep at most `max_ngrams` different n-grams, in about 50 bytes each.
 
-        If there are more than `max_ngrams` different n-grams, the rarest are dropped (lossy
-        counting, Manku and Motwani 2002). Memory is at most about 50 bytes for each n-gram.
-        In a vocabulary of more than 65,536 ids, n is at most 3, because four ids exceed 64 bits.
+        The rarest n-grams are dropped (lossy counting, Manku and Motwani 2002).
         """
         self.vocab_size = vocab_size
         self.n_ids = 0
+        # Four ids of a larger vocabulary exceed 64 bits.
         max_order = MAX_CONTEXT + 1 if vocab_size <= 1 << 16 else MAX_CONTEXT
         self._counts = [(np.empty(0, np.uint64), np.empty(0, np.uint32)) for _ in range(max_order)]
         self._max_ngrams = max_ngrams
@@ -98,22 +96,22 @@ def _run_starts(values: NDArray[Any]) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class _Order:
-    """The n-grams of one length, by context, and the most likely next id after each context."""
+    """The n-grams of one length, and the most likely next id after each context."""
 
     keys: Keys  # of the n-grams
-    probabilities: Floats  # of each n-gram's last id after the ids before
+    probabilities: Floats  # of each n-gram's last id, given its context
     contexts: Keys
     best_ids: Keys
     best_probabilities: Floats
-    gains: Floats  # tokens that the next id predicts better than that of the shorter context
+    gains: Floats  # of each context; see `build_table`
 
 
 def build_table(counts: NgramCounts, fingerprint: str, max_entries: int) -> NgramTable:
-    """Build a table of the contexts that gain the most over shorter contexts.
+    """Build a table of the contexts with the highest gain, at most `max_entries`.
 
-    A context's gain is the number of tokens that the context predicts in the corpus, minus the
-    number that the shorter context predicts there. A context in the table gains at least one token.
-    The table has at most `max_entries` contexts. `fingerprint` identifies the vocabulary.
+    A context's gain is the expected number of corpus tokens that the context predicts, minus the
+    number predicted without the context's first id. Contexts with a gain below 1 are left out.
+    `fingerprint` identifies the vocabulary.
     """
     orders: list[_Order] = []
     for keys, key_counts in counts.by_order():
@@ -127,7 +125,8 @@ def build_table(counts: NgramCounts, fingerprint: str, max_entries: int) -> Ngra
     hashes = np.concatenate([hash_contexts(o.contexts, n) for n, o in enumerate(orders)])
     best = np.argsort(-gains, kind="stable")[:max_entries]
     best = best[gains[best] >= _MIN_GAIN]
-    kept_hashes, first = np.unique(hashes[best], return_index=True)  # of equals, the best
+    # Of contexts with equal hashes, keep the one with the highest gain.
+    kept_hashes, first = np.unique(hashes[best], return_index=True)
     kept = best[first]
     next_ids = np.concatenate([order.best_ids for order in orders])[kept]
     probabilities = np.concatenate([order.best_probabilities for order in orders])[kept]
@@ -145,7 +144,7 @@ def _predict(
 ) -> _Order:
     """Find the most likely next id after each context of `length` ids.
 
-    `shorter` has the contexts of one id less; None if `length` is 0.
+    `shorter` is the result for contexts of `length` - 1 ids; None if `length` is 0.
     """
     base = np.uint64(vocab_size)
     contexts = keys // base

@@ -13,18 +13,18 @@ from collections.abc import Callable, Sequence
 from gpt2np.generation.ngram_table import NgramTable
 
 _SUFFIX_LENGTHS = (8, 4, 3, 2)  # of the text so far, in ids
-_MIN_PROBABILITY = 0.03  # a draft ends where it is less likely to be accepted as a whole
-_CONFIDENCE_LEVELS = 8  # of the table's probabilities
-_DECAY = 0.93  # weight of earlier tokens in an acceptance rate, after each further token
-_PRIOR_TOKENS = 2.0  # tokens that the first estimate of an acceptance rate counts for
-_TEXT_PRIOR = 0.5  # first estimate for the text so far; for the table, its probability
+_MIN_PROBABILITY = 0.03  # lower bound on the probability that a whole draft is accepted
+_CONFIDENCE_LEVELS = 8  # intervals of the table's probabilities, each with an acceptance rate
+_DECAY = 0.93  # each token multiplies the weight of earlier tokens in the acceptance rate by this
+_PRIOR_TOKENS = 2.0  # weight of the initial acceptance rate, in tokens
+_TEXT_PRIOR = 0.5  # initial acceptance rate of drafts from the text so far
 
 
 class NgramDraft:
     """Proposes draft tokens for one sequence, and estimates how likely each is to be accepted.
 
-    Acceptance rates are measured for each length of a suffix found in the text so far, and for each
-    level of the table's probabilities. A proposed token counts even if it was not verified.
+    Drafts from the text have an acceptance rate per suffix length; drafts from the table have an
+    acceptance rate per interval of the table's probabilities.
 
     Attributes:
         model: None, because n-gram drafts need no draft model.
@@ -33,7 +33,7 @@ class NgramDraft:
     model: None = None
 
     def __init__(self, load_table: Callable[[], NgramTable | None]) -> None:
-        """Draft from the text so far and a table, which is loaded for the first draft."""
+        """Draft from the text so far and a table; the first draft calls `load_table`."""
         self._load_table = load_table
         self._table: NgramTable | None = None
         self._text: list[int] = []
@@ -41,7 +41,7 @@ class NgramDraft:
         self._proposed: list[tuple[int, int]] = []  # token ids with their sources
         levels = [(level + 0.5) / _CONFIDENCE_LEVELS for level in range(_CONFIDENCE_LEVELS)]
         priors = [*levels, *[_TEXT_PRIOR] * len(_SUFFIX_LENGTHS)]
-        # For each source, decaying sums: the table's levels first, then the lengths of suffixes.
+        # Decaying sums by source: first the intervals of probability, then the suffix lengths.
         self._n_accepted = [prior * _PRIOR_TOKENS for prior in priors]
         self._n_tried = [_PRIOR_TOKENS for _ in priors]
 
@@ -83,7 +83,7 @@ class NgramDraft:
     def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
         """Compare the last proposal with the ids that followed; update the acceptance rates.
 
-        `draft` is the verified start of the proposal; later tokens of the proposal count, too.
+        Proposed tokens count even if they follow the verified `draft`.
         """
         for (token_id, source), new_id in zip(self._proposed, new_ids, strict=False):
             is_right = token_id == new_id
@@ -93,7 +93,7 @@ class NgramDraft:
                 break
 
     def _next(self, context: Sequence[int]) -> tuple[int, int, float] | None:
-        """Return the likeliest next id, its source and its probability, or None without any."""
+        """Return the best next id, its source and its acceptance probability; None if unknown."""
         best: tuple[int, int, float] | None = None
         if self._table and (found := self._table.lookup(context)):
             token_id, confidence = found
@@ -110,7 +110,7 @@ class NgramDraft:
         return best
 
     def _append(self, new_ids: Sequence[int]) -> None:
-        """Append ids to the text so far, and index the n-grams that end before each of them."""
+        """Append ids to the text so far, and index the n-grams that precede each new id."""
         text, index = self._text, self._index
         for token_id in new_ids:
             end = len(text)

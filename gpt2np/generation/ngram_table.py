@@ -1,8 +1,8 @@
 """The n-gram table: the most likely next token id after frequent contexts of a few ids.
 
 The file is in the safetensors format: sorted 32-bit hashes of contexts, the next id after each
-context, and that id's probability. Two contexts may have the same hash. At worst, this gives a
-wrong draft token, which verification rejects.
+context, and the probability of the next id. Hash collisions are harmless: at worst, verification
+rejects a draft token.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class NgramTable:
     def lookup(self, ids: Sequence[int]) -> tuple[int, int] | None:
         """Return the next id after the longest known context at the end of `ids`, or None.
 
-        Also returns the next id's probability, in units of 1/256.
+        The next id comes with its probability, in units of 1/256.
         """
         hashes, next_ids, probabilities, starts = self._arrays
         keys, key, digit = [0], 0, 1
@@ -90,7 +90,7 @@ class NgramTable:
         return None
 
     def save(self, path: Path) -> None:
-        """Write the file, or none at all if writing fails.
+        """Write the table to a file, atomically.
 
         Raises:
             OSError: the file cannot be written.
@@ -117,7 +117,7 @@ _TENSORS: Mapping[str, tuple[str, ...]] = {
 
 
 def id_dtype(vocab_size: int) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest dtype of a table that holds all token ids."""
+    """Return the dtype of token ids in a table, as small as the vocabulary allows."""
     return np.uint16 if vocab_size <= 1 << 16 else np.uint32
 
 
@@ -128,7 +128,7 @@ def max_entries(max_bytes: int, vocab_size: int) -> int:
 
 
 def hash_contexts(keys: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
-    """Hash contexts of `length` ids, each given as a number in base `vocab_size`."""
+    """Hash contexts of `length` ids, given as keys (see `ngram_counts`)."""
     seed = np.uint64(length * _LENGTH_SEED & 0xFFFFFFFFFFFFFFFF)
     return (keys * np.uint64(_MULTIPLIER) + seed >> np.uint64(32)).astype(np.uint32)
 
@@ -173,7 +173,7 @@ def read_ngram_table(path: Path) -> NgramTable:
 
 
 def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> NgramTable | None:
-    """Return the table in a model's folder, or the package's table if it has the vocabulary.
+    """Return the table in a model's folder, else the package's table if the vocabularies match.
 
     Raises:
         CheckpointError: the folder's table is damaged, or has another vocabulary.

@@ -16,7 +16,7 @@ Predicate = Callable[[Any], bool]
 class Options(TypedDict, total=False):
     """The keyword arguments of `LanguageModel.generate`; see `GenerationOptions`.
 
-    `stop_strings` and `do_sample` have the meaning that they have in `transformers`.
+    `stop_strings` and `do_sample` mean the same as in `transformers`.
     """
 
     stop_strings: str | Sequence[str]
@@ -55,9 +55,9 @@ class Options(TypedDict, total=False):
 
 
 def option_fields(options: Options) -> dict[str, Any]:
-    """Check the names of options. Returns values by field name of `GenerationOptions`.
+    """Convert the keyword arguments of `generate` to those of `GenerationOptions`.
 
-    `stop_strings` becomes `stop`, and `do_sample` False becomes temperature 0.
+    `stop_strings` becomes `stop`, and `do_sample=False` becomes `temperature=0.0`.
 
     Raises:
         InvalidArgumentError: an alias contradicts another option.
@@ -112,11 +112,10 @@ class GenerationOptions:
             -2 … 2. Presence and frequency penalty are those of OpenAI's API.
         no_repeat_ngram_size: forbid repeated n-grams of this size in prompt and continuation; 0
             allows them.
-        logit_bias: maps ids to numbers that are added to their logits, -10,000 … 10,000, as in
+        logit_bias: maps token ids to numbers to add to the logits, -10,000 … 10,000, as in
             {50256: -5.0}. Ids may be strings, like the keys of a JSON object.
-        bad_words: texts to forbid: the token ids of each text are never generated in sequence.
-            The same holds for each text with a space in front.
-        bad_words_ids: sequences of ids that are never generated.
+        bad_words: texts whose token sequence, with or without a leading space, is never generated.
+        bad_words_ids: sequences of token ids that are never generated.
 
       Stopping:
         max_new_tokens: maximum number of new tokens, at least 1.
@@ -133,11 +132,11 @@ class GenerationOptions:
       Search:
         num_beams: number of beams, at most 64; 1 for no beam search.
         length_penalty: a beam's score is its log probability divided by its length to this power.
-        early_stopping: when beam search ends, after `num_beams` continuations have ended. True: at
+        early_stopping: when beam search stops after `num_beams` continuations have ended. True: at
             once. False: when no running beam has a higher score than the worst ended continuation.
             "never": when no running beam can still reach a higher score.
-        draft: "auto" or "none". "none" switches speculative decoding off; it never changes the
-            result. "auto" uses the drafts of `LanguageModel.draft`.
+        draft: "auto" uses the draft tokens of `LanguageModel.draft`; "none" switches speculative
+            decoding off. The result is the same.
 
       Constraints:
         choices: the continuation is one of these texts.
@@ -149,8 +148,8 @@ class GenerationOptions:
             seed `seed + j`.
         best_of: sample this many continuations, at most 1000; return the `num_return_sequences`
             with the highest mean log probability.
-        logprobs: return log probabilities of each generated token and of this many most likely
-            tokens at the same position, 0 … 1000; None for no log probabilities.
+        logprobs: return the log probabilities of each generated token and of the `logprobs` most
+            likely tokens at each position, 0 … 1000; None for no log probabilities.
         prompt_logprobs: like `logprobs`, for the prompt's tokens.
 
     Log probabilities come from the unprocessed logits, before penalties, filters and temperature.
@@ -201,7 +200,7 @@ class GenerationOptions:
 
     @property
     def n_drawn(self) -> int:
-        """Number of continuations that are generated for each prompt."""
+        """Number of continuations generated for each prompt."""
         return self.best_of or self.num_return_sequences
 
 

@@ -42,10 +42,9 @@ class SupportsRandom(Protocol):
 
 
 class RandomGenerator:
-    """The random numbers of one sequence: those of `numpy.random.default_rng(seed)`.
+    """The random numbers of one sequence, from `numpy.random.default_rng(seed)`.
 
-    Sampling token i uses number i. So if an interrupted decode step is repeated, the repetition
-    uses the same numbers.
+    Sampling token i uses number i, so repeating an interrupted decode step changes no token.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -59,7 +58,7 @@ class RandomGenerator:
         return np.random.default_rng(self._seed)
 
     def number(self, index: int) -> float:
-        """Return the number at an index, which counts from 0."""
+        """Return random number `index`, counted from 0."""
         while len(self._numbers) <= index:
             self._numbers.append(self._generator.random())
         return self._numbers[index]
@@ -97,7 +96,7 @@ def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
 
 
 def filter_logits(logits: Array, options: GenerationOptions) -> Array:
-    """Divide logits (…, V) by the temperature, and set those that the filters exclude to -inf."""
+    """Apply temperature, top-k, top-p, min-p and typical filter to logits (…, V), in this order."""
     logits = apply_temperature(logits, options.temperature)
     if options.top_k:
         logits = top_k_filter(logits, options.top_k)
@@ -115,7 +114,7 @@ def next_id(logits: Array, options: GenerationOptions, rng: SupportsRandom) -> i
     if options.temperature == 0:
         return int(logits.argmax())
     logits = filter_logits(logits, options)
-    ids = (logits > -np.inf).nonzero()[0]  # often few: the rest is faster without the others
+    ids = (logits > -np.inf).nonzero()[0]  # often few, which saves time below
     cumulative = softmax(logits[ids].astype(np.float64)).cumsum()
     index = cumulative.searchsorted(rng.random() * cumulative[-1], side="right")
     return int(ids[min(index, len(ids) - 1)])
@@ -142,9 +141,9 @@ def log_softmax(logits: Array) -> Array:
 
 
 def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
-    """Compute the log probabilities of `token_id` and of the `top` most likely token ids.
+    """Compute log probabilities of `token_id` and the `top` most likely ids from logits (V,).
 
-    The logits are (V,). Among equal logits the lower id comes first.
+    Among equal logits, the lower id comes first.
     """
     logprobs = log_softmax(logits)
     most_likely: list[tuple[int, float]] = []

@@ -34,9 +34,8 @@ class Scheduler:
         """Limit a batch to `max_running` sequences and `cache_bytes` bytes of KV caches.
 
         `cache_bytes` includes the KV caches of draft models and shared prefixes. A sequence that
-        runs alone may exceed this limit. The memory of finished sequences is reused, so up to three
-        times `cache_bytes` may stay allocated. With `free_caches`, the scheduler frees the KV cache
-        of a sequence that ends.
+        runs alone may exceed `cache_bytes`. Memory stays allocated for reuse, up to three times
+        `cache_bytes`. With `free_caches`, the scheduler frees the KV cache of a sequence that ends.
         """
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
@@ -105,7 +104,7 @@ class Scheduler:
                 stop = start + 1 + len(draft)
                 _accept(sequence, logits[start:stop], draft)
                 start = stop
-        except BaseException:  # such as Ctrl-C: the next step must be possible
+        except BaseException:  # such as Ctrl-C: restore the state that the next step expects
             for sequence in batch:
                 sequence.drop_rejected()
             raise
@@ -138,7 +137,7 @@ class Scheduler:
         return finished
 
     def _nbytes(self, sequence: RunningSequence) -> int:
-        """Return the maximum bytes of a sequence's KV cache, plus those for its draft model."""
+        """Return the maximum bytes of a sequence's KV cache and its draft model's KV cache."""
         length = len(sequence.prompt) + sequence.options.max_new_tokens
         draft = sequence.speculation.model if sequence.speculation else None
         return _max_nbytes(self._model, length) + (_max_nbytes(draft, length) if draft else 0)
@@ -164,7 +163,7 @@ def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
 def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
     """Restart full contexts and copy shared prefixes. Returns each sequence's draft tokens.
 
-    If the batch contains a prompt, no sequence gets draft tokens, because the pass is long enough.
+    A batch with a prompt gets no draft tokens: the pass is compute-bound, so they are not cheap.
     """
     speculates, has_prompt = False, False
     for sequence in batch:

@@ -42,7 +42,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Window:
-    """The token ids of a window, (n,). Ids[first:] are scored; `first` is at least 1.
+    """The token ids of a window, (n,). The scored ids are `ids[first:]`; `first` is at least 1.
 
     n may exceed the model's context by one, because the model does not read the last id.
     """
@@ -53,7 +53,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowScore:
-    """The scores of a window's ids[first:]. Every array is (n - first,)."""
+    """The scores of a window's scored ids. Every array is (n - first,)."""
 
     log_probabilities: NDArray[np.float64]  # natural logarithms
     best: IntArray  # the most likely id at each position; ties go to the lowest id
@@ -61,10 +61,10 @@ class WindowScore:
 
 
 class ScoredText(NamedTuple):
-    """A word or token of a scored text; pandas and polars make a table of a list of ScoredTexts.
+    """A word or token of a scored text, at the characters `start` … `stop` - 1.
 
-    `start` and `stop` are indices in the scored text. The log probability is in nats, and the
-    surprisal in bits. If a token is not scored, log probability and surprisal are NaN.
+    The log probability is in nats, and the surprisal in bits; NaN if a token is not scored. A list
+    of ScoredTexts converts to a pandas or polars DataFrame.
     """
 
     text: str
@@ -76,11 +76,11 @@ class ScoredText(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class TextScore:
-    """The log probability of each token of a text, given the tokens before the token.
+    """The log probability of each token of a text, given the preceding tokens.
 
     Every array is (T,). Log probabilities are natural logarithms. `best` is the most likely id at
-    each position. A token that is not scored has the log probability NaN and `best` -1; see
-    `strided_spans`. `token_bytes` has the bytes of each token if a LanguageModel scored the text.
+    each position. Tokens that are not scored (see `strided_spans`) have log probability NaN and
+    `best` -1. `token_bytes` has the bytes of each token if a LanguageModel scored the text.
     """
 
     ids: IntArray
@@ -105,9 +105,8 @@ class TextScore:
     def words(self) -> list[ScoredText]:
         """Return each word with its span and surprisal.
 
-        A word is a maximal run of characters that are not white space. A word's log
-        probability is the sum over the word's tokens. A white space token counts for the next word,
-        or at the end of the text for the last word.
+        A word is a maximal run of characters that are not white space; its log probability is the
+        sum over its tokens. A white-space token belongs to the next word, or else to the last word.
         """
         text, characters = self._characters()
         spans = [match.span() for match in re.finditer(r"\S+", text)]
@@ -124,9 +123,9 @@ class TextScore:
         ]
 
     def _characters(self) -> tuple[str, IntArray]:
-        """Return the text, and for each byte the index of the character to which the byte belongs.
+        """Return the text, and the character index of each byte and of the end of the text.
 
-        The last index is the length of the text. Each byte that is not UTF-8 is one U+FFFD.
+        Each byte that is not UTF-8 becomes one U+FFFD.
         """
         if len(self.token_bytes) != len(self.ids):
             raise InvalidArgumentError("words and tokens need a score from LanguageModel.score")
@@ -142,7 +141,7 @@ class TextScore:
         )
 
     def _repr_html_(self) -> str:
-        """Return the text for notebooks: tokens are coloured by probability."""
+        """Return the text for notebooks, with tokens colored by probability."""
         tokens = [token.decode("utf-8", "backslashreplace") for token in self.token_bytes]
         tokens = tokens or [f"[{token_id}]" for token_id in self.ids]
         return coloured_tokens("", tokens, self.log_probabilities.tolist())
@@ -173,9 +172,9 @@ def windows_of(ids: IntArray, spans: Iterable[Span]) -> Iterator[Window]:
 def strided_spans(length: int, context: int, stride: int) -> Iterator[Span]:
     """Yield windows of `context` tokens that start every `stride` tokens.
 
-    Each token is scored once, in the first window that contains it, as in Hugging Face's guide
-    "Perplexity of fixed-length models". The first token of the text is never scored, because no
-    token precedes it. With stride = context, the first token of each window is not scored.
+    Each token is scored once, in the first window that contains the token, as in Hugging Face's
+    guide "Perplexity of fixed-length models". Tokens without a preceding token are not scored: the
+    first token of the text and, with stride = context, the first token of each window.
     """
     n_seen = 1
     for start in range(0, length, stride):
@@ -256,9 +255,7 @@ def score_texts(
 
 
 def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[int, int]:
-    """Check context and stride. Returns both, with None replaced by the defaults.
-
-    By default, the context is the model's, and the stride is half of the context.
+    """Check context and stride. Returns both, with None replaced by the defaults of `score_text`.
 
     Raises:
         InvalidArgumentError: context or stride is out of its range.
@@ -327,10 +324,9 @@ def _score_batch(
 
 
 def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop), the range of packed tokens that each forward pass computes.
+    """Yield the range (start, stop) of packed tokens that each forward pass computes.
 
-    A pass has at most _MAX_TOKENS tokens and _MAX_ROWS rows of logits. `rows` are the sorted
-    indices of the tokens that need logits.
+    `rows` are the sorted indices of the tokens that need logits.
     """
     start = 0
     while start < length:

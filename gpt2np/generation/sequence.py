@@ -135,11 +135,11 @@ class RunningSequence:
             self.cache.truncate(0)
 
     def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
-        """Select and append one token per row of logits until a draft token is wrong.
+        """Select and append one token per row of logits until a draft token is rejected.
 
-        Row 0 of the logits predicts draft[0], row 1 predicts draft[1], and the last row predicts
-        the token after the draft. A draft token is accepted if it equals the token selected from
-        its row. `logits` is (1 + len(draft), V). Returns the number of accepted draft tokens.
+        `logits` is (1 + len(draft), V). Row i predicts draft[i], and the last row predicts the
+        token after the draft. A draft token is accepted if the token selected from the row is the
+        same. Returns the number of accepted draft tokens.
 
         Raises:
             InvalidArgumentError: options and constraint forbid every next token.
@@ -175,7 +175,7 @@ class RunningSequence:
         if options.logprobs is not None or options.best_of is not None or self.on_token:
             logprob = token_logprob(logits, token_id, options.logprobs or 0)
         constraint = self.constraint.advance(token_id) if self.constraint else None
-        # What takes time is done, so that an interruption hardly ever leaves half a token.
+        # The slow calls come first, so that Ctrl-C hardly ever interrupts the update of the state.
         self.logprobs[len(self.ids) :] = [logprob] if logprob else []
         self.constraint = constraint
         self.ids.append(token_id)
@@ -218,7 +218,7 @@ def start_sequence(
     Raises:
         ContextLengthError: the prompt is longer than the context, and no window is set.
         InvalidArgumentError: the prompt is empty, the window exceeds the context, or a token id in
-            prompt or options is outside of the vocabulary.
+            prompt or options is outside the vocabulary.
     """
     config = model.config
     if not prompt:
@@ -258,7 +258,7 @@ def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
 class SharedPrefix:
     """A prompt shared by several sequences, whose keys and values are computed once.
 
-    The last token is excluded: each sequence computes it to get the logits of its first new token.
+    The last token is excluded: each sequence computes the last token, to get the first logits.
     """
 
     ids: Sequence[int]  # the prompt

@@ -24,7 +24,7 @@ PASS_COSTS = (
     *(1.65, 1.68, 1.9, 1.87, 2.05, 2.1, 2.27, 2.25),
 )
 MAX_ROWS = len(PASS_COSTS) - 1
-"""Maximum number of rows, in all, of a pass with draft tokens."""
+"""Maximum number of rows of a pass with draft tokens."""
 
 _MIN_SPEEDUP = 1.02  # with n-gram drafts, relative to none; pays for the search
 
@@ -39,9 +39,9 @@ class SpeculatedSequence(DraftedSequence, Protocol):
 
 
 def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
-    """Propose draft tokens for each sequence, up to the number that should pay off and fits.
+    """Propose draft tokens for each sequence, as many as should pay off.
 
-    Each sequence has one pending token. With the draft tokens, a pass has at most `MAX_ROWS` rows.
+    The pass, with one pending token per sequence, has at most `MAX_ROWS` rows.
     """
     drafts = _drafts_of_models(batch)
     candidates: list[tuple[float, int, int]] = []  # -probability, length of the draft, sequence
@@ -88,10 +88,9 @@ def _drafts_of_models(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
 
 @lru_cache
 def _min_probability(n_rows: int, n_sequences: int) -> float:
-    """Return the least acceptance probability at which further rows can pay off.
+    """Return the minimum acceptance probability at which further draft tokens can pay off.
 
-    Further rows make a pass longer. They must yield at least the tokens that passes without further
-    rows would yield in the added time.
+    The added rows must yield at least as many tokens as plain decoding in the added time.
     """
     costs = [cost / PASS_COSTS[n_rows] - 1 for cost in PASS_COSTS[n_rows + 1 :]]
     return max(0.0, min(n_sequences * cost / r for r, cost in enumerate(costs, 1)))

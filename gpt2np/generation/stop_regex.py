@@ -20,7 +20,7 @@ _TIMEOUT_S = 2.0  # of one search, because some patterns take exponential time
 
 
 class StopPatterns:
-    """Passes a text on until a regular expression matches, like `StopStrings` for strings.
+    """Forwards streamed text up to the first match of a stop string or stop regex.
 
     Text that may be the start of a match is held back. Patterns are searched in the whole text,
     so that `^` and look-behind keep their meaning. If the next character may undo a match, as with
@@ -114,12 +114,10 @@ class StopPatterns:
 
 
 def _veto_patterns(pattern: str) -> list[regex.Pattern[str]]:
-    """Return patterns that tell whether a negative look-ahead may still undo a match.
+    """Return patterns whose partial match means that further text may undo a match of `pattern`.
 
-    Each returned pattern is a copy of `pattern` with `(?=(?:X)(?!))` in place of one `(?!X)`. In a
-    further copy, every `(?!X)` is replaced. A copy never matches completely. If a copy matches
-    partially (the option `partial` of `regex`), further text may complete X, so that `(?!X)`
-    fails.
+    In each copy of `pattern`, `(?=(?:X)(?!))` replaces one `(?!X)`, and in the last copy all. The
+    replacement matches at most partially: when further text may complete X.
     """
     lookaheads = _negative_lookaheads(pattern)
     selections = [[lookahead] for lookahead in lookaheads]

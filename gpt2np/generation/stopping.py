@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Passes a text on until it contains a stop string.
+    """Forwards streamed text up to the first stop string.
 
-    No character of the stop string passes, even if the string arrives in several pieces. Text that
-    may be the beginning of a stop string is held back as long as necessary.
+    Text that may be the beginning of a stop string is held back.
 
     Attributes:
         matched: the stop string that ended the text; None before a match.

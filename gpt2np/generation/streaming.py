@@ -44,8 +44,7 @@ class Completion:
             generation runs.
         seed: the seed that reproduces this continuation.
         model: the model's name.
-        seconds: time of the generation, with the prompt's computation and any wait in a queue;
-            `==` ignores the time.
+        seconds: time of the generation, including prefill and any wait in a queue; ignored by `==`.
         logprobs: the log probability of each of `ids`, if requested.
         prompt_logprobs: the log probability of each of `prompt_ids`, if requested; None for the
             first id and for ids before the window.
@@ -67,7 +66,7 @@ class Completion:
     tokens: list[str] = field(default_factory=list)
 
     def _repr_html_(self) -> str:
-        """Return the text for notebooks; with `logprobs`, tokens are coloured by probability."""
+        """Return the text for notebooks; with `logprobs`, tokens are colored by probability."""
         if not self.logprobs:
             return coloured_tokens(self.prompt, [self.text])
         logprobs = [token.logprob for token in self.logprobs]
@@ -75,7 +74,7 @@ class Completion:
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens per second; the time includes the prompt's computation."""
+        """Generated tokens per second; the time includes prefill."""
         return len(self.ids) / self.seconds if self.seconds else 0.0
 
 
@@ -122,7 +121,7 @@ class StreamingDetokenizer:
         return "".join(self._pieces)
 
     def read_new(self) -> str:
-        """Return the text added since the last call, perhaps none."""
+        """Return the text added since the last call; may be empty."""
         start, self.n_read = self.n_read, len(self._pieces)
         return "".join(self._pieces[start:])
 
@@ -147,9 +146,9 @@ class TextStream(Iterator[str]):
     """A continuation in progress: an iterator over the pieces of its text.
 
     A piece ends at a character boundary and contains no part of a stop text. The joined pieces
-    equal `completion.text`. With `async for`, streams of one model run in one batch on a background
-    thread. To run several streams in batches without asyncio, do not iterate, but add each stream's
-    `sequence` to a `gpt2np.generation.Scheduler`. A stream can be pickled, or saved as `state`.
+    equal `completion.text`. `async for` runs the streams of a model in one batch on a background
+    thread. Without asyncio, add each stream's `sequence` to a `gpt2np.generation.Scheduler` instead
+    of iterating. A stream can be pickled, copied, or saved as its `state`.
     """
 
     def __init__(
@@ -309,7 +308,7 @@ class TextStream(Iterator[str]):
                 yield piece
 
     def new_text(self) -> str:
-        """Return the text added since the last call, perhaps none."""
+        """Return the text added since the last call; may be empty."""
         return self._detokenizer.read_new()
 
     def cancel(self) -> str:
@@ -340,7 +339,7 @@ def run_streams(
     scheduler = Scheduler(streams[0].model)
     for stream in streams:
         scheduler.add(stream.sequence)
-    while scheduler.running or scheduler.waiting:
+    while scheduler.busy:
         scheduler.step()
         on_progress(len(streams) - len(scheduler.running) - len(scheduler.waiting))
     for stream in streams:
@@ -349,10 +348,10 @@ def run_streams(
 
 
 def pick_best(streams: Sequence[TextStream]) -> Completion:
-    """Return the first continuation of a prompt, with further continuations in `alternatives`.
+    """Combine a prompt's streams: the first continuation, with the next ones in `alternatives`.
 
-    With `best_of`, continuations are sorted by mean log probability, highest first; ties keep
-    their order. A stream cancelled before its first token comes last.
+    With `best_of`, continuations are sorted by mean log probability, highest first; ties keep the
+    order of `streams`. A stream cancelled before the first token comes last.
     """
     options = streams[0].sequence.options
     if options.best_of is not None:

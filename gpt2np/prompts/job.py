@@ -36,9 +36,9 @@ class JobCallbacks:
 
     Attributes:
         on_resume: receives the number of lines that earlier runs have finished.
-        on_restart: receives the changes because of which earlier results are discarded.
-        on_progress: receives the number of lines finished so far, including those of earlier runs,
-            and the number of tokens generated in this run.
+        on_restart: receives descriptions of the changes that make earlier results invalid.
+        on_progress: receives the number of lines finished in all runs, and the number of tokens
+            generated in this run.
         on_skip: receives an error message for each invalid line.
     """
 
@@ -86,11 +86,10 @@ class PromptJob:
     ) -> None:
         """Prepare a job; `run` starts it.
 
-        `prompts` is a file that `gpt2np.prompts.prompt_file.count_lines` accepts. The file `out` is
-        replaced when the job is complete. `options` are keyword arguments of
-        `LanguageModel.generate` and include a seed; options of a line take precedence.
-        `fingerprint` is a digest of the model's files. `force` allows `run` to discard the results
-        of an unfinished job with another model, other options or other prompts.
+        `prompts` is a prompt file, and `out` the output file, which `run` replaces at the end.
+        `options` are keyword arguments of `LanguageModel.generate` and include a seed; options of a
+        line take precedence. `fingerprint` is a digest of the model's files. `force` allows `run`
+        to discard an unfinished job with a different model, options or prompts.
 
         Raises:
             InvalidArgumentError: an option is invalid.
@@ -122,11 +121,11 @@ class PromptJob:
     def run(self) -> Outcome:
         """Continue all prompts that no earlier run has finished, and write the output file.
 
-        If no line is valid, no file is written, and an existing file is kept.
+        If no line is valid, the output file is not written or replaced.
 
         Raises:
-            InvalidArgumentError: the results of an unfinished job with another model, other options
-                or other prompts would be lost, and `force` is false.
+            InvalidArgumentError: an unfinished job has a different model, options or prompts, and
+                `force` is false.
             CheckpointError: the model's logits are not finite.
             OSError: the files can't be written.
         """

@@ -61,7 +61,7 @@ def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
 
 
 def line_digests(path: Path, numbers: Iterable[int]) -> dict[int, str]:
-    """Map line numbers to digests of the file up to the line; omit lines beyond the end."""
+    """Return {line number: digest of the file up to the line}, without lines beyond the end."""
     wanted = set(numbers)
     with path.open("rb") as file:
         lines = enumerate(_with_digests(file), 1)
@@ -72,7 +72,7 @@ def _with_digests(file: Iterable[bytes]) -> Iterator[tuple[bytes, hashlib._Hash]
     """Yield each line and the digest up to the line; later lines update the same digest object."""
     digest = hashlib.sha256()
     for data in file:
-        digest.update(data.rstrip(b"\r\n") + b"\n")  # the last line may lack its end
+        digest.update(data.rstrip(b"\r\n") + b"\n")  # the last line may lack a line break
         yield data, digest
 
 
