@@ -1,9 +1,9 @@
 """Chat with a model in the terminal.
 
 A model with a chat template answers your messages. A base model, such as GPT-2,
-has no template: you and the model take turns in writing one text, and an empty
-line lets the model write more. A line that starts with / is a command; /help
-lists the commands. Ctrl-C stops an answer, and Ctrl-D exits.
+has no template: you and the model take turns writing one text. An empty line
+lets the model write more. A line that starts with / is a command; /help lists
+the commands. Ctrl-C stops an answer, and Ctrl-D exits.
 
 Answers go to stdout, everything else to stderr. The ">>> " before your input
 appears only if you type the input at a terminal.

@@ -12,7 +12,7 @@ With --prompts, each line of a file is a prompt, and its result is the same as
 in a separate run. The results go to the file --out as JSON Lines, in the order
 of the prompts. Run an interrupted command again to resume; prompts appended to
 FILE are continued, too. If the model, an option or a finished prompt has
-changed, the command refuses and names the change; with --force it starts over.
+changed, the command fails and names the change; --force starts over.
 """
 
 import argparse
