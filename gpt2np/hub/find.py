@@ -25,7 +25,7 @@ VOCABULARY_SUFFIXES = (".json", ".tiktoken")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where the files of a model or a vocabulary are."""
+    """Location of the files of a model or a vocabulary."""
 
     name: str  # for messages
     path: Path  # the folder of the files; from `find_vocabulary` perhaps a single file
