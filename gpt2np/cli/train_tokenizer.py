@@ -53,8 +53,8 @@ def _add_training_arguments(add: Callable[..., object]) -> None:
         "--max-token-length",
         type=int,
         metavar="N",
-        help="Create only tokens shorter than N bytes, or N characters with --alphabet characters; as "
-        "in Hugging Face's tokenizers, length 2 is always allowed (default: no limit)",
+        help="Create only tokens shorter than N bytes, or N characters with --alphabet characters; "
+        "as in Hugging Face's tokenizers, length 2 is always allowed (default: no limit)",
     )
     add(
         "--special-token",
