@@ -112,7 +112,7 @@ def warm_up(model: GPT2) -> None:
 
 
 def settle(model: GPT2, rows: int, work: Work) -> None:
-    """Repeat `work` until the model has tuned its number of processes for `rows` tokens per pass."""
+    """Repeat `work` until the model has chosen how many processes share passes of `rows` tokens."""
     end = time.perf_counter() + _SETTLE_S
     while model.processes == "auto" and time.perf_counter() < end:
         work()

@@ -82,10 +82,7 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
 
 
 def _chat(session: "ChatSession", read_line: "ReadLine") -> int:
-    """Process messages and commands until /quit or the end of the input.
-
-    Returns the exit code: 1 if a message or command caused an error, else 0.
-    """
+    """Process messages and commands until /quit or EOF; return 1 after an error, else 0."""
     from gpt2np.chat.commands import read_input
 
     exit_code, is_open = 0, True

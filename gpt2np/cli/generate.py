@@ -130,10 +130,7 @@ def _run_streams(
     args: argparse.Namespace,
     prompt: str,
 ) -> tuple["Completion", int]:
-    """Generate and print the texts. After Ctrl-C, print the texts generated so far.
-
-    Returns the completion that `pick_best` selects, and the exit code.
-    """
+    """Generate texts and print them, even after Ctrl-C; return the best one and the exit code."""
     from gpt2np.generation.streaming import pick_best, run_streams
 
     signal.signal(signal.SIGINT, interrupt_handler)

@@ -87,7 +87,7 @@ def _count(
 
     counts = NgramCounts(tokenizer.vocab_size)
     eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    # A token at a border between two parts may differ; this does not matter to the counts.
+    # Splitting may change a token at a boundary; the effect on the counts is negligible.
     options = CorpusOptions(field=field, split_long_documents=True)
     with tqdm(desc="counting", unit=" characters", unit_scale=True, disable=None) as bar:
         for text, ends_document in read_parts(files, options, on_skip if skip_errors else None):

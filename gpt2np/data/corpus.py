@@ -45,7 +45,7 @@ class CorpusOptions:
 class TextPart(NamedTuple):
     """A document, or a part of a long document."""
 
-    text: str  # the text
+    text: str
     ends_document: bool  # whether this is the last part of its document
 
 

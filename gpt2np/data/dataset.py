@@ -59,7 +59,7 @@ class DatasetOptions:
 class Dataset:
     """A finished dataset and its size."""
 
-    path: Path  # the file
+    path: Path
     documents: int  # number of documents
     ids: int  # number of token ids
     dtype: str  # NumPy name of the type of the ids
@@ -122,7 +122,7 @@ def encode_dataset(
             {"the vocabulary": tokenizer.fingerprint},
             lambda points: [[*digests, ""][min(p.files_started, len(digests))] for p in points],
             lambda first, last: _describe_files(files[first.files : last.files_started]),
-            harmless={"skip_errors": True},  # files that earlier runs have read have no errors
+            harmless={"skip_errors": True},  # files read without skip_errors have no errors
         )
         position = log.resume(task, force=force)
         writer = _Writer(log, files, digests, position, on_skip)

@@ -209,10 +209,7 @@ def _lock(blob: Path, label: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Hide huggingface_hub's progress bars during the `with` block.
-
-    Each small file would show up to three bars, and some bars again when the program exits.
-    """
+    """Hide huggingface_hub's progress bars: each small file would show up to three."""
     from huggingface_hub import constants
     from huggingface_hub.utils import (  # type: ignore[attr-defined]
         are_progress_bars_disabled,
@@ -233,10 +230,7 @@ def _no_progress_bars() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warnings_silenced() -> Iterator[None]:
-    """Silence huggingface_hub's log messages and warnings unless HF_HUB_VERBOSITY is set.
-
-    huggingface_hub reports every failed attempt; one final error message is enough.
-    """
+    """Silence huggingface_hub's reports of failed attempts, unless HF_HUB_VERBOSITY is set."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     if "HF_HUB_VERBOSITY" not in os.environ:
