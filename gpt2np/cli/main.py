@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the subcommand that `arguments` name and return the exit code."""
     prepare_streams()
     let_idle_blas_threads_sleep()
-    gc.set_threshold(50_000)  # by default, garbage collection takes longer than reading a vocabulary
+    gc.set_threshold(50_000)  # by default, GC takes longer than reading a vocabulary
     # Import only the named command's module; import all of them for `--help`.
     is_named = bool(arguments) and arguments[0] in COMMANDS
     modules = {
