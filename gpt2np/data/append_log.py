@@ -46,7 +46,7 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Task:
-    """Settings and input of a job. An unfinished job resumes only if both are unchanged.
+    """Settings and input of a job; resuming requires the same settings and the same input so far.
 
     Attributes:
         settings: JSON values by name; an error shows the values.

@@ -66,7 +66,7 @@ class Dataset:
 
 
 def check_output(out: Path, *, overwrite: bool = True) -> None:
-    """Check that the suffix of `out` is in SUFFIXES, then call `check_output_file`."""
+    """Raise InvalidArgumentError for a suffix not in SUFFIXES; then call `check_output_file`."""
     if out.suffix not in SUFFIXES:
         raise InvalidArgumentError(
             f"{out}: the suffix selects the format; use one of {', '.join(SUFFIXES)}"
