@@ -103,11 +103,10 @@ def measure_limits(nbytes: int, threads: int, dtype: DTypeLike, effort: Effort) 
 
 
 def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
-    """Measure the memory bandwidth of reads in bytes per second.
+    """Measure the bandwidth of memory reads in bytes per second.
 
-    Returns the highest bandwidth of three operations, because the machine and the BLAS decide which
-    operation is fastest. The operations are: np.max on several threads, each with its own slice; a
-    dot product of `data` and `data`; a vector-matrix product, as in decoding.
+    Returns the highest bandwidth of three operations: np.max on several threads, a dot product, and
+    a vector-matrix product as in decoding. Which is fastest depends on the machine and the BLAS.
     """
     slices = np.array_split(data, min(threads, len(data)))
     columns = min(_MATRIX_COLUMNS, len(data))

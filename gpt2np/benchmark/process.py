@@ -35,7 +35,7 @@ class Memory:
 
     @property
     def relative_peak(self) -> float | None:
-        """Peak memory divided by the minimum: the size of the weights and the KV cache."""
+        """Peak memory divided by the total size of the weights and the KV cache."""
         return self.peak / (self.weights + self.kv_cache) if self.peak else None
 
 

@@ -39,8 +39,8 @@ class Plan:
     limit_effort: Effort  # for each limit of the machine
     prefill_effort: Effort
     decode_effort: Effort
-    turn_effort: Effort  # per turn, for batches and draft tokens: they are timed in turns
-    rounds: int  # number of turns
+    turn_effort: Effort  # per round, for batches and draft tokens; see `timing.alternate`
+    rounds: int
     text_tokens: int  # generated with and without drafts
     starts: int  # number of processes to start, for the time to the first token
 
@@ -148,10 +148,7 @@ def _time_text(model: GPT2, source: ModelSource, plan: Plan) -> TextSpeeds:
 
 
 def _time_decodes(model: GPT2, plan: Plan, on_progress: OnProgress) -> list[Speed]:
-    """Time decode steps for each context length.
-
-    The longest context comes first; truncating its KV cache gives the shorter contexts.
-    """
+    """Time decode steps, longest context first: truncating the KV cache gives shorter contexts."""
     speeds: list[Speed] = []
     [cache] = timing.fill_caches(model, max(plan.context_lengths), 1)
     for context in sorted(plan.context_lengths, reverse=True):
@@ -268,12 +265,10 @@ def _pluralize(number: int, word: str) -> str:
 
 def _rows(results: Results) -> Iterator[Row]:
     for speed in results.prefill:
-        limit = prefill_limit(results, speed.tokens)
-        share = _share_of_limit(speed, limit)
+        share = _share_of_limit(speed, prefill_limit(results, speed.tokens))
         yield _speed_row("prefill", f"{speed.tokens:,} tokens", speed, share)
     for speed in results.decode:
-        limit = decode_limit(results)
-        share = _share_of_limit(speed, limit)
+        share = _share_of_limit(speed, decode_limit(results))
         yield _speed_row("decode", f"at context {speed.context:,}", speed, share)
     for speed in results.batches:
         times = speed.sequences / (speed.relative_time or 1)

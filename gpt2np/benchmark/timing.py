@@ -43,7 +43,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Effort:
-    """Minimum repetition of a measurement: at least `runs` runs, for at least `seconds` seconds."""
+    """Repetitions of a measurement: at least `runs` runs, for at least `seconds` seconds."""
 
     runs: int
     seconds: float
@@ -66,10 +66,10 @@ def repeat(work: Work, effort: Effort) -> Timing:
 
 
 def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing]:
-    """Time several functions in turns, so that disturbances affect all functions alike.
+    """Time several functions alternately, so that disturbances affect all functions alike.
 
-    In each round, every function has one turn of `effort`. The first run of a turn is not timed: it
-    warms up CPU caches and threads.
+    In each round, every function runs once untimed, to warm up CPU caches and threads. Then the
+    function is timed with `effort`.
     """
     runs: list[list[float]] = [[] for _ in works]
     for _ in range(rounds):
@@ -83,8 +83,7 @@ def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing
 class Speed:
     """Timing of a pass that computes `tokens` new tokens for each of `sequences` sequences.
 
-    `relative_time` is the median time divided by the median time of a pass over one token of one
-    sequence. Both passes are timed in turns.
+    `relative_time` is the median time divided by the median time of a pass over a single token.
     """
 
     tokens: int
@@ -103,7 +102,7 @@ class Speed:
         return self.tokens * self.sequences / seconds
 
 
-_SETTLE_S = 10.0  # a choice of processes that takes longer is measured as it is
+_SETTLE_S = 10.0  # time limit of `settle`
 
 
 def warm_up(model: GPT2) -> None:
@@ -113,7 +112,7 @@ def warm_up(model: GPT2) -> None:
 
 
 def settle(model: GPT2, rows: int, work: Work) -> None:
-    """Repeat `work` until the model has settled its number of processes for `rows` rows."""
+    """Repeat `work` until the model has chosen how many processes share passes of `rows` tokens."""
     end = time.perf_counter() + _SETTLE_S
     while model.processes == "auto" and time.perf_counter() < end:
         work()
@@ -155,7 +154,7 @@ def time_decode(model: GPT2, cache: KVCache, effort: Effort) -> Speed:
 def time_batches(
     model: GPT2, sizes: Sequence[int], context: int, rounds: int, effort: Effort
 ) -> list[Speed]:
-    """Time a decode step of each batch size, in turns with a decode step of one sequence."""
+    """Time decode steps of each batch size, alternating with decode steps of one sequence."""
     caches = fill_caches(model, context, max(sizes))
     steps = [_decode_step(model, caches[:size]) for size in (1, *sizes)]
     for size, step in zip((1, *sizes), steps, strict=True):
@@ -191,7 +190,7 @@ class TextSpeeds:
 
 
 def time_text(lm: LanguageModel, tokens: int, rounds: int) -> TextSpeeds:
-    """Time sampled texts with and without draft tokens, in turns; each round has another seed."""
+    """Time sampled texts alternately with and without draft tokens; each round has its own seed."""
     runs: dict[Draft, list[float]] = {"auto": [], "none": []}
     for seed in range(-1, rounds):  # seed -1 is a warm-up
         for draft, seconds in runs.items():
@@ -208,10 +207,7 @@ def _random_ids(model: GPT2, count: int) -> list[int]:
 
 
 def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:
-    """Return a function that runs a pass over `tokens` new tokens per KV cache.
-
-    The function also selects the next token ids, and truncates the KV caches to their old lengths.
-    """
+    """Return a decode step of `tokens` tokens per sequence that leaves the KV caches unchanged."""
     new = [_random_ids(model, tokens)] * len(caches)
     lengths = [cache.length for cache in caches]
 

@@ -1,9 +1,9 @@
 """Chat with a model in the terminal.
 
 A model with a chat template answers your messages. A base model, such as GPT-2,
-has no template: you and the model take turns in writing one text, and an empty
-line lets the model write more. A line that starts with / is a command; /help
-lists the commands. Ctrl-C stops an answer, and Ctrl-D exits.
+has no template: you and the model take turns writing one text. An empty line
+lets the model write more. A line that starts with / is a command; /help lists
+the commands. Ctrl-C stops an answer, and Ctrl-D exits.
 
 Answers go to stdout, everything else to stderr. The ">>> " before your input
 appears only if you type the input at a terminal.
@@ -82,10 +82,7 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
 
 
 def _chat(session: "ChatSession", read_line: "ReadLine") -> int:
-    """Process messages and commands until /quit or the end of the input.
-
-    Returns the exit code: 1 if a message or command caused an error, else 0.
-    """
+    """Process messages and commands until /quit or EOF; return 1 after an error, else 0."""
     from gpt2np.chat.commands import read_input
 
     exit_code, is_open = 0, True

@@ -1,10 +1,10 @@
 """Show the text of token ids.
 
-The IDs of the command line are one text. Standard input is read if ID is - or
+The IDs on the command line form one text. Standard input is read if ID is - or
 missing. In standard input and in --file, each line holds the ids of one text,
-separated by spaces or commas. JSON is understood, too: a list of ids, a list of
-such lists, or objects with the field "ids", as tokenize --json and
-generate --json print them; several values may follow each other.
+separated by spaces or commas. JSON also works: one or more values, each a list
+of ids, a list of lists, or an object with the field "ids", as printed by
+tokenize --json and generate --json.
 
 Bytes that are not UTF-8 become U+FFFD. Only the vocabulary of the model is
 downloaded.

@@ -13,9 +13,9 @@ The suffix of OUT selects the format:
 .npy   the ids of .bin as a NumPy array
 .npz   several arrays of ids, as nshepperd's gpt-2 reads them
 
-Run an interrupted command again to resume; files added at the end are encoded,
-too. If the model, an option or an encoded file has changed, the command refuses
-and names the change; with --force it starts over.
+Run an interrupted command again to resume; new files whose paths sort last are
+encoded, too. If the model, an option or an encoded file has changed, the
+command fails and names the change; --force starts over.
 """
 
 import argparse

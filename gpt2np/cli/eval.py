@@ -40,8 +40,8 @@ In a text file, <|endoftext|> separates documents, and line ends next to
 <|endoftext|> are ignored. A .jsonl file has one document per line, in a field
 of a JSON object.
 
-Perplexities per word and per byte, and bits per character, are those of the
-whole text. A token that is not scored counts with the mean score. White space
+Perplexity per word, perplexity per byte and bits per character cover the whole
+text: each token that is not scored counts with the mean score. White space
 separates words."""
 
 _LAMBADA = """Accuracy on the last word of passages (Paperno et al. 2016).

@@ -12,7 +12,7 @@ With --prompts, each line of a file is a prompt, and its result is the same as
 in a separate run. The results go to the file --out as JSON Lines, in the order
 of the prompts. Run an interrupted command again to resume; prompts appended to
 FILE are continued, too. If the model, an option or a finished prompt has
-changed, the command refuses and names the change; with --force it starts over.
+changed, the command fails and names the change; --force starts over.
 """
 
 import argparse
@@ -130,10 +130,7 @@ def _run_streams(
     args: argparse.Namespace,
     prompt: str,
 ) -> tuple["Completion", int]:
-    """Generate and print the texts. After Ctrl-C, print the texts generated so far.
-
-    Returns the completion that `pick_best` selects, and the exit code.
-    """
+    """Generate texts and print them, even after Ctrl-C; return the best one and the exit code."""
     from gpt2np.generation.streaming import pick_best, run_streams
 
     signal.signal(signal.SIGINT, interrupt_handler)

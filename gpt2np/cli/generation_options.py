@@ -15,10 +15,7 @@ Add = Callable[..., object]
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool = True) -> None:
-    """Declare the options for generation.
-
-    `multiple` includes beam search and the options for several texts per prompt.
-    """
+    """Declare the options for generation; `multiple` adds beam search, --samples and --best-of."""
     _add_sampling(parser.add_argument_group("Sampling").add_argument, multiple)
     if multiple:
         _add_beam_search(parser.add_argument_group("Beam search").add_argument)
@@ -174,14 +171,11 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_beam_options(args: argparse.Namespace, *, beam_search: bool) -> None:
-    """Check that no option on the command line contradicts the search method.
+    """Raise InvalidArgumentError if an option on the command line contradicts the search method.
 
-    `beam_search` is true if the options, including the model's defaults, select beam search. Then
-    --length-penalty and --early-stopping are allowed. --num-beams above 1 excludes --seed, --draft,
-    and filters such as --top-k. The model's default options are not checked.
-
-    Raises:
-        InvalidArgumentError: an option does not fit the search method.
+    --length-penalty and --early-stopping require `beam_search`: whether --num-beams or the model's
+    default selects beam search. --num-beams above 1 excludes --seed, --draft, and filters such as
+    --top-k.
     """
     if args.num_beams is not None and args.num_beams > 1:
         _check_contradictions("--num-beams", args, (*_FILTERS, "seed"))
@@ -204,7 +198,7 @@ def _check_contradictions(option: str, args: argparse.Namespace, names: Iterable
 
 @contextmanager
 def option_names_in_errors(options: type | None = None) -> Iterator[None]:
-    """Replace names such as `top_k` by options such as --top-k in the messages of errors.
+    """Replace names such as `top_k` with options such as --top-k in the messages of errors.
 
     `options` is the dataclass whose field names are replaced (default: GenerationOptions).
     """
@@ -218,11 +212,7 @@ def option_names_in_errors(options: type | None = None) -> Iterator[None]:
 
 
 def _replace_names(message: str, names: list[str]) -> str:
-    """Replace the `names` of keyword arguments in a message by command-line options.
-
-    Quoted text is unchanged. Names without "_", such as "stop", can also be plain words: they are
-    replaced only before certain words and symbols.
-    """
+    """Replace `names` with options, but neither in quotes nor where "stop" is an ordinary word."""
     compounds = "|".join(name for name in names if "_" in name)
     words = "|".join(name for name in names if "_" not in name)
     pattern = re.compile(

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(content, ensure_ascii=False))
     else:
         print("\n".join(map(printable, _text_lines(content))))
-    sys.stdout.flush()  # before the error
+    sys.stdout.flush()  # so that the report precedes the error
     if problems := content["problems"]:
         raise CheckpointError(f"the weights do not fit the config: {'; '.join(problems)}")
     if not_finite := content.get("check", {}).get("not_finite"):

@@ -1,7 +1,6 @@
 """Entry point of the command line: parser, subcommands and exit codes.
 
-The exit code is 0 for success, 1 for a failure, 2 for wrong usage and 130 for Ctrl-C. If the reader
-of stdout closes the pipe, the exit code is 0, too.
+The exit code is 0 (success, or a closed output pipe), 1 (failure), 2 (wrong usage) or 130 (Ctrl-C).
 """
 
 import argparse
@@ -57,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run the subcommand that `arguments` name and return the exit code."""
     prepare_streams()
     let_idle_blas_threads_sleep()
-    gc.set_threshold(50_000)  # by default, collections take longer than reading a vocabulary
+    gc.set_threshold(50_000)  # by default, GC takes longer than reading a vocabulary
     # Import only the named command's module; import all of them for `--help`.
     is_named = bool(arguments) and arguments[0] in COMMANDS
     modules = {
@@ -84,10 +83,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _describe(error: OSError) -> str:
-    """Describe an OSError in one line.
-
-    If the error names no file, it comes from stdout: `write_errors` names all other files.
-    """
+    """Describe an OSError in one line; an error without a file name comes from stdout."""
     if error.errno == errno.EBADF:
         return "standard output is closed"
     if error.filename is not None:
@@ -121,7 +117,7 @@ def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> in
 
 
 def _options(parser: argparse.ArgumentParser, program: str) -> list[str]:
-    """Return the options of the parser, or of the subcommand, whose name is `program`."""
+    """Return the options of `program`, such as "gpt2np" or "gpt2np generate"."""
     options = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

@@ -15,7 +15,7 @@ MODEL_HELP = "Hugging Face model ID, ID@REVISION, model folder, or 'bundled'"
 DEFAULT_MODEL_HELP = (
     "default: $GPT2NP_MODEL if set, else openai-community/gpt2 if available, else 'bundled'"
 )
-THREADS_HELP = "Number of CPU cores to use at most (default: all)"
+THREADS_HELP = "Maximum number of CPU cores to use (default: all)"
 PROCESSES_HELP = (
     "Number of processes that share each forward pass; auto measures which number is fastest, up "
     "to the number of CPU cores (default: auto)"

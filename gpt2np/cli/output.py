@@ -62,8 +62,8 @@ def print_warning(
 def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
     """Convert an OSError in the `with` block to a GPT2NPError that names `path`.
 
-    With `check_filename`, two errors stay unchanged: a BrokenPipeError, which comes from stderr,
-    and an OSError about a file whose path does not start with `path`.
+    With `check_filename`, a BrokenPipeError (from stderr) and errors about files whose paths do not
+    start with `path` stay unchanged.
     """
     from gpt2np.errors import GPT2NPError
 
@@ -78,12 +78,9 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
 
 
 def check_not_hidden(target: Path, names: Iterable[str]) -> None:
-    """Check that a new folder does not hide a model: a folder takes precedence over a name.
+    """Raise InvalidArgumentError if the new folder `target` would hide a model of the same name.
 
-    `names` are the names of models in addition to "bundled".
-
-    Raises:
-        InvalidArgumentError: one of the names would refer to the new folder `target`.
+    Folders take precedence over models. `names` are the models' names in addition to "bundled".
     """
     from gpt2np.errors import InvalidArgumentError
 
@@ -156,12 +153,12 @@ interrupt_handler = InterruptHandler()
 
 
 def write_stream(stream: TextStream) -> None:
-    """Generate a text, and write each step's text to stdout at once.
+    """Generate a text, and write each step's text to stdout immediately.
 
     `interrupt_handler` must be the SIGINT handler, so that Ctrl-C never cuts a write in half.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C cancelled the stream; the text so far is written.
+        KeyboardInterrupt: Ctrl-C canceled the stream; the text so far is written.
         InvalidArgumentError: the constraints exclude every next token; the text so far is written.
     """
     try:

@@ -46,10 +46,7 @@ def decode_argument(text: str, name: str) -> str:
 
 
 def read_stdin(kind: str) -> str:
-    """Read standard input and strip one trailing newline.
-
-    If stdin is a terminal, a message asks for the input by the name `kind`, such as "prompt".
-    """
+    """Read standard input and strip one trailing newline; at a terminal, ask for the `kind`."""
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")
     return strip_newline(decode_utf8(sys.stdin.buffer.read(), "standard input"))

@@ -155,11 +155,7 @@ def _format_result(
 
 
 def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) -> "Overview":
-    """Compute the overview of a trace.
-
-    The logit lens covers the last tokens that fit into `width` columns. If `width` is None, the
-    logit lens covers all tokens.
-    """
+    """Compute the overview; the logit lens covers the last tokens that fit `width` (None: all)."""
     from tqdm import tqdm
 
     from gpt2np.cli.trace_report import lens_columns

@@ -38,10 +38,7 @@ def lens_columns(width: int) -> int:
 def _lens_lines(
     overview: Overview, table: Mapping[int, bytes], width: int, style: Style
 ) -> Iterator[str]:
-    """Yield the lines of the logit lens: the predictions after the embedding and each block.
-
-    Each token has a column. Predictions that equal the last line's prediction are highlighted.
-    """
+    """Yield the logit lens: a line for the embedding and each block, a column for each token."""
     lens, total = overview.lens, len(overview.ids)
     n_columns = min(len(lens.positions), lens_columns(width))
     suffix = "" if n_columns == total else f" (the last {n_columns} of {total} tokens)"
@@ -101,7 +98,7 @@ def numbers_table(numbers: Sequence[ArraySummary], style: Style) -> str:
 
 
 def difference_table(differences: Sequence[Difference], style: Style) -> str:
-    """Format a table with a row per layer: the hook point that differs most from transformers."""
+    """Format a table of each layer's hook point that differs most from transformers."""
     title = "difference from transformers: the point of each layer with the largest difference"
     head = f"{'layer':<{_LABEL}}{'point':<26}{'maximum':>10}{'mean':>10}{'largest value':>18}"
     lines = [

@@ -1,14 +1,14 @@
-"""Count an n-gram table, from which generation takes draft tokens.
+"""Build an n-gram table that provides draft tokens for generation.
 
 FILES are text files, .jsonl files (one document per line), folders of such
 files, or patterns such as 'text/**/*.txt'. The files may be compressed (.gz).
 In text files, <|endoftext|> separates documents.
 
-The table holds the most likely next token after frequent contexts of up to
-three tokens. Generation verifies the draft tokens that it proposes: a table
-changes the speed of a model and never the text. In a model's folder, under the
-name ngram_draft.safetensors, it is used by default; elsewhere, with --draft.
-The best texts are those that the model writes.
+The table holds the most likely next token after each frequent context of up to
+three tokens. Generation verifies draft tokens, so a table changes only the
+speed of a model, never its text. A model uses the file ngram_draft.safetensors
+in its folder by default; for another table, give --draft. Texts that the model
+has generated itself make the best table.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def _count(
 
     counts = NgramCounts(tokenizer.vocab_size)
     eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    # A token at a border between two parts may differ; this does not matter to the counts.
+    # Splitting may change a token at a boundary; the effect on the counts is negligible.
     options = CorpusOptions(field=field, split_long_documents=True)
     with tqdm(desc="counting", unit=" characters", unit_scale=True, disable=None) as bar:
         for text, ends_document in read_parts(files, options, on_skip if skip_errors else None):

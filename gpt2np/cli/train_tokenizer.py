@@ -53,8 +53,8 @@ def _add_training_arguments(add: Callable[..., object]) -> None:
         "--max-token-length",
         type=int,
         metavar="N",
-        help="Make only tokens shorter than N bytes, or N characters with --alphabet characters; "
-        "tokens of length 2 are exempt, as in tokenizers (default: no limit)",
+        help="Create only tokens shorter than N bytes, or N characters with --alphabet characters; "
+        "as in Hugging Face's tokenizers, length 2 is always allowed (default: no limit)",
     )
     add(
         "--special-token",
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_out(out: Path, protected: Iterable[Path]) -> None:
-    """Check the folder --out. The files `protected` must not exist in the folder."""
+    """Check that --out may hold the new vocabulary; the files `protected` must not exist."""
     if str(out) == ".":
         raise InvalidArgumentError("--out is empty or the current folder; choose another")
     if str(out) == "-":

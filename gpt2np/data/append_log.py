@@ -46,15 +46,15 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Task:
-    """What a job computes. The results of an unfinished job are valid only for an equal task.
+    """Settings and input of a job; resuming requires the same settings and the same input so far.
 
     Attributes:
         settings: JSON values by name; an error shows the values.
         fingerprints: digests by name, such as "the model"; an error shows only the name.
-        digests: a function that returns, for each resume point, the present digest of the input
-            files that had been read by then.
-        input_between: a function that names the input between two resume points.
-        harmless: values by setting; results stay valid if the setting changes to the value.
+        digests: a function that returns, for each resume point, the current digest of the input
+            read before that point.
+        input_between: a function that names the input between two resume points, for errors.
+        harmless: settings that may change to the given values; the results stay valid.
     """
 
     settings: Mapping[str, Any]
@@ -70,7 +70,7 @@ class Task:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of the unfinished job in `folder`; none if there is no such job."""
+    """Return the settings of the unfinished job in `folder`, or {} if no job is unfinished."""
     settings: dict[str, Any] = _read_task(folder)["settings"]
     return settings
 
@@ -150,17 +150,16 @@ class AppendLog:
                 "another output file"
             )
         self._files = [path.open("ab") for path in self.paths]
-        start = ResumePoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names))
         sizes = [path.stat().st_size for path in self.paths]
         points = [p for p in self._read_journal() if not _any_longer(p.lengths, sizes)]
         changes = [*_changes(_read_task(self.folder), task)] if points else []
-        last = start
+        last = ResumePoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names))
         for point, digest in zip(points, task.digests(points), strict=True):
             if changes:
                 break
             if point.digest == digest:
                 last = point
-            elif point.files > last.files:  # else a file that was being read, perhaps damaged
+            elif point.files > last.files:  # a file that was read only in part may be repaired
                 changes.append(f"{task.input_between(last, point)} has changed")
         if changes and not force:
             raise InvalidArgumentError(
@@ -272,12 +271,7 @@ def _parse_journal_line(line: str) -> ResumePoint | None:
 
 
 def _acquire_lock(path: Path) -> IO[bytes] | None:
-    """Create the lock file `path` and its folder, lock the file, and return it open.
-
-    The lock ends when the file is closed or the process ends. Returns None if another process holds
-    the lock. On a file system without locks, the file is returned unlocked. Raises OSError if the
-    file can't be created.
-    """
+    """Create, open and lock the file `path`; return None if another process holds the lock."""
     while True:
         path.parent.mkdir(exist_ok=True)
         try:

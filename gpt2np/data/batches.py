@@ -21,7 +21,7 @@ PART_DTYPE = np.dtype(
 """Record of a document or a part of it: number of token ids, number of characters, and two flags.
 
 The ids include the <|endoftext|> at the end of a document. The flag `is_array` marks an array from
-an .npz input file. An .npz output file is cut into arrays by these records."""
+an .npz input file. The records determine the arrays of an .npz output file."""
 
 _BATCH_SIZE = 1 << 20  # in characters or, for arrays, token ids
 _NPZ_ERRORS = (  # raised by zipfile and NumPy for a file that is damaged or not an .npz
@@ -82,9 +82,9 @@ def read_batches(
     skip_errors: bool = False,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Batch]:
-    """Yield the batches of `files`, beginning at `start`: (file index, index of the file's batch).
+    """Yield the batches of `files` from `start` on: (file index, batch index within the file).
 
-    Every call yields equal batches. Files are text or .jsonl, which may be compressed (.gz), or
+    Batches are the same in every call. Files are text or .jsonl, which may be compressed (.gz), or
     .npz; each array of an .npz is a document of token ids.
 
     With `skip_errors`, a file that can't be read yields a batch with an `error`. Otherwise, such a

@@ -45,7 +45,7 @@ class CorpusOptions:
 class TextPart(NamedTuple):
     """A document, or a part of a long document."""
 
-    text: str  # the text
+    text: str
     ends_document: bool  # whether this is the last part of its document
 
 
@@ -220,7 +220,7 @@ def text_field(record: dict[str, Any], field: str, location: str) -> str:
 
 
 def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterator[TextPart]:
-    """Split a text at separators. `texts` joined are the text; a separator may span strings."""
+    """Split the concatenation of `texts` at separators, which may span several strings."""
     separator = any_literal(frozenset(options.separators))
     reach = max(map(len, options.separators), default=1)
     tail = ""
@@ -241,10 +241,7 @@ def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterat
 
 
 def _join(segments: Iterable[TextPart], options: CorpusOptions, margin: str) -> Iterator[TextPart]:
-    """Join consecutive segments to documents, or to parts of long documents.
-
-    The characters in `margin` are stripped from the start and end of each document.
-    """
+    """Join segments into documents or parts; strip the characters `margin` from each document."""
     pending: list[str] = []
     length, threshold = 0, _READ_SIZE
     started = False

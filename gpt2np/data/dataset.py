@@ -59,14 +59,14 @@ class DatasetOptions:
 class Dataset:
     """A finished dataset and its size."""
 
-    path: Path  # the file
+    path: Path
     documents: int  # number of documents
     ids: int  # number of token ids
     dtype: str  # NumPy name of the type of the ids
 
 
 def check_output(out: Path, *, overwrite: bool = True) -> None:
-    """Raise InvalidArgumentError if `out` has a suffix not in SUFFIXES; see `check_output_file`."""
+    """Raise InvalidArgumentError for a suffix not in SUFFIXES; then call `check_output_file`."""
     if out.suffix not in SUFFIXES:
         raise InvalidArgumentError(
             f"{out}: the suffix selects the format; use one of {', '.join(SUFFIXES)}"
@@ -92,17 +92,21 @@ def encode_dataset(
     may be compressed (.gz), or .npz files of token ids, which are copied. The special token
     `<|endoftext|>` separates documents. Other special tokens are encoded as plain text.
 
-    After an interruption, the next call continues, and `on_resume` gets the number of input bytes
-    already encoded. `files` may have further files at the end. If options or encoded files have
-    changed since the interrupted call, `force` discards the call's results, and `on_restart` gets
-    the changes. `on_progress` gets the number of input bytes encoded so far.
-    `on_skip` gets the error of each skipped file.
+    A call resumes an interrupted call; `files` may have additional files at the end. If options or
+    encoded files have changed, `force` discards the invalid results. After an error, an existing
+    file `out` is unchanged.
 
-    Raises InvalidArgumentError if a file can't be read, the files have no text, the vocabulary has
-    no end of text, `check_output` fails, or the results of an interrupted call would be lost and
-    `force` is false. Raises OSError if the output can't be written. Raises
-    GPT2NPError if another process writes to `out`, or a worker process dies. After an error, an
-    existing file `out` is unchanged.
+    Args:
+        on_resume: called with the number of input bytes already encoded.
+        on_restart: called with the changes, if results are discarded.
+        on_progress: called with the number of input bytes encoded so far.
+        on_skip: called with the error of each skipped file.
+
+    Raises:
+        InvalidArgumentError: a file can't be read, the files have no text, the vocabulary has no
+            `<|endoftext|>`, `check_output` fails, or results would be discarded without `force`.
+        OSError: the output can't be written.
+        GPT2NPError: another process writes to `out`, or a worker process dies.
     """
     options = options or DatasetOptions()
     check_output(out)
@@ -118,7 +122,7 @@ def encode_dataset(
             {"the vocabulary": tokenizer.fingerprint},
             lambda points: [[*digests, ""][min(p.files_started, len(digests))] for p in points],
             lambda first, last: _describe_files(files[first.files : last.files_started]),
-            harmless={"skip_errors": True},  # files that earlier runs have read have no errors
+            harmless={"skip_errors": True},  # files read without skip_errors have no errors
         )
         position = log.resume(task, force=force)
         writer = _Writer(log, files, digests, position, on_skip)
@@ -159,10 +163,7 @@ class _Writer:
         self.position = position  # how much of the input has been written
 
     def write(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
-        """Append an encoded batch to the log.
-
-        A batch with an error replaces all earlier batches of its file.
-        """
+        """Append an encoded batch; a batch with an error first removes its file's data."""
         if batch.error:
             self._on_skip(batch.error)
             self._log.truncate(self.position.rollback_lengths)
@@ -238,7 +239,7 @@ def _read_records(parts: Path) -> Iterator[NDArray[np.void]]:
 
 
 def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds (start, end) of each array of an .npz, as indices of token ids.
+    """Yield (start, end), as indices into the token ids, for each array of the .npz output.
 
     Documents are joined until they have `combine` characters, including the `<|endoftext|>` between
     them, as in encode.py of nshepperd's gpt-2. No array begins or ends with `<|endoftext|>`.

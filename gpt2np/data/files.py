@@ -73,7 +73,7 @@ def read_json_object(
             raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
         text = path.read_bytes().decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
-    except GPT2NPError:  # perhaps also a ValueError
+    except GPT2NPError:  # some are also ValueErrors
         raise
     except OSError as problem:
         raise error(f"cannot read {path}: {problem.strerror}") from problem
@@ -120,7 +120,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             yield temporary
             temporary.replace(path)
     finally:
-        with suppress(OSError):  # a folder that does not exist, a name that is too long
+        with suppress(OSError):  # no such folder, or the name is too long
             temporary.unlink(missing_ok=True)
 
 

@@ -14,7 +14,7 @@ def is_unicode_text(text: str) -> bool:
 
 
 def describe_decode_error(source: object, error: UnicodeDecodeError, offset: int = 0) -> str:
-    """Describe invalid UTF-8. The bytes that `error` holds begin at byte `offset` of `source`."""
+    """Describe invalid UTF-8 in `source`; `error.object` begins at byte `offset` of `source`."""
     byte = error.object[error.start]
     return f"{source} is not UTF-8 text: byte 0x{byte:02x} at offset {offset + error.start}"
 

@@ -46,7 +46,7 @@ def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None
 
     Files in the cache are not downloaded again, and partial weight files are resumed. Other
     processes may download the same files at the same time. On a terminal, large files show a
-    progress bar on stderr. `listing` is the result of `list_files`, which is called by default.
+    progress bar on stderr. `listing` is the result of `list_files`, if already known.
 
     Raises:
         ModelNotFoundError: the model does not exist, or the download fails.
@@ -97,10 +97,7 @@ def _weight_files(model: HubId, files: FileSet, folder: Path, listing: frozenset
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise OSError if the folder is not writable.
-
-    Otherwise huggingface_hub would print warnings first, and fail later.
-    """
+    """Raise OSError for a read-only folder; huggingface_hub would print warnings and fail later."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f".gpt2np-{os.getpid()}"
     file.touch()
@@ -144,10 +141,7 @@ class _Blob:
                 self._complete(self.path.with_name(f"{self.path.name}.incomplete"))
 
     def _complete(self, partial: Path) -> None:
-        """Download the rest of the partial file.
-
-        If an earlier call began the file, and the result is damaged, start again from byte 0.
-        """
+        """Download the rest of the file; if a resumed file turns out damaged, start at byte 0."""
         resumed = partial.exists()
         partial.parent.mkdir(parents=True, exist_ok=True)
         self._append_to(partial)
@@ -215,10 +209,7 @@ def _lock(blob: Path, label: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Hide huggingface_hub's progress bars during the `with` block.
-
-    Each small file would show up to three bars, and some bars again when the program exits.
-    """
+    """Hide huggingface_hub's progress bars: each small file would show up to three."""
     from huggingface_hub import constants
     from huggingface_hub.utils import (  # type: ignore[attr-defined]
         are_progress_bars_disabled,
@@ -239,10 +230,7 @@ def _no_progress_bars() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _warnings_silenced() -> Iterator[None]:
-    """Silence huggingface_hub's log messages and warnings unless HF_HUB_VERBOSITY is set.
-
-    huggingface_hub reports every failed attempt; one final error message is enough.
-    """
+    """Silence huggingface_hub's reports of failed attempts, unless HF_HUB_VERBOSITY is set."""
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     if "HF_HUB_VERBOSITY" not in os.environ:

@@ -31,15 +31,15 @@ class Interrupted(Exception):
 
 def unreachable(model: HubId, files: FileSet, error: Exception) -> ModelNotFoundError:
     """Return the error for a model whose files could not be listed."""
-    from huggingface_hub import constants
+    from huggingface_hub.constants import HF_HUB_OFFLINE
 
-    problem = None if constants.HF_HUB_OFFLINE else _disk_problem(error) or _refusal(model, error)
+    problem = None if HF_HUB_OFFLINE else _disk_problem(error) or _http_problem(model, error)
     return ModelNotFoundError(problem or _no_network(model, files, error))
 
 
 def interrupted(model: HubId, error: Exception) -> ModelNotFoundError:
     """Return the error for a download that ended early."""
-    if message := _disk_problem(error) or _refusal(model, error):
+    if message := _disk_problem(error) or _http_problem(model, error):
         return ModelNotFoundError(message)
     position = f" in {error}" if isinstance(error, Interrupted) else ""
     return ModelNotFoundError(
@@ -85,8 +85,8 @@ def no_disk_space(label: str, needed: int, free: int) -> ModelNotFoundError:
 def root_cause(error: BaseException) -> str:
     """Return one line that describes the cause of an error.
 
-    If the operating system caused the error, the line is its message. Otherwise, the line is the
-    first line of the latest error that has a message.
+    Of an error and its causes, the line describes the innermost OSError. Without an OSError, the
+    line describes the outermost error that has a message.
     """
     chain = list(_causes(error))
     system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]
@@ -96,7 +96,7 @@ def root_cause(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, then the error's cause, then the cause's cause, and so on."""
+    """Yield an error and its chain of causes, outermost first."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -104,7 +104,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _disk_problem(error: Exception) -> str | None:
-    """Return the message if the cache's folder or disk caused the error, else None."""
+    """Return an error message if the cache's folder or disk caused the error, else None."""
     for cause in _causes(error):
         if not isinstance(cause, OSError):
             continue
@@ -124,8 +124,8 @@ def _disk_problem(error: Exception) -> str | None:
     return None
 
 
-def _refusal(model: HubId, error: Exception) -> str | None:
-    """Return the message if the Hub answered with an HTTP error, else None."""
+def _http_problem(model: HubId, error: Exception) -> str | None:
+    """Return an error message if the Hub answered with an HTTP error, else None."""
     from huggingface_hub import errors, get_token
 
     http_errors = [cause for cause in _causes(error) if isinstance(cause, errors.HfHubHTTPError)]

@@ -25,7 +25,7 @@ VOCABULARY_SUFFIXES = (".json", ".tiktoken")
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Where the files of a model or a vocabulary are."""
+    """Location of the files of a model or a vocabulary."""
 
     name: str  # for messages
     path: Path  # the folder of the files; from `find_vocabulary` perhaps a single file
@@ -152,10 +152,7 @@ def _find_default(files: FileSet) -> ModelSource:
 
 
 def _list_files_in_time(model: HubId) -> frozenset[str]:
-    """Return the names of a model's files on the Hub.
-
-    Raises ModelNotFoundError if the request fails or takes longer than DEFAULT_MODEL_TIMEOUT_S.
-    """
+    """List a model's files on the Hub; ModelNotFoundError after DEFAULT_MODEL_TIMEOUT_S seconds."""
     from huggingface_hub import constants
 
     from gpt2np.hub.download import list_files

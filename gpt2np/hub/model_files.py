@@ -73,9 +73,7 @@ class FileSet:
         return required + [a.label for a in self.alternatives if not a.select(exists)]
 
     def missing_in(self, folder: Path) -> list[str]:
-        """Return what a folder lacks: names of files and shards.
-
-        If one of several alternative files is enough, the list has a single text, such as "A or B".
+        """Return the result of `missing` for the files in `folder`, and the missing shards.
 
         Raises CheckpointError if the index of the shards is damaged.
         """
@@ -85,10 +83,9 @@ class FileSet:
         return missing + [name for name in self._weights(folder) if not (folder / name).exists()]
 
     def download_steps(self, listing: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return two lists of file names: optional files to download first, then required files.
+        """Return the names of optional and of required files, without weight files and shards.
 
-        A cache with the required files is then known to contain the optional files, too. Weight
-        files and shards are left out.
+        Download optional files first: a cache with the required files is then complete.
         """
         required = {*self.required}
         for alternatives in self.alternatives:

@@ -40,7 +40,7 @@ class HubId:
 
 
 def check_hub_variables() -> None:
-    """Raise InvalidArgumentError for a variable with which huggingface_hub cannot be imported."""
+    """Raise InvalidArgumentError if an environment variable would break huggingface_hub."""
     for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
         if not (value := os.environ.get(name, "0")).isdecimal():
             raise InvalidArgumentError(f"{name} is {value!r}; expected a number of seconds")
