@@ -1,6 +1,6 @@
 """Images of the page: arrays as PNG pictures, and line charts as SVG.
 
-A picture has one pixel per number. Opacity shows the absolute value, on light and dark pages.
+A picture has one pixel per number. Opacity shows the absolute value, to suit light and dark pages.
 Positive numbers are blue, negative numbers orange: readers with any kind of color blindness can
 distinguish these colors.
 
