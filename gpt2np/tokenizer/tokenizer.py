@@ -393,7 +393,7 @@ class Tokenizer:
         spelled = self.vocabulary.spell(piece)
         if self._takes_whole_pieces and (whole := self._ids.get(spelled)) is not None:
             return (whole,)
-        tokens = merge_pairs(list(spelled), self.vocabulary.ranks)
+        tokens = merge_pairs(spelled, self.vocabulary.ranks)
         if self.vocabulary.byte_level:
             return tuple([self._ids[token] for token in tokens])
         return tuple([self.vocabulary.id_and_nbytes(token)[0] for token in tokens])
@@ -402,7 +402,7 @@ class Tokenizer:
         spelled = self.vocabulary.spell(piece)
         if self._takes_whole_pieces and spelled in self._ids:
             return [spelled]
-        return merge_pairs(list(spelled), self.vocabulary.ranks)
+        return merge_pairs(spelled, self.vocabulary.ranks)
 
 
 class StreamingDecoder:

@@ -220,7 +220,7 @@ def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
     """Count the tokens of `pieces` again, because training removed characters from `pieces`."""
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
-        trained.piece_tokens[piece] = len(merge_pairs(list(_spell(piece)), ranks))
+        trained.piece_tokens[piece] = len(merge_pairs(_spell(piece), ranks))
 
 
 @contextmanager
