@@ -228,10 +228,7 @@ def _config_entries(config: GPT2Config, dtype: str, tied: bool) -> dict[str, Any
 def _verify(
     source: Checkpoint, written: Checkpoint, names: Iterable[str], on_progress: ProgressCallback
 ) -> tuple[float, list[str]]:
-    """Compare the written weights with the source.
-
-    Returns the largest change of any value, and the names of weights with NaN or infinite values.
-    """
+    """Compare written weights with the source. Returns the last two fields of the report."""
     written.validate()
     largest_change, not_finite = 0.0, []
     for name in names:

@@ -105,7 +105,7 @@ class Checkpoint:
             )
 
     def read_values(self, name: str) -> Iterator[NDArray[Any]]:
-        """Return an iterator over 1-D chunks of a weight's values; matrices in `[in, out]` order."""
+        """Return an iterator over 1-D chunks of a weight's values, matrices as `[in, out]`."""
         if self.has_no_biases and is_bias(name):
             return iter([np.zeros(weight_shapes(self.config)[name], np.float32)])
         tensor = self.tensors[name]

@@ -40,7 +40,7 @@ def useful_ranks(cpus: int, parts: int) -> list[int]:
     """Return the numbers of ranks that are worth a trial: about 1, 2, 4, … up to `cpus`.
 
     The ranks share `parts` equal parts of the work. For 12 parts and 8 CPUs, the numbers are 1, 2,
-    4 and 6: with 8 ranks, the busiest rank would have two parts, as with 6.
+    4 and 6. With 8 ranks, the busiest rank would have two parts, as with 6.
     """
     numbers = [1]
     while True:
