@@ -193,8 +193,8 @@ class KVStore:
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches to free slots of this store; return False if no cache was moved.
 
-        The store refuses the caches if too few slots are free, or `length` exceeds its capacity.
-        Nor may ended sequences leave more than half of the store's memory unused.
+        The store refuses the caches if too few slots are free, `length` exceeds its capacity, or
+        more than half of its memory would stay unused.
         """
         with self._lock:
             free = [slot for slot in range(len(self._nonzero)) if slot not in self._owners]

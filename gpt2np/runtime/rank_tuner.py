@@ -140,7 +140,7 @@ class _Group:
         return float(np.mean(times[:-1] or times))
 
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> float:
-        """Record the time of a pass. Return `seconds`, or 0 if the first pass was ignored."""
+        """Record the time of a pass. Return `seconds`, or 0 for the first pass, not recorded."""
         is_first, self._work = not self._work, _FIXED_WORK + n_rows
         if is_first:
             return 0.0  # packs the weights, or touches memory for the first time
