@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
@@ -18,6 +19,7 @@ from gpt2np.errors import (
     BatchError,
     CheckpointError,
     GenerationInterrupted,
+    GPT2NPError,
     InvalidArgumentError,
     short_repr,
 )
@@ -238,7 +240,7 @@ class LanguageModel:
 
     def generate_batch(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Iterable[Prompt],
         per_prompt_options: Sequence[Options] | None = None,
         options: GenerationOptions | None = None,
         *,
@@ -266,35 +268,38 @@ class LanguageModel:
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
+        prompts = list(prompts)
         common, callbacks, prefix = split_arguments(changes)
         resolved = self._resolve_each(prompts, per_prompt_options, options, common)
+        inputs = []
+        for i, prompt in enumerate(prompts, 1):
+            with _naming_prompt(i, len(prompts)):
+                inputs.append(self._read_prompt(prompt, prefix))
         results: list[Completion | list[TextStream]] = []
         index = 0
         try:
-            for prompt, chosen in zip(prompts, resolved, strict=True):
-                text, ids = self._read_prompt(prompt, prefix)
-                if chosen.num_beams > 1:
-                    results.append(self._beam_completion(text, ids, chosen, callbacks))
-                else:
-                    streams = self._start_streams(text, ids, chosen, callbacks, prefix, index)
-                    results.append(streams)
+            for i, ((text, ids), chosen) in enumerate(zip(inputs, resolved, strict=True), 1):
+                with _naming_prompt(i, len(prompts)):
+                    if chosen.num_beams > 1:
+                        results.append(self._beam_completion(text, ids, chosen, callbacks))
+                    else:
+                        new = self._start_streams(text, ids, chosen, callbacks, prefix, index)
+                        results.append(new)
                 index += chosen.n_drawn
-            stream_lists = [result if isinstance(result, list) else [] for result in results]
-            streams = [stream for streams in stream_lists for stream in streams]
+            streams = _streams(results)
             progress = False if progress is None and len(prompts) == 1 else progress
             with progress_bar(len(streams), "generating", "text", progress) as bar:
                 run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
         except KeyboardInterrupt:
-            n_started = len(results)
-            rest = zip(prompts[n_started:], resolved[n_started:], strict=True)
-            results += [self._cancelled(prompt, prefix, chosen) for prompt, chosen in rest]
-            for stream in (s for result in results if isinstance(result, list) for s in result):
+            rest = zip(inputs[len(results) :], resolved[len(results) :], strict=True)
+            results += [self._cancelled(text, ids, chosen) for (text, ids), chosen in rest]
+            for stream in _streams(results):
                 stream.cancel()
             raise GenerationInterrupted(_completions(results)) from None
         except Exception as error:
-            if len(prompts) == 1 or error not in [stream.sequence.error for stream in streams]:
+            failed = [any(s.sequence.error for s in _streams([result])) for result in results]
+            if len(prompts) == 1 or not any(failed):
                 raise
-            failed = [any(stream.sequence.error for stream in streams) for streams in stream_lists]
             raise BatchError(
                 f"prompt {1 + failed.index(True)} of {len(prompts)}: {error}", _completions(results)
             ) from error
@@ -465,7 +470,7 @@ class LanguageModel:
 
         if from_end_of_text and self.bos_token_id is None:
             raise InvalidArgumentError(f"{self.name} has no end-of-text to put before the text")
-        is_list = isinstance(text, (list, tuple)) and any(
+        is_list = isinstance(text, (list, tuple)) and all(
             isinstance(item, (str, list, tuple, np.ndarray)) for item in text[:1]
         )
         texts: list[Any] = list(text) if is_list else [text]
@@ -626,11 +631,8 @@ class LanguageModel:
             name=self.name,
         )
 
-    def _cancelled(
-        self, prompt: Prompt, prefix: Prefix | None, options: GenerationOptions
-    ) -> Completion:
+    def _cancelled(self, text: str, ids: list[int], options: GenerationOptions) -> Completion:
         """Return the completion of a prompt whose generation has not begun."""
-        text, ids = self._read_prompt(prompt, prefix)
         return Completion(text, ids, "", [], "cancelled", options.seed or 0, self.name, 0.0)
 
     def _constraint(self, options: GenerationOptions) -> Constraint | None:
@@ -678,6 +680,21 @@ class LanguageModel:
             texts += [word] if word[0].isspace() else [word, f" {word}"]
         ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]
         return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
+
+
+def _streams(results: Sequence[Completion | list[TextStream]]) -> list[TextStream]:
+    return [stream for result in results if isinstance(result, list) for stream in result]
+
+
+@contextmanager
+def _naming_prompt(number: int, count: int) -> Iterator[None]:
+    """Add the number of the prompt, of several, to an error's message."""
+    try:
+        yield
+    except GPT2NPError as error:
+        if count == 1:
+            raise
+        raise type(error)(f"prompt {number} of {count}: {error}") from error
 
 
 def _completions(results: list[Completion | list[TextStream]]) -> list[Completion]:

@@ -31,8 +31,8 @@ COUNTER_STRIDE = 8
 MAX_RANKS = PREFILL_CHUNK // MIN_TOKENS_PER_WORKER
 """More ranks would have nothing to do in any pass."""
 
-_SPIN_LIMIT = 100  # reads of a counter before the rank lets other processes run
-_YIELD_S = 0.0002  # how long a rank then lets them run again and again before it sleeps
+_SPIN_LIMIT = 100  # reads of a barrier counter before a waiting rank yields its CPU
+_YIELD_S = 0.0002  # seconds of yielding before a waiting rank sleeps
 _MAX_SLEEP_S = 0.001
 _TIMEOUT_S = 60.0
 
@@ -61,7 +61,7 @@ class Rank:
         shared_buffers: by layer name, shared memory for the layer's output (SMALL_BATCH, columns).
         barrier_counters: how many barriers each rank has reached, in shared memory. The counter of
             a rank is at index rank · COUNTER_STRIDE.
-        has_failed: a function that tells whether another rank is known to have ended.
+        has_failed: tells whether another rank is known to have ended.
     """
 
     rank: int
@@ -71,7 +71,7 @@ class Rank:
     has_failed: Callable[[], bool]
 
     def barrier(self) -> None:
-        """Wait until all other ranks have reached this barrier, too.
+        """Wait until all ranks have reached this barrier.
 
         Raises:
             RankFailedError: another rank has ended or does not answer.
@@ -84,10 +84,9 @@ class Rank:
                 self._wait(counter, reached)
 
     def _wait(self, counter: int, reached: int) -> None:
-        """Spin, then let other processes run, then sleep, until a counter has reached a number.
+        """Spin, then yield the CPU, then sleep, until a barrier counter is `reached` or higher.
 
-        A short wait must end at once. In a long wait, another program has the CPU of a late rank. A
-        sleeping rank leaves its CPU to the late rank.
+        If another program takes the CPU of a late rank, sleeping gives the late rank this CPU.
         """
         counters = self.barrier_counters
         for _ in range(_SPIN_LIMIT):
@@ -109,7 +108,7 @@ class Rank:
 
     @property
     def barriers_reached(self) -> int:
-        """The number of barriers so far; barriers of passes without this rank count, too."""
+        """The number of barriers so far, including barriers of passes without this rank."""
         return int(self.barrier_counters[self.rank * COUNTER_STRIDE])
 
     @barriers_reached.setter

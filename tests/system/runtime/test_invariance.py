@@ -117,7 +117,7 @@ def test_eight_threads_at_once_each_get_their_own_answer(texts, model):
 def test_threads_in_the_very_first_pass(monkeypatch):
     """While the weights are not laid out yet."""
     monkeypatch.setattr(packed_matrix, "_MIN_SHARED_SIZE", 0)
-    monkeypatch.setattr(matmul, "_MIN_SHARED_WORK", 0)
+    monkeypatch.setattr(matmul, "MIN_SHARED_WORK", 0)
     for _ in range(5):
         model, answers = random_model(**SHAPES["small heads"]), []
         work = threading.Barrier(8, timeout=60)

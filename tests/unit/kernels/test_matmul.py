@@ -48,7 +48,7 @@ def test_into_an_array_with_strides(n):
 
 @pytest.mark.usefixtures("either_way")
 def test_threads_share_matrices_with_rows_of_their_own(monkeypatch):
-    monkeypatch.setattr(module, "_MIN_SHARED_WORK", 0)
+    monkeypatch.setattr(module, "MIN_SHARED_WORK", 0)
     monkeypatch.setattr(module, "python_threads", lambda: 3)
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(2, 5, 7, 24)), rng.normal(size=(2, 5, 24, 16))
@@ -89,7 +89,7 @@ def test_threads_make_no_difference(monkeypatch):
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(9, 768)).astype("f4"), rng.normal(size=(12, 768, 64)).astype("f4")
     one = matmul(x, w)
-    monkeypatch.setattr(module, "_MIN_SHARED_WORK", 0)
+    monkeypatch.setattr(module, "MIN_SHARED_WORK", 0)
     for threads in (1, 2, 3, 5):
         monkeypatch.setattr(module, "python_threads", lambda threads=threads: threads)
         np.testing.assert_array_equal(matmul(x, w), one)
