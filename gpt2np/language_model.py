@@ -384,7 +384,7 @@ class LanguageModel:
             isinstance(item, (str, list, tuple, np.ndarray)) for item in text[:1]
         )
         texts: list[Any] = list(text) if is_list else [text]
-        inputs = [self._encode_plain(one) for one in texts]
+        inputs = [self._encode_plain(item) for item in texts]
         prefix = [self.bos_token_id] if from_end_of_text and self.bos_token_id is not None else []
         prefix += list(self._encode_plain(given))
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
@@ -453,9 +453,9 @@ class LanguageModel:
                 f"set for each prompt"
             )
         seed, resolved = self.resolve_options(options, **changes).seed or 0, []
-        for further in per_prompt_options:
-            given: Options = {**changes, "seed": seed, **further}
-            resolved.append(self.resolve_options(options, **given))
+        for overrides in per_prompt_options:
+            merged: Options = {**changes, "seed": seed, **overrides}
+            resolved.append(self.resolve_options(options, **merged))
             seed += resolved[-1].n_drawn
         return resolved
 

@@ -19,7 +19,7 @@ Spans = list[tuple[int, int]]
 """Origin of each character of a normalized text: (start, end) in the original text."""
 
 AddedSpan = tuple[int, int, int | None]
-"""(start, end, id) of an added token, in characters; for text between such tokens, id is None."""
+"""(start, end, id) of an added token, in characters; for text between added tokens, id is None."""
 
 # Unicode's white space. It excludes U+001C to U+001F, which str.strip would remove.
 _WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(

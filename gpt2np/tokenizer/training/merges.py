@@ -77,9 +77,9 @@ class PieceArray:
         positions = np.flatnonzero(is_pair).astype(np.int32)
         pair_positions: dict[int, Positions] = {}
         for left, _, group in self._group_by_id(self.tokens[positions], positions):
-            for right, count, both in self._group_by_id(self.tokens[group + 1], group):
+            for right, count, starts in self._group_by_id(self.tokens[group + 1], group):
                 self.counts[left << _ID_BITS | right] = count
-                pair_positions[left << _ID_BITS | right] = both
+                pair_positions[left << _ID_BITS | right] = starts
         return pair_positions
 
     def merge(self, pair: int, new: int, positions: Positions) -> dict[int, Positions]:
