@@ -219,8 +219,8 @@ class LanguageModel:
         """Continue one prompt, which is a text or a list of token ids.
 
         Keyword arguments override single values of `options`, or of `defaults` if `options` is
-        None. Further keyword arguments are the caller's functions
-        (`gpt2np.generation.callbacks.Callbacks`), and `prefix`, a `Prefix` that precedes the prompt.
+        None. Further keyword arguments are `prefix`, a `Prefix` that precedes the prompt, and the
+        caller's functions; see `gpt2np.generation.callbacks.Callbacks`.
 
         In a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt
         becomes the end-of-text id, which starts a new text. Returns the first continuation; with
