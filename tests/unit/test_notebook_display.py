@@ -99,7 +99,7 @@ def test_card_of_a_model(lm):
         assert part in text
 
 
-def test_tokens_are_coloured_by_probability(lm):
+def test_tokens_are_colored_by_probability(lm):
     completion = lm.generate("Once upon a time", max_new_tokens=5, seed=1, logprobs=0)
     elements = _Elements(completion._repr_html_())
     assert elements.text == completion.prompt + completion.text
