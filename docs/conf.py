@@ -47,6 +47,7 @@ html_title = "gpt2np"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_show_search_summary = False  # it would read pages by fetch, which browsers forbid from disk
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
 pygments_style = "friendly"
