@@ -190,7 +190,7 @@ class TextSpeeds:
 
 
 def time_text(lm: LanguageModel, tokens: int, rounds: int) -> TextSpeeds:
-    """Time the sampling of texts, in turns with and without draft tokens. Each round has a new seed."""
+    """Time the sampling of texts, in turns with and without drafts; each round has a new seed."""
     runs: dict[Draft, list[float]] = {"auto": [], "none": []}
     for seed in range(-1, rounds):  # seed -1 is a warm-up
         for draft, seconds in runs.items():

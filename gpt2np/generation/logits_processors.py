@@ -55,7 +55,7 @@ def check_finite(logits: Array, model: GPT2) -> None:
 
 
 def logits_error(model: GPT2) -> CheckpointError:
-    """Return the error for NaN or infinite logits; the message names weights that are not finite."""
+    """Return the error for NaN or infinite logits; the message names weights that aren't finite."""
     damaged = [name for name, array in model.weights.items() if not np.isfinite(array).all()]
     if damaged:
         more = f" and {len(damaged) - 3} more tensors" if len(damaged) > 3 else ""
