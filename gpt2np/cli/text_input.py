@@ -1,14 +1,13 @@
 """Input of UTF-8 text from command-line arguments, files and standard input."""
 
 import argparse
-import codecs
 import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from gpt2np.cli.output import print_stderr
-from gpt2np.data.text import describe_decode_error
+from gpt2np.data.text import decode_utf8
 from gpt2np.errors import InvalidArgumentError
 
 
@@ -76,18 +75,3 @@ def check_field(field: str, files: Iterable[Path]) -> None:
 def strip_newline(text: str) -> str:
     """Strip one trailing newline, which editors and `echo` add."""
     return text.removesuffix("\n").removesuffix("\r")
-
-
-def decode_utf8(data: bytes, source: str, *, keep_bom: bool = False) -> str:
-    """Decode UTF-8. Strip the byte-order mark unless `keep_bom` is true.
-
-    Raises:
-        InvalidArgumentError: the data is not UTF-8; the message names `source` and the first
-            invalid byte.
-    """
-    try:
-        return (data if keep_bom else data.removeprefix(codecs.BOM_UTF8)).decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(
-            f"{describe_decode_error(source, error)}; convert it to UTF-8 first"
-        ) from error
