@@ -127,7 +127,9 @@ def encode_dataset(
         log.close()
         for file, before, after in zip(files, digests[1:], input_digests(files)[1:], strict=True):
             if before != after:
-                raise GPT2NPError(f"{file} has changed while it was encoded; encode it again")
+                raise GPT2NPError(
+                    f"{file} has changed while it was encoded; encode again with --force"
+                )
         dataset = _finish(log, out, tokenizer.encode_to_numpy("").dtype, options.combine)
         log.remove()
     return dataset
