@@ -48,47 +48,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULE_OF = {
-    "Completion": "generation.streaming",
-    "LanguageModel": "language_model",
-    "TextStream": "generation.streaming",
-    "CheckpointError": "errors",
-    "ContextLengthError": "errors",
-    "GPT2NPError": "errors",
-    "GenerationInterrupted": "errors",
-    "InvalidArgumentError": "errors",
-    "ModelNotFoundError": "errors",
-    "TokenizerError": "errors",
-    "GenerationOptions": "generation",
-    "Trace": "interp",
-    "trace": "interp",
-    "GPT2": "model",
-    "GPT2Config": "checkpoint.config",
-    "KVCache": "model",
-    "Tokenizer": "tokenizer",
+_NAMES = {
+    "checkpoint.config": "GPT2Config",
+    "errors": "CheckpointError ContextLengthError GPT2NPError GenerationInterrupted "
+    "InvalidArgumentError ModelNotFoundError TokenizerError",
+    "generation": "GenerationOptions",
+    "generation.streaming": "Completion TextStream",
+    "interp": "Trace trace",
+    "language_model": "LanguageModel",
+    "model": "GPT2 KVCache",
+    "tokenizer": "Tokenizer",
 }
-
-_MODULES = (
-    "benchmark",
-    "chat",
-    "checkpoint",
-    "constraints",
-    "data",
-    "display",
-    "errors",
-    "evaluation",
-    "explain",
-    "generation",
-    "hub",
-    "interp",
-    "kernels",
-    "language_model",
-    "model",
-    "progress",
-    "prompts",
-    "runtime",
-    "tokenizer",
-)
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [*_MODULE_OF, "load"]
 
@@ -102,6 +73,9 @@ def __getattr__(name: str) -> object:
         return import_module("gpt2np.language_model").LanguageModel.load
     if name in _MODULE_OF:
         return getattr(import_module(f"gpt2np.{_MODULE_OF[name]}"), name)
-    if name in _MODULES:
+    try:
         return import_module(f"gpt2np.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"gpt2np.{name}":  # a package that the module needs
+            raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

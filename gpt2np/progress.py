@@ -19,7 +19,7 @@ def progress_bar(
     `progress` True shows the bar at once, and False never. None shows the bar after a second, at a
     terminal or in Jupyter.
     """
-    from tqdm import tqdm
+    from tqdm import tqdm  # required by huggingface_hub
 
     is_visible = sys.stderr.isatty() or "ipykernel" in sys.modules if progress is None else progress
     delay = 1.0 if progress is None else 0.0  # seconds

@@ -23,21 +23,6 @@ _MATMUL_SIZE = 2048
 
 
 @dataclass(frozen=True)
-class Machine:
-    """Hardware and software of a measurement; `python`, `numpy` and `gpt2np` are versions."""
-
-    cpu: str
-    cpus: int  # logical CPUs
-    system: str  # operating system and architecture
-    python: str
-    numpy: str
-    gpt2np: str
-    blas: str  # name and version
-    threads: int  # used for matrix products
-    load: float | None  # average of the last minute; None if the system does not report it
-
-
-@dataclass(frozen=True)
 class Limits:
     """Speed limits of the machine, measured with the model's dtype and number of threads."""
 
@@ -54,19 +39,19 @@ class Limits:
         )
 
 
-def describe_machine(threads: int) -> Machine:
+def describe_machine(threads: int) -> dict[str, Any]:
     """Describe this machine and its software; `threads` is the number of threads per matmul."""
-    return Machine(
-        cpu=_cpu_name(),
-        cpus=os.cpu_count() or 1,
-        system=f"{platform.system()} {platform.machine()}",
-        python=platform.python_version(),
-        numpy=np.__version__,
-        gpt2np=__version__,
-        blas=blas_name(),
-        threads=threads,
-        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-    )
+    return {
+        "cpu": _cpu_name(),
+        "cpus": os.cpu_count() or 1,  # logical CPUs
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "gpt2np": __version__,
+        "blas": blas_name(),
+        "threads": threads,
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # of the last minute
+    }
 
 
 def blas_name() -> str:

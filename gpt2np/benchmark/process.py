@@ -1,7 +1,7 @@
 """Measurements in a new process: time to the first token, and peak memory.
 
-`python -m gpt2np.benchmark.process FOLDER DTYPE` loads the model in FOLDER, fills its context, and
-prints the memory use of the process as JSON.
+`python -m gpt2np.benchmark.process FOLDER DTYPE PROCESSES` loads the model in FOLDER, fills its
+context, and prints the memory use of its processes as JSON.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 from gpt2np.benchmark.timing import Timing, seconds_of
 from gpt2np.errors import GPT2NPError
@@ -20,35 +20,27 @@ from gpt2np.model import GPT2, last_token_indices
 from gpt2np.runtime.kv_cache import cache_nbytes
 from gpt2np.tokenizer import Tokenizer
 
+Processes = int | Literal["auto"]
+
 PROMPT = "The meaning of life is"  # five of GPT-2's tokens
 
 _DECODED = 16  # last tokens of the context, decoded one by one; all earlier tokens are prefilled
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Memory in bytes of a process that has filled the model's context."""
-
-    peak: int | None  # resident memory; None if the system does not report it
-    weights: int
-    kv_cache: int  # KV cache of a full context
-
-    @property
-    def relative_peak(self) -> float | None:
-        """Peak memory divided by the total size of the weights and the KV cache."""
-        return self.peak / (self.weights + self.kv_cache) if self.peak else None
-
-
-def time_to_first_token(folder: Path, dtype: str, runs: int) -> Timing:
+def time_to_first_token(
+    folder: Path, dtype: str, processes: Processes, n_positions: int, runs: int
+) -> Timing:
     """Time `gpt2np generate` from the start of its process to its first token.
 
-    After the first run, the model's files are in the operating system's page cache.
+    After the first run, the model's files are in the operating system's page cache. The prompt is
+    cut to fit into a context of `n_positions` tokens even if each character is a token.
 
     Raises:
         GPT2NPError: the process fails.
     """
-    options = ["--model", str(folder.absolute()), "--dtype", dtype, "-n", "1", "--greedy"]
-    command = [sys.executable, "-m", "gpt2np", "generate", PROMPT, "--no-echo", *options]
+    options = ["--model", str(folder.absolute()), "--dtype", dtype, "--processes", str(processes)]
+    generate = [sys.executable, "-m", "gpt2np", "generate", PROMPT[: n_positions - 1]]
+    command = [*generate, *options, "--no-echo", "-n", "1", "--greedy"]
     return Timing(tuple(seconds_of(lambda: _read_first_byte(command)) for _ in range(runs)))
 
 
@@ -65,17 +57,19 @@ def _read_first_byte(command: Sequence[str]) -> None:
         process.communicate()
 
 
-def measure_memory(folder: Path, dtype: str) -> Memory:
-    """Measure the memory of a process that fills the model's context.
+def measure_memory(folder: Path, dtype: str, processes: Processes) -> dict[str, Any]:
+    """Measure the memory of a process that fills the model's context; see `fill_context`.
 
     Raises:
         GPT2NPError: the process fails.
     """
-    command = [sys.executable, "-m", "gpt2np.benchmark.process", str(folder.absolute()), dtype]
+    program = [sys.executable, "-m", "gpt2np.benchmark.process"]
+    command = [*program, str(folder.absolute()), dtype, str(processes)]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
     if result.returncode:
         raise _process_error(result.stderr)
-    return Memory(**json.loads(result.stdout))
+    memory: dict[str, Any] = json.loads(result.stdout)
+    return memory
 
 
 def _process_error(stderr: bytes) -> GPT2NPError:
@@ -84,10 +78,14 @@ def _process_error(stderr: bytes) -> GPT2NPError:
     return GPT2NPError(f"the benchmark's process failed: {last}")
 
 
-def fill_context(folder: str, dtype: str) -> Memory:
-    """Load a model, fill its context, and return the memory of this process and of its workers."""
+def fill_context(folder: str, dtype: str, processes: str) -> dict[str, Any]:
+    """Load a model, fill its context, and return the memory in bytes of all its processes.
+
+    The result has the resident memory ("peak", None if the system does not report it), the sizes of
+    the weights and of the KV cache, and the peak divided by the sum of both ("times_of_least").
+    """
     model = GPT2.from_folder(folder, dtype)
-    model.processes = "auto"  # as `gpt2np` commands do
+    model.processes = "auto" if processes == "auto" else int(processes)
     # In normal use, the vocabulary is in memory, too.
     _vocabulary = None if VOCABULARY_FILES.missing_in(Path(folder)) else Tokenizer.load(folder)
     context, cache = model.config.n_positions, model.new_cache()
@@ -96,7 +94,9 @@ def fill_context(folder: str, dtype: str) -> Memory:
         logits = model.forward([pending], [cache], logits_indices=last_token_indices([pending]))
         pending = [int(logits[-1].argmax())]
     kv_cache = cache_nbytes(model.config, context, model.dtype)
-    return Memory(peak_memory(model.worker_pids), model.weights.nbytes, kv_cache)
+    peak, weights = peak_memory(model.worker_pids), model.weights.nbytes
+    times = peak / (weights + kv_cache) if peak else None
+    return {"peak": peak, "weights": weights, "kv_cache": kv_cache, "times_of_least": times}
 
 
 def peak_memory(workers: Sequence[int] = ()) -> int | None:
@@ -136,4 +136,4 @@ def _smaps_field(process: str, field: str) -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asdict(fill_context(*sys.argv[1:]))))
+    print(json.dumps(fill_context(*sys.argv[1:])))

@@ -17,6 +17,7 @@ Work = Callable[[], object]
 
 _SEED = 0
 _TEXT = "Once upon a time there was a little boy who lived with his mother"
+_TEXT_IDS = 16  # maximum length of the prompt; a vocabulary of bytes has 66 ids for the text
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Timing:
     def slowest(self) -> float:
         """Seconds of the slowest run."""
         return max(self.runs)
+
+    def as_json(self) -> dict[str, float]:
+        """Return the seconds of the median, fastest and slowest run, and the number of runs."""
+        ends = {"fastest": self.fastest, "slowest": self.slowest}
+        return {"seconds": self.median, **ends, "runs": len(self.runs)}
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,8 @@ def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing
 class Speed:
     """Timing of a pass that computes `tokens` new tokens for each of `sequences` sequences.
 
-    `relative_time` is the median time divided by the median time of a pass over a single token.
+    `relative_time` is the median time divided by that of the plain case: a pass over a single
+    token, or a text without draft tokens.
     """
 
     tokens: int
@@ -95,11 +102,7 @@ class Speed:
     @property
     def tokens_per_second(self) -> float:
         """New tokens per second in the median run, summed over all sequences."""
-        return self.rate(self.timing.median)
-
-    def rate(self, seconds: float) -> float:
-        """Return the tokens per second of a run that takes `seconds`."""
-        return self.tokens * self.sequences / seconds
+        return self.tokens * self.sequences / self.timing.median
 
 
 _SETTLE_S = 10.0  # time limit of `settle`
@@ -175,30 +178,19 @@ def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effo
     return Speed(tokens, 1, context, timing, timing.median / one.median)
 
 
-@dataclass(frozen=True)
-class TextSpeeds:
-    """Timing of generated texts with draft tokens (the default), and without draft tokens."""
-
-    tokens: int
-    with_drafts: Timing
-    without_drafts: Timing
-
-    @property
-    def speedup(self) -> float:
-        """The median time without draft tokens, divided by the median time with draft tokens."""
-        return self.without_drafts.median / self.with_drafts.median
-
-
-def time_text(lm: LanguageModel, tokens: int, rounds: int) -> TextSpeeds:
-    """Time the sampling of texts, in turns with and without drafts; each round has a new seed."""
-    runs: dict[Draft, list[float]] = {"auto": [], "none": []}
+def time_text(lm: LanguageModel, tokens: int, rounds: int) -> tuple[Speed, Speed]:
+    """Time sampled texts alternately without and with draft tokens; each round has its own seed."""
+    runs: dict[Draft, list[float]] = {"none": [], "auto": []}
+    prompt = lm.tokenizer.encode(_TEXT)[:_TEXT_IDS]
     for seed in range(-1, rounds):  # seed -1 is a warm-up
         for draft, seconds in runs.items():
             options: Options = {"seed": max(0, seed), "draft": draft, "ignore_eos": True}
             options["max_new_tokens"] = tokens
-            completion = lm.generate(_TEXT, **options)
+            completion = lm.generate(prompt, **options)
             seconds += [completion.seconds] * (seed >= 0)
-    return TextSpeeds(tokens, Timing(tuple(runs["auto"])), Timing(tuple(runs["none"])))
+    without, with_drafts = (Timing(tuple(seconds)) for seconds in runs.values())
+    n_ids, relative_time = len(completion.ids), with_drafts.median / without.median
+    return Speed(n_ids, 1, 0, without), Speed(n_ids, 1, 0, with_drafts, relative_time)
 
 
 def _random_ids(model: GPT2, count: int) -> list[int]:

@@ -9,8 +9,6 @@ results.
 
 import argparse
 import json
-from datetime import datetime
-from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import (
     DEFAULT_MODEL_HELP,
@@ -20,9 +18,6 @@ from gpt2np.cli.model_options import (
 )
 from gpt2np.cli.output import print_stderr, step_bar
 from gpt2np.kernels.threads import set_threads, thread_count
-
-if TYPE_CHECKING:
-    from gpt2np.benchmark.suite import Results
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,19 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark, print its results and return the exit code."""
     set_threads(args.threads)
-    from gpt2np.benchmark.suite import as_json, as_text
-
-    results = _measure(args)
-    date = datetime.now().astimezone()
-    if args.json:
-        print(json.dumps(as_json(results, date), ensure_ascii=False))
-    else:
-        print(as_text(results, date))
-    return 0
-
-
-def _measure(args: argparse.Namespace) -> "Results":
-    from gpt2np.benchmark.suite import plan_for, run_suite
+    from gpt2np.benchmark.suite import as_text, plan_for, run_suite
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 
@@ -69,4 +52,7 @@ def _measure(args: argparse.Namespace) -> "Results":
         print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
     plan = plan_for(read_checkpoint(source.path).config.n_positions, args.quick)
     with step_bar(plan.n_measurements, width=28) as start_step:
-        return run_suite(source, args.dtype, thread_count(), args.processes, plan, start_step)
+        settings = args.dtype, thread_count(), args.processes
+        results = run_suite(source, *settings, plan, start_step)
+    print(json.dumps(results, ensure_ascii=False) if args.json else as_text(results))
+    return 0

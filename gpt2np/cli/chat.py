@@ -24,7 +24,8 @@ from gpt2np.cli.generation_options import (
 )
 from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
-from gpt2np.cli.text_input import decode_argument, decode_utf8, strip_newline
+from gpt2np.cli.text_input import decode_argument, strip_newline
+from gpt2np.data.text import decode_utf8
 from gpt2np.errors import GPT2NPError
 from gpt2np.kernels.threads import set_threads
 

@@ -13,13 +13,12 @@ downloaded.
 import argparse
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr
-from gpt2np.cli.text_input import read_stdin, read_text_file
+from gpt2np.cli.text_input import read_texts
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 _BETWEEN_VALUES = re.compile(r"[\s,]*")
@@ -40,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Decode the ids, print their texts and return the exit code."""
-    sequences = parse_ids(_read_input(args))
+    given = [" ".join(args.ids)] if args.ids else []
+    [text] = read_texts(given, args.file, "ids", "ID")
+    sequences = parse_ids(text)
     tokenizer, description = load_tokenizer(args.model)
     texts = [
         tokenizer.decode(ids, skip_special_tokens=args.skip_special_tokens) for ids in sequences
@@ -50,18 +51,6 @@ def run(args: argparse.Namespace) -> int:
         content = {"ids": ids, "tokens": tokenizer.token_texts(ids), "text": text}
         print(json.dumps(content, ensure_ascii=False) if args.json else text)
     return 0
-
-
-def _read_input(args: argparse.Namespace) -> str:
-    if args.file is not None:
-        if args.ids:
-            raise InvalidArgumentError("give either ID or --file, not both")
-        return read_text_file(args.file)
-    if args.ids not in ([], ["-"]):
-        return " ".join(args.ids)
-    if not args.ids and sys.stdin.isatty():
-        raise InvalidArgumentError("no ids; give ID, --file FILE, or - for standard input")
-    return read_stdin("ids")
 
 
 def parse_ids(text: str) -> list[list[int]]:

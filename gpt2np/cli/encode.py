@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Encode the inputs to OUT and return the exit code."""
     from gpt2np.data.append_log import partial_folder
     from gpt2np.data.corpus import find_files
-    from gpt2np.data.dataset import DatasetOptions, check_output, encode_dataset
+    from gpt2np.tokenizer.dataset import DatasetOptions, check_output, encode_dataset
 
     check_output(args.out, overwrite=args.force)
     if args.combine is not None and args.out.suffix != ".npz":

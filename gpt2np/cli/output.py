@@ -118,7 +118,7 @@ def progress(**options: Any) -> Iterator[tqdm[Any]]:
 
     `options` are those of tqdm.
     """
-    from tqdm import tqdm  # required by huggingface_hub, too
+    from tqdm import tqdm  # required by huggingface_hub
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with tqdm(**{"leave": False, "disable": None, **options}) as bar:

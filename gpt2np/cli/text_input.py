@@ -1,14 +1,13 @@
 """Input of UTF-8 text from command-line arguments, files and standard input."""
 
 import argparse
-import codecs
 import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from gpt2np.cli.output import print_stderr
-from gpt2np.data.text import describe_decode_error
+from gpt2np.data.text import decode_utf8
 from gpt2np.errors import InvalidArgumentError
 
 
@@ -25,15 +24,31 @@ def read_prompt(args: argparse.Namespace) -> str:
     Raises:
         InvalidArgumentError: there is no prompt or more than one, or the prompt is not UTF-8.
     """
-    if args.file is not None:
-        if args.prompt is not None:
-            raise InvalidArgumentError("give either PROMPT or --file, not both")
-        return strip_newline(read_text_file(args.file))
-    if args.prompt == "-" or (args.prompt is None and not sys.stdin.isatty()):
-        return read_stdin("prompt")
-    if args.prompt is None:
-        raise InvalidArgumentError("no prompt; give PROMPT, --file FILE, or - for standard input")
-    return decode_argument(args.prompt, "PROMPT")
+    prompts = [] if args.prompt is None else [args.prompt]
+    [prompt] = read_texts(prompts, args.file, "prompt", "PROMPT")
+    return prompt if args.file is None else strip_newline(prompt)
+
+
+def read_texts(texts: list[str], file: Path | None, kind: str, argument: str) -> list[str]:
+    """Read texts from the command line, --file or standard input ("-", or no text in a pipe).
+
+    `kind` and `argument` are the names of the texts and of their argument, for messages.
+
+    Raises:
+        InvalidArgumentError: there is no text, or a text and --file, or a text is not UTF-8.
+    """
+    if file is not None:
+        if texts:
+            raise InvalidArgumentError(f"give either {argument} or --file, not both")
+        return [read_text_file(file)]
+    if not texts and sys.stdin.isatty():
+        raise InvalidArgumentError(
+            f"no {kind}; give {argument}, --file FILE, or - for standard input"
+        )
+    return [
+        read_stdin(kind) if text == "-" else decode_argument(text, argument)
+        for text in texts or ["-"]
+    ]
 
 
 def decode_argument(text: str, name: str) -> str:
@@ -76,18 +91,3 @@ def check_field(field: str, files: Iterable[Path]) -> None:
 def strip_newline(text: str) -> str:
     """Strip one trailing newline, which editors and `echo` add."""
     return text.removesuffix("\n").removesuffix("\r")
-
-
-def decode_utf8(data: bytes, source: str, *, keep_bom: bool = False) -> str:
-    """Decode UTF-8. Strip the byte-order mark unless `keep_bom` is true.
-
-    Raises:
-        InvalidArgumentError: the data is not UTF-8; the message names `source` and the first
-            invalid byte.
-    """
-    try:
-        return (data if keep_bom else data.removeprefix(codecs.BOM_UTF8)).decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(
-            f"{describe_decode_error(source, error)}; convert it to UTF-8 first"
-        ) from error

@@ -11,14 +11,13 @@ end, "\xf0" for one byte of a character that spans several tokens.
 import argparse
 import json
 import shutil
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, terminal_style
-from gpt2np.cli.text_input import decode_argument, read_stdin, read_text_file
+from gpt2np.cli.text_input import read_texts
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if chosen and (args.merges or args.json):
         other = "--merges" if args.merges else "--json"
         raise InvalidArgumentError(f"{chosen[0]} and {other} contradict each other; give one")
-    texts = _read_texts(args)
+    texts = read_texts(args.texts, args.file, "text", "TEXT")
     tokenizer, description = load_tokenizer(args.model)
     if args.special == "error":
         _check_special_tokens(texts, tokenizer)
@@ -119,19 +118,6 @@ def _as_json(
     if with_merges:
         content["pieces"] = [asdict(trace) for trace in tokenizer.trace_merges(text, **options)]
     return content
-
-
-def _read_texts(args: argparse.Namespace) -> list[str]:
-    if args.file is not None:
-        if args.texts:
-            raise InvalidArgumentError("give either TEXT or --file, not both")
-        return [read_text_file(args.file)]
-    if not args.texts and sys.stdin.isatty():
-        raise InvalidArgumentError("no text; give TEXT, --file FILE, or - for standard input")
-    return [
-        read_stdin("text") if text == "-" else decode_argument(text, "TEXT")
-        for text in args.texts or ["-"]
-    ]
 
 
 def _check_special_tokens(texts: list[str], tokenizer: "Tokenizer") -> None:

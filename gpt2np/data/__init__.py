@@ -1,4 +1,4 @@
-"""Encoding of corpora to datasets of token ids: safe files, resumable output, worker processes."""
+"""Reading of corpora, safe files, resumable output, worker processes."""
 
 END_OF_TEXT = "<|endoftext|>"
 """Text of GPT-2's special token, which separates the documents of a corpus."""

@@ -149,7 +149,8 @@ def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
             "IO[bytes]", gzip.open(file) if file.suffix == ".gz" else file.open("rb")
         ) as stream:
             if file.name.removesuffix(".gz").endswith(".jsonl"):
-                for text in _jsonl_texts(stream, file, options.field):
+                for location, record in parse_records(stream, file):
+                    text = text_field(record, options.field, location)
                     yield from _join(_split_at_separators([text], options), options, "")
             else:
                 segments = _split_at_separators(_decode(stream, file), options)
@@ -179,28 +180,24 @@ def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:
         yield text
 
 
-def _jsonl_texts(stream: IO[bytes], file: Path, field: str) -> Iterator[str]:
-    """Yield the text in `field` of each line that is not blank."""
-    for number, line in enumerate(stream, 1):
+def parse_records(lines: Iterable[str | bytes], file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (location, JSON object) for each line that is not blank; errors show the location.
+
+    Raises:
+        UnreadableFileError: a line is not a JSON object.
+    """
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         location = f"{file}, line {number}"
-        yield text_field(parse_record(line, location), field, location)
-
-
-def parse_record(line: str | bytes, location: str) -> dict[str, Any]:
-    """Parse a line of a .jsonl file as a JSON object; error messages show `location`.
-
-    Raises:
-        UnreadableFileError: the line is not a JSON object.
-    """
-    try:
-        record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise UnreadableFileError(f"{location}: not JSON ({error})") from error
-    if not isinstance(record, dict):
-        raise UnreadableFileError(f"{location}: expected a JSON object, got {short_repr(record)}")
-    return record
+        try:
+            record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
+            raise UnreadableFileError(f"{location}: not JSON ({error})") from error
+        if not isinstance(record, dict):
+            kind = short_repr(record)
+            raise UnreadableFileError(f"{location}: expected a JSON object, got {kind}")
+        yield location, record
 
 
 def text_field(record: dict[str, Any], field: str, location: str) -> str:

@@ -1,7 +1,12 @@
-"""Checks and patterns for Unicode text."""
+"""UTF-8 decoding, checks and patterns of Unicode text."""
 
+from __future__ import annotations
+
+import codecs
 import re
 from functools import lru_cache
+
+from gpt2np.errors import InvalidArgumentError
 
 
 def is_unicode_text(text: str) -> bool:
@@ -11,6 +16,26 @@ def is_unicode_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def decode_utf8(
+    data: bytes,
+    source: object,
+    advice: str = "convert it to UTF-8 first",
+    *,
+    errors: str = "strict",
+    keep_bom: bool = False,
+) -> str:
+    """Decode UTF-8. Strip the byte-order mark unless `keep_bom` is true.
+
+    Raises:
+        InvalidArgumentError: the data is not UTF-8, and `errors` is "strict". The message names
+            `source` and the first invalid byte, and ends in `advice`.
+    """
+    try:
+        return (data if keep_bom else data.removeprefix(codecs.BOM_UTF8)).decode(errors=errors)
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{describe_decode_error(source, error)}; {advice}") from error
 
 
 def describe_decode_error(source: object, error: UnicodeDecodeError, offset: int = 0) -> str:

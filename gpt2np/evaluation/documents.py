@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from gpt2np.data.corpus import parse_record, text_field
+from gpt2np.data.corpus import parse_records, text_field
 from gpt2np.data.files import check_is_file
-from gpt2np.data.text import describe_decode_error
+from gpt2np.data.text import decode_utf8
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
 Errors = Literal["strict", "replace"]
 
+_ADVICE = "convert the file, or read such bytes as U+FFFD with --errors replace"
+
 
 def read_text(file: Path, errors: Errors = "strict") -> str:
     """Read a file's text. Drops a byte-order mark; keeps line ends as they are.
 
-    If `errors` is "replace", bytes that are not UTF-8 become U+FFFD.
+    If `errors` is "strict", bytes that are not UTF-8 raise an error; if "replace", they become
+    U+FFFD.
 
     Raises:
         InvalidArgumentError: the file cannot be read, or is not UTF-8 and `errors` is "strict".
@@ -29,13 +31,7 @@ def read_text(file: Path, errors: Errors = "strict") -> str:
         data = file.read_bytes()
     except OSError as error:
         raise InvalidArgumentError(f"cannot read {file}: {error.strerror}") from error
-    try:
-        return data.removeprefix(codecs.BOM_UTF8).decode(errors=errors)
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(
-            f"{describe_decode_error(file, error)}; convert the file, or read such bytes as "
-            "U+FFFD with --errors replace"
-        ) from error
+    return decode_utf8(data, file, _ADVICE, errors=errors)
 
 
 def read_documents(file: Path, errors: Errors = "strict", field: str = "text") -> list[str]:
@@ -64,8 +60,4 @@ def read_records(file: Path, errors: Errors = "strict") -> Iterator[tuple[str, d
     Raises:
         InvalidArgumentError: see `read_text`; or a line is not a JSON object.
     """
-    for number, line in enumerate(read_text(file, errors).split("\n"), 1):
-        if not line.strip():
-            continue
-        location = f"{file}, line {number}"
-        yield location, parse_record(line, location)
+    yield from parse_records(read_text(file, errors).split("\n"), file)

@@ -136,7 +136,8 @@ class PromptJob:
                     f"{self._prompts} has changed while its prompts were continued; run the same "
                     "command again to continue lines at the end that are new"
                 )
-            written, skipped = (path.read_bytes().count(b"\n") for path in log.paths)
+            with log.paths[0].open("rb") as lines, log.paths[1].open("rb") as messages:
+                written, skipped = (sum(1 for _ in file) for file in (lines, messages))
             if written:
                 log.paths[0].replace(followed(self._out))
             log.remove()

@@ -3,21 +3,22 @@
 import json
 import sys
 from dataclasses import replace
-from datetime import datetime
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.references import save_reference
+from tokenizers.pre_tokenizers import ByteLevel
 
 from gpt2np.benchmark import machine, process, timing
-from gpt2np.benchmark.suite import as_json, as_text, plan_for, run_suite
+from gpt2np.benchmark.counts import prefill_flops
+from gpt2np.benchmark.suite import as_text, plan_for, run_suite
 from gpt2np.benchmark.timing import Effort, Timing, alternate, repeat
 from gpt2np.errors import GPT2NPError
 from gpt2np.hub import ModelSource
 from gpt2np.model import GPT2
 
 ONCE = Effort(1, 0.0)
-DATE = datetime(2026, 1, 2, 3, 4)
 
 
 class TestTiming:
@@ -41,8 +42,8 @@ class TestTiming:
 class TestPlan:
     def test_of_gpt2s_context(self):
         plan = plan_for(1024)
-        assert plan.prompt_lengths == (64, 512, 1000) and plan.context_lengths == (64, 512, 900)
-        assert plan.draft_context == 200 and plan.decode_effort.runs >= 20 and plan.starts == 3
+        assert plan.prompt_lengths == [64, 512, 1000] and plan.context_lengths == [64, 512, 900]
+        assert plan.draft_tokens == 8 and plan.decode_effort.runs >= 20 and plan.rounds == 3
 
     @pytest.mark.parametrize("context", [1, 2, 7, 48, 64, 100, 512, 1024, 4096])
     @pytest.mark.parametrize("quick", [False, True])
@@ -50,7 +51,7 @@ class TestPlan:
         plan = plan_for(context, quick)
         assert min(plan.prompt_lengths) > 0 and max(plan.prompt_lengths) <= context
         assert min(plan.context_lengths) >= 0 and max(plan.context_lengths) < context
-        assert plan.batch_context < context and plan.draft_tokens + plan.draft_context <= context
+        assert 0 < plan.draft_tokens <= context
 
 
 @pytest.fixture(scope="module")
@@ -58,39 +59,67 @@ def source(tiny):
     return ModelSource("tiny", tiny[0])
 
 
-@pytest.fixture(scope="module")
-def results(source):
-    plan = plan_for(48, quick=True)
+def run_tiny(source, processes=1):
     efforts = ("limit_effort", "prefill_effort", "decode_effort", "turn_effort")
-    plan = replace(plan, **dict.fromkeys(efforts, ONCE), rounds=1)
+    n_positions = GPT2.from_folder(source.path).config.n_positions
+    plan = replace(plan_for(n_positions, quick=True), **dict.fromkeys(efforts, ONCE))
     progress = []
-    results = run_suite(source, "float64", 1, 1, plan, progress.append)
-    assert len(progress) == plan.n_measurements and progress[1] == "prefill of 48 tokens"
+    results = run_suite(source, "float64", 1, processes, plan, progress.append)
+    assert len(progress) == plan.n_measurements and progress[1].startswith("prefill of ")
     return results
 
 
+@pytest.fixture(scope="module")
+def results(source):
+    return run_tiny(source)
+
+
 def test_a_model_without_a_vocabulary(results):
-    assert results.start is None
-    assert "the model has no vocabulary" in as_text(results, DATE)
-    content = as_json(results, DATE)
-    assert content["start"] is None and content["dtype"] == "float64"
+    assert results["start"] is None and results["text"] is None
+    assert "the model has no vocabulary" in as_text(results)
+    assert results["dtype"] == "float64"
     # 3 blocks of 12 × 24² weights and an LM head of 211 × 24, 8 bytes each
-    assert content["weight_bytes_per_token"] == 8 * (3 * 12 * 24**2 + 211 * 24)
-    assert results.memory.kv_cache == 2 * 3 * 48 * 24 * 8
-    json.dumps(content)
+    assert results["weight_bytes_per_token"] == 8 * (3 * 12 * 24**2 + 211 * 24)
+    assert results["memory"]["kv_cache"] == 2 * 3 * 48 * 24 * 8
+    json.dumps(results)
 
 
-def test_what_the_limits_mean(results):
-    limits = machine.Limits(1e9, 1000, 2e9)
-    content = as_json(replace(results, limits=limits), DATE)
-    assert content["decode"][0]["limit"] == pytest.approx(1e9 / content["weight_bytes_per_token"])
+@pytest.mark.parametrize("n_positions", [2, 40])
+def test_a_vocabulary_of_bytes_and_a_short_context(tmp_path, n_positions):
+    """The 66 ids of the text that the benchmark continues would not fit."""
+    shape = {"n_embd": 24, "n_head": 2, "n_layer": 1, "vocab_size": 257}
+    save_reference(tmp_path, n_positions=n_positions, **shape)
+    letters = [*sorted(ByteLevel.alphabet()), "<|endoftext|>"]
+    vocab = {letter: number for number, letter in enumerate(letters)}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    content = run_tiny(ModelSource("bytes", tmp_path))
+    assert content["start"]["seconds"] > 0
+    assert (content["text"] or {}).get("tokens") == (8 if n_positions == 40 else None)
+    assert "to the first token" in as_text(content)
+
+
+def test_the_number_of_processes_is_that_of_all_measurements(source, monkeypatch):
+    commands, run = [], process.subprocess.run
+
+    def recorded(command, **options):
+        commands.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(process.subprocess, "run", recorded)
+    assert run_tiny(source, processes=1)["processes"] == 1
+    assert [command[-1] for command in commands] == ["1"]
+
+
+def test_what_the_limits_mean(tiny, results):
+    limits = results["limits"]
+    for speed in results["decode"]:
+        expected = limits["bytes_per_second"] / results["weight_bytes_per_token"]
+        assert speed["limit"] == pytest.approx(expected)
     # A prefill that takes as long as its matmuls reaches 100 %.
-    from gpt2np.benchmark.counts import prefill_flops
-
-    [speed] = results.prefill
-    exact = replace(speed, timing=Timing((prefill_flops(results.config, 48) / 2e9,)))
-    content = as_json(replace(results, limits=limits, prefill=[exact]), DATE)
-    assert content["prefill"][0]["of_limit"] == pytest.approx(1)
+    [speed] = results["prefill"]
+    seconds = prefill_flops(GPT2.from_folder(tiny[0]).config, 48) / limits["flops_per_second"]
+    assert speed["of_limit"] == pytest.approx(seconds / speed["seconds"])
 
 
 def test_steps_leave_the_caches_as_they_were(tiny):
@@ -121,7 +150,8 @@ def test_read_bandwidth_of_little(size):
 class TestMachine:
     def test_of_this_one(self):
         here = machine.describe_machine(2)
-        assert here.threads == 2 and here.cpus >= 1 and here.cpu and here.numpy == np.__version__
+        assert here["threads"] == 2 and here["cpus"] >= 1
+        assert here["cpu"] and here["numpy"] == np.__version__
 
     @pytest.mark.parametrize(
         ("config", "name"),
@@ -144,15 +174,16 @@ class TestMachine:
 class TestProcess:
     def test_a_start_that_fails(self, tmp_path):
         with pytest.raises(GPT2NPError, match=r"failed: gpt2np generate: error: .*config\.json"):
-            process.time_to_first_token(tmp_path, "float32", 1)
+            process.time_to_first_token(tmp_path, "float32", 1, 1024, 1)
 
     def test_memory_that_fails(self, tmp_path):
         with pytest.raises(GPT2NPError, match=r"failed: .*config\.json"):
-            process.measure_memory(tmp_path, "float32")
+            process.measure_memory(tmp_path, "float32", 1)
 
     def test_memory_is_the_childs_own(self, tiny):
         ballast = np.ones(50_000_000)  # 400 MB
-        assert process.measure_memory(tiny[0], "float32").peak < 300e6 < ballast.nbytes
+        memory = process.measure_memory(tiny[0], "float32", 1)
+        assert memory["peak"] < 300e6 < ballast.nbytes
 
     def test_where_the_system_tells_no_memory(self, monkeypatch):
         monkeypatch.setattr(process, "Path", lambda _: SimpleNamespace(is_file=lambda: False))

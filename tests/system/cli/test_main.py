@@ -65,6 +65,39 @@ def test_the_prompt_is_not_replaced(tmp_path, command):
         assert (tmp_path / "p.txt").read_text() == "one two"
 
 
+@posix
+@pytest.mark.parametrize(
+    "command",
+    [
+        "encode t.txt out.bin",
+        "generate --prompts t.txt -n 1 --out out.jsonl",
+        "trace Hi --npz out.npz",
+        "explain Hi --steps 1 --no-float64 -o out.html",
+        "train-draft t.txt --out out.safetensors",
+    ],
+)
+def test_an_output_that_is_a_link_or_a_pipe(tmp_path, command):
+    """A link is written through; a broken link and a pipe are refused and stay."""
+    (tmp_path / "t.txt").write_text("one two")
+    out, target = tmp_path / command.split()[-1], tmp_path / "disk" / "target"
+    script = f'"$0" -m gpt2np {command}'
+    os.mkfifo(out)
+    result = shell(f"{script} --force", cwd=tmp_path)
+    assert result.returncode == 2 and f"{out.name} is not a file" in result.stderr
+    assert out.is_fifo()
+    out.unlink()
+    target.parent.mkdir()
+    out.symlink_to("disk/target")
+    result = shell(script, cwd=tmp_path)
+    assert result.returncode == 2 and f"{out.name} is a broken link; remove it" in result.stderr
+    target.write_text("old")
+    result = shell(f"{script} --force", cwd=tmp_path)
+    assert result.returncode == 0 and out.is_symlink()
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
+    assert target.stat().st_size > len("old") and not target.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", out.name, "t.txt"]
+
+
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs ulimit -v, as Linux has it")
 def test_out_of_memory(tmp_path):
     with (tmp_path / "big.txt").open("wb") as file:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpt2np import GPT2NPError, InvalidArgumentError, Tokenizer
-from gpt2np.data import append_log, batches
+from gpt2np.data import append_log
 from gpt2np.data.append_log import (
     AppendLog,
     JobCallbacks,
@@ -22,15 +22,16 @@ from gpt2np.data.append_log import (
     input_digests,
     partial_folder,
 )
-from gpt2np.data.batches import PART_DTYPE
 from gpt2np.data.corpus import UnreadableFileError, find_files
-from gpt2np.data.dataset import (
+from gpt2np.data.workers import check_processes, map_in_order
+from gpt2np.tokenizer import batches
+from gpt2np.tokenizer.batches import PART_DTYPE
+from gpt2np.tokenizer.dataset import (
     DatasetOptions,
     array_bounds,
     check_output,
     encode_dataset,
 )
-from gpt2np.data.workers import check_processes, map_in_order
 
 EOT = "<|endoftext|>"
 

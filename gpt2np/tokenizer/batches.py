@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_parts
+from gpt2np.tokenizer.tokenizer import Tokenizer
 
 PART_DTYPE = np.dtype(
     [("ids", "<u4"), ("characters", "<u4"), ("ends_document", "?"), ("is_array", "?")]
@@ -30,30 +30,10 @@ _NPZ_ERRORS = (  # raised by zipfile and NumPy for a file that is damaged or not
 )
 
 
-class Encoder(Protocol):
-    """The methods and properties of `gpt2np.Tokenizer` that encoding a corpus needs."""
+Part = tuple[str | NDArray[np.integer[Any]], bool]
+"""A document, or a part of a long document, and whether this is the last part of its document.
 
-    vocab_size: int
-
-    @property
-    def eos_token_id(self) -> int | None: ...
-
-    @property
-    def splits_before_whitespace(self) -> bool: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def encode_to_numpy(
-        self, text: str, *, disallowed_special: Collection[str] = ...
-    ) -> NDArray[np.uint16 | np.uint32]: ...
-
-
-class Part(NamedTuple):
-    """A document, or a part of a long document, as text or token ids."""
-
-    content: str | NDArray[np.integer[Any]]  # text, or the token ids of an array in an .npz file
-    ends_document: bool  # whether this is the last part of its document
+The content is text, or the token ids of an array in an .npz file."""
 
 
 class Batch(NamedTuple):
@@ -67,16 +47,15 @@ class Batch(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Total size of the parts in bytes; texts are counted in UTF-8."""
-        contents = (part.content for part in self.parts)
         return sum(
             len(content.encode()) if isinstance(content, str) else content.nbytes
-            for content in contents
+            for content, _ in self.parts
         )
 
 
 def read_batches(
     files: Sequence[Path],
-    encoder: Encoder,
+    tokenizer: Tokenizer,
     *,
     field: str = "text",
     skip_errors: bool = False,
@@ -90,14 +69,13 @@ def read_batches(
     With `skip_errors`, a file that can't be read yields a batch with an `error`. Otherwise, such a
     file raises UnreadableFileError.
     """
-    options = CorpusOptions(field=field, split_long_documents=encoder.splits_before_whitespace)
+    options = CorpusOptions(field=field, split_long_documents=tokenizer.splits_before_whitespace)
     first_file, first_batch = start
     for index in range(first_file, len(files)):
         try:
+            parts: Iterable[Part] = read_parts([files[index]], options)
             if files[index].suffix == ".npz":
-                parts = _read_npz(files[index], encoder.vocab_size)
-            else:
-                parts = (Part(*part) for part in read_parts([files[index]], options))
+                parts = _read_npz(files[index], tokenizer.vocab_size)
             batches = _batch_parts(index, parts)
             yield from islice(batches, first_batch if index == first_file else 0, None)
         except UnreadableFileError as error:
@@ -111,7 +89,7 @@ def _batch_parts(file: int, parts: Iterable[Part]) -> Iterator[Batch]:
     size = 0
     for part in parts:
         pending.append(part)
-        size += len(part.content)
+        size += len(part[0])
         if size >= _BATCH_SIZE:
             yield Batch(file, pending, False)
             pending, size = [], 0
@@ -125,7 +103,7 @@ def _read_npz(file: Path, vocab_size: int) -> Iterator[Part]:
                 with archive.open(name) as member:
                     array = np.lib.format.read_array(member, allow_pickle=False)
                 _check_ids(array, vocab_size, f"{file}, {name}")
-                yield Part(array, True)
+                yield array, True
     except UnreadableFileError:
         raise
     except _NPZ_ERRORS as error:
@@ -144,28 +122,18 @@ def _check_ids(array: Any, vocab_size: int, source: str) -> None:
         )
 
 
-@dataclass(frozen=True)
-class BatchEncoder:
-    """Encodes a batch to two byte strings: token ids, and a PART_DTYPE record for each part."""
-
-    encoder: Encoder
-
-    @property
-    def dtype(self) -> np.dtype[np.uint16 | np.uint32]:
-        """Type of the token ids."""
-        return self.encoder.encode_to_numpy("").dtype
-
-    def __call__(self, batch: Batch) -> tuple[bytes, bytes]:
-        ids, records = bytearray(), []
-        end = np.array([self.encoder.eos_token_id], self.dtype).tobytes()
-        for content, ends_document in batch.parts:
-            if isinstance(content, str):
-                encoded = self.encoder.encode_to_numpy(content, disallowed_special=())
-                n_characters, is_array = len(content), False
-            else:
-                encoded = content.astype(self.dtype)
-                n_characters, is_array = 0, True
-            ids += encoded.tobytes()
-            ids += end * ends_document
-            records.append((len(encoded) + ends_document, n_characters, ends_document, is_array))
-        return bytes(ids), np.array(records, PART_DTYPE).tobytes()
+def encode_batch(batch: Batch, tokenizer: Tokenizer) -> tuple[bytes, bytes]:
+    """Encode a batch to two byte strings: token ids, and a PART_DTYPE record for each part."""
+    ids, records = bytearray(), []
+    end = np.array([tokenizer.eos_token_id], tokenizer.encode_to_numpy("").dtype)
+    for content, ends_document in batch.parts:
+        if isinstance(content, str):
+            encoded = tokenizer.encode_to_numpy(content, disallowed_special=())
+            n_characters, is_array = len(content), False
+        else:
+            encoded = content.astype(end.dtype)
+            n_characters, is_array = 0, True
+        ids += encoded.tobytes()
+        ids += end.tobytes() * ends_document
+        records.append((len(encoded) + ends_document, n_characters, ends_document, is_array))
+    return bytes(ids), np.array(records, PART_DTYPE).tobytes()

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,11 @@ from gpt2np.data.append_log import (
     input_digests,
     partial_folder,
 )
-from gpt2np.data.batches import PART_DTYPE, BatchEncoder, Encoder, read_batches
 from gpt2np.data.files import check_output_file, followed
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.tokenizer.batches import PART_DTYPE, encode_batch, read_batches
+from gpt2np.tokenizer.tokenizer import Tokenizer
 
 SUFFIXES = (".npz", ".npy", ".bin")
 
@@ -81,7 +83,7 @@ def check_output(out: Path, *, overwrite: bool = True) -> None:
 def encode_dataset(
     files: Sequence[Path],
     out: Path,
-    tokenizer: Encoder,
+    tokenizer: Tokenizer,
     options: DatasetOptions | None = None,
     callbacks: JobCallbacks | None = None,
     *,
@@ -125,8 +127,10 @@ def encode_dataset(
         log.close()
         for file, before, after in zip(files, digests[1:], input_digests(files)[1:], strict=True):
             if before != after:
-                raise GPT2NPError(f"{file} has changed while it was encoded; encode it again")
-        dataset = _finish(log, out, BatchEncoder(tokenizer).dtype, options.combine)
+                raise GPT2NPError(
+                    f"{file} has changed while it was encoded; encode again with --force"
+                )
+        dataset = _finish(log, out, tokenizer.encode_to_numpy("").dtype, options.combine)
         log.remove()
     return dataset
 
@@ -142,7 +146,7 @@ def _describe_files(files: Sequence[Path]) -> str:
 def _encode_batches(
     log: AppendLog,
     files: Sequence[Path],
-    tokenizer: Encoder,
+    tokenizer: Tokenizer,
     options: DatasetOptions,
     callbacks: JobCallbacks,
     digests: Sequence[str],
@@ -150,18 +154,19 @@ def _encode_batches(
 ) -> None:
     """Encode all batches after `point`, and append them to the log."""
     file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative sizes
-    encoder, n_tokens = BatchEncoder(tokenizer), 0
+    encode, n_tokens = partial(encode_batch, tokenizer=tokenizer), 0
+    itemsize = tokenizer.encode_to_numpy("").itemsize
     start = (point.files, point.batches)
     batches = read_batches(
         files, tokenizer, field=options.field, skip_errors=options.skip_errors, start=start
     )
     try:
-        for batch, (ids, records) in map_in_order(encoder, batches, options.processes):
+        for batch, (ids, records) in map_in_order(encode, batches, options.processes):
             if batch.error:
                 callbacks.on_skip(batch.error)
                 log.truncate(point.rollback_lengths)
             log.append(ids, records)
-            n_tokens += len(ids) // encoder.dtype.itemsize
+            n_tokens += len(ids) // itemsize
             lengths, file_end = log.lengths, file_ends[batch.file]
             digest = digests[batch.file + 1]
             if batch.ends_file:
