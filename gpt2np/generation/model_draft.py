@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -170,8 +170,7 @@ def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) ->
         logits = process_logits(
             logits,
             sequence.options,
-            sequence.prompt,
-            [*sequence.ids, *draft],
+            replace(sequence.history, draft=draft),
             sequence.eos_token_ids,
             constraint,
         )
