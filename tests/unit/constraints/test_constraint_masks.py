@@ -129,11 +129,13 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
 
 
 def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
-    start = constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")
+    state = after(constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}"), tokens, "a")
     monkeypatch.setattr(automaton, "MAX_BYTE_STATES", 50)
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match="need more than 50 states"):
-            start.allowed()
+            state.allowed()
+    with pytest.raises(InvalidArgumentError, match="need more than 50 states"):
+        constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")  # before the first token
 
 
 def test_states_are_shared_and_stay_as_they_are(tokens):
