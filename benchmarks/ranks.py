@@ -2,11 +2,12 @@
 
     python benchmarks/ranks.py [--model bundled small] [--condition quiet "quota 1" …] [--rounds 5]
 
-Each condition runs in a new process, whose models take turns: one process, two, and auto.
-Neighbours are loops that keep a CPU busy. Quotas are real control groups (version 1 or 2), which
-only root can create. The table shows medians of tokens per second, and the median of the ratios of
-auto to the best fixed number, turn by turn. The greedy ids must be the same in all turns. "small"
-is GPT-2 small's shape with random weights.
+Each condition runs in three new processes, whose models take turns: one process, two, and auto.
+The order in which the models are created differs, because the first model is often a few percent
+faster. Neighbors are loops that keep a CPU busy. Quotas are real control groups (version 1 or 2),
+which only root can create. The table shows medians of tokens per second, and the ratio of auto's
+median to the best other median. The greedy ids must be the same in all turns. "small" is GPT-2
+small's shape with random weights.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import accumulate
-from operator import truediv
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpt2np import GPT2
 
-# neighbours, quota in CPUs, number of CPUs in the affinity; None: no limit
+# neighbors, quota in CPUs, number of CPUs in the affinity; None: no limit
 CONDITIONS: dict[str, tuple[int, float | None, int | None]] = {
     "quiet": (0, None, None),
-    "1 neighbour": (1, None, None),
-    "2 neighbours": (2, None, None),
+    "1 neighbor": (1, None, None),
+    "2 neighbors": (2, None, None),
     "quota 2": (0, 2, None),
     "quota 1": (0, 1, None),
     "quota 0.5": (0, 0.5, None),
@@ -72,12 +72,17 @@ def control_group(cpus: float) -> Iterator[Path]:
             time.sleep(0.05)
 
 
-def measure_in(condition: str, model: str, seconds: float, rounds: int) -> dict[str, Any]:
-    """Run `measure` in a new process under a condition, and return its results."""
-    neighbours, quota, cpus = CONDITIONS[condition]
+def measure_in(
+    condition: str, model: str, seconds: float, rounds: int, first: int
+) -> dict[str, Any]:
+    """Run `measure` in a new process under a condition, and return its results.
+
+    `first` is the index of the model that is created first.
+    """
+    neighbors, quota, cpus = CONDITIONS[condition]
     with ExitStack() as stack:
         command = [sys.executable, __file__, "--measure", model, str(seconds), str(rounds)]
-        command += ["8"] if condition == "eight ranks" else []
+        command += [str(first), "8" if condition == "eight ranks" else "2"]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -86,7 +91,7 @@ def measure_in(condition: str, model: str, seconds: float, rounds: int) -> dict[
             stack.enter_context(control_group(quota)).write_text(str(process.pid))
         if cpus:
             os.sched_setaffinity(process.pid, sorted(os.sched_getaffinity(0))[:cpus])
-        for _ in range(neighbours):
+        for _ in range(neighbors):
             busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
             stack.callback(busy.wait)
             stack.callback(busy.kill)
@@ -96,7 +101,7 @@ def measure_in(condition: str, model: str, seconds: float, rounds: int) -> dict[
     return dict(json.loads(stdout))
 
 
-def measure(name: str, seconds: float, rounds: int, ranks: int) -> dict[str, Any]:
+def measure(name: str, seconds: float, rounds: int, first: int, ranks: int) -> dict[str, Any]:
     """Time all kinds of work, with the models in turns. With `ranks` 8, eight ranks are forced.
 
     Returns the tokens per second of each turn, by work and number of processes.
@@ -105,7 +110,7 @@ def measure(name: str, seconds: float, rounds: int, ranks: int) -> dict[str, Any
 
     numbers: list[Any] = [1, 2, "auto"] if ranks == 2 else [1, 2, ranks, "auto"]
     models = {}
-    for number in numbers:
+    for number in numbers[first:] + numbers[:first]:
         models[str(number)] = model = create_model(name)
         model.forward([[1]])  # a first short pass never has several ranks
         model.processes = number
@@ -206,10 +211,11 @@ def is_settled(work: Work) -> bool:
 def rows(model: str, condition: str, results: dict[str, Any]) -> Iterator[str]:
     """Yield one row of the table for each kind of work."""
     for work, turns in results["rates"].items():
-        auto, fixed = turns["auto"], {n: turn for n, turn in turns.items() if n != "auto"}
-        rates = " / ".join(f"{median(turn):.0f}" for turn in fixed.values())
-        ratio = min(median(map(truediv, auto, turn)) for turn in fixed.values())
-        yield f"| {model} | {condition} | {work} | {rates} | {median(auto):.0f} | {ratio:.2f} |"
+        medians = {number: median(turn) for number, turn in sorted(turns.items())}
+        auto = medians.pop("auto")
+        rates = " / ".join(f"{rate:.0f}" for rate in medians.values())
+        ratio = auto / max(medians.values())
+        yield f"| {model} | {condition} | {work} | {rates} | {auto:.0f} | {ratio:.2f} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -219,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--model", nargs="+", choices=("bundled", "small"), default=["bundled", "small"])
     add("--condition", nargs="+", choices=every, default=every, metavar="CONDITION")
     add("--seconds", type=float, default=0.4, help="length of a turn (default: 0.4)")
-    add("--rounds", type=int, default=5, help="turns of each number of processes (default: 5)")
+    add("--rounds", type=int, default=3, help="turns of each number in a process (default: 3)")
     add("--json", type=Path, help="file for all results")
     args = parser.parse_args(arguments)
     print("| model | condition | work | tokens/s with 1 / 2 (/ 8) processes | auto | auto ÷ best |")
@@ -229,16 +235,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ids: dict[str, Any] = {}
         for condition in args.condition:
             load = os.getloadavg()[0]
+            rates: dict[str, dict[str, list[float]]] = {}
             try:
-                found = measure_in(condition, model, args.seconds, args.rounds)
+                for first in range(3):
+                    found = measure_in(condition, model, args.seconds, args.rounds, first)
+                    for work, turns in found["rates"].items():
+                        for number, turn in turns.items():
+                            rates.setdefault(work, {}).setdefault(number, []).extend(turn)
+                    for work, new in found["ids"].items():
+                        old = ids.setdefault(work, new)
+                        same = min(len(old), len(new))
+                        assert old[:same] == new[:same], f"{condition}, {work}: other ids"
             except OSError as error:
                 print(f"{condition} is skipped: {error}", file=sys.stderr)
                 continue
-            for work, new in found["ids"].items():
-                old = ids.setdefault(work, new)
-                same = min(len(old), len(new))
-                assert old[:same] == new[:same], f"{condition}, {work}: other ids"
-            results[f"{model}, {condition}"] = found | {"load before": load}
+            found |= {"rates": rates, "load before": load}
+            results[f"{model}, {condition}"] = found
             print(*rows(model, condition, found), sep="\n", flush=True)
             if args.json:
                 args.json.write_text(json.dumps(results, indent=1))
@@ -247,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
         sys.stdin.readline()  # until the process is in its control group
-        name, seconds, rounds, *more = sys.argv[2:]
-        print(json.dumps(measure(name, float(seconds), int(rounds), *map(int, more or ["2"]))))
+        name, seconds, *more = sys.argv[2:]
+        print(json.dumps(measure(name, float(seconds), *map(int, more))))
     else:
         main()

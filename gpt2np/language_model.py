@@ -1,9 +1,10 @@
-"""LanguageModel: a GPT-2 with its tokenizer, from text to text."""
+"""LanguageModel: text generation and scoring by a GPT-2 with its tokenizer."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from numbers import Integral
@@ -18,6 +19,7 @@ from gpt2np.errors import (
     BatchError,
     CheckpointError,
     GenerationInterrupted,
+    GPT2NPError,
     InvalidArgumentError,
     short_repr,
 )
@@ -70,10 +72,9 @@ class LanguageModel:
         eos_token_ids: token ids that end a text.
         bos_token_id: the end-of-text id that replaces an empty prompt; None if the model has no
             embedding of any end-of-text id.
-        fallback_reason: why the bundled model was loaded instead of the default model; None if the
-            bundled model is not a fallback.
-        draft: where draft tokens come from: a draft model, an n-gram table, None for no draft
-            tokens, or "auto"; see `use_draft`.
+        fallback_reason: why `load` fell back to the bundled model; None without a fallback.
+        draft: source of draft tokens: a draft model, an n-gram table, "auto", or None for no draft
+            tokens; see `use_draft`.
         folder: the folder of the model's files; None if the model was not loaded from files.
     """
 
@@ -174,7 +175,7 @@ class LanguageModel:
         return card(f"LanguageModel {self.name}", rows)
 
     def use_draft(self, draft: str | Path | LanguageModel) -> None:
-        """Select where draft tokens come from. Draft tokens save time and change no result.
+        """Select the source of draft tokens, which save time and change no result.
 
         Args:
             draft: "none" for no draft tokens; the path of an n-gram table, which ends in
@@ -217,14 +218,14 @@ class LanguageModel:
     ) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
 
-        Options are keyword arguments, a `GenerationOptions`, or both. Keyword arguments override
-        single values of the `GenerationOptions`, which by default is `defaults`. In a text, special
-        tokens such as `<|endoftext|>` are plain characters. An empty prompt becomes the end-of-text
-        id, which starts a new text. Further keyword arguments are callbacks
-        (`gpt2np.generation.callbacks.Callbacks`), and `prefix`, a `Prefix` that comes before the
-        prompt. With `num_return_sequences`, the result is the first
-        continuation, or the best with `best_of` or `num_beams`. The result's `alternatives` has the
-        other continuations.
+        Keyword arguments override single values of `options`, or of `defaults` if `options` is
+        None. Further keyword arguments are `prefix`, a `Prefix` that precedes the prompt, and the
+        caller's functions; see `gpt2np.generation.callbacks.Callbacks`.
+
+        In a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt
+        becomes the end-of-text id, which starts a new text. Returns the first continuation; with
+        `best_of` or `num_beams`, the best one. With `num_return_sequences`, the result's
+        `alternatives` has the other continuations.
 
         Raises:
             ContextLengthError: the prompt is longer than the model's context.
@@ -238,7 +239,7 @@ class LanguageModel:
 
     def generate_batch(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Iterable[Prompt],
         per_prompt_options: Sequence[Options] | None = None,
         options: GenerationOptions | None = None,
         *,
@@ -252,49 +253,52 @@ class LanguageModel:
         sequences run at a time; large models run fewer, to save memory. Beam search runs one prompt
         at a time.
 
-        With several prompts, a progress bar appears on stderr at a terminal and in Jupyter. With
-        `progress` True the bar always appears, and with False never.
+        `progress` shows (True) or hides (False) a progress bar on stderr. By default, the bar
+        appears for several prompts at a terminal or in Jupyter.
 
         `per_prompt_options` has one dict per prompt, as in [{"seed": 5}, {}]. The dict's values
         override `options`.
 
         Raises:
-            BatchError: the options forbid every next token of one of several prompts. The error's
+            BatchError: with several prompts, the options of a prompt forbid every next token.
                 `completions` holds the results of all prompts.
             GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all prompts.
             InvalidArgumentError: see `generate`.
         """
         if isinstance(prompts, str):
             raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
+        prompts = list(prompts)
         common, callbacks, prefix = split_arguments(changes)
         resolved = self._resolve_each(prompts, per_prompt_options, options, common)
+        inputs = []
+        for i, prompt in enumerate(prompts, 1):
+            with _naming_prompt(i, len(prompts)):
+                inputs.append(self._read_prompt(prompt, prefix))
         results: list[Completion | list[TextStream]] = []
         index = 0
         try:
-            for prompt, chosen in zip(prompts, resolved, strict=True):
-                text, ids = self._read_prompt(prompt, prefix)
-                if chosen.num_beams > 1:
-                    results.append(self._beam_completion(text, ids, chosen, callbacks))
-                else:
-                    streams = self._start_streams(text, ids, chosen, callbacks, prefix, index)
-                    results.append(streams)
+            for i, ((text, ids), chosen) in enumerate(zip(inputs, resolved, strict=True), 1):
+                with _naming_prompt(i, len(prompts)):
+                    if chosen.num_beams > 1:
+                        results.append(self._beam_completion(text, ids, chosen, callbacks))
+                    else:
+                        new = self._start_streams(text, ids, chosen, callbacks, prefix, index)
+                        results.append(new)
                 index += chosen.n_drawn
-            stream_lists = [result if isinstance(result, list) else [] for result in results]
-            streams = [stream for streams in stream_lists for stream in streams]
+            streams = _streams(results)
             progress = False if progress is None and len(prompts) == 1 else progress
             with progress_bar(len(streams), "generating", "text", progress) as bar:
                 run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
         except KeyboardInterrupt:
-            n_started = len(results)
-            rest = zip(prompts[n_started:], resolved[n_started:], strict=True)
-            results += [self._cancelled(prompt, prefix, chosen) for prompt, chosen in rest]
-            for stream in (s for result in results if isinstance(result, list) for s in result):
+            rest = zip(inputs[len(results) :], resolved[len(results) :], strict=True)
+            results += [self._cancelled(text, ids, chosen) for (text, ids), chosen in rest]
+            for stream in _streams(results):
                 stream.cancel()
             raise GenerationInterrupted(_completions(results)) from None
         except Exception as error:
-            if len(prompts) == 1 or error not in [stream.sequence.error for stream in streams]:
+            failed = [any(s.sequence.error for s in _streams([result])) for result in results]
+            if len(prompts) == 1 or not any(failed):
                 raise
-            failed = [any(stream.sequence.error for stream in streams) for streams in stream_lists]
             raise BatchError(
                 f"prompt {1 + failed.index(True)} of {len(prompts)}: {error}", _completions(results)
             ) from error
@@ -449,8 +453,8 @@ class LanguageModel:
             >>> pandas.DataFrame(lm.score("The king was not there").words())
 
         A list of texts gives a list of scores; the texts share forward passes. `given` is a text,
-        or a list of ids, before each text. `given` is encoded separately and not scored. The space
-        before a word begins the word's token, so this space belongs in `text`.
+        or a list of ids, before each text. `given` is encoded separately and not scored, so a space
+        between `given` and `text` belongs to `text`.
 
         A text longer than `context` is scored in windows that start every `stride` tokens; see
         `gpt2np.generation.scoring.score_text`. `from_end_of_text` puts an end-of-text id before
@@ -465,11 +469,11 @@ class LanguageModel:
 
         if from_end_of_text and self.bos_token_id is None:
             raise InvalidArgumentError(f"{self.name} has no end-of-text to put before the text")
-        is_list = isinstance(text, (list, tuple)) and any(
+        is_list = isinstance(text, (list, tuple)) and all(
             isinstance(item, (str, list, tuple, np.ndarray)) for item in text[:1]
         )
         texts: list[Any] = list(text) if is_list else [text]
-        inputs = [self._encode_plain(one) for one in texts]
+        inputs = [self._encode_plain(item) for item in texts]
         prefix = [self.bos_token_id] if from_end_of_text and self.bos_token_id is not None else []
         prefix += list(self._encode_plain(given))
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
@@ -496,13 +500,12 @@ class LanguageModel:
     def resolve_options(
         self, options: GenerationOptions | None = None, **changes: Unpack[Options]
     ) -> GenerationOptions:
-        """Fill in missing options with the model's defaults, and a missing seed at random.
+        """Complete the options of a call: `changes` override `options` (default: `defaults`).
 
-        `options` replaces the defaults, and `changes` override single values. With do_sample=True,
-        a temperature of 0 becomes the default of `GenerationOptions`.
-
-        With `num_beams` above 1, a missing temperature becomes 0. With `best_of` or a temperature
-        above 0, a missing `num_beams` becomes 1.
+        A missing seed is drawn at random. With do_sample=True, a temperature of 0 becomes the
+        default of `GenerationOptions`. If `changes` has `num_beams` above 1 but no temperature, the
+        temperature becomes 0. If `changes` has `best_of` or a temperature above 0 but no
+        `num_beams`, `num_beams` becomes 1.
 
         Raises:
             InvalidArgumentError, TypeError: see `generate`.
@@ -530,7 +533,7 @@ class LanguageModel:
         options: GenerationOptions | None,
         changes: Options,
     ) -> list[GenerationOptions]:
-        """Return each prompt's options with all defaults filled in, and consecutive seeds."""
+        """Return the complete options of each prompt, with consecutive seeds."""
         if per_prompt_options is None:
             per_prompt_options = [Options() for _ in prompts]
         if len(per_prompt_options) != len(prompts):
@@ -539,9 +542,9 @@ class LanguageModel:
                 f"set for each prompt"
             )
         seed, resolved = self.resolve_options(options, **changes).seed or 0, []
-        for further in per_prompt_options:
-            given: Options = {**changes, "seed": seed, **further}
-            resolved.append(self.resolve_options(options, **given))
+        for overrides in per_prompt_options:
+            merged: Options = {**changes, "seed": seed, **overrides}
+            resolved.append(self.resolve_options(options, **merged))
             seed += resolved[-1].n_drawn
         return resolved
 
@@ -626,11 +629,8 @@ class LanguageModel:
             name=self.name,
         )
 
-    def _cancelled(
-        self, prompt: Prompt, prefix: Prefix | None, options: GenerationOptions
-    ) -> Completion:
-        """Return the completion of a prompt whose generation has not begun."""
-        text, ids = self._read_prompt(prompt, prefix)
+    def _cancelled(self, text: str, ids: list[int], options: GenerationOptions) -> Completion:
+        """Return an empty completion of a prompt whose generation has not begun."""
         return Completion(text, ids, "", [], "cancelled", options.seed or 0, self.name, 0.0)
 
     def _constraint(self, options: GenerationOptions) -> Constraint | None:
@@ -648,7 +648,7 @@ class LanguageModel:
         )
 
     def _read_prompt(self, prompt: Prompt, prefix: Prefix | None = None) -> tuple[str, list[int]]:
-        """Encode or decode a prompt. Returns text and token ids of the prefix and the prompt."""
+        """Return the text and the token ids of prefix and prompt."""
         if prefix:
             version = self.model.weights.version
             if prefix.model is not self.model or prefix.weights_version != version:
@@ -678,6 +678,21 @@ class LanguageModel:
             texts += [word] if word[0].isspace() else [word, f" {word}"]
         ids = [tuple(self.tokenizer.encode(text, disallowed_special=())) for text in texts]
         return replace(options, bad_words_ids=(*ids, *options.bad_words_ids))
+
+
+def _streams(results: Sequence[Completion | list[TextStream]]) -> list[TextStream]:
+    return [stream for result in results if isinstance(result, list) for stream in result]
+
+
+@contextmanager
+def _naming_prompt(number: int, count: int) -> Iterator[None]:
+    """Add the number of the prompt, of several, to an error's message."""
+    try:
+        yield
+    except GPT2NPError as error:
+        if count == 1:
+            raise
+        raise type(error)(f"prompt {number} of {count}: {error}") from error
 
 
 def _completions(results: list[Completion | list[TextStream]]) -> list[Completion]:

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 FENCE = '"""'
 
 ReadLine = Callable[[bool], str | None]
-"""A function that returns a line without its newline, or None at the end of the input.
-
-The function's argument tells whether the line continues a message.
-"""
+"""Returns a line without its newline, None at the end; the argument is True within a message."""
 
 
 class ChatInput(NamedTuple):
@@ -35,10 +32,9 @@ class ChatInput(NamedTuple):
 def read_input(read_line: ReadLine) -> ChatInput | None:
     """Read the next message or command; returns None at the end of the input.
 
-    A line that starts with "/" is a command; a line that starts with "//" is a message that starts
-    with "/". A backslash at the end of a line continues the message in the next line. A message can
-    have any number of lines between two fences (`FENCE`, three double quotes). The end of the input
-    also ends a message.
+    A line that starts with "/" is a command; "//" starts a message that begins with "/". A
+    backslash at the end of a line continues the message. A message of several lines can also stand
+    between two fences (`FENCE`, three double quotes). The end of the input ends a message, too.
     """
     line = read_line(False)
     if line is None:
@@ -81,8 +77,8 @@ RETRY = "retry"
 class Command(NamedTuple):
     """A slash command, with the syntax of its arguments and a description for /help.
 
-    `function` takes the session and the text after the command's name, and returns a message for
-    the user. For /quit and /retry, `function` is QUIT or RETRY; the caller of `run_command` acts.
+    `function(session, arguments)` returns a message for the user. For QUIT and RETRY, the caller of
+    `run_command` executes the command.
     """
 
     arguments: str
@@ -93,8 +89,7 @@ class Command(NamedTuple):
 def run_command(session: ChatSession, line: str) -> str:
     """Run a slash command such as "/set temperature 0.7".
 
-    Returns a message for the user. For /quit and /retry, returns QUIT or RETRY, and the caller
-    executes the command.
+    Returns a message for the user, or QUIT or RETRY, which the caller executes.
 
     Raises:
         InvalidArgumentError: the command is unknown, its arguments are invalid, or a file can't be

@@ -36,12 +36,7 @@ class Exchange:
 
 @dataclass
 class Conversation:
-    """Exchanges between user and model; the last exchange may lack an answer.
-
-    Attributes:
-        system: the system message, or None.
-        exchanges: the exchanges, oldest first.
-    """
+    """A system message or None, and exchanges, oldest first; the last may lack an answer."""
 
     system: str | None = None
     exchanges: list[Exchange] = field(default_factory=list)
@@ -61,7 +56,7 @@ class Conversation:
     def joined_text(self) -> str:
         """Join all messages and answers into one text, the prompt for a base model.
 
-        If no white space separates a text from the next message, a space is added.
+        Adds a space before a user message unless white space is there already.
         """
         text = self.system or ""
         for exchange in self.exchanges:
@@ -126,9 +121,8 @@ class ChatSession:
         >>> session.finish(stream)
 
     With a template, the model answers messages. Without a template, the model continues all
-    messages and answers as one text. The session keeps the KV cache of the last prompt and answer.
-    For the next prompt, the model computes only the tokens after the common prefix. The cache
-    does not change the answers.
+    messages and answers as one text. The session keeps the KV cache of the last prompt and answer,
+    and reuses the prefix that the next prompt shares. Reuse does not change the answers.
 
     Attributes:
         lm: the language model.
@@ -234,7 +228,7 @@ class ChatSession:
         return stream
 
     def _prompt_ids(self) -> list[int]:
-        """Encode the conversation, without the oldest exchanges if the context is too short."""
+        """Encode the conversation, dropping the oldest exchanges if needed to fit the context."""
         encode = self.lm.tokenizer.encode
         if self.template is None:
             return encode(self.conversation.joined_text(), disallowed_special=())

@@ -1,9 +1,9 @@
 """Chat templates: turn messages into the text that a model was trained to continue.
 
-A template is a Jinja program from the model's files. jinja2's sandbox runs the template and
-provides the names of `apply_chat_template` in transformers 5: the filter `tojson`, the functions
-`raise_exception` and `strftime_now`, the tags `{% break %}` and `{% generation %}`, and special
-tokens such as `bos_token` and `eos_token`. The variables `tools` and `documents` are always None.
+A template is a Jinja program from the model's files, and runs in jinja2's sandbox. As in
+transformers 5, a template can use the filter `tojson`, the functions `raise_exception` and
+`strftime_now`, and the tags `{% break %}` and `{% generation %}`. Special tokens are variables such
+as `bos_token`; the variables `tools` and `documents` are always None.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class TemplateRefusalError(Exception):
 
 
 def check_message(message: Any, name: str) -> dict[str, str]:
-    """Return a message as a dict.
+    """Validate a message, called `name` in errors, and return a copy.
 
     Raises:
-        InvalidArgumentError: the message lacks a role or a content; the error shows `name`.
+        InvalidArgumentError: `role` is not one of ROLES, or `content` is not a string.
     """
     if not isinstance(message, Mapping) or not isinstance(message.get("content"), str):
         raise InvalidArgumentError(f"{name} must have a role and a content, both strings")

@@ -9,8 +9,7 @@ documents        readers of text files and JSON Lines files
 harness          an adapter that runs a gpt2np model in lm-evaluation-harness (extra `harness`)
 
 `perplexity`, `wikitext`, `lambada` and `multiple_choice` take a `LanguageModel` and texts or
-questions, and return a `Result`.
-`gpt2np.generation.scoring` computes the log probabilities.
+questions, and return a `Result`. `gpt2np.generation.scoring` computes the log probabilities.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ Errors = Literal["strict", "replace"]
 def read_text(file: Path, errors: Errors = "strict") -> str:
     """Read a file's text. Drops a byte-order mark; keeps line ends as they are.
 
-    If `errors` is "strict", bytes that are not UTF-8 raise an error; if "replace", they become
-    U+FFFD.
+    If `errors` is "replace", bytes that are not UTF-8 become U+FFFD.
 
     Raises:
         InvalidArgumentError: the file cannot be read, or is not UTF-8 and `errors` is "strict".
@@ -60,7 +59,7 @@ def read_documents(file: Path, errors: Errors = "strict", field: str = "text") -
 
 
 def read_records(file: Path, errors: Errors = "strict") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (location, JSON object) for each non-blank line; error messages show the location.
+    """Yield (location, JSON object) for each non-blank line; the location is for error messages.
 
     Raises:
         InvalidArgumentError: see `read_text`; or a line is not a JSON object.

@@ -75,7 +75,7 @@ class HarnessModel(LM):
     def loglikelihood(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Return the log probability of each continuation, and whether greedy decoding gives it."""
+        """Return each continuation's log probability, and whether the continuation is greedy."""
         pairs = [request.args for request in requests]
         answers = continuation_loglikelihoods(self.lm, pairs)
         return self._collect("loglikelihood", requests, answers, disable_tqdm)
@@ -130,10 +130,9 @@ def convert_options(harness_options: dict[str, Any]) -> Options:
     """Convert the harness's generation options to those of `LanguageModel.generate`.
 
     Defaults follow the harness's `hf` model. Decoding is greedy if "do_sample" is false, or if
-    neither "do_sample" nor a positive temperature is given. Sampling uses the 50 most likely tokens
-    (transformers' default) unless "top_k" is given; a "top_k" of None or 0 means all tokens. There
-    are two differences from `hf`. First, generation_config.json is ignored. Second, "do_sample"
-    without a positive temperature means temperature 1; transformers raises an error.
+    neither "do_sample" nor a positive temperature is given. "top_k" is 50 by default; None or 0
+    means all tokens. Unlike in `hf`, generation_config.json is ignored, and "do_sample" without a
+    positive temperature samples at temperature 1 instead of raising an error.
 
     Raises:
         InvalidArgumentError: an option is unknown.

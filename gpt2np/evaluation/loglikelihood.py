@@ -1,10 +1,7 @@
 """Answers to the requests of lm-evaluation-harness 0.4, equal to those of the harness's `hf` model.
 
-Trailing white space of a context moves to the continuation. The context alone is encoded to n
-tokens. Context and continuation are then encoded together; the continuation has the tokens after
-the first n. An empty context becomes an end-of-text token. A sequence that exceeds the model's
-context loses its first tokens. As in the tokenizer of `transformers`, `<|endoftext|>` in a text is
-the special token.
+An empty context becomes an end-of-text token. A sequence that exceeds the model's context loses its
+first tokens. As in the tokenizer of `transformers`, `<|endoftext|>` in a text is the special token.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from gpt2np.language_model import LanguageModel
 
 
 def encode(lm: LanguageModel, text: str) -> list[int]:
-    """Encode a text, in which special tokens are recognized."""
+    """Encode a text, recognizing special tokens."""
     return lm.tokenizer.encode(text, allowed_special="all")
 
 
@@ -35,9 +32,8 @@ def require_bos_token_id(lm: LanguageModel) -> int:
 def continuation_window(lm: LanguageModel, context: str, continuation: str) -> Window:
     """Return a window that scores the continuation, given the context.
 
-    The window has the n ids of the context, then the ids of the joined texts from index n on,
-    like `_encode_pair` of lm_eval. If a token of the joined texts spans the end of the context,
-    the window's ids differ from the encoding of the joined texts.
+    As in `_encode_pair` of lm_eval, trailing white space of the context counts as continuation. The
+    window holds the n ids of the context, then the ids of the joined text from index n on.
 
     Raises:
         InvalidArgumentError: the continuation adds no tokens.
@@ -77,10 +73,10 @@ def continuation_loglikelihoods(
 
 
 def rolling_spans(length: int, context: int) -> Iterator[Span]:
-    """Yield the windows of a text of `length` tokens.
+    """Yield windows that score each of `length` tokens once, except the first.
 
-    Each token but the text's first is scored once. The scored tokens of the windows follow one
-    another without gaps. Each window has `context` + 1 tokens, or all tokens of a shorter text.
+    Each window has `context` + 1 tokens, or all tokens of a shorter text. The last window may
+    overlap the window before.
     """
     done = 1
     while done < length:

@@ -1,11 +1,8 @@
 """Multiple choice: select the answer that most probably follows the question.
 
-The score of an answer is the sum of its tokens' log probabilities. For acc_norm, the sum is divided
-by the answer's length in characters; for acc_bytes, by its length in bytes.
-
 Each line of a question file is {"context": …, "choices": [string, …], "answer": index from 0}, or a
-record of HellaSwag, ARC or PIQA in the published layout. From a record of these three, the context
-is built as in the harness's task.
+record of HellaSwag, ARC or PIQA in the published layout. A record's context is built as in the task
+of lm-evaluation-harness.
 """
 
 from __future__ import annotations
@@ -35,9 +32,8 @@ class Question:
 class MultipleChoice(Result):
     """Accuracies on multiple-choice questions, named as in lm-evaluation-harness.
 
-    `correct` counts the questions whose correct choice has the highest sum of log probabilities.
-    For `correct_by_characters` and `correct_by_bytes`, each sum is divided by the choice's length
-    in characters or bytes.
+    `correct` counts the questions whose correct choice has the highest log probability, summed over
+    tokens. `correct_by_characters` and `correct_by_bytes` divide the sum by the choice's length.
     """
 
     questions: int

@@ -2,14 +2,11 @@
 
 `perplexity` follows Hugging Face's guide "Perplexity of fixed-length models". The model reads each
 document in windows of `context` tokens, which start every `stride` tokens. A token is scored once,
-in the first window that contains the token. A token at the start of this window is not scored,
-because no token precedes the start.
+in the first window that contains the token, unless the window starts with the token.
 
 `wikitext` follows lm-evaluation-harness. In a WikiText file, punctuation is surrounded by spaces,
-and a hyphen within a word is " @-@ ". The model reads the text without these spaces and marks
-(detokenized).
-Words and bytes are counted in the file's text, so that models with different tokenizers can be
-compared.
+and a hyphen within a word is " @-@ ". The model reads the detokenized text, without these spaces
+and marks. Words and bytes are counted in the file's text: a common unit for different tokenizers.
 """
 
 from __future__ import annotations
@@ -124,9 +121,9 @@ class Perplexity(PerUnitResult):
     def in_guide(self) -> float:
         """Perplexity per token as computed by the program of Hugging Face's guide.
 
-        The program weights each window's mean by the number of the window's scored tokens. If
-        windows overlap, this number is one too low in each window but a document's first. So the
-        result differs from `perplexity` in the fifth digit, or later for longer texts.
+        The program averages windows, weighted by their scored tokens. If windows overlap, the
+        weights are one too low after a document's first window. So the result differs from
+        `perplexity` in the fifth digit, or later for longer texts.
         """
         return exp_or_inf(self.guide_mean)
 
@@ -208,7 +205,7 @@ def _score(
             "before it (--from-end-of-text)"
         )
 
-    def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazy: a small stride gives many
+    def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazy: a small stride gives many spans
         return ((ids, span) for ids in texts for span in strided_spans(len(ids), context, stride))
 
     windows = (window for ids, span in all_spans() for window in windows_of(ids, [span]))

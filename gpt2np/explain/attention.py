@@ -20,8 +20,7 @@ from gpt2np.model.ops import causal_softmax, softmax
 def score_terms(query: Array, key: Array, scale: float) -> dict[str, Array]:
     """Compute an attention score step by step, in the dtype of the query.
 
-    The forward pass adds the terms in another order. So the score there can differ in the last
-    digits.
+    The forward pass adds the terms in another order, so the last digits of a score can differ.
     `query` and `key` are (D,). Returns the steps by name: arrays (D,), or () for the score.
     """
     terms = query * key

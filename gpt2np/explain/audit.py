@@ -50,7 +50,7 @@ PASS_PARTS = {
     "ln_f": "last layer norm",
     "logits": "unembedding",
 }
-"""Hook point, without "blocks.i." → the part of a pass since the previous hook point."""
+"""Parts of a pass, by the hook point at the end of the part, without "blocks.i."."""
 
 _SAME_PART = {"attn.k": "attn.q", "attn.v": "attn.q"}  # one matmul computes q, k and v
 _N_PASSES = 5
@@ -116,11 +116,9 @@ def _group_table(counts: dict[str, int], total: int) -> str:
 
 
 def seconds_per_part(model: GPT2, ids: list[int], passes: int) -> dict[str, float]:
-    """Measure the seconds between successive hook points of a pass, summed over all blocks.
+    """Measure the seconds of each of PASS_PARTS, summed over all blocks, without the hook's time.
 
-    The time within the hook is excluded. An untimed first pass packs the weights and fills the CPU
-    caches. Returns the median over `passes` passes, by the hook point that ends the interval (the
-    keys of PASS_PARTS).
+    Returns medians over `passes` passes after a warm-up pass, by hook point.
     """
     runs = [_time_pass(model, ids) for _ in range(passes + 1)][1:]
     return {part: median(run[part] for run in runs) for part in PASS_PARTS}
@@ -194,7 +192,7 @@ def in_float64(model: GPT2) -> GPT2:
 
 
 def precision_section(run: Run, numbers: Numbers, float64: bool) -> str:
-    """Return the markup of the section on precision, which with `float64` compares with float64."""
+    """Return the markup of the section on precision; `float64` adds a comparison with float64."""
     if not float64:
         summary = (
             "Everything on this page was computed in float32, numbers with about 7 decimal "
@@ -243,10 +241,9 @@ def _difference_table(numbers: Numbers, logits: Array, reference: Array) -> str:
 
 
 def _relative_errors(run: Run, exact: Mapping[str, Array]) -> Array:
-    """Return the largest relative error of the residual stream over all tokens.
+    """Return each layer's largest relative error of a token's residual stream, (L+1,).
 
-    `exact` holds the float64 activations. Returns the error before the first block and after each
-    block, (L+1,).
+    `exact` holds the float64 activations.
     """
     errors = []
     for layer in range(run.config.n_layer + 1):

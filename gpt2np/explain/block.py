@@ -157,10 +157,7 @@ def _neuron_table(run: Run, numbers: Numbers) -> str:
 
 
 def residual_norms(run: Run) -> Array:
-    """Compute the norm of each token's residual stream.
-
-    Returns the norms before the first block and after each block, (L+1, N).
-    """
+    """Compute each token's residual norm before the first block and after each block, (L+1, N)."""
     rows = np.stack([run.residual(layer) for layer in range(run.config.n_layer + 1)])
     lengths: Array = np.sqrt(np.einsum("lnc,lnc->ln", rows, rows))
     return lengths

@@ -1,8 +1,8 @@
 """Images of the page: arrays as PNG pictures, and line charts as SVG.
 
-A picture has one pixel per number. Opacity shows the absolute value, so a picture is readable on a
-light and on a dark page. Positive numbers are blue, negative numbers orange: readers with any kind
-of color blindness can distinguish these colors.
+A picture has one pixel per number. Opacity shows the absolute value, to suit light and dark pages.
+Positive numbers are blue, negative numbers orange: readers with any kind of color blindness can
+distinguish these colors.
 
 Shape letters: n rows, m columns.
 """
@@ -29,10 +29,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 26
 
 
 def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
-    """Return an img element that shows an array; `alt` and `attributes` are markup.
-
-    Numbers beyond ±limit have full color. `array` is (n, m).
-    """
+    """Return an img element with the picture of `picture_url`; `alt`, `attributes` are markup."""
     rows, columns = array.shape
     url = picture_url(array, limit)
     size = f'width="{columns}" height="{rows}"'
@@ -50,10 +47,7 @@ def picture_url(array: Array, limit: float) -> str:
 
 
 def _png(levels: NDArray[np.uint8]) -> bytes:
-    """Encode levels from 0 to 254 as a PNG with a palette (W3C PNG, section 11).
-
-    `levels` is (n, m).
-    """
+    """Encode levels (n, m) from 0 to 254 as a PNG with a palette (W3C PNG, section 11)."""
     rows, columns = levels.shape
     lines = np.concatenate([np.zeros((rows, 1), np.uint8), levels], axis=1)  # filter type 0
     header = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)
@@ -71,8 +65,8 @@ def _png(levels: NDArray[np.uint8]) -> bytes:
 def strip(name: str, title: str, array: Array, row_names: str = "tokens") -> str:
     """Return the markup of a picture in which the reader can inspect each number of an array.
 
-    The page's script finds the array by `name`. `row_names` is "tokens" if each row is a token.
-    `array` is (n, m).
+    The page's script finds the array (n, m) by `name`. `row_names` is "tokens" if the rows
+    are tokens, "row" for a single row without a name.
     """
     limit = float(np.quantile(np.abs(array), 0.995)) or 1.0
     scale = f'full color at ±<span class="limit">{format_number(limit)}</span>'

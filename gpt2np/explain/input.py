@@ -166,10 +166,9 @@ def _next_merge(step: MergeStep, vocabulary: Vocabulary) -> str:
 
 
 def nearest_tokens(embedding: Array, ids: list[int], count: int) -> tuple[Array, Array]:
-    """Return the ids of the tokens most similar to each of `ids`, and the cosine similarities.
+    """Return the ids of the other tokens most similar to each of `ids`, and the cosines.
 
-    The most similar token comes first; the token itself is excluded. `embedding` is (V, C). Returns
-    two arrays (N, count).
+    The most similar token comes first. `embedding` is (V, C). Returns two arrays (N, count).
     """
     lengths = np.sqrt(np.einsum("vc,vc->v", embedding, embedding))  # (V,)
     lengths = np.maximum(lengths, np.finfo(embedding.dtype).tiny)

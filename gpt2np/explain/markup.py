@@ -3,9 +3,8 @@
 `escape`, `token_markup` and `escape_prompt` escape all text from prompts, vocabularies and model
 names, so that the text cannot act as markup.
 
-The element of a displayed number contains all digits, the name of the array and the index. With
-them, a reader can compare the number with the library's arrays. The page embeds only the arrays
-that its script needs.
+The markup of a number holds all digits, the array's name and the index, so that readers can check
+the number with the library. The page embeds only the arrays that the script needs.
 """
 
 from __future__ import annotations

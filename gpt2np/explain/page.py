@@ -53,7 +53,7 @@ PROGRESS_STEPS = len(_CONTENTS) + 2  # the sections, the forward pass and the pa
 
 @dataclass(frozen=True, repr=False)
 class Page:
-    """HTML of a page, the arrays that it displays, and the forward pass over the prompt."""
+    """HTML of a page, the displayed arrays, and the forward pass over the prompt."""
 
     html: str
     numbers: Numbers
@@ -83,10 +83,9 @@ def explain(
 
     The model must be in float32. `window` selects tokens of the prompt (default: all); at most
     `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`, `head` and `position` (in the
-    window) select the details to show; `run_prompt` explains the defaults. `steps` tokens are
-    generated, fewer if the context becomes full. `float64` adds a comparison with float64, which
-    needs a float64 copy of the model. `on_progress` receives the name of each part of the page
-    before the part is computed.
+    window) select the details to show; `run_prompt` explains the defaults. `steps` is the maximum
+    number of tokens to generate. `float64` adds a comparison with a float64 copy of the model.
+    `on_progress` receives the name of each part of the page before the part is computed.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.
@@ -161,10 +160,7 @@ def _package_file(name: str) -> str:
 
 
 def _short_prompt(run: Run, max_length: int) -> str:
-    """Return the prompt as one line of at most `max_length` characters.
-
-    If the line is empty, return the visible spelling of the prompt's tokens instead.
-    """
+    """Shorten the prompt to one line; for a blank prompt, show the tokens with visible symbols."""
     line = "".join(c if c.isprintable() else " " for c in text_in_window(run))
     line = " ".join(line.split())
     line = line or "".join(token_text(run.token_bytes(token_id)) for token_id in run.ids)

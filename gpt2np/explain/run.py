@@ -79,10 +79,7 @@ class Run:
         return f"{position} {self.token(self.ids[position])}"
 
     def residual(self, layer: int) -> Array:
-        """Return the residual stream before block `layer`, or after the last block if `layer` is L.
-
-        Returns (N, C).
-        """
+        """Return the residual stream (N, C) before block `layer`, or after the last block for L."""
         return self.arrays[f"blocks.{layer - 1}.resid" if layer else "embed"]
 
 
@@ -97,9 +94,9 @@ def run_prompt(
 ) -> Run:
     """Run the model on a prompt, or on a window of its tokens, and keep all activations.
 
-    By default, the focus is the middle block, the last token, and the head in which this token
-    attends most to an earlier token. The first token does not count: idle heads attend to the first
-    token. At positions 0 and 1, the first token and the token itself count, too.
+    By default, the focus is the middle block, the last token, and the head with the token's largest
+    attention weight on an earlier token. The first token is excluded, because idle heads attend to
+    the first token; at positions 0 and 1, all visible tokens count.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.
@@ -168,10 +165,7 @@ def _resolve_index(name: str, value: int | None, count: int, default: int) -> in
 def token_cells(
     run: Run, numbers: Numbers, ids: Array, name: str, *index: int, style: str = "p"
 ) -> list[str]:
-    """Return the markup of table cells, each with a token of `ids` and a number.
-
-    The numbers are the row `index` of the array `name`, in the order of `ids`.
-    """
+    """Return table cells: each token of `ids`, with its number from row `index` of array `name`."""
     return [
         f"{run.token(int(token_id))} {numbers.show(name, *index, place, style=style)}"
         for place, token_id in enumerate(ids)

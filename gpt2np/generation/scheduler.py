@@ -70,45 +70,43 @@ class Scheduler:
         """
         if self.waiting:
             self._admit()
-        running = [sequence for sequence in self.running if sequence.finish_reason is None]
-        # An intervention must see the arrays of one sequence only.
-        alone = [[sequence] for sequence in running if sequence.callbacks.interventions]
-        if alone:
-            running = [s for s in running if not s.callbacks.interventions]
-        for batch in (running, *alone):
-            if batch:
-                self._decode(batch)
+        for batch in self._batches():
+            drafts = _prepare(batch, self._model)
+            inputs: list[list[int]] = []
+            logits_indices: list[int] = []
+            n_tokens = 0
+            for sequence, draft in zip(batch, drafts, strict=True):
+                ids = [*sequence.pending_ids(), *draft]
+                inputs.append(ids)
+                n_tokens += len(ids)
+                logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
+            caches = [sequence.cache for sequence in batch]
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises instead
+                    logits = self._model.forward(
+                        inputs, caches, logits_indices=logits_indices, hook=batch[0].hook
+                    )
+                check_finite(logits, self._model)
+                start = 0
+                for sequence, draft in zip(batch, drafts, strict=True):
+                    stop = start + 1 + len(draft)
+                    _accept(sequence, logits[start:stop], draft)
+                    start = stop
+            except BaseException:  # such as Ctrl-C: restore the state that the next step expects
+                for sequence in batch:
+                    sequence.drop_rejected()
+                raise
         return self._remove_finished()
 
-    def _decode(self, batch: list[RunningSequence]) -> None:
-        """Run a decode step of a batch in one forward pass."""
-        if len(batch) > 1:
-            batch = _sort_by_slot(batch)
-        drafts = _prepare(batch, self._model)
-        inputs: list[list[int]] = []
-        logits_indices: list[int] = []
-        n_tokens = 0
-        for sequence, draft in zip(batch, drafts, strict=True):
-            ids = [*sequence.pending_ids(), *draft]
-            inputs.append(ids)
-            n_tokens += len(ids)
-            logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
-        caches = [sequence.cache for sequence in batch]
-        try:
-            with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises instead
-                logits = self._model.forward(
-                    inputs, caches, logits_indices=logits_indices, hook=batch[0].hook
-                )
-            check_finite(logits, self._model)
-            start = 0
-            for sequence, draft in zip(batch, drafts, strict=True):
-                stop = start + 1 + len(draft)
-                _accept(sequence, logits[start:stop], draft)
-                start = stop
-        except BaseException:  # such as Ctrl-C: restore the state that the next step expects
-            for sequence in batch:
-                sequence.drop_rejected()
-            raise
+    def _batches(self) -> list[list[RunningSequence]]:
+        """Return the running sequences in one batch; sequences with interventions run alone."""
+        running = [sequence for sequence in self.running if sequence.finish_reason is None]
+        together = [s for s in running if not s.callbacks.interventions]
+        if len(together) > 1:
+            together = _sort_by_slot(together)
+        # An intervention must see the arrays of one sequence only.
+        alone = [[s] for s in running if s.callbacks.interventions]
+        return [together, *alone] if together else alone
 
     def _admit(self) -> None:
         """Move waiting sequences to the batch until `max_running` or `cache_bytes` is reached."""

@@ -9,7 +9,7 @@ chain                       join several interventions into one
 logit_lens                  next-token logits from any residual
 lens_table                  most likely next tokens at every residual and position
 attribution                 direct logit attribution: contributions of heads, MLPs and biases
-attention_summary           mean entropy and distance of each head's attention, and more
+attention_summary           statistics of each head's attention, such as the mean entropy
 induction_scores            how strongly each head is an induction head
 differences                 differences between the arrays of two passes
 compare_with_transformers   differences from the pass of `transformers`

@@ -53,10 +53,7 @@ class Attribution:
         return difference
 
     def by_block(self) -> Attribution:
-        """Sum the contributions to those of embed, blocks.i.attn, blocks.i.mlp and ln_f.bias.
-
-        Attention and MLP include the biases of their output projections.
-        """
+        """Merge components into embed, blocks.i.attn, blocks.i.mlp (with biases) and ln_f.bias."""
         groups: dict[str, list[int]] = {}
         for index, component in enumerate(self.components):
             block = ".".join(component.split(".")[:3])  # blocks.i.attn

@@ -89,10 +89,7 @@ def transformers_model(model: GPT2) -> Any:
 
 
 def transformers_arrays(reference: Any, ids: Sequence[int]) -> dict[str, Array]:
-    """Run a GPT2LMHeadModel with eager attention and return its arrays under gpt2np's names.
-
-    The arrays come from `output_hidden_states`, `output_attentions` and forward hooks.
-    """
+    """Run a GPT2LMHeadModel with eager attention; returns the activations by gpt2np's names."""
     import torch
 
     with torch.no_grad(), _captured_modules(reference) as captured:

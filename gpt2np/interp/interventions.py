@@ -51,9 +51,8 @@ class Intervention:
     """A hook that edits selected positions and heads of selected hook points.
 
     `points` are names of hook points, in which `*` matches any characters. `edit(name, part)`
-    receives `part`, the selected positions and heads of an array, and returns new values. The
-    values must broadcast to the shape of `part`. This shape is (positions, …), or
-    (heads, positions, …) for arrays with a head axis.
+    receives the selected positions and heads of an array: (positions, …), or (heads, positions, …)
+    for arrays with a head axis. `edit` returns values that broadcast to the same shape.
     """
 
     points: tuple[str, ...]

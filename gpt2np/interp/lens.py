@@ -28,8 +28,8 @@ _CHUNK = 128  # rows of logits at a time, to bound the memory
 def logit_lens(model: GPT2 | LanguageModel, residual: Array) -> Array:
     """Apply ln_f and the unembedding to a residual (…, C). Returns logits (…, V).
 
-    From the last block's residual, the result is the model's logits. Under the conditions in the
-    docstring of `GPT2.forward`, both are bit-identical.
+    The last block's residual gives the logits of `GPT2.forward`, bit-identical under the conditions
+    in the docstring of `forward`.
     """
     model = as_gpt2(model)
     ln_f = model.weights["ln_f.weight"], model.weights["ln_f.bias"]
@@ -45,7 +45,7 @@ class LensTable:
     positions: IntArray  # (P)
     ids: IntArray  # (K, P, n), the most likely first
     probabilities: Array  # (K, P, n), over the whole vocabulary
-    texts: Mapping[int, str] = field(default_factory=dict)  # of `ids`, if a LanguageModel is known
+    texts: Mapping[int, str] = field(default_factory=dict)  # of `ids`; empty for a GPT2
 
     def __repr__(self) -> str:
         points, positions, n = self.ids.shape
@@ -81,9 +81,8 @@ def lens_table(
 ) -> LensTable:
     """Return the n most likely next tokens at every residual and position, by the logit lens.
 
-    `points` selects residuals of the trace. `last` is the number of final positions to use; None
-    uses all. There is one prediction for each selected residual and position. `progress` receives
-    the number of predictions since the last call.
+    `points` selects residuals of the trace, and `last` the number of final positions (None: all).
+    `progress` receives the number of (residual, position) pairs done since the last call.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or n is out of range.

@@ -66,11 +66,9 @@ def induction_scores(
 ) -> Array:
     """Score each head for induction: attention to the token after an earlier copy of the query.
 
-    The model reads the ids twice in a row. Each token of the second copy is a query. The score
-    of a head is the mean attention weight on the token that follows the query's counterpart in the
-    first copy (Olsson et al. 2022, "In-context Learning and Induction Heads"). By default, the ids
-    are 50 random ids drawn with `seed`, or fewer if the context is shorter than 100 tokens. Returns
-    (L, H).
+    The model reads the ids twice in a row. The score averages over the queries of the second copy
+    (Olsson et al. 2022, "In-context Learning and Induction Heads"). By default, 50 random ids are
+    drawn with `seed`, or fewer if the context is shorter than 100 tokens. Returns (L, H).
 
     Raises:
         InvalidArgumentError: there are fewer than two ids, or the context has fewer than four

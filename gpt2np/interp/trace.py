@@ -15,11 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.data.files import atomic_path
 from gpt2np.display import table
-from gpt2np.errors import (
-    ContextLengthError,
-    GPT2NPError,
-    InvalidArgumentError,
-)
+from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
@@ -150,8 +146,7 @@ def trace(
     names; `*` matches any part of a name. `interventions` are hooks that edit the arrays, in order;
     the trace holds the edited arrays. The pass stops after the last selected hook point.
 
-    To get the size of the trace beforehand, call
-    `hook_points_nbytes(gpt2.config, n_tokens, points, gpt2.dtype)`, where `gpt2` is a GPT2.
+    `gpt2np.interp.hook_points_nbytes` computes the size of a trace beforehand.
 
     Raises:
         InvalidArgumentError: a hook point does not exist, a token id is invalid, or the prompt is a

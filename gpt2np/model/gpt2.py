@@ -7,38 +7,38 @@
     logits = ln_f(x)·wteᵀ                                            unembedding
 
 `ctx` runs these steps on one thread or several, with or without a KV cache. However `ctx` splits
-the work, the result is the same up to rounding; only a hook changes it. The simplest `ctx` is
+the work, only rounding differs; a hook alone changes the result. The simplest `ctx` is
 `gpt2np.model.plain.PlainContext`.
 
     ctx.token_ids, ctx.positions  (N,) each; positions count from the start of each text
-    ctx.linear(x, w, then=f)      f(x @ w.weight + w.bias) for an elementwise f
+    ctx.linear(x, w, then=f)      f(x @ w.weight + w.bias); f is elementwise but for its hooks
     ctx.unembed(x, w)             x @ w.weight
     ctx.qkv(x, w, heads)          queries, keys and values of some heads, by one linear layer
     ctx.by_rows(f, x, …)          f(x, …), on all rows or some at a time
-    ctx.by_heads(f, x)            calls f(heads, z) for one or more slices of the heads, to fill z
-                                  (h, N, D), which has x's N and dtype; returns all heads joined
+    ctx.by_heads(f, x)            splits the heads into slices, calls f(heads, z) on each to fill z
+                                  (h, N, D), with x's N and dtype; returns all heads joined
     ctx.append_kv(heads, k, v)    keeps k and v for `read_kv` in this pass, and in later passes if
                                   there is a KV cache
-    ctx.query_blocks              the N tokens in consecutive query blocks; a query block has
-                                  tokens of one text, or all new tokens of several short texts
+    ctx.query_blocks              consecutive query blocks that cover the N tokens; each has tokens
+                                  of one text, or all new tokens of several texts (a few each)
     queries.tokens                the slice of the N tokens that are in a query block
-    queries.mask                  (n, m) for the last m of T keys: True where the key is hidden,
-                                  since it follows the query or pads a shorter text. Every query
-                                  sees the keys before.
-    ctx.read_kv(heads, queries)   kv, with the keys and values for a query block: kv.scores(q) is
-                                  q·kᵀ, kv.weighted_values(p) is p·v, each within a query's text
+    queries.mask                  (n, m) for the last m of T keys: True hides a key that follows the
+                                  query or pads a shorter text. The first T - m are visible.
+    ctx.read_kv(heads, queries)   kv, with the keys and values of the query block's texts:
+                                  kv.scores(q) is q·kᵀ, kv.weighted_values(p) is p·v, where each
+                                  query meets the keys and values of its own text
     ctx.for_each(f, items)        calls f(item) for each item, in any order or in parallel
     ctx.layer                     the block's index, for `rows`, `hook` and the KV cache
     ctx.rows                      the rows of x that the block returns, as a slice or indices: all
                                   N, in the last block only the R rows whose logits are requested
-    ctx.hook(name, x)             x, or what the caller's hook returns in its place; the hook gets
-                                  the name with blocks.i. before it, except embed, ln_f and logits
-    ctx.hook_qkv(q, k, v)         the same for each text in turn: attn.q, attn.k, attn.v
+    ctx.hook(name, x)             x, or the array that the caller's hook returns in its place; the
+                                  hook gets blocks.i.name, or embed, ln_f or logits
+    ctx.hook_qkv(q, k, v)         hook on each text's q, k and v in turn: attn.q, attn.k, attn.v
 
 Shape letters: N new tokens of all texts, one text after the other; n of them in one query block; T
-tokens of a text up to the end of the query block, for several texts of the longest one; R tokens
-whose logits are requested; r rows, N or fewer; C = n_embd; H = n_head heads of D = C / H
-channels, h of them; F = n_inner; V = vocab_size.
+keys: the tokens of a text (of several, the longest) up to the query block's end; R tokens whose
+logits are requested; r rows, N or fewer; C = n_embd; H = n_head heads, h of them in a slice; D =
+C / H channels of a head; F = n_inner; V = vocab_size.
 
 A hook sees whole arrays (h = H; r = N or R; one query block for each text), at these points:
 
@@ -77,7 +77,7 @@ def gpt2(ctx: Context, w: ModelWeights) -> Array:
         ctx.layer = i
         x = transformer_block(ctx, block, x)  # (N, C), after the last block (R, C)
     x = ctx.hook("ln_f", ctx.by_rows(w.ln_f, x))  # (R, C)
-    return ctx.hook("logits", ctx.unembed(x, w.lm_head))  # lm_head is wteᵀ, (R, V)
+    return ctx.hook("logits", ctx.unembed(x, w.lm_head))  # (R, V); lm_head is wteᵀ
 
 
 def transformer_block(ctx: Context, w: BlockWeights, x: Array) -> Array:

@@ -45,8 +45,7 @@ def check_caches(
 
     Raises:
         ContextLengthError: a sequence would exceed n_positions tokens.
-        InvalidArgumentError: a cache is missing, given twice, or another model's, or its dtype is
-            not `dtype`.
+        InvalidArgumentError: a cache is missing, used twice, from another model, or not in `dtype`.
     """
     if isinstance(caches, KVCache):
         raise InvalidArgumentError("caches must be a list, one per sequence, as in [cache]")
@@ -67,9 +66,9 @@ def check_caches(
 
 
 def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
-    """Check the indices of the tokens whose logits are requested. None means all n tokens.
+    """Check the indices of the tokens whose logits are requested; return the indices (R,).
 
-    Returns the indices, (R,).
+    None stands for all n tokens.
 
     Raises:
         InvalidArgumentError: an index is not an integer in 0 … n - 1.

@@ -25,20 +25,20 @@ MIN_TOKENS_PER_WORKER = 8
 
 @dataclass(frozen=True)
 class Batch:
-    """The tokens that one rank computes in one pass.
+    """The input of one forward pass on one rank.
 
     Attributes:
         token_ids: (N,), the ids of the tokens.
         positions: (N,), the position of each token in its sequence.
-        slices: the range of each sequence's tokens among the tokens of all ranks.
+        slices: the range of each sequence's tokens in the pass, all ranks included.
         caches: the KV cache of each sequence, with capacity for the new tokens.
         kv_writes: where the KV caches store the keys and values of this rank's tokens.
         query_blocks: this rank's queries, in blocks for attention.
         output_rows: (R,), the indices in this batch of the tokens whose logits are requested.
         logits_mask: for each of the caller's `logits_indices`, whether this batch has that token.
-        copies: 2 after `doubled`, else 1.
-        outputs: memory for the output of each linear layer, by layer name and number of rows. Later
-            steps overwrite the memory. None if threads compute the rows in chunks.
+        copies: the number of rows per token: 2 after `doubled`, else 1.
+        outputs: memory for the outputs of linear layers, by layer name and number of rows; later
+            passes overwrite the memory. None if threads compute the rows in chunks.
     """
 
     token_ids: IntArray
@@ -53,10 +53,10 @@ class Batch:
     outputs: dict[tuple[str, int], LinearOutput] | None = None
 
     def share_of(self, rank: int, world_size: int) -> Batch:
-        """Return the tokens that one rank computes, as a smaller batch.
+        """Return the smaller batch that one rank computes: some of the query blocks.
 
-        Each rank gets some query blocks. Later blocks attend to more keys, so the order of the
-        ranks alternates to balance the work: of two ranks, rank 0 gets blocks 0, 3, 4, 7, …
+        Later blocks attend to more keys. To balance the work, the order of the ranks alternates: of
+        two ranks, rank 0 gets blocks 0, 3, 4, 7, …
         """
         turns = [*range(world_size), *reversed(range(world_size))]
         blocks = [b for i, b in enumerate(self.query_blocks) if turns[i % len(turns)] == rank]
@@ -76,10 +76,9 @@ class Batch:
         )
 
     def later(self, by: int, sequences: Sequence[IntArray], caches: list[KVCache]) -> Batch:
-        """Return the batch of a later step, when every cache has `by` more tokens than before.
+        """Return the batch of a later decode step, in which every cache has `by` more tokens.
 
-        The step has as many new tokens of each sequence as this batch, and the same output rows.
-        The KV caches have the same slots as before.
+        Each sequence must have as many new tokens, and the same cache slot, as in this batch.
         """
         return Batch(
             token_ids=np.concatenate([*sequences] * self.copies),
@@ -95,9 +94,9 @@ class Batch:
         )
 
     def doubled(self) -> Batch:
-        """Repeat the only token of this batch, because the small-matrix kernel needs two rows.
+        """Repeat the batch's only token, if any: the small-matrix kernel needs two rows.
 
-        If the token's logits are requested, they have two equal rows. An empty batch stays empty.
+        The token's logits, if requested, have two equal rows.
         """
         return replace(
             self,
@@ -119,8 +118,8 @@ def make_batches(
 ) -> Iterator[Batch]:
     """Split the new tokens of the sequences into batches of at most PREFILL_CHUNK tokens.
 
-    The caches need capacity for the new tokens. Compute each batch before requesting the next
-    batch, which depends on the caches' new lengths.
+    The caches need capacity for the new tokens. Compute each batch before requesting the next: the
+    next batch depends on the caches' new lengths.
 
     Args:
         sequences: the new token ids of each sequence.

@@ -1,7 +1,7 @@
-"""How the steps of a forward pass run: on which threads, and with which KV caches and hook.
+"""The operations of a forward pass: linear layers, attention over KV caches, and hooks.
 
-Shape letters: N tokens of the batch, C n_embd, H heads of D channels, h selected heads, n queries
-of one block.
+Shape letters: N tokens of the batch, R tokens whose logits are requested, V vocab_size, C n_embd,
+h selected heads, D channels of a head.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ Item = TypeVar("Item")
 
 
 class Context:
-    """One rank's forward pass over a batch, on several Python threads where threads pay off.
+    """One rank's forward pass over a batch: the operations that a model's forward function calls.
+
+    Operations on many rows run on several Python threads.
 
     Attributes:
         token_ids: (N,), the ids of the batch's tokens.
@@ -61,8 +63,7 @@ class Context:
     def rows(self) -> slice | IntArray:
         """The indices of the tokens for which the current transformer block computes its output.
 
-        The last block computes only the tokens whose logits are requested. Other blocks compute all
-        tokens.
+        The last block skips tokens whose logits are not requested; all other blocks skip none.
         """
         return self._batch.output_rows if self.layer == self._last_layer else slice(None)
 
@@ -109,18 +110,18 @@ class Context:
     def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
         """Apply a function that treats every row (token) separately.
 
-        Beyond `max_rows` rows, threads compute chunks of the rows in parallel. The result has the
-        shape of the first array.
+        Threads compute chunks of more than `max_rows` rows in parallel. The result has the shape of
+        the first array.
         """
         if arrays[0].shape[0] <= self.max_rows:
             return function(*arrays)
         return map_rows(function, arrays[0].shape[1], *arrays)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Compute attention's output for the tokens of x (N, C); threads share the heads.
+        """Compute attention's output for x (N, C); threads share the heads.
 
         function(heads, z) computes h heads and writes their output to z (h, N, D). Returns the
-        joined output of all heads, (N, C).
+        concatenated output of all heads, (N, C).
         """
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         if x.shape[0] <= self.max_rows:
@@ -140,7 +141,7 @@ class Context:
             write.append(self.layer, heads, keys, values)
 
     def read_kv(self, heads: slice, queries: QueryBlock) -> KVView:
-        """Return the cached keys and values that a query block attends to."""
+        """Return a view of the cached keys and values that a query block attends to."""
         return KVView(queries, self._batch.caches, self.layer, heads)
 
     def for_each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:

@@ -54,8 +54,8 @@ def apply_hook(hook: Hook, name: str, layer: int, array: Array) -> None:
 class HookedContext(Context):
     """A forward pass that calls a hook at every hook point.
 
-    Hooks are called on one thread, and no array is split, so the hook gets whole arrays in the
-    order of `gpt2np.model.hook_points.HOOK_POINTS`. The arrays have no padding.
+    The pass runs on one thread. The hook gets whole arrays without padding, in the order of
+    `gpt2np.model.hook_points.HOOK_POINTS`.
     """
 
     max_rows = sys.maxsize

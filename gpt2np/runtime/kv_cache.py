@@ -25,7 +25,6 @@ from gpt2np.kernels.packed_matrix import round_up
 TILE = 64  # tokens
 MAX_SLOTS = 16  # sequences per store: the most rows of one small product
 
-
 Allocator = Callable[["KVStore", tuple[int, ...], DTypeLike], Array]
 
 
@@ -72,8 +71,7 @@ class KVCache:
         """The store that holds the keys and values.
 
         Raises:
-            InvalidArgumentError: the cache is in memory that only the parent of this forked process
-                may use.
+            InvalidArgumentError: the cache belongs to the parent of this forked process.
         """
         store = self.place[0]
         if store.owner_pid not in (None, os.getpid()):
@@ -93,10 +91,10 @@ class KVCache:
         return self.store.keys.dtype
 
     def read(self, layer: int, heads: slice, n_keys: int, count: int = 1) -> tuple[Array, Array]:
-        """Return views of the whole tiles that contain the first `n_keys` keys and values.
+        """Return views of the tiles with the first `n_keys` keys and values of `count` slots.
 
-        The views cover `count` slots of the store, from this cache's slot on. Returns keys
-        (tiles, count, h, D, TILE) and values (tiles, count, h, TILE, D).
+        The slots start with this cache's slot. Returns keys (tiles, count, h, D, TILE) and values
+        (tiles, count, h, TILE, D).
         """
         store, slot = self.place
         view = slice(-(-n_keys // TILE)), slice(slot, slot + count), layer, heads
@@ -107,10 +105,7 @@ class KVCache:
         return self.store is previous.store and self.slot == previous.slot + 1
 
     def advance(self, n: int) -> None:
-        """Add n to the length.
-
-        Call this after all layers have appended the keys and values of n new tokens.
-        """
+        """Count n more tokens as cached, once all layers have appended the keys and values."""
         self.length += n
 
     def copy(self) -> KVCache:
@@ -161,10 +156,9 @@ class KVStore:
     Attributes:
         keys: (tiles, S, L, H, D, TILE).
         values: (tiles, S, L, H, TILE, D). Between passes, values beyond the end of a sequence are
-            0, because products of longer sequences in adjacent slots include these values.
+            0: matrix products over adjacent slots read as far as the longest sequence.
         config: the model's config.
-        owner_pid: the only process that may use the store. If None, forked processes may use it,
-            too.
+        owner_pid: the only process that may use the store; None also allows forked processes.
     """
 
     def __init__(
@@ -193,15 +187,14 @@ class KVStore:
         return len(self.keys) * TILE
 
     def new_store(self, slots: int, tiles: int, allocate: Allocator | None = None) -> KVStore:
-        """Return an empty store for this store's model, by default from this store's allocator."""
+        """Return an empty store for the same model, by default from the same allocator."""
         return KVStore(self.config, self.keys.dtype, slots, tiles, allocate or self._allocate)
 
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
-        """Move caches to free slots of this store, and tell whether they were moved.
+        """Move caches to free slots of this store; return False if no cache was moved.
 
-        No cache moves if there are too few free slots, or a slot can't hold `length` tokens. No
-        cache moves either if more than half of the store's memory is left over from ended
-        sequences.
+        The store refuses the caches if too few slots are free, `length` exceeds its capacity, or
+        more than half of its memory would stay unused.
         """
         with self._lock:
             free = [slot for slot in range(len(self._nonzero)) if slot not in self._owners]
@@ -232,7 +225,7 @@ class KVStore:
             del self._owners[slot]
 
     def expect(self, slot: int, length: int) -> None:
-        """Record that a slot will hold up to `length` tokens; the caller writes them afterwards."""
+        """Record that the caller is about to write up to `length` tokens to a slot."""
         self._nonzero[slot] = max(self._nonzero[slot], length)
         self._high_water_mark[slot] = max(self._high_water_mark[slot], length)
 
@@ -247,7 +240,7 @@ class KVStore:
 
 @dataclass(frozen=True)
 class KVWrite:
-    """The places in a KV store for the keys and values of n tokens of a batch.
+    """The slot mapping of n tokens: where a KV store stores the tokens' keys and values.
 
     Attributes:
         store: the store to write to.
@@ -262,9 +255,9 @@ class KVWrite:
     offset: IntArray
 
     def select(self, tokens: IntArray) -> KVWrite:
-        """Return a `KVWrite` for a smaller batch, which contains only some of the tokens.
+        """Return the `KVWrite` of a smaller batch, which has only some `tokens` of this batch.
 
-        `tokens` lists the indices of the smaller batch's tokens in the present batch, ascending.
+        `tokens` are ascending indices.
         """
         start, stop = np.searchsorted(tokens, (self.tokens.start, self.tokens.stop))
         chosen = tokens[start:stop] - self.tokens.start
@@ -272,15 +265,14 @@ class KVWrite:
         return KVWrite(self.store, slice(int(start), int(stop)), *places)
 
     def later(self, by: int) -> KVWrite:
-        """Return the `KVWrite` for new tokens in the same slots, with positions greater by `by`."""
+        """Return the `KVWrite` of new tokens in the same slots, at positions greater by `by`."""
         tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
         return KVWrite(self.store, self.tokens, tile, self.slot, offset)
 
     def append(self, layer: int, heads: slice, keys: Array, values: Array) -> None:
-        """Write the keys and values of one layer to the store, except for tokens of other stores.
+        """Write one layer's keys and values of the n tokens to the store.
 
-        Takes the keys and values of the whole batch, each (h, N, D). The new tokens count as cached
-        once `KVCache.advance` is called, after the last layer.
+        `keys` and `values` (h, N, D) contain all tokens of the batch.
         """
         place = self.tile, self.slot, layer, heads
         self.store.keys[(*place, slice(None), self.offset)] = keys[:, self.tokens].swapaxes(0, 1)
@@ -288,9 +280,9 @@ class KVWrite:
 
 
 def kv_writes(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[KVWrite]:
-    """Plan where the caches store their new tokens.
+    """Return the slot mappings of new tokens; consecutive caches in one store share a `KVWrite`.
 
-    Consecutive caches in the same store share one `KVWrite`.
+    `tokens` has the range of each cache's new tokens in the batch.
     """
     runs: list[list[tuple[KVCache, slice]]] = []
     for cache, new in zip(caches, tokens, strict=True):
@@ -312,11 +304,11 @@ def _kv_write(run: Sequence[tuple[KVCache, slice]]) -> KVWrite:
 def reserve(
     caches: Sequence[KVCache], counts: Sequence[int], allocate: Allocator | None = None
 ) -> None:
-    """Ensure that each cache has capacity for its number of new tokens in `counts`.
+    """Ensure that each cache has capacity for new tokens; `counts` has their number per cache.
 
-    If possible, caches that lack capacity move to free slots of a store that holds other `caches`.
-    Otherwise, all caches move to adjacent slots of new stores. A new store has capacity for twice
-    the longest sequence, up to the context length.
+    If possible, caches without capacity move to the store of a cache with capacity. Otherwise, all
+    caches move to adjacent slots of new stores. A new store has capacity for twice the longest
+    sequence, up to the context length.
     """
     lengths = [cache.length + n for cache, n in zip(caches, counts, strict=True)]
     lacking = [c for c, n in zip(caches, lengths, strict=True) if c.place[0].capacity < n]

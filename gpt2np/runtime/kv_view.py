@@ -1,8 +1,7 @@
 """Attention's two matrix products, which read the KV cache's tiles in place.
 
-Shape letters: h heads, n queries of a query block, Q queries of a span (copies included), S
-sequences of a span, D head size, T keys, in tiles of TILE keys. A span is a group of sequences in
-adjacent slots (`KVSpan`).
+Shape letters: h heads, n queries of a query block, Q queries of a span (repeated queries included),
+S sequences of a span (`KVSpan`), D head size, T keys, in tiles of TILE keys.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ class KVView:
     def weighted_values(self, pattern: Array) -> Array:
         """Return pattern @ values, for an attention pattern (h, n, T). Returns (h, n, D).
 
-        Call `scores` first. `pattern` may be the array that `scores` returned, overwritten with
-        the pattern; any other array is copied into it. Each tile is multiplied separately; the
-        products are then added in ascending order.
+        Call `scores` first. A pattern computed in place, in the array that `scores` returned, saves
+        a copy. The products of the tiles are added in ascending order.
         """
         if pattern is not self._visible:
             self._visible[...] = pattern
@@ -78,6 +76,6 @@ class KVView:
 
 
 def _by_sequence(array: Array, count: int) -> Array:
-    """Split the queries of a span by sequence: (…, h, Q, m) → (…, S, h, n, m), where Q = S · n."""
+    """Split a span's queries by sequence: (…, h, Q, m) → (…, S, h, Q / S, m)."""
     *leading, heads, queries, m = array.shape
     return array.reshape(*leading, heads, count, queries // count, m).swapaxes(-4, -3)

@@ -26,16 +26,10 @@ _MAX_BATCHES = 32  # of _DecodeSteps: one number of draft tokens each
 
 @dataclass(frozen=True)
 class _DecodeSteps:
-    """The batches of earlier short passes over the same KV caches, which later steps reuse.
+    """The batches of earlier short passes over the same KV caches, for reuse by later steps."""
 
-    Attributes:
-        places: the place of each KV cache.
-        batches: for each pass, the lengths of the caches before the pass, and the batch without
-            caches. A key has the numbers of new tokens, -1, and the pass's `logits_indices`.
-        outputs: memory for the outputs of linear layers (`Batch.outputs`).
-    """
-
-    places: list[tuple[KVStore, int]]
+    places: list[tuple[KVStore, int]]  # of each KV cache
+    # (*new tokens per sequence, -1, *logits_indices) → lengths of the caches before the pass, batch
     batches: dict[tuple[int, ...], tuple[list[int], Batch]] = field(default_factory=dict)
     outputs: dict[tuple[str, int], LinearOutput] = field(default_factory=dict)
 
@@ -45,7 +39,7 @@ class ModelRunner:
     """A model's forward function and weights.
 
     Attributes:
-        function: computes the logits (R, V) from a context and the weights of one pass.
+        function: the forward function; computes the logits (R, V) from a context and the weights.
         config: the architecture.
         weights: the weights, which are packed when needed.
     """
@@ -67,9 +61,8 @@ class ModelRunner:
     ) -> Array:
         """Append the sequences to the caches; return the logits of the tokens at `logits_indices`.
 
-        The caller has checked the arguments. With `rank`, this process computes only that rank's
-        share of the pass. The result is then in shared memory, which the next pass overwrites.
-        Returns (R, V).
+        The arguments must be valid. With `rank`, this process computes only that rank's share. The
+        result is then in shared memory, which the next pass overwrites. Returns (R, V).
         """
         counts = list(map(len, sequences))
         reserve(caches, counts)
@@ -133,9 +126,7 @@ class ModelRunner:
     ) -> Batch:
         """Return the batch of a pass of at most SMALL_BATCH tokens.
 
-        `counts` has the number of new tokens of each sequence.
-        The batch of an earlier pass is reused if both passes have the same sequences, numbers of
-        new tokens and `logits_indices`. Only token ids and positions change.
+        A batch is reused for the same caches, `counts` of new tokens, and `logits_indices`.
         """
         lengths = [cache.length for cache in caches]
         places = [cache.place for cache in caches]
@@ -163,7 +154,7 @@ class ModelRunner:
 
 
 def _advance(batch: Batch, logits: Array) -> Array:
-    """Add the computed tokens to the caches. Returns the logits without those of repeated rows."""
+    """Count the computed tokens as cached. Returns the logits without repeated rows."""
     for cache, tokens in zip(batch.caches, batch.slices, strict=True):
         cache.advance(tokens.stop - tokens.start)
     return logits[: logits.shape[0] // batch.copies]

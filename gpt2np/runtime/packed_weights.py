@@ -42,16 +42,16 @@ class Packing:
 
 
 class WeightSource(Protocol):
-    """Access to the weights during one pass: packed in memory, or in the mapped file."""
+    """The weights during one pass, either packed in memory or in a memory-mapped file."""
 
     def array(self, name: str) -> Array:
-        """Return a weight that has no packing, such as a layer norm's, as a plain array."""
+        """Return a weight that is never packed, such as a layer norm's."""
 
     def packed(self, name: str) -> PackedMatrix:
         """Return a weight matrix in panels."""
 
     def packed_parts(self, name: str) -> Iterator[PackedMatrix]:
-        """Yield a transposed matrix in panels, as one or more consecutive groups of columns.
+        """Yield consecutive groups of columns of a transposed matrix, in panels.
 
         Groups may share a buffer, so use each group before requesting the next group.
         """
@@ -66,13 +66,11 @@ class WeightSource(Protocol):
 class PackedWeights(MutableMapping[str, Array]):
     """A mapping from names to weight arrays. `for_pass` packs the matrices when necessary.
 
-    Reading an entry returns a read-only array, which is a copy or a view. Assigning a weight
-    changes the model.
+    Reading an entry returns a read-only copy or view. Assigning a weight changes the model.
 
     Attributes:
         dtype: the dtype of all weights.
-        version: the number of assignments so far. A worker forked at a lower version has outdated
-            weights.
+        version: the number of assignments. Workers forked at a lower version have outdated weights.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class PackedWeights(MutableMapping[str, Array]):
         Args:
             arrays: the weights by name.
             dtype: the dtype of all weights.
-            packings: how to pack each matrix, by name; other weights stay plain arrays.
+            packings: how to pack each matrix, by name; weights without a packing stay plain arrays.
             arrange: arrange(source, is_packed) builds the object that `for_pass` returns.
         """
         self.dtype = dtype
@@ -104,7 +102,7 @@ class PackedWeights(MutableMapping[str, Array]):
     def for_pass(self, *, short: bool) -> Any:
         """Return the weights for one pass, as the object that `arrange` builds.
 
-        Packs the matrices unless they are packed, or this pass is short and the first of all.
+        Packs the matrices at the first pass if that pass is long, else at the second pass.
         """
         if self._packed_pass is not None:
             return self._packed_pass  # no lock: in a forked child, it may stay locked

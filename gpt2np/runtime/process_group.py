@@ -1,10 +1,10 @@
 """A group of processes that compute each forward pass together.
 
-Python threads wait for the interpreter lock between NumPy calls. If matrix products take only tens
-of microseconds, waiting costs more than threads gain. In a long prompt, threads wait for a fifth of
-the time. Processes share no lock. The process that owns the model forks workers, which share the
-weights without a copy. The owner and the workers are the ranks (`gpt2np.runtime.ranks`). During a
-pass, ranks spin at barriers; between passes, the workers sleep.
+Python threads wait for the interpreter lock (GIL) between NumPy calls: a fifth of a long prompt's
+time. Matrix products of a few tens of microseconds even get slower with threads. Processes have no
+common lock. The process that owns the model forks workers, which share the weights without a copy.
+The owner and the workers are the ranks (`gpt2np.runtime.ranks`). During a pass, ranks spin at
+barriers; between passes, the workers sleep.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -144,7 +144,7 @@ class ProcessGroup:
         caches: Sequence[KVCache],
         logits_indices: IntArray,
     ) -> Array | None:
-        """Compute a pass on as many ranks as the tuner chooses, and tell the tuner the time."""
+        """Compute a pass on as many ranks as the tuner chooses; report the time to the tuner."""
         if not small_kernels() and max(map(len, sequences)) > MIN_TOKENS_PER_WORKER:
             # The number of ranks would change bits, and so sampled texts from run to run.
             return self._runner.run(sequences, caches, logits_indices)
@@ -159,15 +159,6 @@ class ProcessGroup:
             tuner.record(n_tokens, n_ranks, time.perf_counter() - start)
         return logits
 
-    @contextmanager
-    def _workers_killed_on_error(self) -> Iterator[None]:
-        """If a pass fails on rank 0, kill the workers: they must stop writing to the KV caches."""
-        try:
-            yield
-        except BaseException:
-            kill_workers(self._workers)
-            raise
-
     def _run_on_ranks(
         self,
         n_ranks: int,
@@ -181,7 +172,7 @@ class ProcessGroup:
         task_json = json.dumps(task, separators=(",", ":"))
         if len(task_json) + _MAX_HEADER > MAX_MESSAGE:
             return None
-        with self._workers_killed_on_error():
+        try:
             if self._is_busy or self._weights_version != runner.weights.version:
                 kill_workers(self._workers)
             self._is_busy = True
@@ -195,14 +186,17 @@ class ProcessGroup:
             with inline():
                 logits = runner.run(sequences, caches, logits_indices, rank=rank).copy()
             self._is_busy = False
-        return logits
+            return logits
+        except BaseException:
+            kill_workers(self._workers)  # they must stop writing to the KV caches
+            raise
 
     def _store_place(self, store: KVStore) -> tuple[int, int, int]:
         tiles, slots = store.keys.shape[:2]
         return self._store_offsets[store], slots, tiles
 
     def _fork_workers(self, count: int) -> None:
-        """Fork workers until there are `count`; the first call sets up the memory of all ranks."""
+        """Fork workers until there are `count`; if there were none, set up memory for all ranks."""
         weights, workers = self._runner.weights, self._workers
         with weights.unchanged():
             if not workers:
@@ -276,8 +270,7 @@ def _serve(
 class _WorkerCaches:
     """KV caches of a worker, which view the memory of rank 0's caches.
 
-    A cache that several passes in a row use stays the same object, so that `ModelRunner` can reuse
-    what it has computed for the cache.
+    Consecutive passes use the same `KVCache` objects; `ModelRunner` finds earlier batches by cache.
     """
 
     def __init__(self, runner: ModelRunner, memory: SharedMemory) -> None:
@@ -286,9 +279,9 @@ class _WorkerCaches:
         self._caches: dict[tuple[int, ...], KVCache] = {}
 
     def attach(self, places: Sequence[Sequence[int]]) -> list[KVCache]:
-        """Return a cache for each place, given as (length, slot, *store).
+        """Return the KV cache at each place in shared memory.
 
-        `store` has three numbers: the store's byte offset, number of slots and number of tiles.
+        A place is (number of cached tokens, slot, byte offset of the store, slots, tiles).
         """
         stores: dict[tuple[int, ...], KVStore] = {}
         caches: dict[tuple[int, ...], KVCache] = {}

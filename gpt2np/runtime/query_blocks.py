@@ -22,14 +22,14 @@ _MAX_LENGTH_GAP = 128  # keys; with a larger gap, padded scores cost more than a
 
 @dataclass(frozen=True)
 class KVSpan:
-    """One or more sequences of a query block whose scores one matrix product computes.
+    """The sequences of a query block whose attention scores one matrix product computes.
 
     The sequences have adjacent cache slots, and equal numbers of queries in the block.
 
     Attributes:
         sequence: the index of the first sequence in the batch.
         count: the number of sequences.
-        queries: the range of the sequences' queries in the block, copies included.
+        queries: the range of the sequences' queries in the block, repeated queries included.
         n_keys: how many keys the last query of the longest sequence attends to.
     """
 
@@ -66,7 +66,7 @@ class QueryBlock:
 
 
 class _Chunk(NamedTuple):
-    """Consecutive queries of one sequence in one block. The last query sees `n_keys` keys."""
+    """Consecutive queries of one sequence in one block; the last query attends to `n_keys` keys."""
 
     sequence: int
     tokens: slice
@@ -132,11 +132,7 @@ def _query_block(chunks: Sequence[_Chunk], adjacent: Sequence[bool]) -> QueryBlo
 
 
 def _extends(span: Sequence[_Chunk], chunk: _Chunk, adjacent: Sequence[bool]) -> bool:
-    """Tell whether one matrix product can compute the scores of `span` and of one more chunk.
-
-    Each chunk has queries of one sequence. The new chunk's sequence must have the next cache slot,
-    an equal number of queries, and a similar number of keys.
-    """
+    """Tell whether the matrix product for a span can also compute the scores of `chunk`."""
     n_keys = [chunk.n_keys, *(other.n_keys for other in span)]
     is_next = chunk.sequence == span[-1].sequence + 1 and adjacent[chunk.sequence]
     return is_next and chunk.n == span[-1].n and max(n_keys) - min(n_keys) <= _MAX_LENGTH_GAP

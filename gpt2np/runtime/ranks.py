@@ -1,10 +1,9 @@
 """The ranks of a process group: how several processes share one forward pass.
 
-A pass over up to SMALL_BATCH tokens is tensor-parallel: each rank computes some heads, and some
-output columns of every layer, for all tokens (Shoeybi et al. 2019, section 3). A longer pass is
-context-parallel: each rank computes all layers for some of the tokens, and reads the keys and
-values of the other ranks' tokens. No sum adds numbers of different ranks, so the logits have the
-same bits as in a single process.
+A pass over up to SMALL_BATCH tokens is tensor-parallel (Shoeybi et al. 2019, section 3). Each rank
+computes some heads, and some output columns of every layer, for all tokens. A longer pass is
+context-parallel: each rank computes all layers for some tokens, and reads the keys and values of
+all ranks. No sum adds numbers of different ranks, so logits have the same bits as in one process.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ COUNTER_STRIDE = 8
 MAX_RANKS = PREFILL_CHUNK // MIN_TOKENS_PER_WORKER
 """More ranks would have nothing to do in any pass."""
 
-_SPIN_LIMIT = 100  # reads of a counter before the rank lets other processes run
-_YIELD_S = 0.0002  # how long a rank then lets them run again and again before it sleeps
+_SPIN_LIMIT = 100  # reads of a barrier counter before a waiting rank yields its CPU
+_YIELD_S = 0.0002  # seconds of yielding before a waiting rank sleeps
 _MAX_SLEEP_S = 0.001
 _TIMEOUT_S = 60.0
 
@@ -61,7 +60,7 @@ class Rank:
         shared_buffers: by layer name, shared memory for the layer's output (SMALL_BATCH, columns).
         barrier_counters: how many barriers each rank has reached, in shared memory. The counter of
             a rank is at index rank · COUNTER_STRIDE.
-        has_failed: a function that tells whether another rank is known to have ended.
+        has_failed: tells whether another rank is known to have ended.
     """
 
     rank: int
@@ -71,7 +70,7 @@ class Rank:
     has_failed: Callable[[], bool]
 
     def barrier(self) -> None:
-        """Wait until all other ranks have reached this barrier, too.
+        """Wait until all ranks have reached this barrier.
 
         Raises:
             RankFailedError: another rank has ended or does not answer.
@@ -84,10 +83,9 @@ class Rank:
                 self._wait(counter, reached)
 
     def _wait(self, counter: int, reached: int) -> None:
-        """Spin, then let other processes run, then sleep, until a counter has reached a number.
+        """Spin, then yield the CPU, then sleep, until a barrier counter is `reached` or higher.
 
-        A short wait must end at once. In a long wait, another program has the CPU of a late rank. A
-        sleeping rank leaves its CPU to the late rank.
+        If another program takes the CPU of a late rank, sleeping gives the late rank this CPU.
         """
         counters = self.barrier_counters
         for _ in range(_SPIN_LIMIT):
@@ -109,7 +107,7 @@ class Rank:
 
     @property
     def barriers_reached(self) -> int:
-        """The number of barriers so far; barriers of passes without this rank count, too."""
+        """The number of barriers so far, including barriers of passes without this rank."""
         return int(self.barrier_counters[self.rank * COUNTER_STRIDE])
 
     @barriers_reached.setter

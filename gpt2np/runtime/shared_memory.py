@@ -23,12 +23,8 @@ class SharedMemory:
     """An allocator of arrays in one range of shared memory.
 
     The range takes memory only where arrays have been written. Only the process that made the
-    object may allocate. Some freed memory is kept for later arrays: new pages would cost a short
-    prompt a fifth of its time, and a virtual machine can need longer to get new memory from its
-    host than a forward pass takes. Other freed memory returns to the system.
-
-    Attributes:
-        max_kept: the most freed memory to keep, in bytes.
+    object may allocate. Up to `max_kept` bytes of freed memory are kept for later arrays. New pages
+    would take a fifth of a short prompt's time; in a virtual machine, longer than the prompt.
 
     Raises:
         OSError: the system does not provide the range.
@@ -98,10 +94,7 @@ class SharedMemory:
 
 
 def _take(ranges: list[Range], size: int) -> int | None:
-    """Remove `size` bytes from the smallest range that is large enough.
-
-    Returns the start of the removed bytes, or None if no range is large enough.
-    """
+    """Remove `size` bytes from the smallest range that fits. Return their start, or None."""
     large_enough = [
         (stop - start, i) for i, (start, stop) in enumerate(ranges) if stop - start >= size
     ]

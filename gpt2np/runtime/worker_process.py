@@ -44,9 +44,7 @@ class Worker:
         return self._pid or 0
 
     def send(self, message: bytes) -> None:
-        """Send a message to the worker.
-
-        If the worker has ended, nothing happens here; the next barrier raises RankFailedError.
+        """Send a message to the worker. An ended worker is noticed only at the next barrier.
 
         Raises:
             RankFailedError: the system can't send the message.

@@ -19,7 +19,7 @@ from gpt2np import (
     LanguageModel,
     Tokenizer,
 )
-from gpt2np.errors import BatchError
+from gpt2np.errors import BatchError, GPT2NPError
 from gpt2np.generation import Scheduler
 from gpt2np.generation.streaming import pick_best
 from gpt2np.runtime.ranks import max_processes
@@ -620,3 +620,25 @@ class TestInterruption:
         for found, expected in ((second, whole[1]), (third, whole[2])):
             assert (found.text, found.ids, found.finish_reason) == ("", [], "cancelled")
             assert (found.prompt_ids, found.seed) == (expected.prompt_ids, expected.seed)
+
+
+@pytest.mark.parametrize("wrong", [5, [10**9], [1] * 600, None])
+def test_an_error_names_the_prompt(lm, wrong):
+    with pytest.raises(GPT2NPError, match=r"^prompt 2 of 3: "):
+        lm.generate_batch(["a", wrong, "b"], max_new_tokens=2)
+
+
+def test_a_failed_beam_search_is_named(lm):
+    options = {"num_beams": 2, "max_new_tokens": 3, "regex": "x{3}"}
+    with pytest.raises(GPT2NPError, match=r"^prompt 1 of 2: "):
+        lm.generate_batch(["a", "b"], **options, bad_words=["x"])
+
+
+def test_prompts_can_be_any_iterable(lm):
+    options = {"max_new_tokens": 3, "seed": 1}
+    results = lm.generate_batch((text for text in ("a", "b")), **options)
+    assert results == lm.generate_batch(["a", "b"], **options)
+
+
+def test_no_texts_have_no_scores(lm):
+    assert lm.score([]) == []
