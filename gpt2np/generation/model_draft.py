@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -177,5 +177,5 @@ def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) ->
     except InvalidArgumentError:
         return None
     return next_id(
-        logits, sequence.options, sequence.rng.starting_at(len(sequence.ids) + len(draft))
+        logits, sequence.options, partial(sequence.rng.number, len(sequence.ids) + len(draft))
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
@@ -175,7 +175,7 @@ class RunningSequence:
         logits = process_logits(logits, options, self.history, self.eos_token_ids, self.constraint)
         if self.callbacks.logits_processor:
             logits = self.callbacks.process([*self.prompt, *self.ids], logits)
-        return next_id(logits, options, self.rng.starting_at(len(self.ids)))
+        return next_id(logits, options, partial(self.rng.number, len(self.ids)))
 
     def append(self, token_id: int, logits: Array) -> None:
         """Append a token id selected from logits (V,); update the state and `finish_reason`."""
