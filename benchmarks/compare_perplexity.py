@@ -32,14 +32,14 @@ WARM_UP = 128  # tokens, not timed
 
 def gpt2np_pass(folder: str) -> tuple[Pass, int]:
     """Return a scoring function with `gpt2np.generation.scoring`, and the context length."""
-    from gpt2np.generation.scoring import score_text
+    from gpt2np.generation.scoring import score_texts
     from gpt2np.model import GPT2
 
     model = GPT2.from_folder(folder)
     context = model.config.n_positions
 
     def score(ids: Ids) -> tuple[float, int]:
-        result = score_text(model, ids, context, context)
+        [result] = score_texts(model, [ids], (), context, context)
         return result.total, int(np.isfinite(result.log_probabilities).sum())
 
     return score, context

@@ -27,6 +27,7 @@ DEAD = 0
 """The ByteAutomaton state from which no match can be reached."""
 
 MAX_CHARACTER_STATES = 50_000
+MAX_CLOSURES = 300_000  # states in the epsilon closures of all states
 MAX_BYTE_STATES = 20_000
 
 _MATCH = 0
@@ -48,6 +49,7 @@ class CharacterAutomaton:
         self.reads: list[Reading | None] = [None]  # state → reading of the next character
         self._roots: dict[Ranges, int | None] = {}
         self._readings: dict[int, frozenset[Reading]] = {}
+        self._n_closed = 0  # states in the closures
         self.start = self._add_tree(tree, _MATCH)
         sources: list[list[int]] = [[] for _ in self.epsilon]
         for state, (epsilon, read) in enumerate(zip(self.epsilon, self.reads, strict=True)):
@@ -56,9 +58,19 @@ class CharacterAutomaton:
         self._live = _closure(_MATCH, sources)  # the states from which _MATCH can be reached
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the possible readings of a state, with MATCHED if the text may end there."""
+        """Return the possible readings of a state, with MATCHED if the text may end there.
+
+        Raises:
+            InvalidArgumentError: the closures have more than MAX_CLOSURES states.
+        """
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
+            self._n_closed += len(closure)
+            if self._n_closed > MAX_CLOSURES:
+                raise InvalidArgumentError(
+                    "the pattern is too large: too many consecutive parts may be empty, as in "
+                    "(a?){8000}; write a{0,8000}, or use smaller counts"
+                )
             reads = {self.reads[s] for s in closure & self._live}
             matched = {MATCHED} if _MATCH in closure else set()
             self._readings[state] = frozenset({read for read in reads if read} | matched)

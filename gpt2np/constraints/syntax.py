@@ -14,7 +14,7 @@ back-references, look-around, flags, possessive quantifiers, atomic groups and a
 raise an error that names the unsupported feature.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import regex
@@ -97,8 +97,18 @@ def parse(pattern: str) -> Tree:
     return _Parser(pattern).parse()
 
 
-def literals(texts: Iterable[str]) -> Tree:
-    """Return a syntax tree that matches each of `texts`, and no other text."""
+def literals(texts: Sequence[str]) -> Tree:
+    """Return a syntax tree that matches each of `texts`, and no other text.
+
+    Raises:
+        InvalidArgumentError: a text has a lone surrogate, which no token can contain.
+    """
+    for text in texts:
+        if regex.search("[\ud800-\udfff]", text):
+            raise InvalidArgumentError(
+                f"choices: {short_repr(text)} has a lone surrogate, which is no character; remove "
+                f"it"
+            )
     return Alternation(tuple(Concatenation(tuple(map(_literal, text))) for text in texts))
 
 

@@ -160,7 +160,9 @@ def _start(choices: tuple[str, ...], pattern: str | None, vocabulary: _Vocabular
         raise InvalidArgumentError(f"no text matches {subject}")
     trie, eos_token_ids = _trie(vocabulary), vocabulary.eos_token_ids
     masks = _TokenMasks(automaton, trie, vocabulary.text_tokens, eos_token_ids)
-    return Constraint(masks, automaton.readings(automaton.start))
+    constraint = Constraint(masks, automaton.readings(automaton.start))
+    constraint.allowed()  # refuses a pattern that is too large, before the first token
+    return constraint
 
 
 @lru_cache(maxsize=4)

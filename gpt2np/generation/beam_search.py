@@ -14,7 +14,7 @@ import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import Callbacks
-from gpt2np.generation.logits_processors import compute_logits, process_logits
+from gpt2np.generation.logits_processors import TokenHistory, compute_logits, process_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
 from gpt2np.generation.sequence import FinishReason, start_sequence
@@ -180,8 +180,7 @@ def _total_logprobs(search: _Search, beam: _Beam, logits: Array) -> Array:
     logprobs = process_logits(
         log_softmax(logits).astype(np.float32),
         search.options,
-        search.prompt,
-        beam.ids,
+        TokenHistory(search.prompt, beam.ids),
         search.eos_token_ids,
         beam.constraint,
     )

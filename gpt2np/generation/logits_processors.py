@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2np.errors import CheckpointError, InvalidArgumentError
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, BoolArray, IntArray
 from gpt2np.model import GPT2, KVCache
 from gpt2np.model.ops import softmax
 
@@ -65,11 +66,74 @@ def logits_error(model: GPT2) -> CheckpointError:
     return CheckpointError(f"the model's logits are not numbers: {cause}")
 
 
+@dataclass
+class TokenHistory:
+    """The ids before the next token, counted and indexed once, so that long texts cost no more.
+
+    A call repeated after an interruption changes nothing: no id is counted twice.
+
+    Attributes:
+        prompt: the ids of the prompt.
+        generated: the ids after the prompt; the list may grow.
+        draft: the ids after `generated`, which later calls replace.
+    """
+
+    prompt: Sequence[int]
+    generated: Sequence[int]
+    draft: Sequence[int] = ()
+    _counted: tuple[int, IntArray] | None = None  # number of ids, and their counts (V,)
+    _is_in_prompt: BoolArray | None = None  # (V,)
+    _n_indexed: int = 0
+    _followers: dict[tuple[int, ...], set[int]] = field(default_factory=dict)
+
+    @property
+    def n_generated(self) -> int:
+        """Number of ids after the prompt."""
+        return len(self.generated) + len(self.draft)
+
+    def last(self, n: int) -> list[int]:
+        """Return the last `n` ids; fewer if there are no more."""
+        return _last(n, self.prompt, self.generated, self.draft)
+
+    def counts(self, vocab_size: int) -> IntArray:
+        """Count each id after the prompt. Returns (V,)."""
+        n, counts = self._counted or (0, np.zeros(vocab_size, np.int64))
+        counts = counts + _bincount(self.generated[n:], vocab_size)
+        self._counted = len(self.generated), counts
+        return counts + _bincount(self.draft, vocab_size)
+
+    def is_used(self, vocab_size: int) -> BoolArray:
+        """Return a mask (V,) of the ids of prompt and continuation."""
+        if self._is_in_prompt is None:
+            self._is_in_prompt = _bincount(self.prompt, vocab_size) > 0
+        return self._is_in_prompt | (self.counts(vocab_size) > 0)
+
+    def followers(self, n: int) -> set[int]:
+        """Return the ids that follow the last `n` ids elsewhere, except in `draft`."""
+        length = len(self.prompt) + len(self.generated)
+        ids = _last(length - max(0, self._n_indexed - n), self.prompt, self.generated)
+        for i in range(n, len(ids)):
+            self._followers.setdefault(tuple(ids[i - n : i]), set()).add(ids[i])
+        self._n_indexed = length
+        return self._followers.get(tuple(self.last(n)), set())
+
+
+def _last(n: int, *parts: Sequence[int]) -> list[int]:
+    """Return the last `n` ids of the joined parts, without a copy of the rest."""
+    ids: list[int] = []
+    for part in reversed(parts):
+        ids[:0] = part[max(0, len(part) + len(ids) - n) :]
+    return ids
+
+
+def _bincount(ids: Sequence[int], vocab_size: int) -> IntArray:
+    return np.bincount(np.asarray(ids, np.int64), minlength=vocab_size)
+
+
 def process_logits(
     logits: Array,
     options: GenerationOptions,
-    prompt: Sequence[int],
-    generated: Sequence[int],
+    history: TokenHistory,
     eos_token_ids: Collection[int],
     constraint: Constraint | None = None,
 ) -> Array:
@@ -85,22 +149,25 @@ def process_logits(
     if options.logit_bias:
         logits = add_logit_bias(logits, options.logit_bias)
     if options.repetition_penalty != 1:
-        logits = repetition_penalty(logits, [*prompt, *generated], options.repetition_penalty)
+        used = np.flatnonzero(history.is_used(len(logits)))
+        logits = repetition_penalty(logits, used, options.repetition_penalty)
     if options.presence_penalty or options.frequency_penalty:
         presence, frequency = options.presence_penalty, options.frequency_penalty
-        logits = presence_and_frequency_penalty(logits, generated, presence, frequency)
+        logits = presence_and_frequency_penalty(
+            logits, history.counts(len(logits)), presence, frequency
+        )
     if options.no_repeat_ngram_size:
-        logits = no_repeat_ngram(logits, [*prompt, *generated], options.no_repeat_ngram_size)
+        logits = ban(logits, history.followers(options.no_repeat_ngram_size - 1))
     if options.bad_words_ids:
-        logits = ban_words(logits, [*prompt, *generated], options.bad_words_ids)
-    if options.ignore_eos or (options.min_new_tokens and len(generated) < options.min_new_tokens):
+        logits = ban_words(logits, history, options.bad_words_ids)
+    if options.ignore_eos or history.n_generated < options.min_new_tokens:
         logits = ban(logits, eos_token_ids)
     if constraint:
         logits = np.where(constraint.allowed(), logits, -math.inf)
     if logits is not unprocessed and not math.isfinite(logits.max()):
         raise InvalidArgumentError(
-            f"after {len(generated)} tokens every token is ruled out; loosen what bans tokens: "
-            f"bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, choices, regex"
+            f"after {history.n_generated} tokens every token is ruled out; loosen what bans "
+            f"tokens: bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, choices, regex"
         )
     return logits
 
@@ -113,44 +180,30 @@ def add_logit_bias(logits: Array, bias: Collection[tuple[int, float]]) -> Array:
     return biased
 
 
-def repetition_penalty(logits: Array, ids: Sequence[int], penalty: float) -> Array:
+def repetition_penalty(logits: Array, ids: IntArray, penalty: float) -> Array:
     """Divide positive and multiply negative logits of the tokens in `ids` by `penalty`.
 
     A penalty above 1 makes these tokens less likely (Keskar et al. 2019).
     """
-    unique = np.unique(np.asarray(ids, np.int64))
-    repeated = logits[unique]
+    repeated = logits[ids]
     result = logits.copy()
-    result[unique] = np.where(repeated < 0, repeated * penalty, repeated / penalty)
+    result[ids] = np.where(repeated < 0, repeated * penalty, repeated / penalty)
     return result
 
 
 def presence_and_frequency_penalty(
-    logits: Array, generated: Sequence[int], presence: float, frequency: float
+    logits: Array, counts: IntArray, presence: float, frequency: float
 ) -> Array:
-    """Subtract presence + frequency × count from the logit of each token in `generated`."""
-    unique, counts = np.unique(np.asarray(generated, np.int64), return_counts=True)
+    """Subtract presence + frequency × count from the logit of each token with a count, (V,)."""
+    generated = np.flatnonzero(counts)
     result = logits.copy()
-    result[unique] -= (presence + frequency * counts).astype(logits.dtype)
+    result[generated] -= (presence + frequency * counts[generated]).astype(logits.dtype)
     return result
 
 
-def no_repeat_ngram(logits: Array, ids: Sequence[int], size: int) -> Array:
-    """Forbid next tokens that would repeat an n-gram of `ids`, n = `size` (Paulus et al. 2017)."""
-    if len(ids) < size:
-        return logits
-    ngrams = np.lib.stride_tricks.sliding_window_view(np.asarray(ids, np.int64), size)
-    same_prefix = ngrams[:, :-1] == np.asarray(ids[len(ids) + 1 - size :], np.int64)
-    return ban(logits, ngrams[same_prefix.all(-1), -1].tolist())
-
-
-def ban_words(logits: Array, ids: Sequence[int], words: Collection[Sequence[int]]) -> Array:
+def ban_words(logits: Array, history: TokenHistory, words: Collection[Sequence[int]]) -> Array:
     """Forbid each next id that would complete one of `words`, which are sequences of ids."""
-    banned = []
-    for *start, last in words:
-        if list(ids[len(ids) - len(start) :]) == start:
-            banned.append(last)
-    return ban(logits, banned)
+    return ban(logits, [last for *start, last in words if history.last(len(start)) == start])
 
 
 def ban(logits: Array, ids: Collection[int]) -> Array:

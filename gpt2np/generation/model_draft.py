@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -170,13 +170,12 @@ def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) ->
         logits = process_logits(
             logits,
             sequence.options,
-            sequence.prompt,
-            [*sequence.ids, *draft],
+            replace(sequence.history, draft=draft),
             sequence.eos_token_ids,
             constraint,
         )
     except InvalidArgumentError:
         return None
     return next_id(
-        logits, sequence.options, sequence.rng.starting_at(len(sequence.ids) + len(draft))
+        logits, sequence.options, partial(sequence.rng.number, len(sequence.ids) + len(draft))
     )

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -35,12 +34,6 @@ def new_seed() -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
-class SupportsRandom(Protocol):
-    """A source of uniform random numbers, 0 ≤ x < 1, such as numpy's Generator."""
-
-    def random(self) -> float: ...
-
-
 class RandomGenerator:
     """The random numbers of one sequence, from `numpy.random.default_rng(seed)`.
 
@@ -50,7 +43,6 @@ class RandomGenerator:
     def __init__(self, seed: int | None) -> None:
         self._seed = seed
         self._numbers = array("d")
-        self._position = 0
 
     @cached_property
     def _generator(self) -> np.random.Generator:
@@ -62,25 +54,6 @@ class RandomGenerator:
         while len(self._numbers) <= index:
             self._numbers.append(self._generator.random())
         return self._numbers[index]
-
-    def random(self) -> float:
-        """Return the next number."""
-        self._position += 1
-        return self.number(self._position - 1)
-
-    def starting_at(self, index: int) -> SupportsRandom:
-        """Return a source of the numbers from `index` on."""
-        return _Numbers(self, index)
-
-
-@dataclass
-class _Numbers:
-    generator: RandomGenerator
-    index: int
-
-    def random(self) -> float:
-        self.index += 1
-        return self.generator.number(self.index - 1)
 
 
 def next_probabilities(logits: Array, options: GenerationOptions) -> Array:
@@ -109,14 +82,17 @@ def filter_logits(logits: Array, options: GenerationOptions) -> Array:
     return logits
 
 
-def next_id(logits: Array, options: GenerationOptions, rng: SupportsRandom) -> int:
-    """Select the next token id from logits (V,). Sampling consumes one random number."""
+def next_id(logits: Array, options: GenerationOptions, random: Callable[[], float]) -> int:
+    """Select the next token id from logits (V,).
+
+    Sampling calls `random` once, for a uniform random number, 0 ≤ x < 1.
+    """
     if options.temperature == 0:
         return int(logits.argmax())
     logits = filter_logits(logits, options)
     ids = (logits > -np.inf).nonzero()[0]  # often few, which saves time below
     cumulative = softmax(logits[ids].astype(np.float64)).cumsum()
-    index = cumulative.searchsorted(rng.random() * cumulative[-1], side="right")
+    index = cumulative.searchsorted(random() * cumulative[-1], side="right")
     return int(ids[min(index, len(ids) - 1)])
 
 

@@ -193,26 +193,6 @@ def strided_count(length: int, context: int, stride: int) -> int:
     return length - n_unscored
 
 
-def score_text(
-    model: GPT2,
-    ids: ArrayLike,
-    context: int | None = None,
-    stride: int | None = None,
-    prefix: int | None = None,
-) -> TextScore:
-    """Compute the log probability of each token, given the tokens before it, in strided windows.
-
-    Windows have `context` tokens and start every `stride` tokens. By default, `context` is the
-    model's, and `stride` is half of `context`. `prefix` is a token id to put before the text, so
-    that the first token is scored.
-
-    Raises:
-        InvalidArgumentError: a token id, context or stride is out of its range.
-    """
-    ids_before = [] if prefix is None else [prefix]
-    return score_texts(model, [ids], ids_before, context, stride)[0]
-
-
 def score_texts(
     model: GPT2,
     texts: Sequence[ArrayLike],
@@ -221,9 +201,12 @@ def score_texts(
     stride: int | None = None,
     on_progress: Callable[[int], object] = lambda n_tokens: None,
 ) -> list[TextScore]:
-    """Score several texts, each after the ids `prefix`; short texts share a forward pass.
+    """Compute the log probability of each token of several texts, given the tokens before it.
 
-    See `score_text`. `on_progress` receives the number of tokens scored since its last call.
+    Each text follows the ids `prefix`, which are not scored. Windows have `context` tokens and
+    start every `stride` tokens; by default, `context` is the model's, and `stride` half of it.
+    Short texts share a forward pass. `on_progress` receives the number of tokens scored since its
+    last call.
 
     Raises:
         InvalidArgumentError: a token id, context or stride is out of its range.
@@ -255,7 +238,7 @@ def score_texts(
 
 
 def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[int, int]:
-    """Check context and stride. Returns both, with None replaced by the defaults of `score_text`.
+    """Check context and stride. Returns both, with None replaced by the defaults.
 
     Raises:
         InvalidArgumentError: context or stride is out of its range.

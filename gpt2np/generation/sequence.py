@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 from gpt2np.generation.callbacks import Callbacks
-from gpt2np.generation.logits_processors import compute_logits, process_logits
+from gpt2np.generation.logits_processors import TokenHistory, compute_logits, process_logits
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.sampling import (
     RandomGenerator,
@@ -92,6 +93,11 @@ class RunningSequence:
     finish_reason: FinishReason | None = None
     error: Exception | None = None
 
+    @cached_property
+    def history(self) -> TokenHistory:
+        """What penalties and bans read of prompt and `ids`."""
+        return TokenHistory(self.prompt, self.ids)
+
     @property
     def length(self) -> int:
         """Number of token ids, including the prompt."""
@@ -166,12 +172,10 @@ class RunningSequence:
     def choose(self, logits: Array) -> int:
         """Select the next token id from logits (V,). Raises the same errors as `accept`."""
         options = self.options
-        logits = process_logits(
-            logits, options, self.prompt, self.ids, self.eos_token_ids, self.constraint
-        )
+        logits = process_logits(logits, options, self.history, self.eos_token_ids, self.constraint)
         if self.callbacks.logits_processor:
             logits = self.callbacks.process([*self.prompt, *self.ids], logits)
-        return next_id(logits, options, self.rng.starting_at(len(self.ids)))
+        return next_id(logits, options, partial(self.rng.number, len(self.ids)))
 
     def append(self, token_id: int, logits: Array) -> None:
         """Append a token id selected from logits (V,); update the state and `finish_reason`."""

@@ -3,6 +3,7 @@
 This is a separate module because importing `regex` takes 9 ms, and few generations need it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,11 @@ from gpt2np.errors import InvalidArgumentError, short_repr
 # fails before another.
 _NEXT = ("x", " ", "\n")
 _BRACKETS = r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<mark>\((?:\?!)?|\))"
+_SYNTAX = regex.compile(rf"{_BRACKETS}|\{{(?P<least>\d*)(?:,(?P<most>\d*))?\}}|.")
+_UNUSUAL = r"\(\?(?:#|[\w-]*[x1])"  # comments, verbose mode, nested sets (V1)
+_RECURSION = r"\(\?(?:R|[+-]?\d+|&\w+|P>\w+)\)"
 _MAX_LOOKAHEADS = 20
+_MAX_SIZE = 100_000  # characters and sets, with counted repetitions expanded, as by `regex`
 _TIMEOUT_S = 2.0  # of one search, because some patterns take exponential time
 
 
@@ -100,13 +105,10 @@ class StopPatterns:
         """Call a search function with a time limit."""
         try:
             return search(*args, **kwargs, timeout=_TIMEOUT_S)
-        except TimeoutError as error:
+        except (TimeoutError, MemoryError) as error:
             patterns, self._patterns = self._patterns, []
             listed = ", ".join(repr(pattern.pattern) for pattern in patterns)
-            raise InvalidArgumentError(
-                f"a search for stop_regex took more than {_TIMEOUT_S} s in a text of "
-                f"{len(self._text):,} characters: {listed}; avoid nested repetition, as in (a+)+"
-            ) from error
+            raise _too_slow(listed, self._text) from error
 
     def _pass_until(self, end: int) -> str:
         start, self._n_passed = self._n_passed, end
@@ -145,6 +147,32 @@ def _negative_lookaheads(pattern: str) -> list[tuple[int, int]]:
     return lookaheads
 
 
+def _too_slow(patterns: str, text: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a search for stop_regex took more than {_TIMEOUT_S} s or all memory in a text of "
+        f"{len(text):,} characters: {patterns}; avoid nested repetition, as in (a+)+"
+    )
+
+
+def _expanded_size(pattern: str) -> int:
+    """Return about how many characters and sets a pattern has with its repetitions expanded."""
+    sizes, last = [0], 0  # of each open group, and of the last item
+    if regex.search(_UNUSUAL, pattern):  # then as if all repetitions were nested
+        return len(pattern) * math.prod(int(n) or 1 for n in regex.findall(r"\d+", pattern))
+    for match in _SYNTAX.finditer(pattern):
+        if match["mark"] == ")" and len(sizes) > 1:
+            last = sizes.pop()
+        elif match["mark"]:
+            sizes.append(last := 0)
+            continue
+        elif match["least"] is not None:
+            last *= max(int(match["most"] or match["least"] or 1) - 1, 0)
+        else:
+            last = 1
+        sizes[-1] += last
+    return sum(sizes)
+
+
 def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
     """Compile a stop regex.
 
@@ -153,22 +181,27 @@ def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
             empty text, which would end every generation at once.
     """
     try:
+        if _expanded_size(pattern) > _MAX_SIZE or regex.search(_RECURSION, pattern):
+            raise OverflowError
         compiled = regex.compile(pattern)
+        matches_empty = compiled.match("", timeout=_TIMEOUT_S)
+    except TimeoutError as error:
+        raise _too_slow(repr(pattern), "") from error
     except regex.error as error:
         raise InvalidArgumentError(
             f"stop_regex {pattern!r} is not a regular expression: {error}"
         ) from error
-    except (RecursionError, OverflowError, MemoryError) as error:
+    except (RecursionError, MemoryError, OverflowError, ValueError) as error:
         raise InvalidArgumentError(
-            f"stop_regex {short_repr(pattern)} is too large: its nesting is too deep or its "
-            f"repetition counts are too high"
+            f"stop_regex {short_repr(pattern)} is too large: it is recursive, its nesting is too "
+            f"deep, or its repetition counts are too high"
         ) from error
     if pattern.count("(?!") > _MAX_LOOKAHEADS:
         raise InvalidArgumentError(
             f"stop_regex {short_repr(pattern)} is too large: more than {_MAX_LOOKAHEADS} negative "
             f"look-aheads"
         )
-    if compiled.match(""):
+    if matches_empty:
         raise InvalidArgumentError(
             f"stop_regex {pattern!r} matches the empty text, which would end the generation at "
             f"once; let it match at least one character"

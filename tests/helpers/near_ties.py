@@ -27,7 +27,7 @@ def watch(sequence):
 
 def _gap(sequence, logits):
     """Return the margin: between the two highest logits, or from the random number to an edge."""
-    state = (sequence.prompt, sequence.ids, sequence.eos_token_ids, sequence.constraint)
+    state = (sequence.history, sequence.eos_token_ids, sequence.constraint)
     logits = process_logits(logits, sequence.options, *state)
     if sequence.options.temperature == 0:
         second, first = np.partition(logits, -2)[-2:]

@@ -172,14 +172,16 @@ def test_greedy_takes_the_first_of_equals():
     options = GenerationOptions(temperature=0)
     logits = np.array([0, 2, 2], np.float32)
     assert next_probabilities(logits, options).tolist() == [0, 1, 0]
-    assert next_id(logits, options, np.random.default_rng(0)) == 1
+    assert next_id(logits, options, np.random.default_rng(0).random) == 1
 
 
 def test_draws_follow_the_probabilities():
     options = GenerationOptions(temperature=0.9, top_k=6, top_p=0.95)
     logits = RNG.normal(0, 1, 10).astype(np.float32)
     rng = np.random.default_rng(0)
-    counts = np.bincount([next_id(logits, options, rng) for _ in range(20_000)], minlength=10)
+    counts = np.bincount(
+        [next_id(logits, options, rng.random) for _ in range(20_000)], minlength=10
+    )
     expected = next_probabilities(logits, options)
     assert not counts[expected == 0].any()
     np.testing.assert_allclose(counts / 20_000, expected, atol=0.015)

@@ -14,7 +14,11 @@ from transformers import (
 )
 
 from gpt2np import GenerationOptions, InvalidArgumentError
-from gpt2np.generation.logits_processors import presence_and_frequency_penalty, process_logits
+from gpt2np.generation.logits_processors import (
+    TokenHistory,
+    presence_and_frequency_penalty,
+    process_logits,
+)
 
 END_IDS = {3, 7}
 CASES = 1500
@@ -50,7 +54,7 @@ def ours(logits, prompt, generated, **options):
     before = logits.copy()
     options = GenerationOptions(max_new_tokens=1000, **options)
     try:
-        result = process_logits(logits, options, prompt, generated, END_IDS)
+        result = process_logits(logits, options, TokenHistory(prompt, generated), END_IDS)
     except InvalidArgumentError as error:
         assert "every token is ruled out" in str(error)
         result = np.full_like(logits, -np.inf)
@@ -136,7 +140,9 @@ def test_presence_and_frequency():
 
 
 def test_presence_and_frequency_by_hand():
-    result = presence_and_frequency_penalty(np.zeros(4, np.float32), [1, 2, 2, 2], 0.5, 0.25)
+    result = presence_and_frequency_penalty(
+        np.zeros(4, np.float32), np.array([0, 1, 3, 0]), 0.5, 0.25
+    )
     assert result.tolist() == [0, -0.75, -1.25, 0]
 
 
@@ -161,7 +167,7 @@ def test_all_in_order():
 
 def test_nothing_asked_for_costs_nothing():
     logits = np.ones(4, np.float32)
-    assert process_logits(logits, GenerationOptions(), [1], [2], END_IDS) is logits
+    assert process_logits(logits, GenerationOptions(), TokenHistory([1], [2]), END_IDS) is logits
 
 
 def test_a_constraint_comes_last():
@@ -172,9 +178,8 @@ def test_a_constraint_comes_last():
             return np.arange(5) == 2
 
     options = GenerationOptions(logit_bias={2: -100.0, 4: 50.0})
-    result = process_logits(np.zeros(5, np.float32), options, [1], [], END_IDS, OnlyTwo())
+    history, zeros = TokenHistory([1], []), np.zeros(5, np.float32)
+    result = process_logits(zeros, options, history, END_IDS, OnlyTwo())
     assert result.tolist() == [-np.inf, -np.inf, -100, -np.inf, -np.inf]
     with pytest.raises(InvalidArgumentError, match="after 0 tokens every token is ruled out"):
-        process_logits(
-            np.zeros(5, np.float32), GenerationOptions(bad_words_ids=[[2]]), [1], [], (), OnlyTwo()
-        )
+        process_logits(zeros, GenerationOptions(bad_words_ids=[[2]]), history, (), OnlyTwo())

@@ -9,7 +9,7 @@ from helpers.references import load_reference, reference_logits, to_float64
 from gpt2np import LanguageModel
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation import scoring
-from gpt2np.generation.scoring import Window, score_text, score_windows, strided_spans
+from gpt2np.generation.scoring import Window, score_texts, score_windows, strided_spans
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
 
@@ -61,7 +61,7 @@ class TestScoreText:
     @pytest.mark.parametrize(("context", "stride"), [(None, None), (48, 48), (20, 7)])
     def test_as_transformers_in_float64(self, tiny_model, reference, length, context, stride):
         ids = random_ids(length, seed=length)
-        score = score_text(tiny_model, ids, context, stride)
+        [score] = score_texts(tiny_model, [ids], (), context, stride)
         expected, best = np.full(length, np.nan), np.full(length, -1)
         for start, first, stop in strided_spans(length, context or 48, stride or 24):
             table = reference(ids[start : stop - 1])[first - 1 - start :]
@@ -75,14 +75,14 @@ class TestScoreText:
 
     def test_an_id_before_the_text(self, tiny_model, reference):
         ids = random_ids(30)
-        score = score_text(tiny_model, ids, prefix=7)
+        [score] = score_texts(tiny_model, [ids], [7])
         table = reference([7, *ids[:-1]])
         assert score.ids.tolist() == ids.tolist()
         assert score.log_probabilities == pytest.approx(table[np.arange(30), ids], abs=2e-6)
 
     @pytest.mark.parametrize("ids", [[], [5], np.array([5], np.uint16)])
     def test_nothing_to_predict(self, tiny_model, ids):
-        score = score_text(tiny_model, ids)
+        [score] = score_texts(tiny_model, [ids])
         assert len(score.ids) == len(score.log_probabilities) == len(ids)
         assert np.isnan(score.log_probabilities).all() and math.isnan(score.perplexity)
         assert score.total == 0 and (score.best == -1).all()
@@ -99,12 +99,12 @@ class TestScoreText:
     )
     def test_impossible_windows(self, tiny_model, options, message):
         with pytest.raises(InvalidArgumentError, match=message):
-            score_text(tiny_model, [1, 2, 3], **options)
+            score_texts(tiny_model, [[1, 2, 3]], **options)
 
     @pytest.mark.parametrize("ids", [[1, 211], [-1, 2], [[1, 2]], [1.5, 2.5], b"abc"])
     def test_impossible_ids(self, tiny_model, ids):
         with pytest.raises(InvalidArgumentError):
-            score_text(tiny_model, ids)
+            score_texts(tiny_model, [ids])
 
 
 class TestScoreWindows:
@@ -240,7 +240,7 @@ class TestLanguageModel:
 
     def test_words_need_the_texts_of_tokens(self, tiny_model):
         with pytest.raises(InvalidArgumentError, match=r"LanguageModel\.score"):
-            score_text(tiny_model, [1, 2]).words()
+            score_texts(tiny_model, [[1, 2]])[0].words()
 
     def test_no_end_of_text(self, lm):
         without = LanguageModel(lm.model, lm.tokenizer, name="mine")

@@ -73,7 +73,12 @@ def test_with_filters_beams_samples_and_guesses(lm):
         ({"choices": []}, "choices"),
         ({"choices": ["a", ""]}, "choices"),
         ({"choices": "yes"}, "choices"),
+        ({"choices": ["a", "b\ud800"]}, r"choices: 'b\\ud800' has a lone surrogate"),
+        ({"choices": ["\udfff"]}, r"choices: '\\udfff' has a lone surrogate"),
         ({"choices": ["a"], "regex": "b"}, "contradict"),
+        ({"regex": "(a?){8000}"}, "pattern is too large: too many .* parts may be empty"),
+        ({"regex": "((((a?){1000}){1000}){1000}"}, "not closed"),
+        ({"regex": "(((a?){1000}){1000}){1000}x"}, "too large: more than 50,000"),
         ({"regex": r"[^\s\S]"}, "no text matches"),
         ({"regex": r"(a)\1"}, "back-references"),
         ({"regex": "(a"}, "not closed"),
@@ -83,6 +88,11 @@ def test_bad_input(lm, options, message):
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         lm.generate("It was", **options)
     assert "\n" not in str(caught.value)
+
+
+def test_a_large_pattern_is_refused_before_the_first_token(lm):
+    with pytest.raises(InvalidArgumentError, match="too large"):
+        lm.stream("It was", regex="(a?){8000}")
 
 
 def test_on_the_command_line():

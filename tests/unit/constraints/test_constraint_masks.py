@@ -133,7 +133,10 @@ def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
     monkeypatch.setattr(automaton, "MAX_BYTE_STATES", 50)
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match="need more than 50 states"):
-            start.allowed()
+            constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")  # before the first token
+        start.masks._automaton = automaton.ByteAutomaton(start.masks._automaton.characters)
+        with pytest.raises(InvalidArgumentError, match="need more than 50 states"):
+            after(start, tokens, "xaxxa").allowed()
 
 
 def test_states_are_shared_and_stay_as_they_are(tokens):

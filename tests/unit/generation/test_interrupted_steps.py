@@ -105,7 +105,7 @@ def interrupt_copy(n_lines):
 
     def trace(frame, event, argument):
         nonlocal left
-        if frame.f_code.co_name not in ("copy_to", "text_logprobs", "_decode", "step", "_prepare"):
+        if frame.f_code.co_name not in ("copy_to", "text_logprobs", "step", "_prepare"):
             return None
         left -= event == "line" and frame.f_code.co_name in ("copy_to", "text_logprobs")
         if left == 0 and event == "line":

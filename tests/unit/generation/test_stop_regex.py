@@ -5,7 +5,7 @@ import time
 import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel
-from gpt2np.generation import stop_regex
+from gpt2np.generation import GenerationOptions, stop_regex
 from gpt2np.generation.stop_regex import StopPatterns, compile_stop_regex
 
 
@@ -74,11 +74,38 @@ def test_results_do_not_depend_on_the_pieces(pattern, text):
 
 
 @pytest.mark.parametrize(
-    "pattern", ["(" * 3000 + "a" + ")" * 3000, "a{99999999999999999999999}", "a" + "(?!b)" * 21]
+    "pattern",
+    [
+        "(" * 3000 + "a" + ")" * 3000,
+        "a{99999999999999999999999}",
+        "a" + "(?!b)" * 21,
+        "(?:(?:(?:a?){1000}){1000}){1000}x",  # fills the memory if compiled
+        r"(?:[])]{500}|\({500}){1000}x",
+        "a{" + "9" * 5000 + "}",
+        "(?x)(a{400}) {400}",
+        "(a{400})(?#comment){400}",
+        "(?V1)(?:a{400}[[b])]){400}",
+        *("(?R)x", "(x(?1))", "(?P<n>x(?&n))", "(?P<n>x(?P>n))", "(x)(?-1)"),  # recursion
+    ],
 )
 def test_too_large(pattern):
     with pytest.raises(InvalidArgumentError, match=r"stop_regex .* (too large|not a regular)"):
         compile_stop_regex(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r"\d{4}-\d{2}-\d{2}", "(?:a?){1000}x", "[(]{9}(?-i:x)", r"\(?R", "(?:ab{999}){1,99}"],
+)
+def test_not_too_large(pattern):
+    compile_stop_regex(pattern)
+
+
+def test_too_slow_for_the_empty_text(monkeypatch):
+    """Refused before the first token."""
+    monkeypatch.setattr(stop_regex, "_TIMEOUT_S", 0.05)
+    with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .* in a text of 0 char"):
+        GenerationOptions(stop_regex=[r"(?:(?:a?|b?)(?:|c?)){40}\B$(?!)"])
 
 
 def test_a_search_without_end(monkeypatch):
