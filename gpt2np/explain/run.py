@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError, is_integer
 from gpt2np.explain.markup import Numbers, token_markup
 from gpt2np.generation.logits_processors import check_finite
-from gpt2np.generation.options import is_integer
 from gpt2np.interp import trace
 from gpt2np.interp.summary import token_bytes
 from gpt2np.kernels.array import Array
