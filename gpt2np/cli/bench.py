@@ -9,7 +9,6 @@ results.
 
 import argparse
 import json
-import signal
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -69,6 +68,5 @@ def _measure(args: argparse.Namespace) -> "Results":
     if source.fallback_reason:
         print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
     plan = plan_for(read_checkpoint(source.path).config.n_positions, args.quick)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     with step_bar(plan.n_measurements, width=28) as start_step:
         return run_suite(source, args.dtype, thread_count(), args.processes, plan, start_step)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import MODEL_HELP
-from gpt2np.cli.output import check_not_hidden, print_stderr, write_errors
+from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.hub import find_model
 
     options = ConversionOptions(args.dtype, limit, args.keep_head)
-    # Both signals raise an exception, so that `convert` removes the temporary folder.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Like Ctrl-C, SIGTERM raises an exception, so that `convert` removes the temporary folder.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     source = find_model(args.source).path
     checkpoint = read_checkpoint(source)
@@ -104,16 +103,12 @@ def _companion_problems(source: Path, target: Path) -> Iterator[str]:
 def _convert(
     checkpoint: "Checkpoint", target: Path, options: "ConversionOptions"
 ) -> "ConversionReport":
-    from tqdm import tqdm
-
     from gpt2np.checkpoint.convert import convert
     from gpt2np.hub import COMPANIONS
 
     total = 2 * checkpoint.n_parameters  # every parameter is written and read back
-    bar = tqdm(
-        total=total, desc="converting", unit_scale=True, leave=False, disable=None, delay=0.5
-    )
-    with write_errors(target), bar:
+    showing = progress(total=total, desc="converting", unit_scale=True, delay=0.5)
+    with write_errors(target), showing as bar:
         return convert(checkpoint, target, options, companions=COMPANIONS, on_progress=bar.update)
 
 

@@ -19,20 +19,13 @@ command fails and names the change; --force starts over.
 """
 
 import argparse
-import signal
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import print_stderr, report_interrupted, write_errors
+from gpt2np.cli.output import job_progress, print_stderr, report_interrupted, write_errors
 from gpt2np.cli.text_input import check_field
 from gpt2np.errors import InvalidArgumentError
-
-if TYPE_CHECKING:
-    from gpt2np.data.dataset import Dataset, DatasetOptions
-    from gpt2np.tokenizer import Tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Encode the inputs to OUT and return the exit code."""
     from gpt2np.data.append_log import partial_folder
     from gpt2np.data.corpus import find_files
-    from gpt2np.data.dataset import DatasetOptions, check_output
+    from gpt2np.data.dataset import DatasetOptions, check_output, encode_dataset
 
     check_output(args.out, overwrite=args.force)
     if args.combine is not None and args.out.suffix != ".npz":
@@ -70,44 +63,19 @@ def run(args: argparse.Namespace) -> int:
     check_field(args.field, files)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the progress bar is closed
+    total = sum(file.stat().st_size for file in files)
+    bar = job_progress(
+        lambda done: f"{done / total:.0%}", total=total, desc="encoding", unit="B", unit_scale=True
+    )
     try:
-        with write_errors(args.out, check_filename=True), option_names_in_errors(DatasetOptions):
-            dataset = _encode(files, args.out, tokenizer, options, args.force)
+        naming = option_names_in_errors(DatasetOptions)
+        with write_errors(args.out, check_filename=True), naming, bar as callbacks:
+            dataset = encode_dataset(
+                files, args.out, tokenizer, options, callbacks, force=args.force
+            )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))
     print_stderr(
         f"{dataset.documents:,} documents, {dataset.ids:,} ids ({dataset.dtype}) in {args.out}"
     )
     return 0
-
-
-def _encode(
-    files: list[Path], out: Path, tokenizer: "Tokenizer", options: "DatasetOptions", force: bool
-) -> "Dataset":
-    from tqdm import tqdm
-
-    from gpt2np.data.dataset import encode_dataset
-
-    total = sum(file.stat().st_size for file in files)
-    unit: dict[str, Any] = {"unit": "B", "unit_scale": True}
-    with tqdm(total=total, desc="encoding", leave=False, disable=None, **unit) as bar:
-
-        def on_resume(done: int) -> None:
-            bar.write(f"resuming at {done / total:.0%}", file=sys.stderr)
-            bar.initial = bar.n = done
-
-        def on_restart(changes: list[str]) -> None:
-            bar.write(f"discarding unfinished work: {'; '.join(changes)}", file=sys.stderr)
-
-        return encode_dataset(
-            files,
-            out,
-            tokenizer,
-            options,
-            on_resume=on_resume,
-            on_restart=on_restart,
-            on_progress=lambda done: bar.update(done - bar.n),
-            on_skip=lambda error: bar.write(f"skipped: {error}", file=sys.stderr),
-            force=force,
-        )

@@ -5,7 +5,6 @@ Each TASK follows a published definition; see 'gpt2np eval TASK --help'.
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
-from gpt2np.cli.output import print_stderr
+from gpt2np.cli.output import print_stderr, progress
 from gpt2np.cli.text_input import check_field
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
@@ -163,16 +162,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "Result | None":
     """Run an evaluation with a progress bar. After Ctrl-C, print the progress and return None."""
-    from tqdm import tqdm
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
-    with tqdm(unit=f" {unit}", leave=False, disable=None) as bar:
-        progress = f"0 {unit}"
+    with progress(unit=f" {unit}") as bar:
+        state = f"0 {unit}"
 
         def update(done: int, total: int, values: Mapping[str, float]) -> None:
-            nonlocal progress
+            nonlocal state
             metrics = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-            progress = f"{done:,} of {total:,} {unit}: {metrics}"
+            state = f"{done:,} of {total:,} {unit}: {metrics}"
             bar.total = total
             bar.set_postfix_str(metrics, refresh=False)
             bar.update(done - bar.n)
@@ -181,7 +177,7 @@ def _run_with_progress(measure: "Measure", lm: "LanguageModel", unit: str) -> "R
             return measure(lm, update)
         except KeyboardInterrupt:
             pass
-    print_stderr(f"interrupted after {progress}")
+    print_stderr(f"interrupted after {state}")
     return None
 
 

@@ -10,7 +10,6 @@ that the model processes and the page shows.
 """
 
 import argparse
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
     if not is_stdout:
         check_output_file(args.output, overwrite=args.force, inputs=[args.file])
     lm, messages = load_model(args)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
     page = _create_page(lm, prompt, args)
     for message in messages:
         print_stderr(message)

@@ -18,7 +18,6 @@ changed, the command fails and names the change; --force starts over.
 import argparse
 import json
 import signal
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from gpt2np.cli.generation_options import (
 from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import (
     interrupt_handler,
+    job_progress,
     print_stderr,
     report_interrupted,
     write_errors,
@@ -47,7 +47,6 @@ from gpt2np.kernels.threads import set_threads
 if TYPE_CHECKING:
     from gpt2np.generation.sampling import TokenLogprob
     from gpt2np.language_model import Completion, LanguageModel, TextStream
-    from gpt2np.prompts.job import Outcome
     from gpt2np.tokenizer import Tokenizer
 
 
@@ -217,17 +216,26 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Continue each prompt of the file --prompts. The exit code is 1 if a line was skipped."""
     _check_prompts_options(args)
     from gpt2np.data.append_log import partial_folder
-    from gpt2np.prompts.job import job_seed
+    from gpt2np.prompts.job import PromptJob, job_seed
     from gpt2np.prompts.prompt_file import count_lines
 
     n_lines = count_lines(args.prompts)
     lm, fingerprint = _load_with_fingerprint(args)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}
     print_stderr(f"seed: {options['seed']}")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that tqdm closes the bar
+    bar = job_progress(
+        lambda done: f"line {done + 1:,}", total=n_lines, desc="generating", unit="line"
+    )
     try:
-        with write_errors(args.out, check_filename=True):
-            outcome = _run_job(args, lm, fingerprint, options, n_lines)
+        with (
+            write_errors(args.out, check_filename=True),
+            option_names_in_errors(),
+            bar as callbacks,
+        ):
+            to_json = partial(_output_line, tokenizer=lm.tokenizer)
+            paths = args.prompts, args.out
+            job = PromptJob(lm, *paths, to_json, options, callbacks, fingerprint, args.force)
+            outcome = job.run()
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))
     if not outcome.written:
@@ -267,45 +275,6 @@ def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, st
     files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
     vocabulary = lm.tokenizer.fingerprint if args.tokenizer else ""
     return lm, vocabulary + input_digests(sorted(files))[-1]
-
-
-def _run_job(
-    args: argparse.Namespace,
-    lm: "LanguageModel",
-    fingerprint: str,
-    options: dict[str, Any],
-    n_lines: int,
-) -> "Outcome":
-    from tqdm import tqdm
-
-    from gpt2np.prompts.job import JobCallbacks, PromptJob
-
-    with tqdm(total=n_lines, desc="generating", unit="line", leave=False, disable=None) as bar:
-
-        def on_resume(done: int) -> None:
-            bar.write(f"resuming at line {done + 1:,}", file=sys.stderr)
-            bar.initial = bar.n = done
-
-        def on_restart(changes: list[str]) -> None:
-            bar.write(f"discarding unfinished work: {'; '.join(changes)}", file=sys.stderr)
-
-        def on_progress(done: int, n_tokens: int) -> None:
-            seconds = bar.format_dict["elapsed"]
-            speed = f"{n_tokens / seconds:.0f} tokens/s" if seconds else ""
-            bar.set_postfix_str(speed, refresh=False)
-            bar.update(done - bar.n)
-
-        callbacks = JobCallbacks(
-            on_resume=on_resume,
-            on_restart=on_restart,
-            on_progress=on_progress,
-            on_skip=lambda problem: bar.write(f"skipped: {problem}", file=sys.stderr),
-        )
-        paths = args.prompts, args.out
-        with option_names_in_errors():
-            to_json = partial(_output_line, tokenizer=lm.tokenizer)
-            job = PromptJob(lm, *paths, to_json, options, callbacks, fingerprint, args.force)
-            return job.run()
 
 
 def _output_line(completion: "Completion", tokenizer: "Tokenizer") -> dict[str, Any]:

@@ -10,114 +10,87 @@ from typing import Any
 from gpt2np.cli.text_input import decode_argument
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
 
-Add = Callable[..., object]
-"""The method `add_argument` of a parser or an argument group."""
+_OPTIONS = {
+    "Sampling": """
+--temperature T  Sampling temperature; 0 selects the most likely token (default: 0.8)
+--greedy  Always select the most likely token (temperature 0)
+--top-k K  Sample from the K most likely tokens; 0 disables the filter (default: 40)
+--top-p P  Sample from the smallest set of most likely tokens with total probability P (default:
+    1.0)
+--min-p P  Exclude tokens less than P times as likely as the most likely token (default: 0.0)
+--typical-p P  Locally typical sampling: sample from the tokens with surprisal closest to the
+    entropy, with total probability P (default: 1.0)
+--seed SEED  Random seed; the same seed gives the same text (default: random)
+--samples --num-return-sequences N  Print N texts, at most 1000: samples with the seeds SEED, SEED +
+    1, ..., or the best texts of a beam search (default: 1)
+--best-of N  Sample N texts, at most 1000, and print the --samples best by mean log probability
+""",
+    "Beam search": """
+--num-beams N  Use beam search with N beams, at most 64, instead of sampling (default: 1)
+--length-penalty X  Divide the log probability of a text by its length to the power X; a higher X
+    favors longer texts (default: 1.0)
+--early-stopping true|false|never  After N beams have ended, stop the search at once (true), when no
+    running beam scores higher (false), or when no running beam can score higher (never) (default:
+    false)
+""",
+    "Penalties": """
+--repetition-penalty X  Penalize tokens that are in the prompt or the generated text; X above 1
+    discourages repetition (default: 1.0)
+--presence-penalty X  Subtract X from the logit of each token that has been generated (default: 0.0)
+--frequency-penalty X  Subtract X from the logit of a token for each time that it has been generated
+    (default: 0.0)
+--no-repeat-ngram-size N  Forbid n-grams of N tokens that the text already contains; 0 allows them
+    (default: 0)
+--bad-word TEXT...  Never generate TEXT; may be given several times
+--logit-bias ID=X...  Add X to the logit of token ID, as in 50256=-5; may be given several times
+""",
+    "Stopping": """
+-n --max-new-tokens N  Maximum number of tokens to generate (default: 200)
+--min-new-tokens N  Generate at least N tokens before the end-of-text token (default: 0)
+--ignore-eos  Never generate the end-of-text token
+--stop TEXT...  End the output before TEXT, such as $'\\n'; may be given several times
+--stop-regex PATTERN...  End the output before a match of PATTERN; may be given several times
+--stop-id --stop-token-id ID...  End the output before the token with this ID; may be given several
+    times
+--window K  When the context is full, continue from only the last K tokens (default: stop)
+""",
+    "Constraints": """
+--choice TEXT...  Generate exactly TEXT; give several times for a choice of texts
+--regex PATTERN  Generate a text that fully matches this regular expression; look-around,
+    back-references and inner anchors are not supported
+""",
+}
+"""Group title → options with a metavar ("..." if the option may be repeated) and a help text."""
+_TYPES = dict.fromkeys("TPX", float) | dict.fromkeys(("K", "N", "ID", "SEED"), int)
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool = True) -> None:
     """Declare the options for generation; `multiple` adds beam search, --samples and --best-of."""
-    _add_sampling(parser.add_argument_group("Sampling").add_argument, multiple)
-    if multiple:
-        _add_beam_search(parser.add_argument_group("Beam search").add_argument)
-    _add_penalties(parser.add_argument_group("Penalties").add_argument)
-    _add_stopping(parser.add_argument_group("Stopping").add_argument)
-    add = parser.add_argument_group("Constraints").add_argument
-    choice = "Generate exactly TEXT; give several times for a choice of texts"
-    add("--choice", dest="choices", action="append", metavar="TEXT", help=choice)
-    regex = (
-        "Generate a text that fully matches this regular expression; look-around, back-references "
-        "and inner anchors are not supported"
-    )
-    add("--regex", metavar="PATTERN", help=regex)
+    for title, options in _OPTIONS.items():
+        if title == "Beam search" and not multiple:
+            continue
+        group = parser.add_argument_group(title)
+        for line in re.sub(r"\n +", "  ", options).split("\n")[1:-1]:
+            usage, *text = re.split("  +", line)
+            flags = re.findall(r"-\S+", usage)
+            metavar = " ".join(usage.split(" ")[len(flags) :])
+            if multiple or flags[0] not in ("--samples", "--best-of"):
+                group.add_argument(*flags, **_keywords(flags[0], metavar), help=" ".join(text))
 
 
-def _add_sampling(add: Add, multiple: bool) -> None:
-    temperature = "Sampling temperature; 0 selects the most likely token (default: 0.8)"
-    add("--temperature", type=float, metavar="T", help=temperature)
-    greedy = "Always select the most likely token (temperature 0)"
-    add("--greedy", action="store_true", help=greedy)
-    top_k = "Sample from the K most likely tokens; 0 disables the filter (default: 40)"
-    add("--top-k", type=int, metavar="K", help=top_k)
-    top_p = (
-        "Sample from the smallest set of most likely tokens with total probability P (default: 1.0)"
-    )
-    add("--top-p", type=float, metavar="P", help=top_p)
-    min_p = "Exclude tokens less than P times as likely as the most likely token (default: 0.0)"
-    add("--min-p", type=float, metavar="P", help=min_p)
-    typical_p = (
-        "Locally typical sampling: sample from the tokens with surprisal closest to the entropy, "
-        "with total probability P (default: 1.0)"
-    )
-    add("--typical-p", type=float, metavar="P", help=typical_p)
-    seed = "Random seed; the same seed gives the same text (default: random)"
-    add("--seed", type=int, metavar="SEED", help=seed)
-    if not multiple:
-        return
-    samples = (
-        "Print N texts, at most 1000: samples with the seeds SEED, SEED + 1, ..., or the best "
-        "texts of a beam search (default: 1)"
-    )
-    names = "--samples", "--num-return-sequences"
-    add(*names, dest="num_return_sequences", type=int, metavar="N", help=samples)
-    best_of = "Sample N texts, at most 1000, and print the --samples best by mean log probability"
-    add("--best-of", type=int, metavar="N", help=best_of)
+def _keywords(flag: str, metavar: str) -> dict[str, Any]:
+    """Return the keyword arguments of `add_argument` for an option of `_OPTIONS`."""
+    if not metavar:
+        return {"action": "store_true", "default": None}
+    if "|" in metavar:
+        return {"choices": metavar.split("|")}
+    action = "append" if metavar.endswith("...") else "store"
+    metavar = metavar.removesuffix("...")
+    dest = {option: name for name, option in _OPTION_NAMES.items()}.get(flag)
+    return {"action": action, "type": _TYPES.get(metavar), "metavar": metavar, "dest": dest}
 
 
-def _add_beam_search(add: Add) -> None:
-    num_beams = "Use beam search with N beams, at most 64, instead of sampling (default: 1)"
-    add("--num-beams", type=int, metavar="N", help=num_beams)
-    length_penalty = (
-        "Divide the log probability of a text by its length to the power X; a higher X favors "
-        "longer texts (default: 1.0)"
-    )
-    add("--length-penalty", type=float, metavar="X", help=length_penalty)
-    early_stopping = (
-        "After N beams have ended, stop the search at once (true), when no running beam scores "
-        "higher (false), or when no running beam can score higher (never) (default: false)"
-    )
-    add("--early-stopping", choices=("true", "false", "never"), help=early_stopping)
-
-
-def _add_penalties(add: Add) -> None:
-    repetition = (
-        "Penalize tokens that are in the prompt or the generated text; X above 1 discourages "
-        "repetition (default: 1.0)"
-    )
-    add("--repetition-penalty", type=float, metavar="X", help=repetition)
-    presence = "Subtract X from the logit of each token that has been generated (default: 0.0)"
-    add("--presence-penalty", type=float, metavar="X", help=presence)
-    frequency = (
-        "Subtract X from the logit of a token for each time that it has been generated (default: "
-        "0.0)"
-    )
-    add("--frequency-penalty", type=float, metavar="X", help=frequency)
-    ngram = "Forbid n-grams of N tokens that the text already contains; 0 allows them (default: 0)"
-    add("--no-repeat-ngram-size", type=int, metavar="N", help=ngram)
-    bad_word = "Never generate TEXT; may be given several times"
-    add("--bad-word", dest="bad_words", action="append", metavar="TEXT", help=bad_word)
-    bias = "Add X to the logit of token ID, as in 50256=-5; may be given several times"
-    add("--logit-bias", action="append", metavar="ID=X", help=bias)
-
-
-def _add_stopping(add: Add) -> None:
-    max_new_tokens = "Maximum number of tokens to generate (default: 200)"
-    add("-n", "--max-new-tokens", type=int, metavar="N", help=max_new_tokens)
-    min_new_tokens = "Generate at least N tokens before the end-of-text token (default: 0)"
-    add("--min-new-tokens", type=int, metavar="N", help=min_new_tokens)
-    ignore_eos = "Never generate the end-of-text token"
-    add("--ignore-eos", action="store_true", default=None, help=ignore_eos)
-    stop = "End the output before TEXT, such as $'\\n'; may be given several times"
-    add("--stop", action="append", metavar="TEXT", help=stop)
-    stop_regex = "End the output before a match of PATTERN; may be given several times"
-    add("--stop-regex", action="append", metavar="PATTERN", help=stop_regex)
-    stop_id = "End the output before the token with this ID; may be given several times"
-    names = "--stop-id", "--stop-token-id"
-    add(*names, dest="stop_token_ids", action="append", type=int, metavar="ID", help=stop_id)
-    window = "When the context is full, continue from only the last K tokens (default: stop)"
-    add("--window", type=int, metavar="K", help=window)
-
-
-def add_draft(add: Add) -> None:
+def add_draft(add: Callable[..., object]) -> None:
     """Declare --draft."""
     draft = (
         "Source of draft tokens, which save time and do not change the text: a smaller MODEL with "
@@ -129,9 +102,9 @@ def add_draft(add: Add) -> None:
 
 # library name → option, where the two names differ
 _OPTION_NAMES = {
+    "bad_words_ids": "--bad-word",
     "bad_words": "--bad-word",
     "choices": "--choice",
-    "bad_words_ids": "--bad-word",
     "special_tokens": "--special-token",
     "stop_token_ids": "--stop-id",
     "num_return_sequences": "--samples",

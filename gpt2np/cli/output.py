@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from types import FrameType
-    from typing import TextIO
+    from typing import Any, TextIO
 
+    from tqdm import tqdm
+
+    from gpt2np.data.append_log import JobCallbacks
     from gpt2np.generation.streaming import TextStream
     from gpt2np.tokenizer.display import Style
 
@@ -98,10 +101,8 @@ def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
     Yields a function that takes the name of the next step and advances the bar. `width` is the
     maximum length of a name.
     """
-    from tqdm import tqdm
-
     layout = f"{{desc:<{width}}}{{bar:20}} {{n_fmt}} of {{total_fmt}}, {{elapsed}}"
-    with tqdm(total=total, leave=False, disable=None, bar_format=layout) as bar:
+    with progress(total=total, bar_format=layout) as bar:
 
         def start_step(name: str) -> None:
             bar.set_description(name, refresh=False)
@@ -109,6 +110,50 @@ def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
             bar.refresh()
 
         yield start_step
+
+
+@contextlib.contextmanager
+def progress(**options: Any) -> Iterator[tqdm[Any]]:
+    """Show a progress bar at a terminal; Ctrl-C raises KeyboardInterrupt, so the bar is closed.
+
+    `options` are those of tqdm.
+    """
+    from tqdm import tqdm  # required by huggingface_hub, too
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with tqdm(**{"leave": False, "disable": None, **options}) as bar:
+        yield bar
+
+
+@contextlib.contextmanager
+def job_progress(position: Callable[[int], object], **options: Any) -> Iterator[JobCallbacks]:
+    """Show the progress of a resumable job.
+
+    `position` formats the progress of earlier runs; `options` are those of tqdm.
+    """
+    from gpt2np.data.append_log import JobCallbacks
+
+    with progress(**options) as bar:
+
+        def write(message: object) -> None:
+            bar.write(f"{message}", file=sys.stderr)
+
+        def on_resume(done: int) -> None:
+            write(f"resuming at {position(done)}")
+            bar.initial = bar.n = done
+
+        def on_progress(done: int, n_tokens: int) -> None:
+            seconds = bar.format_dict["elapsed"]
+            speed = f"{n_tokens / seconds:,.0f} tokens/s" if seconds else ""
+            bar.set_postfix_str(speed, refresh=False)
+            bar.update(done - bar.n)
+
+        yield JobCallbacks(
+            on_resume,
+            on_restart=lambda changes: write(f"discarding unfinished work: {'; '.join(changes)}"),
+            on_progress=on_progress,
+            on_skip=lambda problem: write(f"skipped: {problem}"),
+        )
 
 
 def terminal_style() -> Style:

@@ -12,14 +12,13 @@ equal the prediction after the last block.
 import argparse
 import json
 import shutil
-import signal
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_model_arguments, load_model
-from gpt2np.cli.output import print_stderr, terminal_style, write_errors
+from gpt2np.cli.output import print_stderr, progress, terminal_style, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import check_output_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
@@ -78,7 +77,6 @@ def run(args: argparse.Namespace) -> int:
     points = select_hook_points(args.points or (["*"] if args.npz else []), lm.model.config.n_layer)
     for message in messages:
         print_stderr(message)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that no partial file is left
     with np.errstate(over="ignore", invalid="ignore"):  # NaN and infinity raise an error later
         trace = _run_trace(lm, ids, points)
         if args.npz:
@@ -107,8 +105,6 @@ def _check_options(args: argparse.Namespace) -> None:
 
 
 def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace":
-    from tqdm import tqdm
-
     from gpt2np.interp.summary import OVERVIEW_POINTS
     from gpt2np.interp.trace import trace
     from gpt2np.model.hook_points import hook_point_names, hook_points_nbytes
@@ -117,7 +113,7 @@ def _run_trace(lm: "LanguageModel", ids: list[int], points: list[str]) -> "Trace
     nbytes = hook_points_nbytes(lm.model.config, len(ids), all_points, lm.model.dtype)
     print_stderr(f"memory: {nbytes / 1e6:,.1f} MB for the activations of {len(ids):,} tokens")
     total = len(hook_point_names(lm.model.config.n_layer))
-    with tqdm(total=total, desc="forward pass", leave=False, disable=None, delay=1) as bar:
+    with progress(total=total, desc="forward pass", delay=1) as bar:
 
         def count(name: str, array: "Array") -> "Array":
             bar.update()
@@ -156,15 +152,13 @@ def _format_result(
 
 def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) -> "Overview":
     """Compute the overview; the logit lens covers the last tokens that fit `width` (None: all)."""
-    from tqdm import tqdm
-
     from gpt2np.cli.trace_report import lens_columns
     from gpt2np.interp.summary import overview
 
     n = min(top, lm.model.config.vocab_size)
     last = len(trace.ids) if width is None else min(lens_columns(width), len(trace.ids))
     total = last * (lm.model.config.n_layer + 1)
-    with tqdm(total=total, desc="logit lens", leave=False, disable=None, delay=1) as bar:
+    with progress(total=total, desc="logit lens", delay=1) as bar:
         return overview(lm.model, trace, n, last=last, progress=bar.update)
 
 

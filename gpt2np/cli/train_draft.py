@@ -12,12 +12,11 @@ has generated itself make the best table.
 """
 
 import argparse
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import print_stderr, write_errors
+from gpt2np.cli.output import print_stderr, progress, write_errors
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ def run(args: argparse.Namespace) -> int:
     files = find_files(args.files, [args.out])
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that the progress bar is closed
     counts = _count(files, tokenizer, args.field, args.skip_errors)
     if not counts.n_ids:
         raise InvalidArgumentError("the files have no text; there is nothing to count")
@@ -77,8 +75,6 @@ def run(args: argparse.Namespace) -> int:
 def _count(
     files: list[Path], tokenizer: "Tokenizer", field: str, skip_errors: bool
 ) -> "NgramCounts":
-    from tqdm import tqdm
-
     from gpt2np.data.corpus import CorpusOptions, read_parts
     from gpt2np.generation.ngram_counts import NgramCounts
 
@@ -89,7 +85,7 @@ def _count(
     eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     # Splitting may change a token at a boundary; the effect on the counts is negligible.
     options = CorpusOptions(field=field, split_long_documents=True)
-    with tqdm(desc="counting", unit=" characters", unit_scale=True, disable=None) as bar:
+    with progress(desc="counting", unit=" characters", unit_scale=True, leave=True) as bar:
         for text, ends_document in read_parts(files, options, on_skip if skip_errors else None):
             counts.add(tokenizer.encode(text, disallowed_special=()))
             if ends_document:

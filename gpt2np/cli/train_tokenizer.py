@@ -11,13 +11,12 @@ text.
 
 import argparse
 import json
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.generation_options import option_names_in_errors
-from gpt2np.cli.output import check_not_hidden, print_stderr, write_errors
+from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
 from gpt2np.cli.text_input import check_field
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
@@ -98,7 +97,6 @@ def run(args: argparse.Namespace) -> int:
         is_smaller = len(trained.tokens) < options.vocab_size
         reason = "no pair is left to merge" if is_smaller else "the alphabet alone has that many"
         print_stderr(f"{len(trained.tokens)} tokens instead of {options.vocab_size}: {reason}")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that no partial folder is left
     with write_errors(args.out):
         write_vocabulary(trained.vocabulary, args.out)
     print_stderr(f"written to {args.out}")
@@ -144,12 +142,10 @@ def _check_writable(folder: Path) -> None:
 def _train(
     files: list[Path], corpus: "CorpusOptions", options: "TrainingOptions", skip_errors: bool
 ) -> "TrainedVocabulary":
-    from tqdm import tqdm
-
     from gpt2np.tokenizer.training.train import train
 
     parts = _with_progress_bar(_read_parts(files, corpus, skip_errors), "reading")
-    with tqdm(desc="learning", unit=" tokens", disable=None, total=options.vocab_size) as bar:
+    with progress(desc="learning", unit=" tokens", leave=True, total=options.vocab_size) as bar:
 
         def on_progress(n_tokens: int, _: int) -> None:
             bar.update(n_tokens - bar.n)
@@ -171,9 +167,7 @@ def _read_parts(
 
 
 def _with_progress_bar(parts: "Iterator[TextPart]", description: str) -> "Iterator[TextPart]":
-    from tqdm import tqdm
-
-    with tqdm(desc=description, unit=" characters", unit_scale=True, disable=None) as bar:
+    with progress(desc=description, unit=" characters", unit_scale=True, leave=True) as bar:
         for part in parts:
             yield part
             bar.update(len(part.text))

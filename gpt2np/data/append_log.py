@@ -12,18 +12,23 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
-from gpt2np.data.files import atomic_write_text, errors_name
+from gpt2np.data.files import errors_name, followed
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, short_repr
 
 _JOURNAL = "journal"
 _TASK = "task.json"
 _LOCK = "lock"
+_SCRATCH = "scratch"  # a file that replaces another file once it is complete
+
+_SAVE_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,22 +56,40 @@ class Task:
     Attributes:
         settings: JSON values by name; an error shows the values.
         fingerprints: digests by name, such as "the model"; an error shows only the name.
-        digests: a function that returns, for each resume point, the current digest of the input
-            read before that point.
-        input_between: a function that names the input between two resume points, for errors.
+        digests: a function that returns, for given numbers n, the current digest of the first n
+            files (or lines); numbers beyond the end are left out.
+        describe_input: a function that names the files (or lines) with indices from `start` to
+            before `stop`, for errors.
         harmless: settings that may change to the given values; the results stay valid.
     """
 
     settings: Mapping[str, Any]
     fingerprints: Mapping[str, str]
-    digests: Callable[[Sequence[ResumePoint]], Sequence[str]]
-    input_between: Callable[[ResumePoint, ResumePoint], str]
+    digests: Callable[[Iterable[int]], Mapping[int, str]]
+    describe_input: Callable[[int, int], str]
     harmless: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> str:
         """Return the settings and fingerprints as a JSON object."""
         content = {"settings": self.settings, "fingerprints": self.fingerprints}
         return json.dumps(content, default=repr)
+
+
+@dataclass(frozen=True)
+class JobCallbacks:
+    """Functions that a resumable job calls.
+
+    Attributes:
+        on_resume: receives the progress of earlier runs, in bytes or lines.
+        on_restart: receives descriptions of the changes that make earlier results invalid.
+        on_progress: receives the progress of all runs, and the number of tokens of this run.
+        on_skip: receives the error or error message of each skipped file or line.
+    """
+
+    on_resume: Callable[[int], object] = lambda done: None
+    on_restart: Callable[[list[str]], object] = lambda changes: None
+    on_progress: Callable[[int, int], object] = lambda done, n_tokens: None
+    on_skip: Callable[[object], object] = lambda problem: None
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -90,8 +113,11 @@ def input_digests(files: Iterable[Path]) -> list[str]:
     """
     stamps = []
     for file in files:
-        status = file.stat()
-        stamps.append(json.dumps([os.fspath(file.absolute()), status.st_size, status.st_mtime_ns]))
+        stamp: list[object] = [os.fspath(file.absolute())]
+        with suppress(FileNotFoundError):  # a file may vanish while a job runs
+            status = file.stat()
+            stamp += [status.st_size, status.st_mtime_ns]
+        stamps.append(json.dumps(stamp))
     return [*accumulate(stamps, _digest, initial="")]
 
 
@@ -100,13 +126,17 @@ def _digest(*texts: str) -> str:
 
 
 def partial_folder(out: Path) -> Path:
-    """Return the path of the folder that keeps unfinished work on the output file `out`."""
-    return out.with_name(f"{out.name}.partial")
+    """Return the path of the folder that keeps unfinished work on the output file `out`.
+
+    If `out` is a link, the folder is beside the link's target.
+    """
+    target = followed(out)
+    return target.with_name(f"{target.name}.partial")
 
 
 @dataclass
 class AppendLog:
-    """Append-only files and their journal, in a folder that one process at a time can lock.
+    """Append-only files and their journal, in a folder that one job at a time can lock.
 
     Use the log in a `with` statement, and call `remove` when the output is complete. After an
     interruption, the folder is kept if the journal has a resume point.
@@ -114,10 +144,9 @@ class AppendLog:
 
     folder: Path
     names: Sequence[str]  # names of the files in the folder
-    # what has changed, if `resume` has discarded the results of another task
-    changes: list[str] = field(default_factory=list, init=False)
     _files: list[IO[bytes]] = field(default_factory=list, init=False)
-    _lock: IO[bytes] | None = field(default=None, init=False)
+    _lock: int | None = field(default=None, init=False)
+    _saved_at: float = field(default_factory=time.monotonic, init=False)
 
     @property
     def paths(self) -> list[Path]:
@@ -125,11 +154,18 @@ class AppendLog:
         return [self.folder / name for name in self.names]
 
     @property
+    def scratch(self) -> Path:
+        """Path for a file of the caller, in the folder."""
+        return self.folder / _SCRATCH
+
+    @property
     def lengths(self) -> tuple[int, ...]:
         """Length of each append-only file, in bytes."""
         return tuple(file.tell() for file in self._files)
 
-    def resume(self, task: Task, *, force: bool = False) -> ResumePoint:
+    def resume(
+        self, task: Task, callbacks: JobCallbacks | None = None, *, force: bool = False
+    ) -> ResumePoint:
         """Lock the folder, truncate the files to the last resume point, and return the point.
 
         If the folder has results of another task, `force` discards the results that are not valid
@@ -137,41 +173,56 @@ class AppendLog:
 
         Raises:
             InvalidArgumentError: the folder has results of another task, and `force` is false.
-            GPT2NPError: another process uses the folder, or the path is not a folder.
+            GPT2NPError: another job uses the folder; or it is not a folder of unfinished work.
         """
-        if self.folder.exists() and not self.folder.is_dir():
-            raise GPT2NPError(
-                f"{self.folder}, where unfinished work is kept, is not a folder; move it elsewhere"
-            )
+        callbacks = callbacks or JobCallbacks()
+        self._check_folder()
         self._lock = _acquire_lock(self.folder / _LOCK)
         if self._lock is None:
             raise GPT2NPError(
-                f"another process is writing to {self.folder}; wait for it to end, or choose "
-                "another output file"
+                f"another process is writing to {self.folder}, or another thread of this process; "
+                "wait for it to end, or choose another output file"
             )
         self._files = [path.open("ab") for path in self.paths]
         sizes = [path.stat().st_size for path in self.paths]
-        points = [p for p in self._read_journal() if not _any_longer(p.lengths, sizes)]
+        saved = self._read_journal()
+        points = [point for point in saved if not _any_longer(point.lengths, sizes)]
         changes = [*_changes(_read_task(self.folder), task)] if points else []
         last = ResumePoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names))
-        for point, digest in zip(points, task.digests(points), strict=True):
-            if changes:
-                break
-            if point.digest == digest:
+        digests = {} if changes else task.digests([point.files_started for point in points])
+        for point in () if changes else points:
+            if point.digest == digests.get(point.files_started):
                 last = point
             elif point.files > last.files:  # a file that was read only in part may be repaired
-                changes.append(f"{task.input_between(last, point)} has changed")
+                source = task.describe_input(last.files, point.files_started)
+                changes = [f"{source} has changed"]
+                break
         if changes and not force:
             raise InvalidArgumentError(
                 f"{self.folder} has the results of an unfinished job, but {'; '.join(changes)}; "
                 "undo the change to go on, or give --force to start over"
             )
-        if self._read_journal() and not points:
+        if saved and not points:
             changes.append("its files have been truncated")
-        self.changes = changes
         self.truncate(last.lengths)
-        atomic_write_text(self.folder / _TASK, task.as_json())
+        self._replace(_TASK, task.as_json())
+        if changes:
+            callbacks.on_restart(changes)
+        if last.done:
+            callbacks.on_resume(last.done)
         return last
+
+    def _check_folder(self) -> None:
+        """Raise GPT2NPError for a link, and for files and links that no AppendLog has made."""
+        purpose = f"{self.folder}, where unfinished work is kept,"
+        if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
+            raise GPT2NPError(f"{purpose} is a link or not a folder; move it elsewhere")
+        own = {path.name for path in self._own_paths}
+        is_own = (self.folder / _TASK).exists()
+        with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+            for entry in entries:
+                if not (entry.is_file(follow_symlinks=False) if entry.name in own else is_own):
+                    raise GPT2NPError(f"{purpose} has a foreign file, {entry.name}; move it away")
 
     def append(self, *contents: bytes) -> None:
         """Append one item of `contents` to each file."""
@@ -182,13 +233,18 @@ class AppendLog:
     def truncate(self, lengths: Sequence[int]) -> None:
         """Truncate the files to `lengths`, and drop resume points with greater lengths."""
         kept = [point for point in self._read_journal() if not _any_longer(point.lengths, lengths)]
-        atomic_write_text(self._journal_path, "".join(map(_journal_line, kept)))
+        self._replace(_JOURNAL, "".join(map(_journal_line, kept)))
         for file, length in zip(self._files, lengths, strict=True):
             file.truncate(length)
             file.seek(length)
 
-    def save(self, point: ResumePoint) -> None:
-        """Flush the files to the disk, then append `point` to the journal."""
+    def save(self, point: ResumePoint, *, force: bool = False) -> None:
+        """Flush the files to the disk, then append `point` to the journal.
+
+        Without `force`, the call has no effect if the last call was less than a second ago.
+        """
+        if not force and time.monotonic() < self._saved_at + _SAVE_INTERVAL_S:
+            return
         for path, file in zip(self.paths, self._files, strict=True):
             with errors_name(path):
                 file.flush()
@@ -198,6 +254,7 @@ class AppendLog:
             self._journal_path.open("a", encoding="utf-8") as journal,
         ):
             journal.write(_journal_line(point))
+        self._saved_at = time.monotonic()
 
     def close(self) -> None:
         """Flush and close the append-only files."""
@@ -205,24 +262,41 @@ class AppendLog:
             file.close()
 
     def remove(self) -> None:
-        """Close and remove the files, then remove the folder."""
+        """Close and remove the files, then remove the folder, unless foreign files are in it."""
         self.close()
-        if self._lock is not None:
-            for path in self.folder.iterdir():
-                if path.name != _LOCK:
-                    path.unlink()
-            _remove_lock(self.folder / _LOCK, self._lock)
-            self._lock = None
+        if self._lock is None:
+            return
+        for path in self._own_paths:
+            if path.name != _LOCK:
+                path.unlink(missing_ok=True)
+        if sys.platform == "win32":
+            _release_lock(self._lock)  # Windows can't remove an open file
+        with suppress(OSError):  # another job has started to use the folder
+            (self.folder / _LOCK).unlink()
+            self.folder.rmdir()
+        _release_lock(self._lock)
+        self._lock = None
 
     def __enter__(self) -> AppendLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-        if self._lock is not None and not self._read_journal():
-            self.remove()
-        elif self._lock is not None:
-            self._lock.close()
+        try:
+            self.close()
+        finally:
+            if self._lock is not None and not self._read_journal():
+                self.remove()
+            elif self._lock is not None:
+                _release_lock(self._lock)
+
+    @property
+    def _own_paths(self) -> list[Path]:
+        return [*self.paths, *(self.folder / name for name in (_JOURNAL, _TASK, _LOCK, _SCRATCH))]
+
+    def _replace(self, name: str, text: str) -> None:
+        with errors_name(self.folder / name):
+            self.scratch.write_text(text, encoding="utf-8")
+            self.scratch.replace(self.folder / name)
 
     @property
     def _journal_path(self) -> Path:
@@ -270,56 +344,44 @@ def _parse_journal_line(line: str) -> ResumePoint | None:
         return None  # after a power failure the disk may hold anything
 
 
-def _acquire_lock(path: Path) -> IO[bytes] | None:
-    """Create, open and lock the file `path`; return None if another process holds the lock."""
+_locks: set[int] = set()  # file descriptors of the locks that this process holds
+
+
+def _acquire_lock(path: Path) -> int | None:
+    """Create, open and lock the file `path`; return None if another job holds the lock."""
     while True:
         path.parent.mkdir(exist_ok=True)
         try:
-            file = path.open("ab")
-        except FileNotFoundError:  # another process has removed the folder since mkdir
+            file = os.open(path, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:  # another job has removed the folder since mkdir
             continue
-        if not _try_lock(file):
-            file.close()
+        _locks.add(file)
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            _release_lock(file)
             return None
-        if _is_at(path, file):
-            return file
-        file.close()  # another process removed the file before the lock was acquired
+        except OSError:  # a file system without locks
+            pass
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(file)):
+                return file
+        _release_lock(file)  # another job has removed the file since it was opened
 
 
-def _remove_lock(path: Path, file: IO[bytes]) -> None:
-    """Remove a lock file, release the lock, and remove the folder if no file is left in it."""
-    if sys.platform == "win32":
-        file.close()  # Windows can't remove an open file
-    try:
-        path.unlink()
-        path.parent.rmdir()
-    except OSError:
-        pass  # another process has started to use the folder
-    finally:
-        file.close()
+def _release_lock(file: int) -> None:
+    if file in _locks:
+        _locks.remove(file)
+        os.close(file)
 
 
-def _try_lock(file: IO[bytes]) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            # lockf, not flock: worker processes may outlive a killed parent. They would inherit a
-            # flock lock, but don't inherit a lockf lock.
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
-
-
-def _is_at(path: Path, file: IO[bytes]) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except FileNotFoundError:
-        return False
+if hasattr(os, "register_at_fork"):
+    # A worker process may outlive its killed parent, and must not hold the parent's locks.
+    os.register_at_fork(after_in_child=lambda: [*map(_release_lock, [*_locks])])

@@ -12,11 +12,10 @@ the corpus. With GPT-2's pre-tokenizer, memory does not grow with the length of 
 from __future__ import annotations
 
 import shutil
-import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,21 @@ from numpy.typing import NDArray
 
 from gpt2np import __version__
 from gpt2np.data import END_OF_TEXT
-from gpt2np.data.append_log import AppendLog, ResumePoint, Task, input_digests, partial_folder
-from gpt2np.data.batches import PART_DTYPE, Batch, BatchEncoder, Encoder, read_batches
-from gpt2np.data.corpus import UnreadableFileError
-from gpt2np.data.files import check_output_file
+from gpt2np.data.append_log import (
+    AppendLog,
+    JobCallbacks,
+    ResumePoint,
+    Task,
+    input_digests,
+    partial_folder,
+)
+from gpt2np.data.batches import PART_DTYPE, BatchEncoder, Encoder, read_batches
+from gpt2np.data.files import check_output_file, followed
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 SUFFIXES = (".npz", ".npy", ".bin")
 
-_SAVE_INTERVAL_S = 1.0
 _RECORDS_PER_READ = 1 << 16
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays make equal files
 
@@ -79,11 +83,8 @@ def encode_dataset(
     out: Path,
     tokenizer: Encoder,
     options: DatasetOptions | None = None,
+    callbacks: JobCallbacks | None = None,
     *,
-    on_resume: Callable[[int], object] = lambda done: None,
-    on_restart: Callable[[list[str]], object] = lambda changes: None,
-    on_progress: Callable[[int], object] = lambda done: None,
-    on_skip: Callable[[UnreadableFileError], object] = lambda error: None,
     force: bool = False,
 ) -> Dataset:
     """Encode `files`, in order, to the dataset `out`; an existing file `out` is replaced.
@@ -94,21 +95,16 @@ def encode_dataset(
 
     A call resumes an interrupted call; `files` may have additional files at the end. If options or
     encoded files have changed, `force` discards the invalid results. After an error, an existing
-    file `out` is unchanged.
-
-    Args:
-        on_resume: called with the number of input bytes already encoded.
-        on_restart: called with the changes, if results are discarded.
-        on_progress: called with the number of input bytes encoded so far.
-        on_skip: called with the error of each skipped file.
+    file `out` is unchanged. The progress that `callbacks` receive is in bytes of input.
 
     Raises:
         InvalidArgumentError: a file can't be read, the files have no text, the vocabulary has no
             `<|endoftext|>`, `check_output` fails, or results would be discarded without `force`.
         OSError: the output can't be written.
-        GPT2NPError: another process writes to `out`, or a worker process dies.
+        GPT2NPError: another job writes to `out`, a worker process dies, or a file changes while
+            the call runs.
     """
-    options = options or DatasetOptions()
+    options, callbacks = options or DatasetOptions(), callbacks or JobCallbacks()
     check_output(out)
     if tokenizer.eos_token_id is None:
         raise InvalidArgumentError(
@@ -120,18 +116,16 @@ def encode_dataset(
         task = Task(
             {"version of gpt2np": __version__, **names},
             {"the vocabulary": tokenizer.fingerprint},
-            lambda points: [[*digests, ""][min(p.files_started, len(digests))] for p in points],
-            lambda first, last: _describe_files(files[first.files : last.files_started]),
+            lambda numbers: dict(enumerate(digests)),
+            lambda start, stop: _describe_files(files[start:stop]),
             harmless={"skip_errors": True},  # files read without skip_errors have no errors
         )
-        position = log.resume(task, force=force)
-        writer = _Writer(log, files, digests, position, on_skip)
-        if log.changes:
-            on_restart(log.changes)
-        if position.done:
-            on_resume(position.done)
-        _encode_batches(writer, files, tokenizer, options, on_progress)
+        point = log.resume(task, callbacks, force=force)
+        _encode_batches(log, files, tokenizer, options, callbacks, digests, point)
         log.close()
+        for file, before, after in zip(files, digests[1:], input_digests(files)[1:], strict=True):
+            if before != after:
+                raise GPT2NPError(f"{file} has changed while it was encoded; encode it again")
         dataset = _finish(log, out, BatchEncoder(tokenizer).dtype, options.combine)
         log.remove()
     return dataset
@@ -145,59 +139,38 @@ def _describe_files(files: Sequence[Path]) -> str:
     return f"a file from {files[0]} to {files[-1]}"
 
 
-class _Writer:
-    """Appends encoded batches to an AppendLog, and saves resume points."""
-
-    def __init__(
-        self,
-        log: AppendLog,
-        files: Sequence[Path],
-        digests: Sequence[str],
-        position: ResumePoint,
-        on_skip: Callable[[UnreadableFileError], object],
-    ) -> None:
-        self._log, self._on_skip = log, on_skip
-        self._digests = digests
-        self._file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative sizes
-        self._saved_at = time.monotonic()
-        self.position = position  # how much of the input has been written
-
-    def write(self, batch: Batch, encoded: tuple[bytes, bytes]) -> None:
-        """Append an encoded batch; a batch with an error first removes its file's data."""
-        if batch.error:
-            self._on_skip(batch.error)
-            self._log.truncate(self.position.rollback_lengths)
-        self._log.append(*encoded)
-        lengths, file_end = self._log.lengths, self._file_ends[batch.file]
-        digest = self._digests[batch.file + 1]
-        if batch.ends_file:
-            self.position = ResumePoint(batch.file + 1, 0, file_end, lengths, lengths, digest)
-        else:
-            n_batches = self.position.batches + 1
-            done = min(self.position.done + batch.nbytes, file_end)
-            rollback = self.position.rollback_lengths
-            self.position = ResumePoint(batch.file, n_batches, done, lengths, rollback, digest)
-        if time.monotonic() >= self._saved_at + _SAVE_INTERVAL_S:
-            self._log.save(self.position)
-            self._saved_at = time.monotonic()
-
-
 def _encode_batches(
-    writer: _Writer,
+    log: AppendLog,
     files: Sequence[Path],
     tokenizer: Encoder,
     options: DatasetOptions,
-    on_progress: Callable[[int], object],
+    callbacks: JobCallbacks,
+    digests: Sequence[str],
+    point: ResumePoint,
 ) -> None:
-    """Encode all batches from the writer's position on, and write them to the log."""
-    start = (writer.position.files, writer.position.batches)
+    """Encode all batches after `point`, and append them to the log."""
+    file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative sizes
+    encoder, n_tokens = BatchEncoder(tokenizer), 0
+    start = (point.files, point.batches)
     batches = read_batches(
         files, tokenizer, field=options.field, skip_errors=options.skip_errors, start=start
     )
     try:
-        for batch, encoded in map_in_order(BatchEncoder(tokenizer), batches, options.processes):
-            writer.write(batch, encoded)
-            on_progress(writer.position.done)
+        for batch, (ids, records) in map_in_order(encoder, batches, options.processes):
+            if batch.error:
+                callbacks.on_skip(batch.error)
+                log.truncate(point.rollback_lengths)
+            log.append(ids, records)
+            n_tokens += len(ids) // encoder.dtype.itemsize
+            lengths, file_end = log.lengths, file_ends[batch.file]
+            digest = digests[batch.file + 1]
+            if batch.ends_file:
+                point = ResumePoint(batch.file + 1, 0, file_end, lengths, lengths, digest)
+            else:
+                n_batches, done = point.batches + 1, min(point.done + batch.nbytes, file_end)
+                point = replace(point, batches=n_batches, done=done, lengths=lengths, digest=digest)
+            log.save(point)
+            callbacks.on_progress(point.done, n_tokens)
     except BrokenExecutor as error:
         raise GPT2NPError(
             "a worker process died, perhaps out of memory; try fewer processes"
@@ -211,7 +184,7 @@ def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Da
     if not documents:
         raise InvalidArgumentError("the files have no text; nothing can be encoded")
     n_ids = ids.stat().st_size // dtype.itemsize
-    finished = log.folder / "finished"
+    finished = log.scratch
     if out.suffix == ".bin":
         finished = ids
     elif out.suffix == ".npy":
@@ -228,7 +201,7 @@ def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Da
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 with archive.open(entry, "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asarray(arrays[start:end]))
-    finished.replace(out)
+    finished.replace(followed(out))
     return Dataset(out, documents, n_ids, dtype.name)
 
 

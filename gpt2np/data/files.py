@@ -36,7 +36,7 @@ def check_output_file(
 
     Raises:
         InvalidArgumentError: `path` is a folder, a device, or one of `inputs`; its folder does not
-            exist; or the file exists and `overwrite` is false.
+            exist; `path` is a broken link; or the file exists and `overwrite` is false.
         GPT2NPError: the folder of `path` is not writable.
     """
     from tempfile import TemporaryFile
@@ -45,6 +45,8 @@ def check_output_file(
         raise InvalidArgumentError("- is standard output, but this result needs a file; name one")
     if not path.parent.is_dir():
         raise InvalidArgumentError(f"the folder {path.parent} does not exist; create it first")
+    if path.is_symlink() and not path.exists():
+        raise InvalidArgumentError(f"{path} is a broken link; remove it or choose another name")
     if path.exists():
         if not path.is_file():
             raise InvalidArgumentError(f"{path} is not a file; choose another name")
@@ -53,7 +55,7 @@ def check_output_file(
         if not overwrite:
             raise InvalidArgumentError(f"{path} exists already; give --force to overwrite it")
     try:
-        TemporaryFile(dir=path.parent).close()  # os.access would be wrong for root
+        TemporaryFile(dir=followed(path).parent).close()  # os.access would be wrong for root
     except OSError as error:
         raise GPT2NPError(f"cannot write {path}: {error.strerror}") from error
 
@@ -105,22 +107,32 @@ def atomic_write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8", newline="\n")
 
 
+def followed(path: Path) -> Path:
+    """Return the target of a link; return any other path unchanged."""
+    return path.resolve() if path.is_symlink() else path
+
+
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a path in the folder of `path`; after the `with` block, rename the new file to `path`.
 
-    If writing fails, an existing file at `path` is unchanged.
+    If `path` is a link, the link stays, and the new file replaces the link's target. If writing
+    fails, an existing file at `path` is unchanged.
 
     Raises:
-        OSError: writing fails. The error's file name is `path`.
+        OSError: writing fails, or `path` is a device or pipe. The error's file name is `path`.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    target = followed(path)
+    # A name of its own for each thread; tempfile would withhold the file from other users.
+    temporary = target.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
         with errors_name(path):
+            if target.exists() and not target.is_file():
+                raise OSError(errno.EEXIST, "not a file")
             yield temporary
-            temporary.replace(path)
+            temporary.replace(target)
     finally:
-        with suppress(OSError):  # no such folder, or the name is too long
+        with suppress(OSError):  # no such folder
             temporary.unlink(missing_ok=True)
 
 

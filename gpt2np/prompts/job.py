@@ -9,43 +9,33 @@ to the file before the job resumes.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpt2np import __version__
-from gpt2np.data.append_log import AppendLog, ResumePoint, Task, partial_folder, read_settings
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.data.append_log import (
+    AppendLog,
+    JobCallbacks,
+    ResumePoint,
+    Task,
+    partial_folder,
+    read_settings,
+)
+from gpt2np.data.files import check_output_file, followed
+from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.generation import Scheduler, new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.generation.streaming import Completion, TextStream, pick_best
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
 
-_SAVE_INTERVAL_S = 1.0
+_ALIASES = {"stop_strings": "stop", "do_sample": "temperature"}
 _MAX_FINISHED = 1000  # finished lines in memory that wait for an earlier line
 
 ToJson = Callable[[Completion], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class JobCallbacks:
-    """Functions that a prompt job calls.
-
-    Attributes:
-        on_resume: receives the number of lines that earlier runs have finished.
-        on_restart: receives descriptions of the changes that make earlier results invalid.
-        on_progress: receives the number of lines finished in all runs, and the number of tokens
-            generated in this run.
-        on_skip: receives an error message for each invalid line.
-    """
-
-    on_resume: Callable[[int], object] = lambda done: None
-    on_restart: Callable[[list[str]], object] = lambda changes: None
-    on_progress: Callable[[int, int], object] = lambda done, n_tokens: None
-    on_skip: Callable[[str], object] = lambda problem: None
 
 
 @dataclass(frozen=True)
@@ -107,9 +97,8 @@ class PromptJob:
             **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
             **options,
         }
-        self._task = Task(
-            settings, {"the model": fingerprint}, self._input_digests, self._lines_between
-        )
+        digests = partial(line_digests, prompts)
+        self._task = Task(settings, {"the model": fingerprint}, digests, self._describe_lines)
         self._force = force
         self._scheduler = Scheduler(lm.model)
         # id() of a running sequence → its prompt line, and all streams of that line.
@@ -127,38 +116,36 @@ class PromptJob:
             InvalidArgumentError: an unfinished job has a different model, options or prompts, and
                 `force` is false.
             CheckpointError: the model's logits are not finite.
+            GPT2NPError: the prompt file changes while the job runs.
             OSError: the files can't be written.
         """
-        folder = partial_folder(self._out)
-        with AppendLog(folder, ("lines", "skipped")) as log:
+        check_output_file(self._out)
+        with AppendLog(partial_folder(self._out), ("lines", "skipped")) as log:
             self._log = log
-            self._resume_point = log.resume(self._task, force=self._force)
-            self._saved_at = time.monotonic()
-            if log.changes:
-                self._callbacks.on_restart(log.changes)
-            if self._resume_point.done:
-                self._callbacks.on_resume(self._resume_point.done)
+            self._resume_point = log.resume(self._task, self._callbacks, force=self._force)
             try:
                 self._generate()
             finally:
                 if self._resume_point.done:
-                    log.save(self._resume_point)
+                    log.save(self._resume_point, force=True)
             log.close()
-            written, skipped = (_count_newlines(path) for path in log.paths)
+            n_lines, digest = self._resume_point.done, self._resume_point.digest
+            digests = line_digests(self._prompts, (n_lines, n_lines + 1))
+            if digests != ({n_lines: digest} if n_lines else {}):
+                raise GPT2NPError(
+                    f"{self._prompts} has changed while its prompts were continued; run the same "
+                    "command again to continue lines at the end that are new"
+                )
+            written, skipped = (path.read_bytes().count(b"\n") for path in log.paths)
             if written:
-                log.paths[0].replace(self._out)
+                log.paths[0].replace(followed(self._out))
             log.remove()
         return Outcome(written, skipped, self._n_tokens)
 
-    def _input_digests(self, points: Sequence[ResumePoint]) -> list[str]:
-        digests = line_digests(self._prompts, (point.done for point in points))
-        return [digests.get(point.done, "") for point in points]
-
-    def _lines_between(self, first: ResumePoint, last: ResumePoint) -> str:
-        start, stop = first.done + 1, last.done
-        if start == stop:
-            return f"line {start} of {self._prompts}"
-        return f"a line from {start} to {stop} of {self._prompts}"
+    def _describe_lines(self, start: int, stop: int) -> str:
+        if stop == start + 1:
+            return f"line {stop} of {self._prompts}"
+        return f"a line from {start + 1} to {stop} of {self._prompts}"
 
     def _generate(self) -> None:
         lines = read_lines(self._prompts, after=self._resume_point.done)
@@ -179,13 +166,15 @@ class PromptJob:
             self._finish_line(line, b"", line.problem)
             return
         seed = self._options["seed"] + (line.number - 1) * self._n_drawn
-        options: Any = {**self._options, "seed": seed, **line.options}
+        replaced = {_ALIASES.get(name, name) for name in line.options}
+        kept = {name: value for name, value in self._options.items() if name not in replaced}
+        options: Any = {**kept, "seed": seed, **line.options}
         try:
             if self._lm.resolve_options(**options).num_beams > 1:
                 self._write_line(line, self._lm.generate(line.prompt, **options))
                 return
             streams = self._lm.streams(line.prompt, **options)
-        except (InvalidArgumentError, ContextLengthError, TypeError) as error:
+        except (InvalidArgumentError, ContextLengthError) as error:
             self._finish_line(line, b"", str(error))
             return
         for stream in streams:
@@ -230,11 +219,4 @@ class PromptJob:
             self._resume_point = ResumePoint(number, 0, number, lengths, lengths, digest)
         if self._resume_point.done > previous:
             self._callbacks.on_progress(self._resume_point.done, self._n_tokens)
-            if time.monotonic() >= self._saved_at + _SAVE_INTERVAL_S:
-                self._log.save(self._resume_point)
-                self._saved_at = time.monotonic()
-
-
-def _count_newlines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
+            self._log.save(self._resume_point)

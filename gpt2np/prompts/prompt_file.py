@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gpt2np.data.files import reject_duplicate_keys
 from gpt2np.errors import InvalidArgumentError, short_repr
-from gpt2np.generation import GenerationOptions
+from gpt2np.generation import Options
 
 SUFFIXES = (".txt", ".jsonl")
-
-_OPTION_NAMES = frozenset(option.name for option in fields(GenerationOptions))
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def _parse_json(number: int, text: str) -> PromptLine:
     options = {name: value for name, value in content.items() if name not in ("prompt", "id")}
     if options.get("seed", 0) is None:  # null: the job chooses the seed
         del options["seed"]
-    if unknown := sorted(options.keys() - _OPTION_NAMES):
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
         return PromptLine(number, problem=f"unknown option {short_repr(unknown[0])}")
     prompt = content["prompt"]
     if not isinstance(prompt, (str, list)):

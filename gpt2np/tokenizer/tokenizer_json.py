@@ -229,10 +229,7 @@ def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[Adde
 def _parse_ids(
     vocab: dict[str, int], merges: Iterable[str], made: list[str], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """Convert `vocab` to the form of `Vocabulary.ids`; check that `vocab` contains `made`.
-
-    `made` lists the token that each merge makes.
-    """
+    """Convert `vocab` to `Vocabulary.ids`; check that it has the tokens `made` by `merges`."""
     check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spell(token): n for token, n in vocab.items()}
     if not all(map(ids.__contains__, made)):
@@ -244,10 +241,7 @@ def _parse_ids(
 def _remove_added(
     added: Iterable[AddedToken], ids: dict[str, int], made: set[str], byte_level: bool
 ) -> None:
-    """Remove the tokens `added` from `ids`, except tokens that BPE can produce from text.
-
-    BPE can produce single bytes, single characters, and the tokens `made` by merges.
-    """
+    """Remove `added` tokens from `ids`, except single characters and tokens `made` by merges."""
     for token in added:
         spelled = token.content if byte_level else _spell(token.content)
         single = spelled in CHAR_TO_BYTE if byte_level else len(spelled) == 1
@@ -256,10 +250,7 @@ def _remove_added(
 
 
 def _parse_merges(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
-    """Convert merges to a dictionary from "left right" to the rank of the merge.
-
-    In the file, a merge is ["left", "right"] or, in older versions, "left right".
-    """
+    """Map "left right" to the rank; a merge in the file is ["left", "right"] or "left right"."""
     if not byte_level:
         merges = [m if isinstance(m, str) else [_spell(part) for part in m] for m in merges]
     keys = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]

@@ -67,13 +67,12 @@ GPT2.forward = reporting
 
 _FREQUENT_CHECKPOINTS = """
 import time
-from gpt2np.prompts import job
-from gpt2np.data import dataset
+from gpt2np.data import append_log
 from gpt2np.data.append_log import AppendLog
-job._SAVE_INTERVAL_S = dataset._SAVE_INTERVAL_S = 0
+append_log._SAVE_INTERVAL_S = 0
 save = AppendLog.save
-def slow(*args):
-    save(*args)
+def slow(*args, **kwargs):
+    save(*args, **kwargs)
     time.sleep({seconds})
 AppendLog.save = slow
 """

@@ -12,9 +12,16 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt2np import InvalidArgumentError, Tokenizer
-from gpt2np.data import batches, dataset
-from gpt2np.data.append_log import AppendLog, ResumePoint, Task, input_digests, partial_folder
+from gpt2np import GPT2NPError, InvalidArgumentError, Tokenizer
+from gpt2np.data import append_log, batches
+from gpt2np.data.append_log import (
+    AppendLog,
+    JobCallbacks,
+    ResumePoint,
+    Task,
+    input_digests,
+    partial_folder,
+)
 from gpt2np.data.batches import PART_DTYPE
 from gpt2np.data.corpus import UnreadableFileError, find_files
 from gpt2np.data.dataset import (
@@ -77,7 +84,7 @@ def expected(peer):
 def encode(corpus, out, tokenizer, callbacks=None, force=False, **options):
     files = find_files([corpus], [out, partial_folder(out)])
     chosen = DatasetOptions(**options)
-    return encode_dataset(files, out, tokenizer, chosen, force=force, **(callbacks or {}))
+    return encode_dataset(files, out, tokenizer, chosen, callbacks, force=force)
 
 
 class TestContent:
@@ -214,29 +221,27 @@ class TestResuming:
     def small_steps(self, monkeypatch):
         monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
         monkeypatch.setattr(batches, "_BATCH_SIZE", 100)
-        monkeypatch.setattr(dataset, "_SAVE_INTERVAL_S", 0)
+        monkeypatch.setattr(append_log, "_SAVE_INTERVAL_S", 0)
 
     def interrupt(self, corpus, out, tokenizer, after, **options):
         calls = []
 
-        def progress(done):
+        def progress(done, n_tokens):
             calls.append(done)
             if len(calls) == after:
                 raise Interrupted
 
         with pytest.raises(Interrupted):
-            encode(corpus, out, tokenizer, {"on_progress": progress}, **options)
+            encode(corpus, out, tokenizer, JobCallbacks(on_progress=progress), **options)
         assert not out.exists()
         return calls[-1]
 
     def resume(self, corpus, out, tokenizer, **options):
         """Return where the run resumed, what had changed, and its number of steps."""
         resumed, steps = [], []
-        callbacks = {
-            "on_resume": resumed.append,
-            "on_restart": lambda changes: resumed.append(changes),
-            "on_progress": steps.append,
-        }
+        callbacks = JobCallbacks(
+            resumed.append, resumed.append, on_progress=lambda done, n_tokens: steps.append(done)
+        )
         encode(corpus, out, tokenizer, callbacks, **options)
         assert not out.with_name(f"{out.name}.partial").exists()
         return resumed, len(steps)
@@ -353,18 +358,44 @@ class TestResuming:
     def test_a_checkpoint_in_what_was_taken_back_is_forgotten(self, tmp_path):
         """Otherwise later content would be taken for the content saved at that point."""
         digests = {1: "digest"}
-        task = Task(
-            {}, {}, lambda points: [digests[p.files_started] for p in points], "{}{}".format
-        )
+        task = Task({}, {}, lambda numbers: digests, "{}{}".format)
         with AppendLog(tmp_path / "x", ("ids",)) as log:
             log.resume(task)
             log.append(b"long content")
-            log.save(ResumePoint(0, 1, 5, log.lengths, (0,), "digest"))
+            log.save(ResumePoint(0, 1, 5, log.lengths, (0,), "digest"), force=True)
             log.truncate((0,))
             log.append(b"other content")
-            log.save(ResumePoint(1, 0, 9, log.lengths, (0,), "a digest that changes"))
-            log.close()
+            point = ResumePoint(1, 0, 9, log.lengths, (0,), "a digest that changes")
+            log.save(point, force=True)
+        with AppendLog(tmp_path / "x", ("ids",)) as log:
             assert log.resume(task, force=True).lengths == (0,)
+
+    @pytest.mark.parametrize("change", ["append", "vanish"])
+    def test_a_file_that_changes_during_the_run(self, corpus, tmp_path, tokenizer, change):
+        def progress(done, n_tokens):
+            if change == "vanish":
+                (corpus / "a.txt").unlink(missing_ok=True)
+            else:
+                write(corpus / "a.txt", f"First.\n{EOT}\nSecond, déjà vu  \nand more")
+
+        out = tmp_path / "x.bin"
+        with pytest.raises(GPT2NPError, match=r"a\.txt has changed while it was encoded"):
+            encode(corpus, out, tokenizer, JobCallbacks(on_progress=progress))
+        assert not out.exists()
+        with pytest.raises(InvalidArgumentError, match=r"(a|b)\.txt.* has changed; undo"):
+            encode(corpus, out, tokenizer)
+        encode(corpus, out, tokenizer, force=True)
+        encode(corpus, tmp_path / "whole.bin", tokenizer)
+        assert out.read_bytes() == (tmp_path / "whole.bin").read_bytes()
+
+    def test_a_linked_output_is_written_through(self, corpus, tmp_path, tokenizer):
+        (tmp_path / "disk").mkdir()
+        write(tmp_path / "disk" / "y.bin", "old")
+        (tmp_path / "x.bin").symlink_to("disk/y.bin")
+        encode(corpus, tmp_path / "x.bin", tokenizer)
+        encode(corpus, tmp_path / "whole.bin", tokenizer)
+        assert (tmp_path / "x.bin").is_symlink() and names_in(tmp_path / "disk") == ["y.bin"]
+        assert (tmp_path / "disk" / "y.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
     def test_digests_tell_so_many_first_files(self, tmp_path):
         files = [write(tmp_path / name, name) for name in "abc"]
@@ -402,7 +433,7 @@ class TestErrors:
             corpus,
             tmp_path / "x.bin",
             tokenizer,
-            {"on_skip": lambda error: told.append(str(error))},
+            JobCallbacks(on_skip=lambda error: told.append(str(error))),
             skip_errors=True,
             processes=processes,
         )

@@ -230,16 +230,23 @@ class TestBadInput:
         self.check(encode(corpus, out, "more"), 2, "more: the suffix selects the format")
         self.check(encode(corpus, out, "--more"), 2, "unrecognized option '--more'")
 
-    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
-    def test_a_full_disk(self, corpus, tmp_path):
-        partial = tmp_path / "x.bin.partial"
-        partial.mkdir()
-        (partial / "parts").symlink_to("/dev/full")
-        result = encode(corpus, tmp_path / "x.bin")
+    @pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
+    @pytest.mark.parametrize("limit", [0, 4096])
+    def test_a_full_disk(self, corpus, tmp_path, limit):
+        from resource import RLIMIT_FSIZE, setrlimit
+
+        (corpus / "a.txt").write_text("many words " * 10_000)
+        result = subprocess.run(
+            [*COMMAND, corpus, tmp_path / "x.bin", "--model", "bundled"],
+            capture_output=True,
+            encoding="utf-8",
+            timeout=120,
+            preexec_fn=lambda: setrlimit(RLIMIT_FSIZE, (limit, limit)),
+        )
         assert result.returncode == 1 and "Traceback" not in result.stderr
-        told = f"gpt2np encode: error: cannot write {tmp_path / 'x.bin'}: "
-        assert result.stderr.splitlines()[-1].startswith(told)
-        assert not (tmp_path / "x.bin").exists()
+        told = f"gpt2np encode: error: cannot write {tmp_path / 'x.bin'}: File too large"
+        assert result.stderr.splitlines()[-1] == told
+        assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 
     @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")  # noqa: PTH112
     def test_where_no_file_can_be(self, corpus, tmp_path):

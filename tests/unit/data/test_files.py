@@ -1,7 +1,9 @@
 """Atomic writing: what a failure leaves, and which file its error names."""
 
 import errno
+import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -42,3 +44,56 @@ def test_standard_output_is_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidArgumentError, match="- is standard output, but this result needs"):
         check_output_file(Path("-"))
+
+
+def test_a_long_name(tmp_path):
+    path = tmp_path / ("x" * 250)
+    atomic_write_text(path, "a")
+    assert path.read_text() == "a" and list(tmp_path.iterdir()) == [path]
+
+
+def test_threads_that_write_one_file_do_not_mix(tmp_path):
+    path = tmp_path / "x.txt"
+
+    def write(letter):
+        for _ in range(100):
+            with atomic_path(path) as temporary, temporary.open("w") as file:
+                for _ in range(10):
+                    file.write(letter)
+                    file.flush()
+            assert path.read_text() in ("a" * 10, "b" * 10)
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(write, "ab"))
+
+
+def test_the_usual_permissions(tmp_path):
+    (tmp_path / "usual").touch()
+    atomic_write_text(tmp_path / "x", "a")
+    assert (tmp_path / "x").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+class TestLinks:
+    def test_a_link_is_written_through(self, tmp_path):
+        target, link = tmp_path / "disk" / "y.txt", tmp_path / "x.txt"
+        target.parent.mkdir()
+        target.write_text("old")
+        link.symlink_to("disk/y.txt")
+        check_output_file(link)
+        atomic_write_text(link, "new")
+        assert link.is_symlink() and target.read_text() == "new" and not target.is_symlink()
+
+    def test_a_broken_link_is_refused(self, tmp_path):
+        (tmp_path / "x.txt").symlink_to("no.txt")
+        with pytest.raises(InvalidArgumentError, match=r"x\.txt is a broken link; remove it"):
+            check_output_file(tmp_path / "x.txt")
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs FIFOs")
+    def test_a_fifo_stays_one(self, tmp_path):
+        os.mkfifo(tmp_path / "x")
+        with pytest.raises(InvalidArgumentError, match="x is not a file"):
+            check_output_file(tmp_path / "x")
+        with pytest.raises(OSError, match="not a file"):
+            atomic_write_text(tmp_path / "x", "a")
+        assert (tmp_path / "x").is_fifo()

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
-from gpt2np import GenerationOptions, InvalidArgumentError, load
+from gpt2np import GenerationOptions, GPT2NPError, InvalidArgumentError, load
+from gpt2np.data import append_log
+from gpt2np.data.append_log import JobCallbacks
 from gpt2np.prompts import job
-from gpt2np.prompts.job import JobCallbacks, PromptJob
+from gpt2np.prompts.job import PromptJob
 
 
 class Interrupted(Exception):
@@ -43,7 +45,7 @@ PROMPTS = "".join(json.dumps(f"The king {number}") + "\n" for number in range(40
 @pytest.fixture
 def interrupted(lm, tmp_path, monkeypatch):
     """A folder with a job that was interrupted after 36 of 40 prompts; 16 run at a time."""
-    monkeypatch.setattr(job, "_SAVE_INTERVAL_S", 0)
+    monkeypatch.setattr(append_log, "_SAVE_INTERVAL_S", 0)
     with pytest.raises(Interrupted):
         run(lm, tmp_path, PROMPTS, interrupt_after=36)
     return tmp_path
@@ -116,3 +118,53 @@ def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch)
     _, _, found = run(lm, tmp_path, long + PROMPTS * 2)
     assert len(found) == 81 and len(found[0]) == 200
     assert 4 <= max(most) < 25  # those that were running go on
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("king 0", "fox 0"),
+        lambda text: text + '"one more"\n',
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+    ],
+)
+def test_prompts_that_change_while_the_job_runs(lm, tmp_path, monkeypatch, change):
+    step, prompts = PromptJob._generate, tmp_path / "p.jsonl"
+
+    def generate(self):
+        step(self)
+        prompts.write_text(change(PROMPTS))
+
+    with monkeypatch.context() as patch, pytest.raises(GPT2NPError, match="has changed while its"):
+        patch.setattr(PromptJob, "_generate", generate)
+        run(lm, tmp_path, PROMPTS)
+    assert not (tmp_path / "o.jsonl").exists()
+    resumed, _, found = run(lm, tmp_path, PROMPTS)
+    assert resumed == [40] and len(found) == 40
+
+
+def test_names_of_transformers_in_a_line_replace_the_options_of_the_job(lm, tmp_path):
+    given = {"prompt": "The king", "do_sample": False, "stop_strings": ["a"]}
+    options = {"temperature": 0.9, "stop": ["z"], "max_new_tokens": 9}
+    found = run(lm, tmp_path, json.dumps(given) + "\n", **options)[2]
+    expected = lm.generate("The king", temperature=0, stop=["a"], max_new_tokens=9)
+    assert found == [expected.ids]
+
+
+def test_a_programming_error_is_not_a_skipped_line(lm, tmp_path, monkeypatch):
+    def streams(*args, **kwargs):
+        raise TypeError("a bug")
+
+    monkeypatch.setattr(lm, "streams", streams)
+    with pytest.raises(TypeError, match="a bug"):
+        run(lm, tmp_path, PROMPTS)
+
+
+def test_a_linked_output_is_written_through(lm, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "y.jsonl").write_text("old")
+    (tmp_path / "o.jsonl").symlink_to(tmp_path / "disk" / "y.jsonl")
+    assert len(run(lm, tmp_path, PROMPTS)[2]) == 40
+    assert (tmp_path / "o.jsonl").is_symlink()
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["y.jsonl"]

@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -306,3 +307,16 @@ def test_the_folder_one_is_in(bundled, monkeypatch):
     assert Tokenizer.load(".").encode("a b") == Tokenizer.load(bundled).encode("a b")
     with pytest.raises(TokenizerError, match="is empty"):
         Tokenizer.load("")
+
+
+@pytest.mark.parametrize("text", [" " * 300_000, "a" * 300_000, "qz" * 150_000])
+def test_memory_of_one_long_piece(text):
+    """One piece once took 100 to 180 bytes a character (100 MB of spaces 18 GB)."""
+    tokenizer = Tokenizer.load("bundled")
+    tracemalloc.start()
+    try:
+        tokenizer.encode(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 60 * len(text)
