@@ -1,0 +1,47 @@
+"""Let autodoc read gpt2np's docstrings, which are plain text.
+
+A paragraph that is indented after an empty line is an example or a table, so it becomes a literal
+block. Google's sections (Args, Raises, Attributes) are left to napoleon.
+"""
+
+import re
+from typing import Any
+
+SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Attributes|Note|Example)s?:$")
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _escape_bars(line: str) -> str:
+    """Escape `|` outside of code; in reStructuredText, it marks a substitution."""
+    parts = re.split(r"(`[^`]*`)", line)
+    parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
+    return "".join(parts)
+
+
+def mark_literal_blocks(
+    app: Any, what: str, name: str, obj: object, options: Any, lines: list[str]
+) -> None:
+    """Put `::` before each indented paragraph outside of sections."""
+    if what == "module":
+        lines[:] = [*lines[:1], "", "::", "", *(f"    {line}" for line in lines[1:])]
+        return
+    result: list[str] = []
+    in_section = in_literal = False
+    for line in lines:
+        if line.strip() and not _indent(line):
+            in_section, in_literal = bool(SECTION.match(line)), False
+        is_indented = line.strip() and _indent(line) >= 4
+        if is_indented and not in_section and not in_literal and result and not result[-1].strip():
+            result += ["::", ""]
+            in_literal = True
+        result.append(line if in_literal else _escape_bars(line))
+    lines[:] = result
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register the extension; it runs before napoleon, whose priority is 500."""
+    app.connect("autodoc-process-docstring", mark_literal_blocks, priority=400)
+    return {"parallel_read_safe": True}
