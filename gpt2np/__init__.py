@@ -88,6 +88,7 @@ _MODULES = (
     "prompts",
     "runtime",
     "tokenizer",
+    "training",
 )
 
 __all__ = [*_MODULE_OF, "load"]

@@ -59,6 +59,11 @@ def check_argument(is_valid: bool, name: str, value: object, expected: str) -> N
         raise InvalidArgumentError(f"{name} is {short_repr(value)}; it must be {expected}")
 
 
+def install_hint(extra: str) -> str:
+    """Return how to install the packages of an extra, from the package or a checkout."""
+    return f"run: pip install 'gpt2np[{extra}]', or in a checkout: pip install '.[{extra}]'"
+
+
 class GPT2NPError(Exception):
     """Base class of all errors that gpt2np raises."""
 

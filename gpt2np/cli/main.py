@@ -26,7 +26,7 @@ from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
 COMMANDS = (
     *("generate", "chat", "tokenize", "decode", "download", "encode"),
-    *("train-tokenizer", "train-draft"),
+    *("train-tokenizer", "train-draft", "train"),
     *("eval", "trace", "explain", "info", "convert", "bench"),
 )
 """Subcommands; each is a module of this package with add_arguments(parser) and run(args)."""

@@ -1,5 +1,6 @@
 """Checks and patterns for Unicode text."""
 
+import codecs
 import re
 from functools import lru_cache
 
@@ -13,8 +14,15 @@ def is_unicode_text(text: str) -> bool:
     return True
 
 
+def is_utf16(data: bytes) -> bool:
+    """Return whether `data` begins with the byte-order mark of UTF-16."""
+    return data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+
+
 def describe_decode_error(source: object, error: UnicodeDecodeError, offset: int = 0) -> str:
     """Describe invalid UTF-8 in `source`; `error.object` begins at byte `offset` of `source`."""
+    if offset == 0 and is_utf16(error.object):
+        return f"{source} is UTF-16 text, not UTF-8"
     byte = error.object[error.start]
     return f"{source} is not UTF-8 text: byte 0x{byte:02x} at offset {offset + error.start}"
 

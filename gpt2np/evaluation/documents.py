@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gpt2np.data.corpus import parse_record, text_field
 from gpt2np.data.files import check_is_file
-from gpt2np.data.text import describe_decode_error
+from gpt2np.data.text import describe_decode_error, is_utf16
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
@@ -30,12 +30,13 @@ def read_text(file: Path, errors: Errors = "strict") -> str:
     except OSError as error:
         raise InvalidArgumentError(f"cannot read {file}: {error.strerror}") from error
     try:
+        errors = "strict" if is_utf16(data) else errors
         return data.removeprefix(codecs.BOM_UTF8).decode(errors=errors)
     except UnicodeDecodeError as error:
-        raise InvalidArgumentError(
-            f"{describe_decode_error(file, error)}; convert the file, or read such bytes as "
-            "U+FFFD with --errors replace"
-        ) from error
+        advice = "convert the file"
+        if not is_utf16(data):
+            advice += ", or read such bytes as U+FFFD with --errors replace"
+        raise InvalidArgumentError(f"{describe_decode_error(file, error)}; {advice}") from error
 
 
 def read_documents(file: Path, errors: Errors = "strict", field: str = "text") -> list[str]:
