@@ -67,7 +67,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _dispatch(arguments, modules)
     except GPT2NPError as error:
-        print_stderr(f"{program}: error: {error}")
+        from gpt2np.cli.generation_options import keywords_as_options
+
+        print_stderr(f"{program}: error: {keywords_as_options(str(error))}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""

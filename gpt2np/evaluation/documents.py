@@ -35,7 +35,7 @@ def read_text(file: Path, errors: Errors = "strict") -> str:
     except UnicodeDecodeError as error:
         advice = "convert the file"
         if not is_utf16(data):
-            advice += ", or read such bytes as U+FFFD with --errors replace"
+            advice += ', or read such bytes as U+FFFD with errors="replace"'
         raise InvalidArgumentError(f"{describe_decode_error(file, error)}; {advice}") from error
 
 

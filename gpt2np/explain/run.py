@@ -129,8 +129,8 @@ def _resolve_window(ids: list[int], window: slice | None, config: GPT2Config) ->
     if stop - start > limit:
         size = f"the prompt has {n} tokens" if window is None else f"the window has {stop - start}"
         raise ContextLengthError(
-            f"{size}, and a page holds at most {limit}; select a part with --window START:STOP, "
-            f"for example --window {max(0, n - limit)}:{n} for the last {limit}"
+            f"{size}, and a page holds at most {limit}; select a part, for example with "
+            f"window=slice({max(0, n - limit)}, {n}) for the last {limit}"
         )
     return slice(start, stop)
 

@@ -137,7 +137,7 @@ class Trainer:
         except Exception as error:  # PyTorch raises many types
             reason = type(error).__name__
             raise GPT2NPError(
-                f"{self._state_file} is damaged ({reason}); give --force to start over"
+                f"{self._state_file} is damaged ({reason}); give force=True to start over"
             ) from error
         changes = [
             f"the {name} has changed"
@@ -149,7 +149,7 @@ class Trainer:
         if changes:
             raise InvalidArgumentError(
                 f"{self.folder} has {state['step']} steps of a training with other options: "
-                f"{'; '.join(changes)}; undo the change to go on, or give --force to start over"
+                f"{'; '.join(changes)}; undo the change to go on, or give force=True to start over"
             )
         self.step = state["step"]
         self._model.load_state_dict(state["model"])
