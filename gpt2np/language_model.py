@@ -488,7 +488,7 @@ class LanguageModel:
         return scores if is_list else scores[0]
 
     def _encode_plain(self, text: Prompt) -> Sequence[int]:
-        """Encode a text, with special tokens as plain characters; return token ids unchanged."""
+        """Encode a text, with special tokens as plain characters. Token ids stay as they are."""
         if isinstance(text, str):
             return self.tokenizer.encode(text, disallowed_special=())
         is_list = isinstance(text, (Sequence, np.ndarray))
