@@ -9,6 +9,9 @@ checkpoint. The learning rate depends on the time spent training instead of the 
 the schedule ends after `--hours` on a busy machine, too. At the end (at any time with
 `--export-only`), the model is written to `--out`, a folder for gpt2np and `transformers`.
 
+To train on other texts, use `gpt2np train`. This program has the same model, optimizers and
+learning rate, from gpt2np.training; in addition, it stacks layers and lengthens the windows.
+
 Recipe: byte-level BPE like GPT-2's, 4,096 tokens trained on the stories; GPT2LMHeadModel of
 `transformers`; Muon (Jordan 2024; torch.optim.Muon) for the matrices inside the blocks and AdamW
 for embeddings, biases and layer norms; a short warm-up, a plateau, then a linear decay to zero;
@@ -22,7 +25,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,19 +35,22 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from tqdm import tqdm
-from transformers import AttentionInterface, GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
+
+from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.data.files import atomic_path
+from gpt2np.training import trainer
+from gpt2np.training.trainer import DEVICE
 
 END_OF_TEXT = "<|endoftext|>"
 VOCAB_SIZE = 4096
+EOS = VOCAB_SIZE - 1  # id of END_OF_TEXT
 CONTEXT = 512
-QUERY_BLOCK = 64  # queries computed at once; keys after the block are skipped
-WARMUP_STEPS = 100
 CHECKPOINT_SECONDS = 180
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 Ids = NDArray[np.int64]
@@ -62,13 +68,6 @@ class Stage:
 STAGES = (Stage(0.15, 2, 128), Stage(0.6, 6, 256), Stage(1.0, 6, CONTEXT))
 
 
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a temporary file, then rename it: an interruption never leaves half a file."""
-    temporary = path.with_name(path.name + ".part")
-    write(temporary)
-    temporary.replace(path)
-
-
 # --- text to ids ----------------------------------------------------------------------------------
 
 
@@ -82,8 +81,8 @@ def learn_vocabulary(documents: list[str], folder: Path) -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE - 1, initial_alphabet=alphabet)
-    tokenizer.train_from_iterator(documents, trainer)
+    bpe_trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE - 1, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(documents, bpe_trainer)
     learned = json.loads(tokenizer.to_str())["model"]
     merges = [" ".join(pair) for pair in learned["merges"]]
     vocab = learned["vocab"] | {END_OF_TEXT: VOCAB_SIZE - 1}
@@ -122,39 +121,10 @@ def training_rows(documents: list[Ids], window: int, batch: int, seed: int) -> I
 # --- model ----------------------------------------------------------------------------------------
 
 
-def causal_block_attention(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object
-) -> tuple[Tensor, None]:
-    """Causal attention in blocks of queries: twice as fast as PyTorch's on a CPU."""
-    outputs = []
-    for start in range(0, query.shape[2], QUERY_BLOCK):
-        stop = min(start + QUERY_BLOCK, query.shape[2])
-        scores = (query[:, :, start:stop] * query.shape[-1] ** -0.5) @ key[:, :, :stop].mT
-        future = torch.arange(stop) > torch.arange(start, stop)[:, None]
-        pattern = scores.float().masked_fill(future, -torch.inf).softmax(-1)
-        outputs.append(pattern.to(query.dtype) @ value[:, :, :stop])
-    return torch.cat(outputs, 2).transpose(1, 2), None
-
-
 def new_model(args: argparse.Namespace, layers: int) -> GPT2LMHeadModel:
-    config = GPT2Config(
-        vocab_size=VOCAB_SIZE,
-        n_positions=CONTEXT,
-        n_embd=args.width,
-        n_layer=layers,
-        n_head=args.heads,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        bos_token_id=VOCAB_SIZE - 1,
-        eos_token_id=VOCAB_SIZE - 1,
-        use_cache=False,
+    return trainer.new_model(
+        GPT2Config(VOCAB_SIZE, CONTEXT, args.width, layers, args.heads, eos_token_ids=(EOS,))
     )
-    AttentionInterface.register("causal_block", causal_block_attention)
-    config._attn_implementation = "sdpa" if DEVICE == "cuda" else "causal_block"
-    model = GPT2LMHeadModel(config)
-    nn.Module.to(model, DEVICE)
-    return model
 
 
 def stack_layers(small: GPT2LMHeadModel, args: argparse.Namespace, layers: int) -> GPT2LMHeadModel:
@@ -166,30 +136,6 @@ def stack_layers(small: GPT2LMHeadModel, args: argparse.Namespace, layers: int) 
         content |= {f"transformer.h.{layer}.{name}": value for name, value in copied.items()}
     model.load_state_dict(content)
     return model
-
-
-def mean_loss(model: GPT2LMHeadModel, rows: Tensor, first_position: Tensor) -> Tensor:
-    """Return the mean negative log likelihood of rows[:, 1:], in nats per token."""
-    positions = first_position + torch.arange(rows.shape[1] - 1, device=DEVICE)[None]
-    with torch.autocast(DEVICE, dtype=torch.bfloat16):
-        hidden = model.transformer(rows[:, :-1], position_ids=positions).last_hidden_state
-        logits = model.lm_head(hidden)
-    return cross_entropy(logits.view(-1, VOCAB_SIZE).float(), rows[:, 1:].reshape(-1))
-
-
-def new_optimizers(model: GPT2LMHeadModel, rate: float) -> list[Optimizer]:
-    named = list(model.named_parameters())
-    matrices = [p for name, p in named if p.ndim == 2 and ".h." in name]
-    rest = [p for name, p in named if not (p.ndim == 2 and ".h." in name)]
-    return [
-        torch.optim.Muon(matrices, lr=rate, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
-    ]
-
-
-def rate_at(progress: float, step: int, decay: float = 0.6) -> float:
-    """Return the learning-rate factor at a stage's `step` and the share `progress` of all time."""
-    return min(1.0, (step + 1) / WARMUP_STEPS, (1.0 - progress) / decay)
 
 
 # --- evaluation -----------------------------------------------------------------------------------
@@ -222,7 +168,8 @@ def save_checkpoint(
 ) -> None:
     content = {"model": model.state_dict(), "layers": model.config.n_layer, "state": state}
     content["optimizers"] = [optimizer.state_dict() for optimizer in optimizers]
-    replace_file(path, lambda temporary: torch.save(content, temporary))
+    with atomic_path(path) as temporary:
+        torch.save(content, temporary)
 
 
 def load_checkpoint(args: argparse.Namespace) -> tuple[GPT2LMHeadModel, dict[str, Any]]:
@@ -249,18 +196,6 @@ def train(args: argparse.Namespace, tokenizer: Tokenizer) -> GPT2LMHeadModel:
     return model
 
 
-def take_step(
-    model: GPT2LMHeadModel, loss: Tensor, optimizers: list[Optimizer], rate: float
-) -> None:
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-
 def train_stage(
     args: argparse.Namespace,
     stage: Stage,
@@ -269,18 +204,18 @@ def train_stage(
     content: dict[str, Any],
 ) -> None:
     """Train to the end of a stage; resume from `content` and update it."""
-    optimizers = new_optimizers(model, args.rate)
+    optimizers = trainer.new_optimizers(model, args.rate)
     for optimizer, saved in zip(optimizers, content.get("optimizers", ()), strict=False):
         optimizer.load_state_dict(saved)
     state, budget = content["state"], args.hours * 3600
-    loss_of = torch.compile(mean_loss, dynamic=False)
+    loss_of = torch.compile(trainer.mean_loss, dynamic=False)
     bar = tqdm(total=round(budget), initial=round(state["seconds"]), unit="s", disable=None)
     batches = training_rows(documents, stage.window, args.batch // stage.window, state["tokens"])
     saved_at, before, started, average = time.monotonic(), state["seconds"], None, 0.0
     for step, rows in enumerate(batches):
-        rate = args.rate * rate_at(state["seconds"] / budget, step)
+        rate = args.rate * trainer.rate_at(state["seconds"] / budget, step)
         loss = loss_of(model, rows, torch.randint(CONTEXT - stage.window + 1, (1,), device=DEVICE))
-        take_step(model, loss, optimizers, rate)
+        trainer.update_weights(model, loss, optimizers, rate)
         started = started or time.monotonic()  # exclude compilation, in the first step
         state["seconds"] = before + time.monotonic() - started
         state["tokens"] += rows.shape[0] * stage.window
@@ -302,8 +237,8 @@ def export(args: argparse.Namespace, model: GPT2LMHeadModel, tokenizer: Tokenize
     """Write the model folder, then evaluate its rounded weights."""
     args.out.mkdir(parents=True, exist_ok=True)
     tensors = {k: v.half().contiguous().cpu() for k, v in model.transformer.state_dict().items()}
-    metadata = {"format": "pt"}
-    replace_file(args.out / "model.safetensors", lambda p: save_file(tensors, p, metadata))
+    with atomic_path(args.out / "model.safetensors") as temporary:
+        save_file(tensors, temporary, {"format": "pt"})
     for name in ("vocab.json", "merges.txt"):
         shutil.copyfile(args.work / name, args.out / name)
     config = model.config.to_diff_dict() | {"vocab_size": VOCAB_SIZE, "use_cache": True}

@@ -16,6 +16,7 @@ A message is one line that names the problem, the expected value and the next st
 
 from __future__ import annotations
 
+from numbers import Integral
 from reprlib import Repr
 
 TYPE_CHECKING = False  # importing typing takes longer than this module
@@ -45,6 +46,22 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     nearest = get_close_matches(name, known, 1, 0.7)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
+
+
+def is_integer(value: object) -> bool:
+    """Return whether a value is a Python or NumPy integer, but not a bool."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_argument(is_valid: bool, name: str, value: object, expected: str) -> None:
+    """Raise InvalidArgumentError if an argument is invalid; the message says what is expected."""
+    if not is_valid:
+        raise InvalidArgumentError(f"{name} is {short_repr(value)}; it must be {expected}")
+
+
+def install_hint(extra: str) -> str:
+    """Return how to install the packages of an extra, from the package or a checkout."""
+    return f"run: pip install 'gpt2np[{extra}]', or in a checkout: pip install '.[{extra}]'"
 
 
 class GPT2NPError(Exception):

@@ -21,7 +21,7 @@ from gpt2np.errors import (
     GenerationInterrupted,
     GPT2NPError,
     InvalidArgumentError,
-    short_repr,
+    check_argument,
 )
 from gpt2np.generation import (
     GENERATION_CONFIG_FILE,
@@ -88,6 +88,8 @@ class LanguageModel:
         eos_token_ids: frozenset[int] = frozenset(),
         fallback_reason: str | None = None,
     ) -> None:
+        is_options = defaults is None or isinstance(defaults, GenerationOptions)
+        check_argument(is_options, "defaults", defaults, "a GenerationOptions or None")
         if tokenizer.vocabulary.text_vocab_size > model.config.vocab_size:
             raise CheckpointError(
                 f"{name}: the vocabulary has {tokenizer.vocab_size} tokens, but the model only "
@@ -240,7 +242,7 @@ class LanguageModel:
     def generate_batch(
         self,
         prompts: Iterable[Prompt],
-        per_prompt_options: Sequence[Options] | None = None,
+        per_prompt_options: Iterable[Options] | None = None,
         options: GenerationOptions | None = None,
         *,
         progress: bool | None = None,
@@ -265,8 +267,8 @@ class LanguageModel:
             GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all prompts.
             InvalidArgumentError: see `generate`.
         """
-        if isinstance(prompts, str):
-            raise InvalidArgumentError("prompts must be a list; for one prompt call generate")
+        is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes))
+        check_argument(is_list, "prompts", prompts, "a list; for one prompt call generate")
         prompts = list(prompts)
         common, callbacks, prefix = split_arguments(changes)
         resolved = self._resolve_each(prompts, per_prompt_options, options, common)
@@ -487,7 +489,11 @@ class LanguageModel:
 
     def _encode_plain(self, text: Prompt) -> Sequence[int]:
         """Encode a text, with special tokens as plain characters. Token ids stay as they are."""
-        return self.tokenizer.encode(text, disallowed_special=()) if isinstance(text, str) else text
+        if isinstance(text, str):
+            return self.tokenizer.encode(text, disallowed_special=())
+        is_list = isinstance(text, (Sequence, np.ndarray))
+        check_argument(is_list, "text", text, "a text or a list of ids")
+        return text
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Encode a prompt; an empty prompt becomes `bos_token_id`.
@@ -512,11 +518,8 @@ class LanguageModel:
         """
         given = option_fields(changes)
         base = self.defaults if options is None else options
-        if not isinstance(base, GenerationOptions):
-            raise InvalidArgumentError(
-                f"options is {short_repr(base)}; it must be a GenerationOptions, or keyword "
-                "arguments such as max_new_tokens=50"
-            )
+        expected = "a GenerationOptions, or keyword arguments such as max_new_tokens=50"
+        check_argument(isinstance(base, GenerationOptions), "options", base, expected)
         if changes.get("do_sample") and not base.temperature:
             given.setdefault("temperature", GenerationOptions().temperature)
         if given.get("num_beams", 1) != 1:
@@ -529,22 +532,28 @@ class LanguageModel:
     def _resolve_each(
         self,
         prompts: Sequence[Prompt],
-        per_prompt_options: Sequence[Options] | None,
+        per_prompt_options: Iterable[Options] | None,
         options: GenerationOptions | None,
         changes: Options,
     ) -> list[GenerationOptions]:
         """Return the complete options of each prompt, with consecutive seeds."""
         if per_prompt_options is None:
             per_prompt_options = [Options() for _ in prompts]
-        if len(per_prompt_options) != len(prompts):
+        is_iterable = isinstance(per_prompt_options, Iterable)
+        sets = list(per_prompt_options) if is_iterable else []
+        is_list = is_iterable and all(isinstance(overrides, Mapping) for overrides in sets)
+        expected = 'a list of dicts, as in [{"seed": 5}, {}]'
+        check_argument(is_list, "per_prompt_options", per_prompt_options, expected)
+        if len(sets) != len(prompts):
             raise InvalidArgumentError(
-                f"{len(prompts)} prompts with {len(per_prompt_options)} sets of options; give one "
-                f"set for each prompt"
+                f"{len(prompts)} prompts with {len(sets)} sets of options; give one set for each "
+                f"prompt"
             )
         seed, resolved = self.resolve_options(options, **changes).seed or 0, []
-        for overrides in per_prompt_options:
+        for i, overrides in enumerate(sets, 1):
             merged: Options = {**changes, "seed": seed, **overrides}
-            resolved.append(self.resolve_options(options, **merged))
+            with _naming_prompt(i, len(prompts)):
+                resolved.append(self.resolve_options(options, **merged))
             seed += resolved[-1].n_drawn
         return resolved
 
@@ -649,7 +658,10 @@ class LanguageModel:
 
     def _read_prompt(self, prompt: Prompt, prefix: Prefix | None = None) -> tuple[str, list[int]]:
         """Return the text and the token ids of prefix and prompt."""
-        if prefix:
+        if prefix is not None:
+            from gpt2np.generation.prefix import Prefix
+
+            check_argument(isinstance(prefix, Prefix), "prefix", prefix, "made by lm.prefix(text)")
             version = self.model.weights.version
             if prefix.model is not self.model or prefix.weights_version != version:
                 raise InvalidArgumentError(
@@ -660,8 +672,8 @@ class LanguageModel:
         if isinstance(prompt, str):
             return prompt, self.encode_prompt(prompt)
         is_list = isinstance(prompt, (Sequence, np.ndarray)) and not isinstance(prompt, bytes)
-        if not is_list or not all(isinstance(token_id, Integral) for token_id in prompt):
-            raise InvalidArgumentError("a prompt must be a text or a list of ids")
+        is_list = is_list and all(isinstance(token_id, Integral) for token_id in prompt)
+        check_argument(is_list, "prompt", prompt, "a text or a list of ids")
         ids = [int(token_id) for token_id in prompt]
         detokenizer = StreamingDetokenizer(self.tokenizer, GenerationOptions())
         for token_id in ids:
@@ -689,7 +701,7 @@ def _naming_prompt(number: int, count: int) -> Iterator[None]:
     """Add the number of the prompt, of several, to an error's message."""
     try:
         yield
-    except GPT2NPError as error:
+    except (GPT2NPError, TypeError) as error:
         if count == 1:
             raise
         raise type(error)(f"prompt {number} of {count}: {error}") from error

@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.data.files import SMALL_JSON_BYTES, check_is_file, read_json_object
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, TokenizerError, short_repr
+from gpt2np.errors import (
+    GPT2NPError,
+    InvalidArgumentError,
+    TokenizerError,
+    install_hint,
+    short_repr,
+)
 from gpt2np.hub.model_files import CHAT_TEMPLATE_FILE
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE
 
@@ -143,9 +149,8 @@ def _compile(source: str, origin: str) -> Template:
     try:
         import jinja2
     except ImportError as error:
-        raise GPT2NPError(
-            "chat templates need the package jinja2: pip install 'gpt2np[chat]'"
-        ) from error
+        hint = install_hint("chat")
+        raise GPT2NPError(f"chat templates need the package jinja2; {hint}") from error
     if tuple(map(int, re.findall(r"\d+", jinja2.__version__)[:3])) < _MIN_JINJA2:
         raise GPT2NPError(
             f"jinja2 {jinja2.__version__} is not safe for chat templates; install 3.1.6 or newer"

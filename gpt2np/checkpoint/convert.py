@@ -128,13 +128,19 @@ def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ta
         _write_json(temporary / CONFIG_FILE, entries | content)
 
 
-@contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which is renamed to `target` at the end."""
+def check_new_folder(target: Path) -> None:
+    """Raise InvalidArgumentError if `target` exists and is not an empty folder."""
     resolved = target.resolve()
     is_empty_folder = resolved.is_dir() and not any(resolved.iterdir())
     if target.is_symlink() or (resolved.exists() and not is_empty_folder):
         raise InvalidArgumentError(f"{target} already exists; name a new or an empty folder")
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which is renamed to `target` at the end."""
+    check_new_folder(target)
+    resolved = target.resolve()
     temporary = resolved.with_name(f".{resolved.name}.{os.getpid()}.tmp")
     try:
         with errors_name(target):

@@ -14,7 +14,9 @@ from gpt2np.cli.model_options import (
     DEFAULT_MODEL_HELP,
     MODEL_HELP,
     THREADS_HELP,
+    add_model_or_option,
     add_processes_argument,
+    model_argument,
 )
 from gpt2np.cli.output import print_stderr, step_bar
 from gpt2np.kernels.threads import set_threads, thread_count
@@ -23,7 +25,7 @@ from gpt2np.kernels.threads import set_threads, thread_count
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     model = f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})"
-    parser.add_argument("model", nargs="?", metavar="MODEL", help=model)
+    add_model_or_option(parser, model)
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -47,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 
-    source = find_model(args.model)
+    source = find_model(model_argument(args))
     if source.fallback_reason:
         print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
     plan = plan_for(read_checkpoint(source.path).config.n_positions, args.quick)

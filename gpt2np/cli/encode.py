@@ -24,14 +24,19 @@ from pathlib import Path
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import job_progress, print_stderr, report_interrupted, write_errors
-from gpt2np.cli.text_input import check_field
+from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import InvalidArgumentError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("inputs", nargs="+", metavar="INPUT", help="File, folder or pattern to read")
+    add(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help="File, folder or pattern to read; - is text on standard input",
+    )
     add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy or .npz")
     add_vocabulary_argument(parser)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
@@ -59,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     combine = DatasetOptions.combine if args.combine is None else args.combine
     with option_names_in_errors(DatasetOptions):
         options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
-    files = find_files(args.inputs, [args.out, partial_folder(args.out)])
+    files = find_files(map(spool_stdin, args.inputs), [args.out, partial_folder(args.out)])
     check_field(args.field, files)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)

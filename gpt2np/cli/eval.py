@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import print_stderr, progress
-from gpt2np.cli.text_input import check_field
+from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
@@ -96,7 +96,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_perplexity(add: Callable[..., object]) -> None:
-    add("files", nargs="+", type=Path, metavar="FILE", help="Text file (UTF-8) or .jsonl file")
+    add(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="Text file (UTF-8) or .jsonl file; - is text on standard input",
+    )
     add("--context", type=int, metavar="K", help="Tokens per window (default: the model's context)")
     add("--stride", type=int, metavar="S", help="Tokens between window starts (default: K / 2)")
     insert = "Insert <|endoftext|> before each document, to score also the document's first token"
@@ -139,6 +145,10 @@ def run(args: argparse.Namespace) -> int:
             raise InvalidArgumentError(f"--{name} is {value}; it must be at least 1")
         vars(args)[name] = None if value is None else min(value, sys.maxsize)
     set_threads(args.threads)
+    for name in ("file", "files"):
+        if value := getattr(args, name, None):
+            is_list = isinstance(value, list)
+            vars(args)[name] = [*map(spool_stdin, value)] if is_list else spool_stdin(value)
     _, _, create_measure, unit = _TASKS[args.task]
     inputs, measure = create_measure(args)  # reports invalid files before the model loads
     if not inputs:

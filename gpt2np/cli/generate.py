@@ -39,7 +39,7 @@ from gpt2np.cli.output import (
     write_errors,
     write_stream,
 )
-from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
+from gpt2np.cli.text_input import add_prompt_arguments, read_prompt, spool_stdin
 from gpt2np.data.files import check_output_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
@@ -114,7 +114,9 @@ def _generate(
         _print_completions(completion, lm.tokenizer, args, prompt)
     else:
         streams = lm.streams(prompt, **options)
-        _print_messages(messages, [stream.completion.seed for stream in streams])
+        greedy = not lm.resolve_options(**options).temperature
+        seeds = [] if greedy else [stream.completion.seed for stream in streams]
+        _print_messages(messages, seeds)
         completion, exit_code = _run_streams(streams, lm.tokenizer, args, prompt)
     completions = [completion, *completion.alternatives]
     print_stderr(_summary(completions, lm.model.config.n_positions, bool(args.window)))
@@ -214,6 +216,7 @@ def _logprob_as_json(token: "TokenLogprob", tokenizer: "Tokenizer") -> dict[str,
 
 def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Continue each prompt of the file --prompts. The exit code is 1 if a line was skipped."""
+    args.prompts = spool_stdin(args.prompts)
     _check_prompts_options(args)
     from gpt2np.data.append_log import partial_folder
     from gpt2np.prompts.job import PromptJob, job_seed

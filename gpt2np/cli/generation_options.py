@@ -184,6 +184,21 @@ def option_names_in_errors(options: type | None = None) -> Iterator[None]:
         raise type(error)(_replace_names(str(error), names)) from error
 
 
+def keywords_as_options(message: str) -> str:
+    """Replace keyword arguments in an error with options: errors="replace" by --errors replace."""
+
+    def option(match: re.Match[str]) -> str:
+        value = match["text"] or (f"{match['start']}:{match['stop']}" if match["start"] else "")
+        return f"{_option_name(match['name'])} {value}".rstrip()
+
+    return re.sub(
+        r"\b(?P<name>errors|force|from_end_of_text|window)="
+        r"""(?:True|"(?P<text>\w+)"|slice\((?P<start>\d+), (?P<stop>\d+)\))""",
+        option,
+        message,
+    )
+
+
 def _replace_names(message: str, names: list[str]) -> str:
     """Replace `names` with options, but neither in quotes nor where "stop" is an ordinary word."""
     compounds = "|".join(name for name in names if "_" in name)

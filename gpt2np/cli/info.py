@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.cli.model_options import MODEL_HELP
+from gpt2np.cli.model_options import MODEL_HELP, add_model_or_option, model_argument
 from gpt2np.errors import CheckpointError, printable
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    add_model_or_option(parser, MODEL_HELP)
     check = "Read the weights; report NaN and infinity, and whether lm_head and wte differ"
     parser.add_argument("--check", action="store_true", help=check)
     output = parser.add_argument_group("Output")
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.hub import find_model
 
-    source = find_model(args.model)
+    source = find_model(model_argument(args, required=True))
     checkpoint = read_checkpoint(source.path)
     content = _as_json(source, checkpoint)
     if args.check and not content["problems"]:

@@ -26,7 +26,7 @@ from gpt2np.kernels.threads import let_idle_blas_threads_sleep
 
 COMMANDS = (
     *("generate", "chat", "tokenize", "decode", "download", "encode"),
-    *("train-tokenizer", "train-draft"),
+    *("train-tokenizer", "train-draft", "train"),
     *("eval", "trace", "explain", "info", "convert", "bench"),
 )
 """Subcommands; each is a module of this package with add_arguments(parser) and run(args)."""
@@ -67,7 +67,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _dispatch(arguments, modules)
     except GPT2NPError as error:
-        print_stderr(f"{program}: error: {error}")
+        from gpt2np.cli.generation_options import keywords_as_options
+
+        print_stderr(f"{program}: error: {keywords_as_options(str(error))}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""

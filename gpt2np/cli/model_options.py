@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
@@ -75,6 +76,26 @@ def source_message(kind: str, name: str, fallback_reason: str | None) -> str:
     """Return a message with the name of a model or vocabulary, and the reason for a fallback."""
     suffix = f" ({fallback_reason}; choose another with --model)" if fallback_reason else ""
     return f"{kind}: {name}{suffix}"
+
+
+def add_model_or_option(parser: argparse.ArgumentParser, help_text: str) -> None:
+    """Declare MODEL, and --model as in other commands; `model_argument` reads both."""
+    parser.add_argument("positional_model", nargs="?", metavar="MODEL", help=help_text)
+    parser.add_argument("--model", metavar="MODEL", help="The same as the argument MODEL")
+
+
+def model_argument(args: argparse.Namespace, *, required: bool = False) -> str | None:
+    """Return MODEL or --model.
+
+    Raises:
+        InvalidArgumentError: both are given, or neither although `required`.
+    """
+    given = [model for model in (args.positional_model, args.model) if model is not None]
+    if len(given) > 1:
+        raise InvalidArgumentError("give either MODEL or --model, not both")
+    if required and not given:
+        raise InvalidArgumentError("no model; give MODEL, for example bundled")
+    return given[0] if given else None
 
 
 def add_vocabulary_argument(parser: argparse.ArgumentParser) -> None:

@@ -1,8 +1,11 @@
 """Input of UTF-8 text from command-line arguments, files and standard input."""
 
 import argparse
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,7 +18,12 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare PROMPT and --file."""
     add = parser.add_argument
     add("prompt", nargs="?", metavar="PROMPT", help="Prompt; - reads standard input")
-    add("--file", type=Path, metavar="FILE", help="Read the prompt from a UTF-8 text file")
+    add(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help="Read the prompt from a UTF-8 text file; - is standard input",
+    )
 
 
 def read_prompt(args: argparse.Namespace) -> str:
@@ -68,11 +76,13 @@ def read_stdin(kind: str) -> str:
 
 
 def read_text_file(file: Path) -> str:
-    """Read the file that --file names.
+    """Read the file that --file names; - is standard input.
 
     Raises:
         InvalidArgumentError: the file cannot be read, or is not UTF-8.
     """
+    if file == Path("-"):
+        return decode_utf8(sys.stdin.buffer.read(), "standard input")
     if file == Path():
         raise InvalidArgumentError("--file is empty or the current folder; name a file")
     try:
@@ -80,6 +90,20 @@ def read_text_file(file: Path) -> str:
     except OSError as error:
         raise InvalidArgumentError(f"cannot read --file {file}: {error.strerror}") from error
     return decode_utf8(data, str(file))
+
+
+def spool_stdin(path: str | Path) -> Path:
+    """Return `path`; for -, copy standard input to a temporary file, which is removed at exit.
+
+    Some readers read a file several times, or need its size.
+    """
+    if str(path) != "-":
+        return Path(path)
+    folder = Path(tempfile.mkdtemp(prefix="gpt2np-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with (folder / "stdin.txt").open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return folder / "stdin.txt"
 
 
 def check_field(field: str, files: Iterable[Path]) -> None:

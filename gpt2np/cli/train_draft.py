@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import print_stderr, progress, write_errors
+from gpt2np.cli.text_input import spool_stdin
 from gpt2np.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -30,7 +31,12 @@ _MIN_BYTES = 10_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("files", nargs="+", metavar="FILES", help="Files, folders or patterns to read")
+    add(
+        "files",
+        nargs="+",
+        metavar="FILES",
+        help="Files, folders or patterns to read; - is text on standard input",
+    )
     add_vocabulary_argument(parser)
     out = "Table to write; the name must end in .safetensors"
     add("--out", type=Path, required=True, metavar="FILE", help=out)
@@ -53,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.max_bytes < _MIN_BYTES:
         raise InvalidArgumentError(f"--max-bytes is {args.max_bytes}; give at least {_MIN_BYTES}")
     check_output_file(args.out, overwrite=args.force)
-    files = find_files(args.files, [args.out])
+    files = find_files(map(spool_stdin, args.files), [args.out])
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
     counts = _count(files, tokenizer, args.field, args.skip_errors)

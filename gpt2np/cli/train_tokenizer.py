@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
-from gpt2np.cli.text_input import check_field
+from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import InvalidArgumentError, TokenizerError
 
 if TYPE_CHECKING:
@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add = parser.add_argument
-    add("files", nargs="+", metavar="FILES", help="Files, folders or patterns to read")
+    add(
+        "files",
+        nargs="+",
+        metavar="FILES",
+        help="Files, folders or patterns to read; - is text on standard input",
+    )
     add(
         "--vocab-size",
         type=int,
@@ -86,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     written = [args.out / name for name in (*VOCABULARY_FILES.names, *VOCABULARY_EXTRAS)]
     _check_out(args.out, [] if args.force else written)
     # Without the output: a second run must not train on the vocabulary of the first run.
-    files = find_files(args.files, written)
+    files = find_files(map(spool_stdin, args.files), written)
     check_field(args.field, files)
     _check_writable(args.out)
     corpus = _corpus_options(args, options)

@@ -200,7 +200,7 @@ class AppendLog:
         if changes and not force:
             raise InvalidArgumentError(
                 f"{self.folder} has the results of an unfinished job, but {'; '.join(changes)}; "
-                "undo the change to go on, or give --force to start over"
+                "undo the change to go on, or give force=True to start over"
             )
         if saved and not points:
             changes.append("its files have been truncated")

@@ -18,6 +18,11 @@ def is_unicode_text(text: str) -> bool:
     return True
 
 
+def is_utf16(data: bytes) -> bool:
+    """Return whether `data` begins with the byte-order mark of UTF-16."""
+    return data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+
+
 def decode_utf8(
     data: bytes,
     source: object,
@@ -33,13 +38,17 @@ def decode_utf8(
             `source` and the first invalid byte, and ends in `advice`.
     """
     try:
+        errors = "strict" if is_utf16(data) else errors
         return (data if keep_bom else data.removeprefix(codecs.BOM_UTF8)).decode(errors=errors)
     except UnicodeDecodeError as error:
+        advice = "convert it to UTF-8 first" if is_utf16(data) else advice
         raise InvalidArgumentError(f"{describe_decode_error(source, error)}; {advice}") from error
 
 
 def describe_decode_error(source: object, error: UnicodeDecodeError, offset: int = 0) -> str:
     """Describe invalid UTF-8 in `source`; `error.object` begins at byte `offset` of `source`."""
+    if offset == 0 and is_utf16(error.object):
+        return f"{source} is UTF-16 text, not UTF-8"
     byte = error.object[error.start]
     return f"{source} is not UTF-8 text: byte 0x{byte:02x} at offset {offset + error.start}"
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, install_hint
 from gpt2np.evaluation.loglikelihood import (
     continuation_loglikelihoods,
     encode,
@@ -34,9 +34,7 @@ try:
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
 except ModuleNotFoundError as error:
-    _import_failure = (
-        f"cannot import lm-evaluation-harness ({error}); run: pip install 'gpt2np[harness]'"
-    )
+    _import_failure = f"cannot import lm-evaluation-harness ({error}); {install_hint('harness')}"
     if __name__ == "__main__":
         raise SystemExit(f"gpt2np: error: {_import_failure}") from error
     raise ImportError(_import_failure) from error

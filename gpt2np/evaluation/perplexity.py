@@ -70,7 +70,14 @@ class PerUnitResult(Result):
 
     def per_unit_rows(self) -> list[tuple[str, str]]:
         """Return the table's rows for words and bytes."""
-        return [(name.replace("_", " "), f"{getattr(self, name):.4f}") for name in PER_UNIT]
+        return [(name.replace("_", " "), _readable(getattr(self, name))) for name in PER_UNIT]
+
+
+def _readable(value: float) -> str:
+    """Format a perplexity, which per word can be astronomically large."""
+    if value < 10_000:
+        return f"{value:.4f}"
+    return f"{value:,.0f}" if value < 1e9 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)
@@ -203,7 +210,7 @@ def _score(
     if not total:
         raise InvalidArgumentError(
             "no token has a token before it; give a longer text, or put an end-of-text token "
-            "before it (--from-end-of-text)"
+            "before it (from_end_of_text=True)"
         )
 
     def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazy: a small stride gives many spans

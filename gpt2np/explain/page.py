@@ -16,7 +16,7 @@ import numpy as np
 
 from gpt2np import __version__
 from gpt2np.display import frame
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.explain.attention import attention_section, patterns_section
 from gpt2np.explain.audit import precision_section, tensors_section, time_section
 from gpt2np.explain.block import block_section, mlp_section, norm_section, residual_section
@@ -25,7 +25,6 @@ from gpt2np.explain.markup import Numbers, escape, script_json, token_text
 from gpt2np.explain.output import generation_section, greedy_steps, lens_section, sampling_section
 from gpt2np.explain.run import Run, run_prompt
 from gpt2np.generation import GenerationOptions, next_probabilities
-from gpt2np.generation.options import is_integer
 from gpt2np.language_model import LanguageModel
 
 OnProgress = Callable[[str], None]
@@ -93,10 +92,10 @@ def explain(
             positive, or the model is not in float32.
         CheckpointError: some logits are infinite or NaN.
     """
+    check_argument(isinstance(lm, LanguageModel), "lm", lm, "a LanguageModel")
     if lm.model.dtype != np.float32:
         raise InvalidArgumentError("the page needs a float32 model; load the model with that dtype")
-    if not is_integer(steps) or steps < 1:
-        raise InvalidArgumentError(f"steps is {steps}; it must be an integer of at least 1")
+    check_argument(is_integer(steps) and steps >= 1, "steps", steps, "an integer of at least 1")
     on_progress("forward pass")
     run = run_prompt(lm, prompt, window=window, layer=layer, head=head, position=position)
     numbers = Numbers()

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError, is_integer
 from gpt2np.explain.markup import Numbers, token_markup
 from gpt2np.generation.logits_processors import check_finite
-from gpt2np.generation.options import is_integer
 from gpt2np.interp import trace
 from gpt2np.interp.summary import token_bytes
 from gpt2np.kernels.array import Array
@@ -130,8 +129,8 @@ def _resolve_window(ids: list[int], window: slice | None, config: GPT2Config) ->
     if stop - start > limit:
         size = f"the prompt has {n} tokens" if window is None else f"the window has {stop - start}"
         raise ContextLengthError(
-            f"{size}, and a page holds at most {limit}; select a part with --window START:STOP, "
-            f"for example --window {max(0, n - limit)}:{n} for the last {limit}"
+            f"{size}, and a page holds at most {limit}; select a part, for example with "
+            f"window=slice({max(0, n - limit)}, {n}) for the last {limit}"
         )
     return slice(start, stop)
 

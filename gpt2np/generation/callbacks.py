@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.options import Options
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.kernels.array import Array
@@ -128,10 +128,7 @@ def split_arguments(arguments: GenerateArguments) -> tuple[Options, Callbacks, P
             continue
         takes_list = field.name in ("logits_processor", "stopping_criteria")
         functions = value if takes_list and isinstance(value, (list, tuple)) else [value]
-        if not all(map(callable, functions)):
-            expected = "a function or a list of functions" if takes_list else "a function"
-            raise InvalidArgumentError(
-                f"{field.name} is {short_repr(value)}; it must be {expected}"
-            )
+        expected = "a function or a list of functions" if takes_list else "a function"
+        check_argument(all(map(callable, functions)), field.name, value, expected)
         callbacks[field.name] = tuple(functions) if takes_list else value
     return cast(Options, options), Callbacks(**callbacks), prefix

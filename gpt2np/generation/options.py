@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
-from gpt2np.errors import InvalidArgumentError, did_you_mean, short_repr
+from gpt2np.errors import InvalidArgumentError, check_argument, did_you_mean, is_integer
 
 EarlyStopping = bool | Literal["never"]
 Draft = Literal["auto", "none"]
@@ -69,7 +69,7 @@ def option_fields(options: Options) -> dict[str, Any]:
             raise InvalidArgumentError("stop and stop_strings mean the same; give one")
         given["stop"] = given.pop("stop_strings")
     if (do_sample := given.pop("do_sample", None)) is not None:
-        _require(_is_bool(do_sample), "do_sample", do_sample, "True or False")
+        check_argument(_is_bool(do_sample), "do_sample", do_sample, "True or False")
         temperature = given.get("temperature")
         if temperature is not None and bool(temperature) != do_sample:
             raise InvalidArgumentError(
@@ -207,7 +207,7 @@ class GenerationOptions:
 def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check all options. Returns list options as hashable tuples."""
     for name, (is_valid, expected) in _RANGES.items():
-        _require(is_valid(options[name]), name, options[name], expected)
+        check_argument(is_valid(options[name]), name, options[name], expected)
     if options["choices"] == []:  # () is the default
         raise InvalidArgumentError("choices is an empty list; give at least one text")
     normalized: dict[str, Any] = {
@@ -225,11 +225,6 @@ def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
         if is_contradiction(options):
             raise InvalidArgumentError(message.format(**options))
     return normalized
-
-
-def is_integer(value: Any) -> bool:
-    """Return whether a value is a Python or NumPy integer, but not a bool."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:
@@ -296,11 +291,6 @@ _RANGES: dict[str, tuple[Predicate, str]] = {
 }
 
 
-def _require(is_valid: bool, name: str, value: object, expected: str) -> None:
-    if not is_valid:
-        raise InvalidArgumentError(f"{name} is {short_repr(value)}; it must be {expected}")
-
-
 # Options that are lists of texts, with the description of a valid value.
 _TEXT_OPTIONS = {
     "stop": "a non-empty text or a list of them",
@@ -315,13 +305,13 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     is_single = isinstance(value, str) and name.startswith("stop")
     texts = (value,) if is_single else value
     is_valid = _is_list(texts) and all(isinstance(text, str) and text for text in texts)
-    _require(is_valid, name, value, _TEXT_OPTIONS[name])
+    check_argument(is_valid, name, value, _TEXT_OPTIONS[name])
     return tuple(texts)
 
 
 def _ids(value: Any) -> tuple[int, ...]:
     is_valid = _is_list(value) and all(map(_is_id, value))
-    _require(is_valid, "stop_token_ids", value, "a list of ids, integers from 0")
+    check_argument(is_valid, "stop_token_ids", value, "a list of ids, integers from 0")
     return tuple(map(int, value))
 
 
@@ -330,7 +320,7 @@ def _id_lists(value: Any) -> tuple[tuple[int, ...], ...]:
         _is_list(word) and word and all(map(_is_id, word)) for word in value
     )
     expected = "a list of non-empty lists of ids, as in [[5], [6, 7]]"
-    _require(is_valid, "bad_words_ids", value, expected)
+    check_argument(is_valid, "bad_words_ids", value, expected)
     return tuple(tuple(map(int, word)) for word in value)
 
 
@@ -351,7 +341,7 @@ def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
         for pair in pairs
     )
     expected = 'ids with numbers from -10000 to 10000, as in {7: -5}, in JSON {"7": -5}'
-    _require(is_valid, "logit_bias", value, expected)
+    check_argument(is_valid, "logit_bias", value, expected)
     return tuple((int(i), float(b)) for i, b in pairs)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.display import colored_tokens
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.generation.logits_processors import logits_error
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.kernels.blas import python_threads
@@ -243,6 +243,8 @@ def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[
     Raises:
         InvalidArgumentError: context or stride is out of its range.
     """
+    for name, value in (("context", context), ("stride", stride)):
+        check_argument(value is None or is_integer(value), name, value, "an integer or None")
     n_positions = model.config.n_positions
     context = n_positions if context is None else context
     stride = max(1, context // 2) if stride is None else stride

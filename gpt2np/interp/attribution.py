@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp.trace import Trace, as_gpt2
+from gpt2np.interp.trace import Trace, as_gpt2, check_trace
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
@@ -76,6 +76,7 @@ def attribution(
         InvalidArgumentError: the trace lacks a hook point, or tokens or position are invalid.
     """
     model = as_gpt2(model)
+    check_trace(trace)
     ids = np.atleast_1d(np.asarray(tokens))
     is_list = ids.ndim == 1 and ids.size and ids.dtype.kind in "iu"
     if not is_list or ids.min() < 0 or ids.max() >= model.config.vocab_size:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpt2np.display import table
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import check_argument, is_integer
 from gpt2np.generation.logits_processors import check_finite
-from gpt2np.interp.trace import Trace, as_gpt2
+from gpt2np.interp.trace import Trace, as_gpt2, check_trace
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
@@ -32,6 +32,9 @@ def logit_lens(model: GPT2 | LanguageModel, residual: Array) -> Array:
     in the docstring of `forward`.
     """
     model = as_gpt2(model)
+    channels = model.config.n_embd
+    is_residual = isinstance(residual, np.ndarray) and residual.shape[-1:] == (channels,)
+    check_argument(is_residual, "residual", residual, f"an array (…, {channels})")
     ln_f = model.weights["ln_f.weight"], model.weights["ln_f.bias"]
     x = layer_norm(residual, *ln_f, model.config.layer_norm_epsilon)
     return model.unembed(x.reshape(-1, x.shape[-1])).reshape(*x.shape[:-1], -1)
@@ -90,8 +93,9 @@ def lens_table(
     """
     lm = model if isinstance(model, LanguageModel) else None
     model = as_gpt2(model)
-    if not 1 <= n <= model.config.vocab_size:
-        raise InvalidArgumentError(f"n is {n}; it must be from 1 to {model.config.vocab_size}")
+    check_trace(trace)
+    is_valid = is_integer(n) and 1 <= n <= model.config.vocab_size
+    check_argument(is_valid, "n", n, f"from 1 to {model.config.vocab_size}")
     names = trace.require(points)
     first = 0 if last is None else max(0, len(trace.ids) - last)
     positions = np.arange(first, len(trace.ids))

@@ -14,7 +14,7 @@ import numpy as np
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp.lens import RESIDUALS, LensTable, lens_table, top_k
-from gpt2np.interp.trace import Trace, as_gpt2, trace
+from gpt2np.interp.trace import Trace, as_gpt2, check_trace, trace
 from gpt2np.kernels.array import Array, equal_fields
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
@@ -43,6 +43,7 @@ def attention_summary(trace: Trace) -> AttentionSummary:
     Raises:
         InvalidArgumentError: the trace lacks the patterns.
     """
+    check_trace(trace)
     layers = [_summarize_layer(trace[name]) for name in trace.require(PATTERNS)]
     return AttentionSummary(*(np.stack(means) for means in zip(*layers, strict=True)))
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpt2np.data.files import atomic_path
 from gpt2np.display import table
-from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
+from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
@@ -121,8 +121,19 @@ def _shape(array: Array) -> str:
 
 
 def as_gpt2(model: GPT2 | LanguageModel) -> GPT2:
-    """Return the GPT2 of a LanguageModel; return a GPT2 unchanged."""
-    return model.model if isinstance(model, LanguageModel) else model
+    """Return the GPT2 of a LanguageModel; return a GPT2 unchanged.
+
+    Raises:
+        InvalidArgumentError: `model` is neither.
+    """
+    gpt2 = model.model if isinstance(model, LanguageModel) else model
+    check_argument(isinstance(gpt2, GPT2), "model", model, "a GPT2 or a LanguageModel")
+    return gpt2
+
+
+def check_trace(trace: Trace) -> None:
+    """Raise InvalidArgumentError if `trace` is no Trace."""
+    check_argument(isinstance(trace, Trace), "trace", trace, "a Trace; gpt2np.trace returns one")
 
 
 _NOT_A_TRACE = (ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile, GPT2NPError)
@@ -156,6 +167,8 @@ def trace(
     gpt2 = as_gpt2(model)
     names = select_hook_points(points, gpt2.config.n_layer)
     hooks = [interventions] if callable(interventions) else interventions
+    is_list = isinstance(hooks, Sequence) and all(map(callable, hooks))
+    check_argument(is_list, "interventions", hooks, "a function or a list of functions")
     hooks = [resolve_hook(hook, gpt2.config.n_layer) for hook in hooks]
     if not isinstance(prompt, str):
         ids = prompt

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.errors import InvalidArgumentError, check_argument, short_repr
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,9 @@ def select_hook_points(patterns: str | Sequence[str], n_layer: int) -> list[str]
     Raises:
         InvalidArgumentError: a pattern matches no hook point; the message suggests a name.
     """
-    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    patterns = [patterns] if isinstance(patterns, str) else patterns
+    is_list = isinstance(patterns, Sequence) and all(isinstance(name, str) for name in patterns)
+    check_argument(is_list, "points", patterns, "the name of a hook point or a list of names")
     names = hook_point_names(n_layer)
     for pattern in patterns:
         if not any(matches(name, pattern, n_layer) for name in names):

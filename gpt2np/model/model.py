@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
 from gpt2np.display import card
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.kernels.array import Array
 from gpt2np.kernels.blas import single_threaded_blas
 from gpt2np.kernels.linear import linear, map_rows
@@ -161,10 +161,10 @@ class GPT2:
 
     @processes.setter
     def processes(self, count: int | Literal["auto"]) -> None:
-        if count != "auto" and (isinstance(count, str) or count < 1):
-            raise InvalidArgumentError(
-                f'processes is {count!r}; it must be "auto" or a number from 1 on'
-            )
+        is_number = not isinstance(count, str) and is_integer(count) and count >= 1
+        check_argument(
+            count == "auto" or is_number, "processes", count, '"auto" or a number from 1 on'
+        )
         if count == self.processes:
             return
         if self._group:
@@ -231,6 +231,7 @@ class GPT2:
             ContextLengthError: a sequence would exceed n_positions tokens.
             InvalidArgumentError: a token id, index, sequence, cache or hook result is invalid.
         """
+        check_argument(hook is None or callable(hook), "hook", hook, "a function")
         new = check_sequences(sequences, self.config.vocab_size)
         if caches is None:
             caches = [self.new_cache() for _ in new]

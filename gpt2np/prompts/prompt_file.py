@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.data.files import reject_duplicate_keys
+from gpt2np.data.text import is_utf16
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation import Options
 
@@ -82,7 +83,8 @@ def _parse_line(number: int, data: bytes, *, is_json: bool) -> PromptLine:
             return PromptLine(number)
         return _parse_json(number, text) if is_json else PromptLine(number, text)
     except UnicodeDecodeError as error:
-        return PromptLine(number, problem=f"not UTF-8 text: byte 0x{data[error.start]:02x}")
+        kind = "UTF-16" if number == 1 and is_utf16(data) else f"byte 0x{data[error.start]:02x}"
+        return PromptLine(number, problem=f"not UTF-8 text: {kind}")
     except UnicodeEncodeError as error:
         surrogate = error.object[error.start]
         return PromptLine(number, problem=f"{surrogate!r} is half of a surrogate pair")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import ContextLengthError, InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.runtime.kv_cache import KVCache
 
@@ -21,6 +21,8 @@ def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[Int
         InvalidArgumentError: there is no sequence, a sequence is empty or not a list of integers,
             or a token id is not in the vocabulary.
     """
+    is_iterable = isinstance(sequences, Iterable)
+    check_argument(is_iterable, "sequences", sequences, "a list of lists, as in [[5, 6, 7]]")
     arrays = [_integers(ids, "each sequence, as in [[5, 6, 7]],") for ids in sequences]
     if not arrays:
         raise InvalidArgumentError("no sequences; give at least one, as in [[5, 6, 7]]")
@@ -47,8 +49,8 @@ def check_caches(
         ContextLengthError: a sequence would exceed n_positions tokens.
         InvalidArgumentError: a cache is missing, used twice, from another model, or not in `dtype`.
     """
-    if isinstance(caches, KVCache):
-        raise InvalidArgumentError("caches must be a list, one per sequence, as in [cache]")
+    is_list = isinstance(caches, Sequence) and all(isinstance(c, KVCache) for c in caches)
+    check_argument(is_list, "caches", caches, "a list, one KVCache per sequence, as in [cache]")
     if not len(sequences) == len(caches) == len(set(caches)):
         raise InvalidArgumentError(f"{len(sequences)} sequences need as many caches, all different")
     for cache in caches:

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
-from gpt2np.errors import InvalidArgumentError, TokenizerError, short_repr
+from gpt2np.errors import InvalidArgumentError, TokenizerError, check_argument
 from gpt2np.tokenizer.bpe import BoundedCache, merge_pairs
 from gpt2np.tokenizer.formats import read_tiktoken, read_vocabulary, write_vocabulary
 from gpt2np.tokenizer.normalizer import (
@@ -215,8 +215,8 @@ class Tokenizer:
         Several processes pay off from about ten megabytes of text, because each process has to
         start and to fill its caches. Threads don't help under the global interpreter lock.
         """
-        if isinstance(texts, str):
-            raise InvalidArgumentError("texts is one text; give a list of texts, or use encode")
+        is_list = isinstance(texts, Iterable) and not isinstance(texts, str)
+        check_argument(is_list, "texts", texts, "a list of texts; for one text call encode")
         if processes == 1:
             return [self.encode(text, **options) for text in texts]
         from gpt2np.data.workers import check_processes, map_in_order
@@ -293,6 +293,7 @@ class Tokenizer:
             InvalidArgumentError: an id is not in the vocabulary.
             UnicodeDecodeError: with errors="strict", the bytes are not UTF-8.
         """
+        _check_ids(ids)
         if skip_special_tokens:
             special = frozenset(self.special_tokens.values())
             ids = [token_id for token_id in ids if token_id not in special]
@@ -300,12 +301,13 @@ class Tokenizer:
 
     def decode_batch(self, batch: Iterable[Iterable[int]], errors: str = "replace") -> list[str]:
         """Decode each sequence of ids in `batch`: see `decode`."""
+        is_list = isinstance(batch, Iterable) and not isinstance(batch, str)
+        check_argument(is_list, "batch", batch, "a list of lists of token ids")
         return [self.decode(ids, errors) for ids in batch]
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Decode `ids` to bytes; raise InvalidArgumentError for an id not in the vocabulary."""
-        if not isinstance(ids, Iterable):
-            raise InvalidArgumentError(f"ids is {short_repr(ids)}; it must be a list of token ids")
+        _check_ids(ids)
         table = self.vocabulary.token_bytes
         try:
             return b"".join([table[token_id] for token_id in ids])
@@ -320,6 +322,7 @@ class Tokenizer:
         Bytes of an incomplete character are escaped, as in "\\xf0". An id without a token, such as
         123, becomes "[123]".
         """
+        _check_ids(ids)
         table = self.vocabulary.token_bytes
         tokens = (table.get(token_id, b"[%d]" % token_id) for token_id in ids)
         return [token.decode("utf-8", "backslashreplace") for token in tokens]
@@ -423,6 +426,11 @@ class StreamingDecoder:
     def finish(self) -> str:
         """Return the end of the text: U+FFFD if a character is incomplete, else ""."""
         return self._decoder.decode(b"", final=True)
+
+
+def _check_ids(ids: object) -> None:
+    is_list = isinstance(ids, Iterable) and not isinstance(ids, (str, bytes))
+    check_argument(is_list, "ids", ids, "a list of token ids")
 
 
 def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:

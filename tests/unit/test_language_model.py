@@ -152,7 +152,7 @@ def test_ids_that_the_vocabulary_does_not_have(lm):
 
 @pytest.mark.parametrize("prompt", [None, 5, b"bytes", [[1, 2]], [1.5]])
 def test_impossible_prompts(lm, prompt):
-    with pytest.raises(InvalidArgumentError, match="a prompt must be a text or a list of ids"):
+    with pytest.raises(InvalidArgumentError, match="it must be a text or a list of ids"):
         lm.generate(prompt)
 
 

@@ -219,12 +219,12 @@ def test_what_is_too_long_says_how_to_choose(bundled, small_folder):
     lm, small = load(bundled), load(small_folder)
     prompt = LONG * 6
     n = len(lm.tokenizer.encode(prompt))
-    advice = f"the prompt has {n} tokens.* at most {MAX_TOKENS}; .* --window {n - 64}:{n} "
+    advice = f"the prompt has {n} tokens.* at most {MAX_TOKENS}; .* window=slice.{n - 64}, {n}. "
     with pytest.raises(ContextLengthError, match=advice):
         explain(lm, prompt)
     with pytest.raises(ContextLengthError, match="the window has 65, and a page holds at most 64"):
         explain(lm, prompt, window=slice(0, 65))
-    with pytest.raises(ContextLengthError, match=r"at most 48; .* --window"):
+    with pytest.raises(ContextLengthError, match=r"at most 48; .* window=slice"):
         explain(small, prompt)
     page = explain(small, prompt, window=slice(0, 48), steps=5)  # the context is full
     assert len(page.numbers.arrays["step.ids"]) == 1

@@ -1,0 +1,119 @@
+"""What all commands share: standard input as -, UTF-16, --model, and messages."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gpt2np.errors import InvalidArgumentError, install_hint
+from gpt2np.evaluation.documents import read_text
+
+TEXT = "The fox ran to the bell. The bell rang."
+
+
+def run(*arguments, stdin="", folder=None):
+    return subprocess.run(
+        [sys.executable, "-m", "gpt2np", *arguments],
+        input=stdin,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        cwd=folder,
+        env=os.environ | {"GPT2NP_MODEL": "bundled"},
+    )
+
+
+COMMANDS = {  # {} is the input
+    "eval": "eval perplexity {}",
+    "encode": "encode {} out.npy",
+    "train-tokenizer": "train-tokenizer {} --vocab-size 260 --out vocabulary",
+    "train-draft": "train-draft {} --out draft.safetensors",
+    "prompts": "generate --prompts {} --out out.jsonl --greedy -n 3",
+    "generate": "generate --file {} --greedy -n 3",
+    "tokenize": "tokenize --file {}",
+    "trace": "trace --file {} --json",
+}
+
+
+def read_results(folder):
+    """Return the content of every new file; the speed of a completion is left out."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    contents = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    del contents["text.txt"]
+    if "out.jsonl" in contents:
+        contents["out.jsonl"] = json.loads(contents["out.jsonl"])["text"]
+    return contents
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS.keys())
+def test_standard_input_equals_a_file(tmp_path, command):
+    outputs, contents = [], []
+    for name, stdin in (("text.txt", ""), ("-", TEXT)):
+        folder = tmp_path / f"with {name}"
+        folder.mkdir()
+        (folder / "text.txt").write_text(TEXT, encoding="utf-8")
+        result = run(*command.format(name).split(), stdin=stdin, folder=folder)
+        assert result.returncode == 0, result.stderr
+        outputs.append(result.stdout)
+        contents.append(read_results(folder))
+    assert outputs[0] == outputs[1]
+    assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("mark", ["little", "big"])
+@pytest.mark.parametrize(
+    "command",
+    ["eval perplexity {}", "eval perplexity {} --errors replace", "encode {} out.bin",
+     "generate --file {}", "train-tokenizer {} --vocab-size 260 --out vocabulary"],
+)  # fmt: skip
+def test_utf_16_is_recognized_and_refused(tmp_path, mark, command):
+    encoding = "utf-16-le" if mark == "little" else "utf-16-be"
+    (tmp_path / "text.txt").write_bytes(f"\ufeff{TEXT}".encode(encoding))
+    result = run(*command.format("text.txt").split(), folder=tmp_path)
+    assert result.returncode == 2
+    assert "text.txt is UTF-16 text, not UTF-8; convert" in result.stderr
+    assert "U+FFFD" not in result.stderr
+
+
+def test_info_and_bench_take_the_option_model():
+    by_option, by_argument = run("info", "--model", "bundled"), run("info", "bundled")
+    assert by_option.returncode == 0
+    assert by_option.stdout == by_argument.stdout
+    for command in ("info", "bench"):
+        both = run(command, "bundled", "--model", "bundled")
+        assert both.returncode == 2
+        assert "give either MODEL or --model, not both" in both.stderr
+    neither = run("info")
+    assert neither.returncode == 2
+    assert "no model; give MODEL" in neither.stderr
+
+
+@pytest.mark.parametrize("greedy", [["--greedy"], ["--temperature", "0"]])
+def test_greedy_tells_no_seed(greedy):
+    assert "seed" not in run("generate", "Hi", "-n", "2", *greedy).stderr
+    assert "seed: 5" in run("generate", "Hi", "-n", "2", "--seed", "5").stderr
+
+
+def test_large_word_perplexity_is_readable(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("zqxjkvbw" * 20, encoding="utf-8")
+    lines = run("eval", "perplexity", str(file)).stdout.splitlines()
+    [value] = [line.split()[-1] for line in lines if line.startswith("word perplexity")]
+    assert float(value) > 1e20
+    assert len(value) < 10
+
+
+def test_errors_name_options_not_arguments(tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"\xe9t\xe9")
+    result = run("eval", "perplexity", "text.txt", folder=tmp_path)
+    assert "read such bytes as U+FFFD with --errors replace" in result.stderr
+    with pytest.raises(InvalidArgumentError, match='with errors="replace"'):
+        read_text(tmp_path / "text.txt")
+    result = run("explain", "fox " * 99, "-o", str(tmp_path / "page.html"))
+    assert "select a part, for example with --window 37:101 for the last 64" in result.stderr
+
+
+def test_install_hint_is_true_in_a_checkout():
+    assert install_hint("chat").endswith("in a checkout: pip install '.[chat]'")

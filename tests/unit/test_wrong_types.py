@@ -1,0 +1,85 @@
+"""Arguments of a wrong type: gpt2np's error names the argument, not NumPy's or Python's error."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gpt2np
+from gpt2np import LanguageModel
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.explain import explain
+from gpt2np.interp import attribution, induction_scores, lens_table, logit_lens, trace
+from gpt2np.model import GPT2
+
+CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
+    "processes": (lambda lm: setattr(lm.model, "processes", "2"), "processes is '2'"),
+    "fraction of processes": (lambda lm: setattr(lm.model, "processes", 2.5), "processes is 2.5"),
+    "defaults": (
+        lambda lm: LanguageModel(lm.model, lm.tokenizer, defaults={"temperature": 0}),
+        "defaults is {'temperature': 0}; it must be a GenerationOptions",
+    ),
+    "prompts": (lambda lm: lm.generate_batch(5), "prompts is 5"),
+    "one dict": (
+        lambda lm: lm.generate_batch(["a"], {"seed": 2}),
+        "per_prompt_options is {'seed': 2}; it must be a list of dicts",
+    ),
+    "no dicts": (lambda lm: lm.generate_batch(["a"], [5]), r"per_prompt_options is \[5\]"),
+    "no list": (lambda lm: lm.generate_batch(["a"], 5), "per_prompt_options is 5"),
+    "prompt": (lambda lm: lm.generate(5), "prompt is 5; it must be a text or a list of ids"),
+    "prefix": (lambda lm: lm.generate("a", prefix="b"), "prefix is 'b'; it must be made by"),
+    "stride": (lambda lm: lm.score("a text", stride="x"), "stride is 'x'"),
+    "context": (lambda lm: lm.score("a text", context=3.5), "context is 3.5"),
+    "given": (lambda lm: lm.score("a text", given=5), "text is 5"),
+    "encode": (lambda lm: lm.tokenizer.encode(3), "the text is 3"),
+    "encode_batch": (lambda lm: lm.tokenizer.encode_batch(3), "texts is 3"),
+    "decode text": (lambda lm: lm.tokenizer.decode("12"), "ids is '12'; it must be a list"),
+    "decode id": (lambda lm: lm.tokenizer.decode(12, skip_special_tokens=True), "ids is 12"),
+    "decode_batch": (lambda lm: lm.tokenizer.decode_batch(5), "batch is 5"),
+    "token_texts": (lambda lm: lm.tokenizer.token_texts(5), "ids is 5"),
+    "sequences": (lambda lm: lm.model.forward(None), "sequences is None"),
+    "sequence of texts": (lambda lm: lm.model.forward([["a"]]), "each sequence"),
+    "caches": (lambda lm: lm.model.forward([[1]], [5]), r"caches is \[5\]"),
+    "one cache": (lambda lm: lm.model.forward([[1]], lm.model.new_cache()), "caches is <KVCache"),
+    "hook": (lambda lm: lm.model.forward([[1]], hook=5), "hook is 5; it must be a function"),
+    "points": (lambda lm: trace(lm, "a", points=5), "points is 5"),
+    "list of points": (lambda lm: trace(lm, "a", points=[5]), r"points is \[5\]"),
+    "interventions": (lambda lm: trace(lm, "a", interventions=5), "interventions is 5"),
+    "model of trace": (lambda lm: trace("bundled", "a"), "model is 'bundled'; it must be a GPT2"),
+    "model of induction": (lambda lm: induction_scores(5), "model is 5"),
+    "residual": (lambda lm: logit_lens(lm, trace(lm, "a")), "residual is <Trace"),
+    "width of residual": (lambda lm: logit_lens(lm, np.zeros((2, 3))), "residual is"),
+    "trace of lens": (lambda lm: lens_table(lm, "a text"), "trace is 'a text'; it must be a Trace"),
+    "n of lens": (lambda lm: lens_table(lm, trace(lm, "a"), "x"), "n is 'x'"),
+    "trace of attribution": (lambda lm: attribution(lm, "a text", 5), "trace is 'a text'"),
+    "model of explain": (lambda lm: explain(lm.model, "a"), "lm is <GPT2"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), CALLS.values(), ids=CALLS.keys())
+def test_error_names_the_argument(
+    lm: LanguageModel, call: Callable[[LanguageModel], object], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        call(lm)
+
+
+def test_cache_of_another_model(lm: LanguageModel) -> None:
+    config = replace(lm.model.config, layer_norm_epsilon=1e-3)
+    other = GPT2(config, dict(lm.model.weights))
+    with pytest.raises(InvalidArgumentError, match="another model"):
+        lm.model.forward([[1]], [other.new_cache()])
+
+
+def test_batch_takes_iterables_and_names_the_prompt(lm: LanguageModel) -> None:
+    options = gpt2np.GenerationOptions(max_new_tokens=2, seed=1)
+    expected = lm.generate_batch(["a", "b"], [{}, {"seed": 5}], options)
+    sets = ({} if prompt == "a" else {"seed": 5} for prompt in "ab")
+    assert lm.generate_batch((prompt for prompt in "ab"), sets, options) == expected
+    with pytest.raises(InvalidArgumentError, match="prompt 2 of 2: max_new_tokens is -1"):
+        lm.generate_batch(["a", "b"], [{}, {"max_new_tokens": -1}])
+    with pytest.raises(TypeError, match="prompt 2 of 2: there is no option 'nope'"):
+        lm.generate_batch(["a", "b"], [{}, {"nope": 1}])
+    with pytest.raises(InvalidArgumentError, match="prompt 2 of 2: prompt is 5"):
+        lm.generate_batch(["a", 5])
