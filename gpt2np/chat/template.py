@@ -15,9 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.data.files import SMALL_JSON_BYTES, check_is_file, read_json_object
+from gpt2np.data.files import read_bytes, read_json_object
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, TokenizerError, short_repr
 from gpt2np.hub.model_files import CHAT_TEMPLATE_FILE
+from gpt2np.limits import limits
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE
 
 if TYPE_CHECKING:
@@ -112,7 +113,9 @@ def read_chat_template(
         return ChatTemplate(_read_template_file(path), special_tokens or {}, str(path))
     path = folder / CONFIG_FILE
     config = (
-        read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES) if path.exists() else {}
+        read_json_object(path, TokenizerError, max_bytes=limits().max_config_bytes)
+        if path.exists()
+        else {}
     )
     source = config.get("chat_template")
     if isinstance(source, list):
@@ -126,15 +129,9 @@ def read_chat_template(
 
 
 def _read_template_file(path: Path) -> str:
+    data = read_bytes(path, TokenizerError, max_bytes=limits().max_config_bytes)
     try:
-        check_is_file(path, TokenizerError)
-        if path.stat().st_size > SMALL_JSON_BYTES:
-            raise TokenizerError(
-                f"{path} has more than {SMALL_JSON_BYTES:,} bytes; it is no chat template"
-            )
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
+        return data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is damaged: not UTF-8 text") from error
 

@@ -1,0 +1,82 @@
+"""Limits on files, texts and requests from strangers.
+
+Each limit is far above honest use. The environment variable GPT2NP_ + NAME sets a limit, as in
+GPT2NP_MAX_LINE_BYTES=1000000000. `python -m gpt2np.limits` prints the table of docs/limits.md.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from functools import cache
+
+from gpt2np.errors import InvalidArgumentError, short_repr
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def _limit(default: int, unit: str, effect: str) -> int:
+    limit: int = field(default=default, metadata={"unit": unit, "effect": effect})
+    return limit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits. Each field's metadata has the unit, and the effect of a larger value."""
+
+    # Parsing JSON can take fifty times the file's size in memory. GPT-2 XL's header has 60,000
+    # bytes; the largest common tokenizer_config.json has 1.2 million.
+    max_config_bytes: int = _limit(
+        2 * MIB, "bytes", "A larger config, header or chat template is refused before it is read."
+    )
+    # Several times the largest byte-pair vocabulary in use.
+    max_vocabulary_bytes: int = _limit(
+        32 * MIB,
+        "bytes",
+        "A larger vocabulary file or saved conversation is refused before it is read.",
+    )
+    max_token_bytes: int = _limit(
+        1024, "bytes", "A `.tiktoken` file with a longer token is refused."
+    )
+    # GPT-2's vocabulary has 2.
+    max_merges_per_token: int = _limit(
+        16, "merges", "A `.tiktoken` file with more merges per token, on average, is refused."
+    )
+
+
+@cache
+def limits() -> Limits:
+    """Return the limits; environment variables replace the defaults.
+
+    Raises InvalidArgumentError if a variable is not a positive integer.
+    """
+    values = {}
+    for limit in fields(Limits):
+        text = os.environ.get(variable(limit.name))
+        if text is None:
+            continue
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text)):
+            raise InvalidArgumentError(
+                f"{variable(limit.name)} is {short_repr(text)}; expected a positive integer"
+            )
+        values[limit.name] = int(text)
+    return Limits(**values)
+
+
+def variable(name: str) -> str:
+    """Return the environment variable that sets a limit: max_line_bytes → GPT2NP_MAX_LINE_BYTES."""
+    return f"GPT2NP_{name.upper()}"
+
+
+def limit_table() -> str:
+    """Return the limits as a table in Markdown."""
+    rows = [
+        f"| `{limit.name}` | {limit.default:,} | {limit.metadata['unit']} "
+        f"| {limit.metadata['effect']} |"
+        for limit in fields(Limits)
+    ]
+    return "\n".join(["| limit | default | unit | effect |", "|---|---:|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    print(limit_table())
