@@ -42,6 +42,15 @@ class Limits:
     max_merges_per_token: int = _limit(
         16, "merges", "A `.tiktoken` file with more merges per token, on average, is refused."
     )
+    max_template_seconds: int = _limit(
+        10, "seconds", "A chat template that takes longer to compile or to render is an error."
+    )
+    max_template_memory_bytes: int = _limit(
+        512 * MIB, "bytes", "A chat template that needs more memory is an error (not on Windows)."
+    )
+    max_template_characters: int = _limit(
+        4 * MIB, "characters", "A chat template that renders a longer text is an error."
+    )
 
 
 @cache
