@@ -83,6 +83,7 @@ _MODULES = (
     "interp",
     "kernels",
     "language_model",
+    "limits",
     "model",
     "progress",
     "prompts",

@@ -51,6 +51,28 @@ class Limits:
     max_template_characters: int = _limit(
         4 * MIB, "characters", "A chat template that renders a longer text is an error."
     )
+    max_cache_bytes: int = _limit(
+        GIB,
+        "bytes",
+        "Sequences wait until the KV caches of the running ones fit; more beams are refused.",
+    )
+    max_choices_characters: int = _limit(
+        50_000, "characters", "Longer `choices`, all together, are refused."
+    )
+    max_line_bytes: int = _limit(
+        64 * MIB, "bytes", "A longer line of a .jsonl file or prompt file is an error."
+    )
+    max_document_bytes: int = _limit(
+        GIB,
+        "bytes",
+        "A longer text from standard input, --file or a corpus is an error.",
+    )
+    max_gzip_ratio: int = _limit(
+        200, "bytes per byte", "A .gz file that grows more, beyond its first 64 MiB, is an error."
+    )
+    max_explained_piece_characters: int = _limit(
+        256, "characters", "The page of `explain` omits the merges of a longer piece."
+    )
 
 
 @cache
@@ -70,6 +92,11 @@ def limits() -> Limits:
             )
         values[limit.name] = int(text)
     return Limits(**values)
+
+
+def how_to_raise(name: str) -> str:
+    """Return advice for an error message on how to raise a limit."""
+    return f"to raise this limit, set {variable(name)}"
 
 
 def variable(name: str) -> str:

@@ -8,11 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.limits import how_to_raise, limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
+    from typing import Any, BinaryIO
 
 
 def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
@@ -64,6 +65,22 @@ def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = 
         return path.read_bytes()
     except OSError as problem:
         raise error(f"cannot read {path}: {problem.strerror}") from problem
+
+
+def read_lines(file: BinaryIO, name: object) -> Iterator[bytes]:
+    """Yield the lines of a file; errors show `name`.
+
+    Raises InvalidArgumentError for a line of more than `Limits.max_line_bytes`.
+    """
+    longest, number = limits().max_line_bytes, 1
+    while line := file.readline(longest + 1):
+        if len(line) > longest:
+            raise InvalidArgumentError(
+                f"{name}, line {number}: more than {longest:,} bytes; "
+                f"{how_to_raise('max_line_bytes')}"
+            )
+        yield line
+        number += 1
 
 
 def read_json_object(
