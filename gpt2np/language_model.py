@@ -18,6 +18,7 @@ from gpt2np.display import card
 from gpt2np.errors import (
     BatchError,
     CheckpointError,
+    ContextLengthError,
     GenerationInterrupted,
     GPT2NPError,
     InvalidArgumentError,
@@ -273,9 +274,9 @@ class LanguageModel:
         common, callbacks, prefix = split_arguments(changes)
         resolved = self._resolve_each(prompts, per_prompt_options, options, common)
         inputs = []
-        for i, prompt in enumerate(prompts, 1):
+        for i, (prompt, options_of_prompt) in enumerate(zip(prompts, resolved, strict=True), 1):
             with _naming_prompt(i, len(prompts)):
-                inputs.append(self._read_prompt(prompt, prefix))
+                inputs.append(self._read_prompt(prompt, prefix, options_of_prompt.window))
         results: list[Completion | list[TextStream]] = []
         index = 0
         try:
@@ -341,7 +342,8 @@ class LanguageModel:
                 f"num_beams is {chosen.num_beams}: beam search cannot stream its text; "
                 "call generate"
             )
-        return self._start_streams(*self._read_prompt(prompt, prefix), chosen, callbacks, prefix)
+        text, ids = self._read_prompt(prompt, prefix, chosen.window)
+        return self._start_streams(text, ids, chosen, callbacks, prefix)
 
     async def agenerate(
         self,
@@ -656,7 +658,9 @@ class LanguageModel:
             regex=options.regex,
         )
 
-    def _read_prompt(self, prompt: Prompt, prefix: Prefix | None = None) -> tuple[str, list[int]]:
+    def _read_prompt(
+        self, prompt: Prompt, prefix: Prefix | None = None, window: int = 0
+    ) -> tuple[str, list[int]]:
         """Return the text and the token ids of prefix and prompt."""
         if prefix is not None:
             from gpt2np.generation.prefix import Prefix
@@ -667,9 +671,11 @@ class LanguageModel:
                 raise InvalidArgumentError(
                     "the prefix was computed by another model, or before a weight was changed"
                 )
-            text, ids = self._read_prompt(prompt) if len(prompt) else ("", [])
+            text, ids = self._read_prompt(prompt, None, window) if len(prompt) else ("", [])
             return prefix.text + text, prefix.ids + ids
         if isinstance(prompt, str):
+            if not window:
+                self._check_length(prompt)
             return prompt, self.encode_prompt(prompt)
         is_list = isinstance(prompt, (Sequence, np.ndarray)) and not isinstance(prompt, bytes)
         is_list = is_list and all(isinstance(token_id, Integral) for token_id in prompt)
@@ -680,6 +686,20 @@ class LanguageModel:
             detokenizer.push(token_id)
         detokenizer.finish()
         return detokenizer.text, ids or self.encode_prompt("")
+
+    def _check_length(self, prompt: str) -> None:
+        """Raise ContextLengthError if `prompt` exceeds the context, whatever its tokens are.
+
+        Unlike encoding, this check costs no time and no memory.
+        """
+        context = self.model.config.n_positions
+        longest = self.tokenizer.vocabulary.max_token_characters
+        if longest and len(prompt) > context * longest:
+            raise ContextLengthError(
+                f"the prompt has {len(prompt):,} characters, at least {len(prompt) // longest:,} "
+                f"tokens, more than the model's context of {context}; shorten it, or set a window, "
+                "which keeps its last tokens"
+            )
 
     def _encode_bad_words(self, options: GenerationOptions) -> GenerationOptions:
         """Add the ids of `bad_words`, with and without a space before each, to `bad_words_ids`."""

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.chat.template import ChatTemplate, check_message
-from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
+from gpt2np.data.files import atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation.sampling import new_seed
+from gpt2np.limits import limits
 
 if TYPE_CHECKING:
     from gpt2np.generation import GenerationOptions
@@ -89,7 +90,7 @@ def read_conversation(path: Path) -> Conversation:
     Raises:
         InvalidArgumentError: the file can't be read, or does not hold a conversation.
     """
-    saved = read_json_object(path, InvalidArgumentError, max_bytes=LARGE_JSON_BYTES)
+    saved = read_json_object(path, InvalidArgumentError, max_bytes=limits().max_vocabulary_bytes)
     messages = saved.get("messages")
     if not isinstance(messages, list):
         raise InvalidArgumentError(f'{path} is not a conversation: expected a list "messages"')

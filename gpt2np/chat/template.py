@@ -1,21 +1,27 @@
 """Chat templates: turn messages into the text that a model was trained to continue.
 
-A template is a Jinja program from the model's files, and runs in jinja2's sandbox. As in
-transformers 5, a template can use the filter `tojson`, the functions `raise_exception` and
-`strftime_now`, and the tags `{% break %}` and `{% generation %}`. Special tokens are variables such
-as `bos_token`; the variables `tools` and `documents` are always None.
+A template is a Jinja program from the model's files. It runs in jinja2's sandbox, in a process of
+its own (`template_worker`) with limits on time, memory and output. As in transformers 5, a template
+can use the filter `tojson`, the functions `raise_exception` and `strftime_now`, and the tags
+`{% break %}` and `{% generation %}`. Special tokens are variables such as `bos_token`; the
+variables `tools` and `documents` are always None.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
+import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from subprocess import PIPE, Popen
+from threading import Lock, Timer
+from typing import Any
+from weakref import finalize
 
-from gpt2np.data.files import SMALL_JSON_BYTES, check_is_file, read_json_object
+from gpt2np.data.files import read_bytes, read_json_object
 from gpt2np.errors import (
     GPT2NPError,
     InvalidArgumentError,
@@ -24,11 +30,8 @@ from gpt2np.errors import (
     short_repr,
 )
 from gpt2np.hub.model_files import CHAT_TEMPLATE_FILE
+from gpt2np.limits import limits
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE
-
-if TYPE_CHECKING:
-    from jinja2 import Template
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 _MIN_JINJA2 = (3, 1, 6)  # in older versions, templates can escape from the sandbox
 
@@ -43,11 +46,16 @@ class ChatTemplate:
 
         Raises:
             GPT2NPError: jinja2 is missing or too old.
-            TokenizerError: `source` is not a valid template.
+            TokenizerError: `source` is not a valid template, or exceeds a limit.
         """
         self.origin = origin
-        self._template = _compile(source, origin)
+        self._source = source
         self._special_tokens = dict(special_tokens)
+        self._lock = Lock()
+        self._process: Popen[bytes] | None = None
+        _check_jinja2()
+        with self._lock:
+            self._start()
 
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
@@ -58,7 +66,7 @@ class ChatTemplate:
 
         Raises:
             InvalidArgumentError: a message is invalid, or the template refuses the conversation.
-            TokenizerError: the template raises another error.
+            TokenizerError: the template raises another error, or exceeds a limit.
         """
         content = {
             "messages": [
@@ -69,19 +77,65 @@ class ChatTemplate:
             "documents": None,
             **self._special_tokens,
         }
-        try:
-            return self._template.render(content)
-        except TemplateRefusalError as error:
+        with self._lock:
+            if self._process is None:  # the last rendering has exceeded a limit
+                self._start()
+            answer = self._ask(content)
+        if "text" in answer:
+            return answer["text"]
+        if answer["error"] == "TemplateRefusalError":
             raise InvalidArgumentError(
-                f"the chat template refuses this conversation: {error}"
-            ) from error
-        except Exception as error:  # a template can raise any exception
-            reason = str(error) or type(error).__name__
-            raise TokenizerError(f"{self.origin}: the chat template fails: {reason}") from error
+                f"the chat template refuses this conversation: {answer['message']}"
+            )
+        raise TokenizerError(f"{self.origin}: the chat template fails: {answer['message']}")
+
+    def _start(self) -> None:
+        """Start the process of the template, and compile the template there."""
+        script = Path(__file__).with_name("template_worker.py")
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = Popen([sys.executable, script], stdin=PIPE, stdout=PIPE, env=env)
+        finalize(self, _stop, self._process)
+        request = {
+            "source": self._source,
+            "max_memory_bytes": limits().max_template_memory_bytes,
+            "max_characters": limits().max_template_characters,
+        }
+        answer = self._ask(request)
+        if "error" in answer:
+            raise TokenizerError(
+                f"{self.origin}: the chat template is damaged: {answer['message']}"
+            )
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, str]:
+        """Send a request to the process and return the answer; end the process if it is late."""
+        process, seconds = self._process, limits().max_template_seconds
+        assert process and process.stdin and process.stdout
+        deadline = time.monotonic() + seconds
+        timer = Timer(seconds, process.kill)
+        timer.start()
+        line = b""
+        try:
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            pass  # the process has ended
+        finally:
+            timer.cancel()
+            if not line.endswith(b"\n"):  # also after Ctrl-C: the answer may still come
+                self._process = None
+                _stop(process)
+        if line.endswith(b"\n"):
+            answer: dict[str, str] = json.loads(line)
+            return answer
+        late = time.monotonic() >= deadline
+        reason = f"it takes more than {seconds} seconds" if late else "its process crashed"
+        return {"error": "Limit", "message": reason}
 
 
-class TemplateRefusalError(Exception):
-    """Raised when a template calls `raise_exception`."""
+def _stop(process: Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
 
 
 def check_message(message: Any, name: str) -> dict[str, str]:
@@ -118,7 +172,9 @@ def read_chat_template(
         return ChatTemplate(_read_template_file(path), special_tokens or {}, str(path))
     path = folder / CONFIG_FILE
     config = (
-        read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES) if path.exists() else {}
+        read_json_object(path, TokenizerError, max_bytes=limits().max_config_bytes)
+        if path.exists()
+        else {}
     )
     source = config.get("chat_template")
     if isinstance(source, list):
@@ -132,20 +188,14 @@ def read_chat_template(
 
 
 def _read_template_file(path: Path) -> str:
+    data = read_bytes(path, TokenizerError, max_bytes=limits().max_config_bytes)
     try:
-        check_is_file(path, TokenizerError)
-        if path.stat().st_size > SMALL_JSON_BYTES:
-            raise TokenizerError(
-                f"{path} has more than {SMALL_JSON_BYTES:,} bytes; it is no chat template"
-            )
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
+        return data.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is damaged: not UTF-8 text") from error
 
 
-def _compile(source: str, origin: str) -> Template:
+def _check_jinja2() -> None:
     try:
         import jinja2
     except ImportError as error:
@@ -155,71 +205,3 @@ def _compile(source: str, origin: str) -> Template:
         raise GPT2NPError(
             f"jinja2 {jinja2.__version__} is not safe for chat templates; install 3.1.6 or newer"
         )
-    try:
-        return _create_environment().from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise TokenizerError(
-            f"{origin}: the chat template is damaged: line {error.lineno}: {error.message}"
-        ) from error
-    except (RecursionError, MemoryError, OverflowError) as error:
-        reason = str(error) or type(error).__name__
-        raise TokenizerError(f"{origin}: the chat template is damaged: {reason}") from error
-
-
-def _create_environment() -> ImmutableSandboxedEnvironment:
-    """Create a Jinja sandbox with the settings of transformers. jinja2 must be installed."""
-    from jinja2.exceptions import SecurityError
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-    from jinja2.utils import Namespace
-
-    class GenerationTag(Extension):
-        """The tag {% generation %}, which marks the answers and does not change the output."""
-
-        tags = {"generation"}  # noqa: RUF012 (as in jinja2)
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def check_name(name: object) -> None:
-        if str(name).startswith("_"):
-            raise SecurityError(f"{name!r} is no name for an attribute")
-
-    class SafeNamespace(Namespace):
-        """A namespace that rejects names like __init__, which could help to escape the sandbox."""
-
-        def __init__(*args: Any, **values: Any) -> None:  # a value may be named "self"
-            Namespace.__init__(*args, **values)
-            for name in dict(*args[1:], **values):
-                check_name(name)
-
-        def __setitem__(self, name: str, value: Any) -> None:
-            check_name(name)
-            super().__setitem__(name, value)
-
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
-    )
-    env.filters["tojson"] = _to_json
-    env.globals["raise_exception"] = _raise_exception
-    env.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
-    env.globals["namespace"] = SafeNamespace
-    return env
-
-
-def _raise_exception(message: object) -> None:
-    raise TemplateRefusalError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Convert a value to JSON, without the HTML escapes of jinja2's own filter `tojson`."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
+from gpt2np.data.files import read_json_object
 from gpt2np.errors import CheckpointError, short_repr
+from gpt2np.limits import limits
 
 CONFIG_FILE = "config.json"
 ACTIVATION_FUNCTIONS = ("gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "silu", "swish", "tanh")
@@ -70,7 +71,7 @@ class GPT2Config:
 
         Raises CheckpointError if the file is missing or damaged, or as `from_mapping` does.
         """
-        content = read_json_object(Path(path), CheckpointError, max_bytes=SMALL_JSON_BYTES)
+        content = read_json_object(Path(path), CheckpointError, max_bytes=limits().max_config_bytes)
         return cls.from_mapping(content, source=str(path))
 
     @classmethod

@@ -19,9 +19,10 @@ from gpt2np.checkpoint.config import ALIASES, CONFIG_FILE, GPT2Config
 from gpt2np.checkpoint.load import Checkpoint, read_checkpoint
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.checkpoint.safetensors_file import DTYPES, NUMPY_DTYPES, write_safetensors
-from gpt2np.data.files import SMALL_JSON_BYTES, errors_name, read_json_object
+from gpt2np.data.files import errors_name, read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.hub.model_files import INDEX_FILE, WEIGHTS_FILE, shard_name
+from gpt2np.limits import limits
 
 ProgressCallback = Callable[[int], object]
 
@@ -213,7 +214,7 @@ def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
     """Write the source's config.json with GPT-2's names instead of aliases, and the new dtype."""
     content = read_json_object(
-        checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=SMALL_JSON_BYTES
+        checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=limits().max_config_bytes
     )
     dropped = ("add_cross_attention", "quantization_config", *ALIASES)
     content = {name: value for name, value in content.items() if name not in dropped}

@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError, safe_open
 
-from gpt2np.data.files import SMALL_JSON_BYTES, reject_duplicate_keys
+from gpt2np.data.files import reject_duplicate_keys
 from gpt2np.errors import CheckpointError
+from gpt2np.limits import limits
 
 NUMPY_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Maps safetensors' name of a floating-point dtype to the NumPy dtype of the stored bytes."""
@@ -69,9 +70,11 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                     f"{path} is a Git LFS pointer, not the file itself; run: git lfs pull"
                 )
             size = int.from_bytes(prefix, "little")
-            if size > SMALL_JSON_BYTES:  # the package accepts headers of up to 100 MB
+            if size > (
+                largest := limits().max_config_bytes
+            ):  # the package accepts headers of up to 100 MB
                 raise _damaged(
-                    path, f"its header claims {size:,} bytes, expected at most {SMALL_JSON_BYTES:,}"
+                    path, f"its header claims {size:,} bytes, expected at most {largest:,}"
                 )
             with safe_open(path, framework="numpy"):  # checks shapes, sizes and overlapping ranges
                 pass

@@ -8,10 +8,12 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from gpt2np.cli.output import print_stderr
 from gpt2np.data.text import decode_utf8
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.limits import how_to_raise, limits
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +74,7 @@ def read_stdin(kind: str) -> str:
     """Read standard input and strip one trailing newline; at a terminal, ask for the `kind`."""
     if sys.stdin.isatty():
         print_stderr(f"type the {kind}; press Ctrl-D on an empty line to end it")
-    return strip_newline(decode_utf8(sys.stdin.buffer.read(), "standard input"))
+    return strip_newline(decode_utf8(_read(sys.stdin.buffer, "standard input"), "standard input"))
 
 
 def read_text_file(file: Path) -> str:
@@ -86,7 +88,8 @@ def read_text_file(file: Path) -> str:
     if file == Path():
         raise InvalidArgumentError("--file is empty or the current folder; name a file")
     try:
-        data = file.read_bytes()
+        with file.open("rb") as stream:
+            data = _read(stream, str(file))
     except OSError as error:
         raise InvalidArgumentError(f"cannot read --file {file}: {error.strerror}") from error
     return decode_utf8(data, str(file))
@@ -104,6 +107,16 @@ def spool_stdin(path: str | Path) -> Path:
     with (folder / "stdin.txt").open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
     return folder / "stdin.txt"
+
+
+def _read(stream: BinaryIO, source: str) -> bytes:
+    data = stream.read(limits().max_document_bytes + 1)
+    if len(data) > limits().max_document_bytes:
+        raise InvalidArgumentError(
+            f"{source} has more than {limits().max_document_bytes:,} bytes; "
+            f"{how_to_raise('max_document_bytes')}"
+        )
+    return data
 
 
 def check_field(field: str, files: Iterable[Path]) -> None:

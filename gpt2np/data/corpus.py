@@ -14,13 +14,17 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from gpt2np.data import END_OF_TEXT
+from gpt2np.data.files import read_lines
 from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text
 from gpt2np.errors import InvalidArgumentError, short_repr
+from gpt2np.limits import how_to_raise, limits
 
 _READ_SIZE = 1 << 20  # bytes to read at once; minimum characters in a part of a document
+
+_MIN_CHECKED_GZIP_BYTES = 64 << 20  # a .gz file of less text may have any ratio
 
 _ARRAY_SUFFIXES = (".bin", ".npy", ".safetensors")
 
@@ -146,21 +150,44 @@ def read_documents(
 def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
     try:
         with cast(
-            "IO[bytes]", gzip.open(file) if file.suffix == ".gz" else file.open("rb")
+            "BinaryIO", _GzipFile(file) if file.suffix == ".gz" else file.open("rb")
         ) as stream:
             if file.name.removesuffix(".gz").endswith(".jsonl"):
-                for location, record in parse_records(stream, file):
+                for location, record in parse_records(read_lines(stream, file), file):
                     text = text_field(record, options.field, location)
-                    yield from _join(_split_at_separators([text], options), options, "")
+                    yield from _join(_split_at_separators([text], options), options, "", file)
             else:
                 segments = _split_at_separators(_decode(stream, file), options)
-                yield from _join(segments, options, "\r\n")
+                yield from _join(segments, options, "\r\n", file)
+    except UnreadableFileError:
+        raise
+    except InvalidArgumentError as error:
+        raise UnreadableFileError(str(error)) from error
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UnreadableFileError(f"cannot read {file}: {reason}") from error
 
 
-def _decode(stream: IO[bytes], file: Path) -> Iterator[str]:
+class _GzipFile(gzip.GzipFile):
+    """A .gz file. Reading from it raises UnreadableFileError if it expands beyond all measure."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._checked(super().read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._checked(super().readline(size))
+
+    def _checked(self, data: bytes) -> bytes:
+        n_read = self.myfileobj.tell() if self.myfileobj else 0  # None after `close`
+        if self.tell() > max(limits().max_gzip_ratio * n_read, _MIN_CHECKED_GZIP_BYTES):
+            raise UnreadableFileError(
+                f"{self.name}: {n_read:,} compressed bytes expand to more than {self.tell():,}; "
+                f"{how_to_raise('max_gzip_ratio')}"
+            )
+        return data
+
+
+def _decode(stream: BinaryIO, file: Path) -> Iterator[str]:
     """Decode a UTF-8 stream, and yield the text in consecutive strings of limited length."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     offset = 0
@@ -237,14 +264,22 @@ def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterat
         yield TextPart(document, True)
 
 
-def _join(segments: Iterable[TextPart], options: CorpusOptions, margin: str) -> Iterator[TextPart]:
+def _join(
+    segments: Iterable[TextPart], options: CorpusOptions, margin: str, file: Path
+) -> Iterator[TextPart]:
     """Join segments into documents or parts; strip the characters `margin` from each document."""
+    most = limits().max_document_bytes
     pending: list[str] = []
     length, threshold = 0, _READ_SIZE
     started = False
     for text, ends_document in segments:
         pending.append(text)
         length += len(text)
+        if length > most:
+            raise UnreadableFileError(
+                f"{file}: a document has more than {most:,} characters; separate it into several, "
+                f"or {how_to_raise('max_document_bytes')}"
+            )
         if ends_document:
             rest = "".join(pending).rstrip(margin)
             rest = rest if started else rest.lstrip(margin)

@@ -8,19 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.limits import how_to_raise, limits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
-
-SMALL_JSON_BYTES = 2 << 20
-"""Size limit of configs and headers; parsing can take fifty times the file's size in memory.
-
-GPT-2 XL's header has 60,000 bytes. The largest common tokenizer_config.json has 1.2 million."""
-
-LARGE_JSON_BYTES = 32 << 20
-"""Size limit of vocabularies: several times the largest byte-pair vocabulary in use."""
+    from typing import Any, BinaryIO
 
 
 def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
@@ -60,6 +53,36 @@ def check_output_file(
         raise GPT2NPError(f"cannot write {path}: {error.strerror}") from error
 
 
+def read_bytes(path: Path, error: type[GPT2NPError], *, max_bytes: int | None = None) -> bytes:
+    """Read a file, after a check of its size.
+
+    Raises `error` if the file can't be read, or has more than `max_bytes`.
+    """
+    check_is_file(path, error)
+    try:
+        if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
+            raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
+        return path.read_bytes()
+    except OSError as problem:
+        raise error(f"cannot read {path}: {problem.strerror}") from problem
+
+
+def read_lines(file: BinaryIO, name: object) -> Iterator[bytes]:
+    """Yield the lines of a file; errors show `name`.
+
+    Raises InvalidArgumentError for a line of more than `Limits.max_line_bytes`.
+    """
+    longest, number = limits().max_line_bytes, 1
+    while line := file.readline(longest + 1):
+        if len(line) > longest:
+            raise InvalidArgumentError(
+                f"{name}, line {number}: more than {longest:,} bytes; "
+                f"{how_to_raise('max_line_bytes')}"
+            )
+        yield line
+        number += 1
+
+
 def read_json_object(
     path: Path, error: type[GPT2NPError], *, max_bytes: int | None = None
 ) -> dict[str, Any]:
@@ -70,15 +93,10 @@ def read_json_object(
     import json  # only here: many callers of this module read no JSON
 
     try:
-        check_is_file(path, error)
-        if max_bytes is not None and (size := path.stat().st_size) > max_bytes:
-            raise error(f"{path} has {size:,} bytes; expected at most {max_bytes:,}")
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_bytes(path, error, max_bytes=max_bytes).decode("utf-8-sig")
         content = json.loads(text, object_pairs_hook=reject_duplicate_keys)
     except GPT2NPError:  # some are also ValueErrors
         raise
-    except OSError as problem:
-        raise error(f"cannot read {path}: {problem.strerror}") from problem
     except (ValueError, RecursionError) as problem:
         raise error(f"{path} is damaged: not JSON ({problem})") from problem
     if not isinstance(content, dict):

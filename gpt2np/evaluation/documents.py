@@ -14,7 +14,7 @@ from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
 Errors = Literal["strict", "replace"]
 
-_ADVICE = "convert the file, or read such bytes as U+FFFD with --errors replace"
+_ADVICE = 'convert the file, or read such bytes as U+FFFD with errors="replace"'
 
 
 def read_text(file: Path, errors: Errors = "strict") -> str:

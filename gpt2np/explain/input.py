@@ -25,6 +25,7 @@ from gpt2np.explain.markup import (
 )
 from gpt2np.explain.run import Run, token_cells
 from gpt2np.kernels.array import Array
+from gpt2np.limits import limits
 from gpt2np.model.gpt2 import gpt2
 from gpt2np.tokenizer import Tokenizer
 from gpt2np.tokenizer.display import escape_spelling
@@ -41,18 +42,26 @@ class PlacedPiece:
 
     piece: MergeTrace
     tokens: range  # without the tokens outside the window
+    is_cut: bool = False  # the piece is long, so `piece` has only these tokens, and no merges
 
 
 def pieces_in_window(run: Run) -> list[PlacedPiece]:
     """Return the pieces of the prompt that have a token in the window."""
     start, placed = 0, []
     length = run.window.stop - run.window.start
-    for piece in run.lm.tokenizer.trace_merges(run.prompt, disallowed_special=()):
+    tokenizer = run.lm.tokenizer
+    for piece, ids, is_added in tokenizer.iter_pieces(run.prompt, disallowed_special=()):
         first = start - run.window.start
-        tokens = range(max(0, first), min(length, first + len(piece.ids)))
-        start += len(piece.ids)
-        if tokens:
-            placed.append(PlacedPiece(piece, tokens))
+        if first >= length:
+            break
+        tokens = range(max(0, first), min(length, first + len(ids)))
+        start += len(ids)
+        if tokens and len(piece) > limits().max_explained_piece_characters:
+            ids = tuple(run.ids[tokens.start : tokens.stop])
+            placed.append(PlacedPiece(MergeTrace(tokenizer.decode(ids), (), ids), tokens, True))
+        elif tokens:
+            steps = () if is_added else tokenizer.merge_steps(piece)
+            placed.append(PlacedPiece(MergeTrace(piece, steps, ids), tokens))
     return placed
 
 
@@ -127,11 +136,16 @@ def _merge_details(pieces: list[PlacedPiece], vocabulary: Vocabulary) -> Iterato
         piece = placed.piece
         count = max(0, len(piece.steps) - 1)
         merges = "1 merge" if count == 1 else f"{count} merges"
+        if placed.is_cut:
+            merges = "a part of a long piece, without its merges"
         summary = (
             f"{number + 1}. {token_markup(piece.text.encode('utf-8', 'replace'))} "
             f'<span class="hint">{merges} → {escape(" ".join(map(str, piece.ids)))}</span>'
         )
-        yield details(summary, _merge_table(piece, vocabulary), opened=number == longest)
+        if placed.is_cut:
+            yield f"<p>{summary}</p>"
+        else:
+            yield details(summary, _merge_table(piece, vocabulary), opened=number == longest)
 
 
 def _merge_table(piece: MergeTrace, vocabulary: Vocabulary) -> str:

@@ -20,7 +20,9 @@ from gpt2np.generation.sampling import TokenLogprob, log_softmax, text_logprobs
 from gpt2np.generation.sequence import FinishReason, start_sequence
 from gpt2np.generation.streaming import Completion, StreamingDetokenizer
 from gpt2np.kernels.array import Array
+from gpt2np.limits import how_to_raise, limits
 from gpt2np.model import GPT2, KVCache, last_token_indices
+from gpt2np.runtime.kv_cache import cache_nbytes
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -104,8 +106,10 @@ def beam_search(
 
     Raises:
         ContextLengthError, InvalidArgumentError: see `start_sequence`.
-        InvalidArgumentError: no beam has an allowed next token, and no continuation has ended.
+        InvalidArgumentError: the beams' KV caches exceed `Limits.max_cache_bytes`, or no beam has
+            an allowed next token and no continuation has ended.
     """
+    _check_memory(model, len(prompt), options)
     start = start_sequence(model, prompt, options, eos_token_ids)
     max_length = min(options.max_new_tokens, model.config.n_positions - len(prompt) + 1)
     search = _Search(list(prompt), options, eos_token_ids, callbacks, max_length)
@@ -117,6 +121,17 @@ def beam_search(
         if not beams or search.is_finished:
             return search.hypotheses
         new = [[beam.ids[-1]] for beam in beams]
+
+
+def _check_memory(model: GPT2, n_prompt: int, options: GenerationOptions) -> None:
+    length = min(n_prompt + options.max_new_tokens, model.config.n_positions)
+    n_bytes = options.num_beams * cache_nbytes(model.config, length, model.dtype)
+    most = limits().max_cache_bytes
+    if n_bytes > most:
+        raise InvalidArgumentError(
+            f"{options.num_beams} beams of {length} tokens need KV caches of {n_bytes:,} bytes, "
+            f"more than {most:,}; use fewer beams, or {how_to_raise('max_cache_bytes')}"
+        )
 
 
 def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[_Beam]:

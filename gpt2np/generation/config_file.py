@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gpt2np.checkpoint.config import parse_eos_token_ids
-from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
+from gpt2np.data.files import read_json_object
 from gpt2np.errors import CheckpointError, InvalidArgumentError, short_repr
 from gpt2np.generation.options import GenerationOptions
+from gpt2np.limits import limits
 
 GENERATION_CONFIG_FILE = "generation_config.json"
 
@@ -54,7 +55,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
     path = folder / GENERATION_CONFIG_FILE
     if not os.path.lexists(path):  # a broken link is an error
         return GenerationConfig()
-    content = read_json_object(path, CheckpointError, max_bytes=SMALL_JSON_BYTES)
+    content = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
     ignored = [
         name
         for name, harmless in _UNSUPPORTED.items()

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypedDict
 
 from gpt2np.errors import InvalidArgumentError, check_argument, did_you_mean, is_integer
+from gpt2np.limits import limits, variable
 
 EarlyStopping = bool | Literal["never"]
 Draft = Literal["auto", "none"]
@@ -304,9 +305,21 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
     """Check a list of texts. Returns a tuple; a stop option may also be a single text."""
     is_single = isinstance(value, str) and name.startswith("stop")
     texts = (value,) if is_single else value
+    if name == "choices" and _is_list(texts):
+        _check_choices(texts)
     is_valid = _is_list(texts) and all(isinstance(text, str) and text for text in texts)
     check_argument(is_valid, name, value, _TEXT_OPTIONS[name])
     return tuple(texts)
+
+
+def _check_choices(texts: Sequence[Any]) -> None:
+    """Refuse too many or too long choices before they take memory."""
+    limit = limits().max_choices_characters
+    if len(texts) > limit or sum(len(text) for text in texts if isinstance(text, str)) > limit:
+        raise InvalidArgumentError(
+            f"choices have more than {limit:,} characters; give fewer or shorter texts, or set "
+            f"{variable('max_choices_characters')}"
+        )
 
 
 def _ids(value: Any) -> tuple[int, ...]:

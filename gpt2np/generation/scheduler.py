@@ -9,6 +9,7 @@ from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
+from gpt2np.limits import limits
 from gpt2np.model import GPT2
 from gpt2np.runtime.kv_cache import cache_nbytes
 
@@ -29,20 +30,21 @@ class Scheduler:
         self,
         model: GPT2,
         max_running: int = 16,
-        cache_bytes: int = 1 << 30,
+        cache_bytes: int | None = None,
         free_caches: bool = True,
     ) -> None:
         """Limit a batch to `max_running` sequences and `cache_bytes` bytes of KV caches.
 
-        `cache_bytes` includes the KV caches of draft models and shared prefixes. A sequence that
-        runs alone may exceed `cache_bytes`. Memory stays allocated for reuse, up to three times
-        `cache_bytes`. With `free_caches`, the scheduler frees the KV cache of a sequence that ends.
+        `cache_bytes` (default: `Limits.max_cache_bytes`) includes the KV caches of draft models and
+        shared prefixes. A sequence that runs alone may exceed `cache_bytes`. Memory stays allocated
+        for reuse, up to three times `cache_bytes`. With `free_caches`, the scheduler frees the KV
+        cache of a sequence that ends.
         """
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
         self._model = model
         self._max_running = max_running
-        self._cache_bytes = cache_bytes
+        self._cache_bytes = limits().max_cache_bytes if cache_bytes is None else cache_bytes
         self._free_caches = free_caches
 
     @property

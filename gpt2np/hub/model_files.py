@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
+from gpt2np.data.files import read_json_object
 from gpt2np.errors import CheckpointError, short_repr
+from gpt2np.limits import limits
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -152,7 +153,7 @@ def read_index(path: Path) -> dict[str, str]:
 
     Raises CheckpointError if the index is damaged, or names a file in another folder.
     """
-    content = read_json_object(path, CheckpointError, max_bytes=SMALL_JSON_BYTES)
+    content = read_json_object(path, CheckpointError, max_bytes=limits().max_config_bytes)
     weight_map = content.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpt2np.data.files import read_lines as bounded_lines
 from gpt2np.data.files import reject_duplicate_keys
 from gpt2np.data.text import is_utf16
 from gpt2np.errors import InvalidArgumentError, short_repr
@@ -42,7 +43,7 @@ def count_lines(path: Path) -> int:
         raise InvalidArgumentError(f"there is no file {path}")
     try:
         with path.open("rb") as file:
-            n_lines = sum(1 for _ in file)
+            n_lines = sum(1 for _ in bounded_lines(file, path))
     except OSError as error:
         raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
     if not n_lines:
@@ -53,7 +54,7 @@ def count_lines(path: Path) -> int:
 def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
     """Yield the lines of a prompt file that follow line number `after`."""
     with path.open("rb") as file:
-        for number, (data, digest) in enumerate(_with_digests(file), 1):
+        for number, (data, digest) in enumerate(_with_digests(bounded_lines(file, path)), 1):
             if number > after:
                 line = _parse_line(number, data, is_json=path.suffix == ".jsonl")
                 yield replace(line, digest=digest.hexdigest())
@@ -63,7 +64,7 @@ def line_digests(path: Path, numbers: Iterable[int]) -> dict[int, str]:
     """Return {line number: digest of the file up to the line}, without lines beyond the end."""
     wanted = set(numbers)
     with path.open("rb") as file:
-        lines = enumerate(_with_digests(file), 1)
+        lines = enumerate(_with_digests(bounded_lines(file, path)), 1)
         return {number: digest.hexdigest() for number, (_, digest) in lines if number in wanted}
 
 

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from gpt2np.data.files import atomic_write_text, check_is_file
+from gpt2np.data.files import atomic_write_text, read_bytes
 from gpt2np.errors import TokenizerError, short_repr
+from gpt2np.limits import limits
 from gpt2np.tokenizer import gpt2_files
 from gpt2np.tokenizer.pre_tokenizer import (
     CL100K_PATTERN,
@@ -99,34 +100,45 @@ def read_tiktoken(
 
     Raises TokenizerError if the file can't be read, or a line is malformed.
     """
-    check_is_file(path, TokenizerError)
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
+    data = read_bytes(path, TokenizerError, max_bytes=limits().max_vocabulary_bytes)
     ids: dict[str, int] = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
             token, rank = _parse_tiktoken_line(line, number, path)
             if token in ids:
                 raise TokenizerError(f"{path}, line {number}: {short_repr(line)} repeats a token")
+            if len(token) > (longest := limits().max_token_bytes):
+                raise TokenizerError(
+                    f"{path}, line {number}: the token has {len(token):,} bytes; expected at most "
+                    f"{longest:,}"
+                )
             ids[token] = rank
     added = [AddedToken(text, token_id) for text, token_id in (special_tokens or {}).items()]
     check_ids(ids | {token.content: token.id for token in added}, path)
     check_bytes(ids, path)
-    ranks = {
-        f"{token[:cut]} {token[cut:]}": rank
-        for token, rank in ids.items()
-        for cut in range(1, len(token))
-        if token[:cut] in ids and token[cut:] in ids
-    }
     return Vocabulary(
         ids,
-        ranks,
+        _tiktoken_merges(ids, path),
         tuple(sorted(added, key=lambda token: token.id)),
         (pattern or TIKTOKEN_PATTERNS.get(path.stem.lower(), GPT2_PATTERN),),
         ignore_merges=True,
     )
+
+
+def _tiktoken_merges(ids: dict[str, int], path: Path) -> dict[str, int]:
+    """Return the merges that make the tokens `ids`; a token's id is the rank of its merges."""
+    max_merges = limits().max_merges_per_token * len(ids)
+    ranks: dict[str, int] = {}
+    for token, rank in ids.items():
+        for cut in range(1, len(token)):
+            if token[:cut] in ids and token[cut:] in ids:
+                ranks[f"{token[:cut]} {token[cut:]}"] = rank
+        if len(ranks) > max_merges:
+            raise TokenizerError(
+                f"{path}: {len(ids):,} tokens have more than {max_merges:,} merges; no vocabulary "
+                "in use has so many"
+            )
+    return ranks
 
 
 def _parse_tiktoken_line(line: bytes, number: int, path: Path) -> tuple[str, int]:

@@ -9,12 +9,12 @@ from pathlib import Path
 from zlib import crc32
 
 from gpt2np.data.files import (
-    LARGE_JSON_BYTES,
     atomic_write_text,
-    check_is_file,
+    read_bytes,
     read_json_object,
 )
 from gpt2np.errors import TokenizerError, short_repr
+from gpt2np.limits import limits
 from gpt2np.tokenizer.vocabulary import (
     BYTE_TO_CHAR,
     CHAR_TO_BYTE,
@@ -47,12 +47,14 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
 
     Raises TokenizerError if a file can't be read or parsed, or the files don't match.
     """
-    for file in (vocab_file, merges_file):
-        check_is_file(file, TokenizerError)
-    if _are_openai_files(vocab_file, merges_file):
-        return _read_openai_merges(merges_file)
-    ids = read_json_object(vocab_file, TokenizerError, max_bytes=LARGE_JSON_BYTES)
-    lines = _read_merges(merges_file)
+    max_bytes = limits().max_vocabulary_bytes
+    contents = [
+        read_bytes(f, TokenizerError, max_bytes=max_bytes) for f in (vocab_file, merges_file)
+    ]
+    if tuple(map(crc32, contents)) == _OPENAI_CRC32:
+        return _read_openai_merges(merges_file, contents[1].decode())
+    ids = read_json_object(vocab_file, TokenizerError, max_bytes=max_bytes)
+    lines = _read_merges(merges_file, contents[1])
     check_ids(ids, vocab_file)
     check_bytes(ids, vocab_file)
     unmade = _find_unmade_tokens(ids, lines, vocab_file, merges_file)
@@ -65,20 +67,12 @@ def are_gpt2_merges(merges: Iterable[str]) -> bool:
     return crc32("\n".join(merges).encode("utf-8", "replace")) == _OPENAI_MERGES_CRC32
 
 
-def _are_openai_files(vocab_file: Path, merges_file: Path) -> bool:
-    try:
-        checksums = (crc32(vocab_file.read_bytes()), crc32(merges_file.read_bytes()))
-    except OSError:
-        return False  # the reader reports the error
-    return checksums == _OPENAI_CRC32
-
-
-def _read_openai_merges(merges_file: Path) -> Vocabulary:
+def _read_openai_merges(merges_file: Path, text: str) -> Vocabulary:
     """Build OpenAI's vocabulary from the merges alone: twice as fast as parsing vocab.json.
 
     Ids are given to the 256 bytes first, then to the merges in order of rank, then to END_OF_TEXT.
     """
-    _, _, text = merges_file.read_text(encoding="utf-8").rstrip("\n").partition("\n")
+    _, _, text = text.rstrip("\n").partition("\n")
     lines = text.split("\n")
     tokens = [*BYTE_TO_CHAR.values(), *text.replace(" ", "").split("\n"), END_OF_TEXT]
     vocabulary = _with_added_tokens(
@@ -143,12 +137,10 @@ def write_gpt2_files(vocabulary: Vocabulary, folder: Path) -> None:
     atomic_write_text(folder / merges_name, "\n".join(["#version: 0.2", *lines, ""]))
 
 
-def _read_merges(path: Path) -> list[str]:
+def _read_merges(path: Path, data: bytes) -> list[str]:
     """Read the merges, written "left right", in order of rank."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
+        text = data.decode().replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{path} is damaged: not UTF-8 at byte {error.start}") from error
     lines = text.rstrip("\n").split("\n")

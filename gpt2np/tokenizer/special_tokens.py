@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpt2np.data.files import SMALL_JSON_BYTES, read_json_object
+from gpt2np.data.files import read_json_object
 from gpt2np.errors import TokenizerError
+from gpt2np.limits import limits
 from gpt2np.tokenizer.vocabulary import END_OF_TEXT, AddedToken, check_ids
 
 TYPE_CHECKING = False
@@ -187,7 +188,7 @@ def read_for_tokenizer_json(folder: Path) -> SpecialTokens:
 def _read(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):  # a broken link is an error, not a missing file
         return {}
-    return read_json_object(path, TokenizerError, max_bytes=SMALL_JSON_BYTES)
+    return read_json_object(path, TokenizerError, max_bytes=limits().max_config_bytes)
 
 
 def _tokenizer_class(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gpt2np.tokenizer.trace import MergeTrace, TokenSpan
+    from gpt2np.tokenizer.trace import MergeStep, MergeTrace, TokenSpan
 
     Special = Literal["all"] | Collection[str]
 
@@ -270,19 +270,42 @@ class Tokenizer:
         errors: str = "replace",
     ) -> list[MergeTrace]:
         """Encode `text` and record every merge of every piece; the ids equal those of `encode`."""
-        from gpt2np.tokenizer.trace import MergeTrace, merge_steps
+        from gpt2np.tokenizer.trace import MergeTrace
 
-        traces = []
+        pieces = self.iter_pieces(
+            text,
+            allowed_special=allowed_special,
+            disallowed_special=disallowed_special,
+            errors=errors,
+        )
+        return [
+            MergeTrace(piece, () if is_added else self.merge_steps(piece), ids)
+            for piece, ids, is_added in pieces
+        ]
+
+    def iter_pieces(
+        self,
+        text: str,
+        *,
+        allowed_special: Special = (),
+        disallowed_special: Special = "all",
+        errors: str = "replace",
+    ) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+        """Yield each piece of `text`, its ids, and whether the piece is an added token."""
         for part in self._parts(text, allowed_special, disallowed_special, errors):
             if part.added_id is not None:
-                traces.append(MergeTrace(part.text, (), (part.added_id,)))
+                yield part.text, (part.added_id,), True
                 continue
             for piece in self._pre_tokenize(part.text):
-                spelled = self.vocabulary.spell(piece)
-                whole = self.vocabulary.ignore_merges and spelled in self.vocabulary.ids
-                steps = () if whole else merge_steps(list(spelled), self.vocabulary.ranks)
-                traces.append(MergeTrace(piece, steps, self._piece_cache[piece]))
-        return traces
+                yield piece, self._piece_cache[piece], False
+
+    def merge_steps(self, piece: str) -> tuple[MergeStep, ...]:
+        """Return the merges of a piece; time and memory grow with the square of its length."""
+        from gpt2np.tokenizer.trace import merge_steps
+
+        spelled = self.vocabulary.spell(piece)
+        whole = self.vocabulary.ignore_merges and spelled in self.vocabulary.ids
+        return () if whole else merge_steps(list(spelled), self.vocabulary.ranks)
 
     def decode(
         self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False

@@ -14,8 +14,9 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
-from gpt2np.data.files import LARGE_JSON_BYTES, atomic_write_text, read_json_object
+from gpt2np.data.files import atomic_write_text, read_json_object
 from gpt2np.errors import TokenizerError
+from gpt2np.limits import limits
 from gpt2np.tokenizer.gpt2_files import are_gpt2_merges
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
 from gpt2np.tokenizer.special_tokens import CONFIG_FILE, SpecialTokens
@@ -48,7 +49,7 @@ def read_tokenizer_json(path: Path, special: SpecialTokens | None = None) -> Voc
 
     Raises TokenizerError if the file is damaged, or needs a feature that gpt2np lacks.
     """
-    content = read_json_object(path, TokenizerError, max_bytes=LARGE_JSON_BYTES)
+    content = read_json_object(path, TokenizerError, max_bytes=limits().max_vocabulary_bytes)
     if not isinstance(content.get("model"), dict):
         raise TokenizerError(
             f'{path} is not a tokenizer.json: it has no "model" with a vocabulary; name the folder '

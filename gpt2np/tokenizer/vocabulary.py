@@ -126,6 +126,15 @@ class Vocabulary:
             table.setdefault(token.id, token.content.encode())
         return table
 
+    @cached_property
+    def max_token_characters(self) -> int | None:
+        """Maximum number of characters of a text that one token stands for; None if unlimited."""
+        if any(token.lstrip or token.rstrip for token in self.added_tokens):
+            return None  # such a token includes all white space beside it
+        longest = max(map(len, self.token_bytes.values()), default=1)
+        # NFC replaces 4 characters by one of 3 bytes, at most.
+        return max(1, longest) * (2 if self.nfc else 1)
+
     def as_self_encoding(self) -> Vocabulary:
         """Set `self_encoding` and return `self`. `dataclasses.replace` resets `self_encoding`."""
         object.__setattr__(self, "self_encoding", True)

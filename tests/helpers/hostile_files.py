@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt2np.data.files import SMALL_JSON_BYTES
+from gpt2np.limits import limits
 
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
 LN_F, WTE, WPE = "transformer.ln_f.bias", "transformer.wte.weight", "transformer.wpe.weight"
@@ -334,7 +334,7 @@ def sparse(folder: Path) -> None:
 
 DAMAGED = "damaged or not a safetensors file"
 NOT_JSON = r"config\.json is damaged"
-ALLOWED = SMALL_JSON_BYTES - 200  # size of a header or config within the limit
+ALLOWED = limits().max_config_bytes - 200  # size of a header or config within the limit
 EMPTY = b'{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
 NASTY = "evil\x1b[31m\nERROR\r\x07\u202e"
 

@@ -17,6 +17,7 @@ from gpt2np.data.corpus import (
     read_documents,
     read_parts,
 )
+from gpt2np.limits import Limits
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN
 from gpt2np.tokenizer.training.train import count_pieces
 
@@ -179,3 +180,37 @@ class TestDamage:
         file.chmod(0)
         with pytest.raises(UnreadableFileError, match=r"cannot read .*: Permission denied"):
             documents(file)
+
+
+class TestLimits:
+    @pytest.fixture
+    def small(self, monkeypatch):
+        small = Limits(max_line_bytes=1000, max_document_bytes=3_000_000)
+        monkeypatch.setattr("gpt2np.data.corpus.limits", lambda: small)
+        monkeypatch.setattr("gpt2np.data.files.limits", lambda: small)
+
+    def _read(self, path, **options):
+        return list(read_parts([path], CorpusOptions(**options)))
+
+    @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+    def test_a_long_line(self, tmp_path, small, name):
+        path = tmp_path / name
+        data = b'{"text": "a"}\n{"text": "' + b"a" * 2000 + b'"}\n'
+        path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        told = r"line 2: more than 1,000 bytes; to raise this limit, set GPT2NP_MAX_LINE_BYTES"
+        with pytest.raises(UnreadableFileError, match=told):
+            self._read(path)
+
+    @pytest.mark.parametrize("split", [False, True])
+    def test_a_document_without_an_end(self, tmp_path, small, split):
+        path = tmp_path / "x.txt"
+        path.write_bytes(bytes(4_000_000))
+        with pytest.raises(UnreadableFileError, match="more than 3,000,000 characters"):
+            self._read(path, split_long_documents=split)
+
+    def test_a_gzip_bomb(self, tmp_path):
+        path = tmp_path / "x.txt.gz"
+        path.write_bytes(gzip.compress(b" \n" * (80 << 19)))
+        with pytest.raises(UnreadableFileError, match=r"set GPT2NP_MAX_GZIP_RATIO"):
+            for _ in read_parts([path], CorpusOptions(split_long_documents=True)):
+                pass

@@ -3,6 +3,7 @@
 import json
 import random
 import tracemalloc
+from base64 import b64encode
 
 import pytest
 from hypothesis import given, settings
@@ -320,3 +321,35 @@ def test_memory_of_one_long_piece(text):
     finally:
         tracemalloc.stop()
     assert peak < 60 * len(text)
+
+
+class TestHostileFiles:
+    """Sizes are checked before a file is read, and no token costs more than its length."""
+
+    @pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "tokenizer.json", "x.tiktoken"])
+    def test_a_sparse_file(self, tmp_path, bundled, name):
+        if name in ("vocab.json", "merges.txt"):
+            for file in ("vocab.json", "merges.txt"):
+                (tmp_path / file).write_bytes((bundled / file).read_bytes())
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(TokenizerError, match=r"1,099,511,627,776 bytes; expected at most"):
+            read_vocabulary(tmp_path)
+
+    @staticmethod
+    def _write(path, tokens):
+        all_tokens = [*(bytes([byte]) for byte in range(256)), *tokens]
+        lines = [b"%s %d" % (b64encode(token), i) for i, token in enumerate(all_tokens)]
+        path.write_bytes(b"\n".join(lines))
+        return path
+
+    def test_a_tiktoken_file_with_a_long_token(self, tmp_path):
+        path = self._write(tmp_path / "x.tiktoken", [b"ab" * 500_000])
+        with pytest.raises(TokenizerError, match=r"line 257: the token has 1,000,000 bytes"):
+            read_vocabulary(path)
+
+    def test_a_tiktoken_file_with_too_many_merges(self, tmp_path):
+        tokens = [b"%c" % letter * n for letter in b"abcdefgh" for n in range(2, 513)]
+        path = self._write(tmp_path / "x.tiktoken", tokens)  # a million merges, of 256 bytes each
+        with pytest.raises(TokenizerError, match=r"4,344 tokens have more than 69,504 merges"):
+            read_vocabulary(path)

@@ -1,0 +1,118 @@
+"""Limits on files, texts and requests from strangers.
+
+Each limit is far above honest use. The environment variable GPT2NP_ + NAME sets a limit, as in
+GPT2NP_MAX_LINE_BYTES=1000000000. `python -m gpt2np.limits` prints the table of docs/limits.md.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from functools import cache
+
+from gpt2np.errors import InvalidArgumentError, short_repr
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def _limit(default: int, unit: str, effect: str) -> int:
+    limit: int = field(default=default, metadata={"unit": unit, "effect": effect})
+    return limit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits. Each field's metadata has the unit, and the effect of a larger value."""
+
+    # Parsing JSON can take fifty times the file's size in memory. GPT-2 XL's header has 60,000
+    # bytes; the largest common tokenizer_config.json has 1.2 million.
+    max_config_bytes: int = _limit(
+        2 * MIB, "bytes", "A larger config, header or chat template is refused before it is read."
+    )
+    # Several times the largest byte-pair vocabulary in use.
+    max_vocabulary_bytes: int = _limit(
+        32 * MIB,
+        "bytes",
+        "A larger vocabulary file or saved conversation is refused before it is read.",
+    )
+    max_token_bytes: int = _limit(
+        1024, "bytes", "A `.tiktoken` file with a longer token is refused."
+    )
+    # GPT-2's vocabulary has 2.
+    max_merges_per_token: int = _limit(
+        16, "merges", "A `.tiktoken` file with more merges per token, on average, is refused."
+    )
+    max_template_seconds: int = _limit(
+        10, "seconds", "A chat template that takes longer to compile or to render is an error."
+    )
+    max_template_memory_bytes: int = _limit(
+        512 * MIB, "bytes", "A chat template that needs more memory is an error (not on Windows)."
+    )
+    max_template_characters: int = _limit(
+        4 * MIB, "characters", "A chat template that renders a longer text is an error."
+    )
+    max_cache_bytes: int = _limit(
+        GIB,
+        "bytes",
+        "Sequences wait until the KV caches of the running ones fit; more beams are refused.",
+    )
+    max_choices_characters: int = _limit(
+        50_000, "characters", "Longer `choices`, all together, are refused."
+    )
+    max_line_bytes: int = _limit(
+        64 * MIB, "bytes", "A longer line of a .jsonl file or prompt file is an error."
+    )
+    max_document_bytes: int = _limit(
+        GIB,
+        "bytes",
+        "A longer text from standard input, --file or a corpus is an error.",
+    )
+    max_gzip_ratio: int = _limit(
+        200, "bytes per byte", "A .gz file that grows more, beyond its first 64 MiB, is an error."
+    )
+    max_explained_piece_characters: int = _limit(
+        256, "characters", "The page of `explain` omits the merges of a longer piece."
+    )
+
+
+@cache
+def limits() -> Limits:
+    """Return the limits; environment variables replace the defaults.
+
+    Raises InvalidArgumentError if a variable is not a positive integer.
+    """
+    values = {}
+    for limit in fields(Limits):
+        text = os.environ.get(variable(limit.name))
+        if text is None:
+            continue
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text)):
+            raise InvalidArgumentError(
+                f"{variable(limit.name)} is {short_repr(text)}; expected a positive integer"
+            )
+        values[limit.name] = int(text)
+    return Limits(**values)
+
+
+def how_to_raise(name: str) -> str:
+    """Return advice for an error message on how to raise a limit."""
+    return f"to raise this limit, set {variable(name)}"
+
+
+def variable(name: str) -> str:
+    """Return the environment variable that sets a limit: max_line_bytes → GPT2NP_MAX_LINE_BYTES."""
+    return f"GPT2NP_{name.upper()}"
+
+
+def limit_table() -> str:
+    """Return the limits as a table in Markdown."""
+    rows = [
+        f"| `{limit.name}` | {limit.default:,} | {limit.metadata['unit']} "
+        f"| {limit.metadata['effect']} |"
+        for limit in fields(Limits)
+    ]
+    return "\n".join(["| limit | default | unit | effect |", "|---|---:|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    print(limit_table())

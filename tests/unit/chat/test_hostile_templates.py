@@ -1,0 +1,64 @@
+"""Chat templates from strangers: bounded time, memory and output, and one-line errors."""
+
+import os
+import time
+
+import pytest
+
+from gpt2np import TokenizerError
+from gpt2np.chat import ChatTemplate
+from gpt2np.limits import limits
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+LOOPS = "".join(f"{{% for a{i} in range(99999) %}}" for i in range(4)) + "{% endfor %}" * 4
+NESTED = "".join(f"{{% for a{i} in [1] %}}" for i in range(50)) + "{% endfor %}" * 50
+DOUBLING = "{% set n = namespace(x='a') %}{% for i in range(40) %}{% set n.x = n.x ~ n.x %}"
+
+
+@pytest.fixture(autouse=True)
+def two_seconds(monkeypatch):
+    monkeypatch.setenv("GPT2NP_MAX_TEMPLATE_SECONDS", "3")
+    limits.cache_clear()
+    yield
+    limits.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("{{ 'a' * 2000000000 }}", "MemoryError"),
+        ("{% set x = 'a' * 2000000000 %}", "MemoryError"),
+        ("{{ 'a'|center(2000000000) }}", "MemoryError"),
+        ("{{ 10 ** 1000000 }}", "Exceeds the limit"),
+        ("{{ 10 ** (10 ** 9) }}", "more than 3 seconds"),
+        (LOOPS, "more than 3 seconds"),
+        (NESTED, "too many statically nested blocks"),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", "recursion|crashed"),
+        (DOUBLING + "{% endfor %}", "MemoryError"),
+        ("{% for i in range(9999) %}{{ 'a' * 9999 }}{% endfor %}", "exceeds 4,194,304 characters"),
+        ("{{ raise_exception('a' * 10000000) }}", "refuses this conversation: aaa"),
+    ],
+)
+def test_limits(source, told):
+    started = time.monotonic()
+    with pytest.raises(Exception, match=told) as error:
+        ChatTemplate(source, {}, "x").render(MESSAGES)
+    assert len(str(error.value)) < 2100 and "\n" not in str(error.value)
+    assert error.type.__module__ == "gpt2np.errors"
+    assert time.monotonic() - started < 30
+
+
+def test_after_a_limit_the_next_conversation_is_rendered():
+    many = "{% for a in messages %}" * 8 + "{% endfor %}" * 8 + "done"
+    template = ChatTemplate(many, {}, "x")
+    with pytest.raises(TokenizerError, match="more than 3 seconds"):
+        template.render(MESSAGES * 100)
+    assert template.render(MESSAGES) == "done"
+
+
+def test_the_process_ends_with_the_template():
+    template = ChatTemplate("a", {}, "x")
+    pid = template._process.pid
+    del template
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

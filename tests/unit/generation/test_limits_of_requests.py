@@ -1,0 +1,59 @@
+"""Requests that would take much memory are refused before they take it."""
+
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+
+from gpt2np import ContextLengthError, GenerationOptions, InvalidArgumentError, LanguageModel
+from gpt2np.limits import Limits
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    return LanguageModel.load(bundled)
+
+
+def peak_memory(function):
+    tracemalloc.start()
+    try:
+        function()
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return peak
+
+
+def test_beams_count_in_the_byte_budget(lm, monkeypatch):
+    small = replace(Limits(), max_cache_bytes=10_000_000)
+    monkeypatch.setattr("gpt2np.generation.beam_search.limits", lambda: small)
+    told = r"64 beams of \d+ tokens need KV caches of [\d,]+ bytes, more than 10,000,000"
+    with pytest.raises(InvalidArgumentError, match=told):
+        lm.generate("Once", num_beams=64, max_new_tokens=100)
+    assert lm.generate("Once", num_beams=2, max_new_tokens=5).ids
+
+
+@pytest.mark.parametrize("choices", [["a"] * 1_000_000, ["a" * 10_000_000], [""] * 1_000_000])
+def test_large_choices(choices):
+    def refuse():
+        with pytest.raises(InvalidArgumentError, match="more than 50,000 characters"):
+            GenerationOptions(choices=choices)
+
+    assert peak_memory(refuse) < 1_000_000
+
+
+@pytest.mark.parametrize("text", [" " * 10_000_000, "a" * 10_000_000])
+def test_a_long_prompt_is_refused_before_it_is_encoded(lm, text):
+    def refuse():
+        with pytest.raises(ContextLengthError, match="has 10,000,000 characters, at least"):
+            lm.generate(text)
+
+    assert peak_memory(refuse) < 5_000_000
+
+
+def test_a_prompt_as_long_as_tokens_can_hold(lm):
+    """The longest token, as often as the context has tokens, is not refused."""
+    table = lm.tokenizer.vocabulary.token_bytes
+    special = set(lm.tokenizer.special_tokens.values())
+    longest = max((b for i, b in table.items() if i not in special), key=len).decode()
+    lm.generate(longest * (lm.model.config.n_positions - 1), max_new_tokens=1)

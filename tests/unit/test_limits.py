@@ -1,0 +1,34 @@
+"""Limits: the table in the docs, and environment variables that change a limit."""
+
+from dataclasses import fields
+
+import pytest
+from helpers.paths import CHECKOUT
+
+from gpt2np import InvalidArgumentError
+from gpt2np.limits import Limits, limit_table, limits
+
+
+@pytest.fixture(autouse=True)
+def _read_again():
+    limits.cache_clear()
+    yield
+    limits.cache_clear()
+
+
+def test_the_table_in_the_docs_is_up_to_date():
+    assert limit_table() in (CHECKOUT / "docs/limits.md").read_text(encoding="utf-8")
+
+
+def test_a_variable_changes_one_limit(monkeypatch):
+    monkeypatch.setenv("GPT2NP_MAX_TOKEN_BYTES", "2000")
+    assert limits() == Limits(max_token_bytes=2000)
+
+
+@pytest.mark.parametrize("name", [limit.name for limit in fields(Limits)])
+@pytest.mark.parametrize("value", ["0", "-1", "1e9", "", "²", "9" * 5000])
+def test_a_variable_that_is_no_limit(name, value, monkeypatch):
+    monkeypatch.setenv(f"GPT2NP_{name.upper()}", value)
+    with pytest.raises(InvalidArgumentError, match="expected a positive integer") as error:
+        limits()
+    assert len(str(error.value)) < 250
