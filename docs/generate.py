@@ -96,8 +96,8 @@ def options_page() -> str:
         "Keyword arguments of `LanguageModel.generate` and its relatives, fields of "
         "`GenerationOptions`, and keys of a line of `--prompts`, with their defaults and the "
         "options of `gpt2np generate`. A value out of its range is rejected with an error that "
-        "names the option and its range. `stop_strings` is understood as `stop`, and `do_sample=False` as "
-        "`temperature=0`.",
+        "names the option and its range. `stop_strings` is understood as `stop`, and "
+        "`do_sample=False` as `temperature=0`.",
     ]
     for entry in re.split(r"\n(?= {2}[A-Z]| {4}\w+:)", "\n" + attributes.rstrip()):
         name, _, meaning = " ".join(entry.split()).partition(":")

@@ -45,10 +45,12 @@ def mark_literal_blocks(
 
 def shorten_types(
     app: Any, what: str, name: str, obj: object, options: Any, signature: str, returns: str
-) -> tuple[str, str]:
+) -> tuple[str, str] | None:
     """Write the names of type aliases (autodoc_type_aliases) as in the source."""
+    if signature is None:  # a property has no signature
+        return None
     alias = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
-    return alias.sub(r"\1", signature or ""), alias.sub(r"\1", returns or "")
+    return alias.sub(r"\1", signature), alias.sub(r"\1", returns or "")
 
 
 def replace_dashes(app: Any, doctree: nodes.document) -> None:
