@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt2np.generation.logits_processors import check_finite
+from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2
@@ -137,8 +138,10 @@ class Scheduler:
     def _nbytes(self, sequence: RunningSequence) -> int:
         """Return the maximum bytes of a sequence's KV cache and its draft model's KV cache."""
         length = len(sequence.prompt) + sequence.options.max_new_tokens
-        draft = sequence.speculation.model if sequence.speculation else None
-        return _max_nbytes(self._model, length) + (_max_nbytes(draft, length) if draft else 0)
+        nbytes = _max_nbytes(self._model, length)
+        if isinstance(sequence.speculation, ModelDraft):
+            nbytes += _max_nbytes(sequence.speculation.model, length)
+        return nbytes
 
 
 def _max_nbytes(model: GPT2, length: int) -> int:
