@@ -42,9 +42,9 @@ _MADV_POPULATE_READ = 22  # Linux's constant, missing from Python's mmap module
 class TensorInfo:
     """The dtype, shape and location of a tensor, from the header of a safetensors file."""
 
-    path: Path  # path of the file
+    path: Path
     dtype: str  # safetensors' name of the dtype: "F32", "F16", "BF16", "I64", …
-    shape: tuple[int, ...]  # shape of the stored tensor
+    shape: tuple[int, ...]
     offset: int  # position of the first byte in the file
     nbytes: int  # size in bytes
 
@@ -103,9 +103,8 @@ def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[st
 
     Tensors stored in `dtype` become views of the memory-mapped file, which take memory only when
     they are read (see `read_ahead` and `release`). Other tensors are converted chunk by chunk, so
-    that memory holds little more than the result. Tensors at unaligned offsets are copied, because
-    NumPy would copy them for every product. Early versions of safetensors wrote such tensors, for
-    example in openai-community/gpt2.
+    that memory holds little more than the result. Unaligned tensors, which early versions of
+    safetensors wrote (openai-community/gpt2), are copied: NumPy would copy them for every product.
 
     Raises CheckpointError if a file is truncated, or a value is too large for `dtype`.
     """
@@ -134,7 +133,7 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
 def read_ahead(array: NDArray[Any]) -> None:
     """Read a memory-mapped array from disk now, if the system supports it.
 
-    Reading the whole array at once is three times as fast as reading each page when it is used.
+    Reading the array at once is three times as fast as reading page by page, at first use.
     """
     _advise(array, _MADV_POPULATE_READ)
 
@@ -245,10 +244,7 @@ def _encode(name: str, chunk: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Round float32 values to the nearest bfloat16; ties round to even, as in torch.
-
-    Returns the bits of the bfloat16 values.
-    """
+    """Return the bits of the values rounded to bfloat16; ties round to even, as in torch."""
     bits = x.view(np.uint32)
     halves: NDArray[np.uint16] = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
     halves[np.isnan(x)] = 0x7FC0
