@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -49,6 +49,8 @@ class KVCache:
         length: T, the number of cached tokens.
         place: the store that holds the keys and values, and the index of the slot in the store.
     """
+
+    _copies: ReferenceType[KVStore] | None = None  # the store of the last copies
 
     def __init__(
         self,
@@ -110,9 +112,13 @@ class KVCache:
 
     def copy(self) -> KVCache:
         """Return an independent cache that contains the same tokens."""
+        # This cache stays in its slot, which another thread may be reading.
         other = KVCache.in_slot(*self.place, self.length)  # shares the slot until the move below
-        if not self.store.move_in([other]):  # a first copy is often followed by more
-            self.store.new_store(MAX_SLOTS, _tiles(self.length)).move_in([self, other])
+        stores = self.store, self._copies() if self._copies else None
+        if not any(store.move_in([other]) for store in stores if store):
+            store = self.store.new_store(MAX_SLOTS, _tiles(self.length))  # more copies often follow
+            store.move_in([other])
+            self._copies = ref(store)
         return other
 
     def truncate(self, length: int) -> None:

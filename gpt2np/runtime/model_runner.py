@@ -149,6 +149,7 @@ class ModelRunner:
             batch = replace(batch, outputs=steps.outputs)
         if len(steps.batches) == _MAX_BATCHES:
             steps.batches.clear()
+            steps.outputs.clear()
         steps.batches[key] = lengths, replace(batch, caches=[])
         return batch
 
