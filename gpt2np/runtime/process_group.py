@@ -38,6 +38,7 @@ from gpt2np.runtime.worker_process import (
     MAX_MESSAGE,
     Worker,
     fork_worker,
+    is_fork_safe,
     is_forking_worker,
     kill_workers,
 )
@@ -131,8 +132,9 @@ class ProcessGroup:
                 return self._run_timed(self.tuner, sequences, caches, logits_indices)
         except RankFailedError as error:
             self.world_size = 1
-            self.end()
-            warnings.warn(f"the model continues on one process: {error}", stacklevel=3)
+            if self.end.alive:  # otherwise this process exits, which has ended the workers
+                self.end()
+                warnings.warn(f"the model continues on one process: {error}", stacklevel=3)
             return None
         finally:
             self._lock.release()
@@ -175,8 +177,11 @@ class ProcessGroup:
         try:
             if self._is_busy or self._weights_version != runner.weights.version:
                 kill_workers(self._workers)
+            lacks_workers = len(self._workers) < n_ranks - 1
+            if lacks_workers and not is_fork_safe():
+                return None  # a later pass tries again
             self._is_busy = True
-            if len(self._workers) < n_ranks - 1:
+            if lacks_workers:
                 self._fork_workers(n_ranks - 1)
             rank = self._rank(n_ranks)
             # Ranks that sat out passes get the number of barriers so far.
@@ -207,7 +212,7 @@ class ProcessGroup:
                 create_rank = partial(
                     self._create_rank,
                     rank=len(workers) + 1,
-                    has_failed=lambda: os.getppid() != parent,
+                    failure=lambda: "" if os.getppid() == parent else "rank 0 has ended",
                 )
                 fork_worker(workers, partial(_serve, self._runner, create_rank, self._memory))
 
@@ -228,7 +233,7 @@ class ProcessGroup:
             lambda n_ranks: create_rank(
                 rank=0,
                 world_size=n_ranks,
-                has_failed=lambda: any(w.has_ended() for w in workers[: n_ranks - 1]),
+                failure=lambda: next(filter(None, map(Worker.failure, workers[: n_ranks - 1])), ""),
             )
         )
         return create_rank
