@@ -145,8 +145,8 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
 
 def _serve_and_exit(serve: Callable[[socket.socket], None], socket: socket.socket) -> NoReturn:
     try:
-        socket = _detach(socket)
         socket.send(str(os.getpid()).encode())
+        socket = _detach(socket)
         serve(socket)
         os._exit(0)
     except BaseException as error:
