@@ -40,9 +40,15 @@ class Worker:
     def pid(self) -> int:
         """The process id, from the worker's first message; 0 if the worker ended without one."""
         if self._pid is None:
-            with suppress(OSError):  # the worker was killed before its first message
-                self._pid = int(self.socket.recv(MAX_MESSAGE) or 0)
-        return self._pid or 0
+            self._pid = int(self._receive() or 0)
+        return self._pid
+
+    def _receive(self, flags: int = 0) -> bytes:
+        """Return the worker's next message; b"" if the worker has ended without one."""
+        for _ in range(2):  # if the worker has left a message unread, the first attempt fails
+            with suppress(OSError):
+                return self.socket.recv(MAX_MESSAGE, flags)
+        return b""
 
     def send(self, message: bytes) -> None:
         """Send a message to the worker. An ended worker is noticed only at the next barrier.
@@ -65,10 +71,8 @@ class Worker:
 
         if not self.has_ended():
             return ""
-        error = b""
-        with suppress(OSError):  # the worker was killed, and has sent no error
-            error = self.socket.recv(MAX_MESSAGE, MSG_DONTWAIT)
-        return ": ".join(filter(None, ["another rank's process has ended", error.decode()]))
+        error = self._receive(MSG_DONTWAIT).decode()
+        return ": ".join(filter(None, ["another rank's process has ended", error]))
 
     def has_ended(self) -> bool:
         """Tell whether the worker process has ended."""
