@@ -26,15 +26,6 @@ Item = TypeVar("Item")
 _thread = threading.local()  # .is_inline: whether parallel_for uses only the calling thread
 
 
-def let_idle_blas_threads_sleep() -> None:
-    """Let idle OpenBLAS threads sleep after 2²⁰ clock cycles of spinning, instead of 2²⁶.
-
-    Spinning threads slow down all other threads. Call this before NumPy is imported, because
-    OpenBLAS reads the environment variable then. The setting affects the whole process.
-    """
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # a third of a millisecond
-
-
 def set_threads(threads: int | None) -> None:
     """Set the environment variables from which BLAS takes its thread count.
 

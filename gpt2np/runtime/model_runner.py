@@ -157,5 +157,5 @@ class ModelRunner:
 def _advance(batch: Batch, logits: Array) -> Array:
     """Count the computed tokens as cached. Returns the logits without repeated rows."""
     for cache, tokens in zip(batch.caches, batch.slices, strict=True):
-        cache.advance(tokens.stop - tokens.start)
+        cache.length += tokens.stop - tokens.start
     return logits[: logits.shape[0] // batch.copies]

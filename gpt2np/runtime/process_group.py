@@ -185,7 +185,7 @@ class ProcessGroup:
                 self._fork_workers(n_ranks - 1)
             rank = self._rank(n_ranks)
             # Ranks that sat out passes get the number of barriers so far.
-            message = f"[{n_ranks},{rank.barriers_reached},{task_json}]".encode()
+            message = f"[{n_ranks},{rank.barrier_counters[0]},{task_json}]".encode()
             for worker in self._workers[: n_ranks - 1]:
                 worker.send(message)
             with inline():
@@ -203,7 +203,7 @@ class ProcessGroup:
     def _fork_workers(self, count: int) -> None:
         """Fork workers until there are `count`; if there were none, set up memory for all ranks."""
         weights, workers = self._runner.weights, self._workers
-        with weights.unchanged():
+        with weights.locked():
             if not workers:
                 self._weights_version = weights.version
                 self._create_rank = self._set_up_ranks()
@@ -266,7 +266,7 @@ def _serve(
         while message := messages.recv(MAX_MESSAGE):
             n_ranks, barriers_reached, (ids, places, logits_indices) = json.loads(message)
             rank = rank_of(n_ranks)
-            rank.barriers_reached = barriers_reached
+            rank.barrier_counters[rank.rank * COUNTER_STRIDE] = barriers_reached
             sequences = [np.array(sequence, np.int64) for sequence in ids]
             indices = np.array(logits_indices, np.int64)
             runner.run(sequences, caches.attach(places), indices, rank=rank)

@@ -105,15 +105,6 @@ class Rank:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
             time.sleep(min(seconds / 10, _MAX_SLEEP_S))
 
-    @property
-    def barriers_reached(self) -> int:
-        """The number of barriers so far, including barriers of passes without this rank."""
-        return int(self.barrier_counters[self.rank * COUNTER_STRIDE])
-
-    @barriers_reached.setter
-    def barriers_reached(self, count: int) -> None:
-        self.barrier_counters[self.rank * COUNTER_STRIDE] = count
-
     def share(self, count: int) -> slice:
         """Return this rank's range of `count` panels or heads. The range can be empty."""
         return slice(

@@ -711,7 +711,7 @@ class TestWhenSomethingHappens:
         held, enough = threading.Event(), threading.Event()
 
         def hold():
-            with model.weights.unchanged():
+            with model.weights.locked():
                 held.set()
                 enough.wait(60)
 
