@@ -78,7 +78,7 @@ def python_threads() -> int:
     return thread_count() if blas() else 1
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer or signal handler may interrupt a thread with the lock
 _users = 0
 _threads_before = 1
 
@@ -95,10 +95,10 @@ class single_threaded_blas:
         library = blas()
         if library is not None:
             with _lock:
-                if _users == 0:
+                _users += 1
+                if _users == 1:
                     _threads_before = library.get_threads()
                     library.set_threads(1)
-                _users += 1
 
     def __exit__(self, *exception: object) -> None:
         global _users
@@ -113,7 +113,7 @@ class single_threaded_blas:
 def _reset_after_fork() -> None:
     """Restore BLAS's thread count in a forked child, where no `with` block will restore it."""
     global _lock, _users
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     library = blas() if _users else None
     _users = 0
     if library is not None:

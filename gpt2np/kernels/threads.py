@@ -26,15 +26,6 @@ Item = TypeVar("Item")
 _thread = threading.local()  # .is_inline: whether parallel_for uses only the calling thread
 
 
-def let_idle_blas_threads_sleep() -> None:
-    """Let idle OpenBLAS threads sleep after 2²⁰ clock cycles of spinning, instead of 2²⁶.
-
-    Spinning threads slow down all other threads. Call this before NumPy is imported, because
-    OpenBLAS reads the environment variable then. The setting affects the whole process.
-    """
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # a third of a millisecond
-
-
 def set_threads(threads: int | None) -> None:
     """Set the environment variables from which BLAS takes its thread count.
 
@@ -57,7 +48,8 @@ def thread_count() -> int:
 
     Without a setting, return the number of usable CPU cores.
     """
-    values = (os.environ.get(variable, "") for variable in THREAD_VARIABLES)
+    # OMP_NUM_THREADS may be a list: one number per level of nested parallelism.
+    values = (os.environ.get(v, "").partition(",")[0].strip() for v in THREAD_VARIABLES)
     counts = [int(value) for value in values if value.isdecimal() and int(value)]
     return min([*counts[:1], usable_cpus()])
 
@@ -73,12 +65,13 @@ def parallel_for(function: Callable[[Item], None], items: Sequence[Item], thread
     Raises an exception of `function`, if any, after all calls have ended. KeyboardInterrupt drops
     the pending items.
     """
-    if threads == 1 or len(items) <= 1 or getattr(_thread, "is_inline", False):
+    is_inline = threads == 1 or len(items) <= 1 or getattr(_thread, "is_inline", False)
+    queue = None if is_inline else _worker_queue()
+    if queue is None:
         for item in items:
             function(item)
         return
     task = _Task(function, items)
-    queue = _worker_queue()
     try:
         for _ in range(min(threads, len(items)) - 1):
             queue.put((copy_context(), task.help))
@@ -169,16 +162,22 @@ _lock = threading.Lock()
 _queue: _WorkerQueue | None = None
 
 
-def _worker_queue() -> _WorkerQueue:
-    """Return the queue from which worker threads take tasks; the first call starts the threads."""
+def _worker_queue() -> _WorkerQueue | None:
+    """Return the queue from which worker threads take tasks; the first call starts the threads.
+
+    Returns None if no thread can be started.
+    """
     global _queue
     with _lock:
         if _queue is None:
-            _queue = SimpleQueue()
+            queue: _WorkerQueue = SimpleQueue()
             for number in range(1, thread_count()):
                 # The interpreter does not wait for daemon threads at exit.
                 name = f"gpt2np-{number}"
-                threading.Thread(target=_work, name=name, args=(_queue,), daemon=True).start()
+                thread = threading.Thread(target=_work, name=name, args=(queue,), daemon=True)
+                with suppress(RuntimeError):  # the system's limit of threads is reached
+                    thread.start()
+                    _queue = queue
         return _queue
 
 

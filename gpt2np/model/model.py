@@ -89,7 +89,7 @@ class GPT2:
         """
         from gpt2np.checkpoint.convert import write_checkpoint  # most programs write no model
 
-        with self.weights.unchanged():
+        with self.weights.locked():
             write_checkpoint(self.config, self.weights, Path(folder))
 
     @property

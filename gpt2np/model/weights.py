@@ -138,7 +138,7 @@ def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: boo
     )
     return ModelWeights(
         wte=TokenEmbedding(partial(source.gather_rows, WTE)),
-        wpe=source.array("wpe.weight"),
+        wpe=source.arrays["wpe.weight"],
         blocks=list(blocks) if is_packed else blocks,
         ln_f=_layer_norm(config, source, "ln_f"),
         lm_head=next(lm_head) if is_packed else lm_head,
@@ -171,5 +171,5 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
 
 
 def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> Callable[[Array], Array]:
-    weight, bias = source.array(f"{name}.weight"), source.array(f"{name}.bias")
+    weight, bias = source.arrays[f"{name}.weight"], source.arrays[f"{name}.bias"]
     return partial(layer_norm, weight=weight, bias=bias, epsilon=config.layer_norm_epsilon)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -50,6 +50,8 @@ class KVCache:
         place: the store that holds the keys and values, and the index of the slot in the store.
     """
 
+    _copies: ReferenceType[KVStore] | None = None  # the store of the last copies
+
     def __init__(
         self,
         config: GPT2Config,
@@ -85,11 +87,6 @@ class KVCache:
         """The index of this cache's slot in the store."""
         return self.place[1]
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the keys and values."""
-        return self.store.keys.dtype
-
     def read(self, layer: int, heads: slice, n_keys: int, count: int = 1) -> tuple[Array, Array]:
         """Return views of the tiles with the first `n_keys` keys and values of `count` slots.
 
@@ -104,15 +101,15 @@ class KVCache:
         """Tell whether this cache's slot comes directly after the slot of `previous`."""
         return self.store is previous.store and self.slot == previous.slot + 1
 
-    def advance(self, n: int) -> None:
-        """Count n more tokens as cached, once all layers have appended the keys and values."""
-        self.length += n
-
     def copy(self) -> KVCache:
         """Return an independent cache that contains the same tokens."""
+        # This cache stays in its slot, which another thread may be reading.
         other = KVCache.in_slot(*self.place, self.length)  # shares the slot until the move below
-        if not self.store.move_in([other]):  # a first copy is often followed by more
-            self.store.new_store(MAX_SLOTS, _tiles(self.length)).move_in([self, other])
+        stores = self.store, self._copies() if self._copies else None
+        if not any(store.move_in([other], self.length) for store in stores if store):
+            store = self.store.new_store(MAX_SLOTS, _tiles(self.length))  # more copies often follow
+            store.move_in([other])
+            self._copies = ref(store)
         return other
 
     def truncate(self, length: int) -> None:
@@ -209,22 +206,22 @@ class KVStore:
                 # One assignment: Ctrl-C must not leave a cache between two stores.
                 previous, cache.place = cache.place, (self, slot)
                 if previous[0] is not self:
-                    previous[0].leave(previous[1], cache)
+                    previous[0].free_slot(previous[1], cache)
             return True
 
     def _copy(self, cache: KVCache, slot: int) -> None:
         tiles = _tiles(cache.length)
         self.clear(slot, 0)
-        self.expect(slot, tiles * TILE)  # before the copy, in case Ctrl-C interrupts it
+        self.reserve_slot(slot, tiles * TILE)  # before the copy, in case Ctrl-C interrupts it
         self.keys[:tiles, slot] = cache.store.keys[:tiles, cache.slot]
         self.values[:tiles, slot] = cache.store.values[:tiles, cache.slot]
 
-    def leave(self, slot: int, cache: KVCache) -> None:
+    def free_slot(self, slot: int, cache: KVCache) -> None:
         """Free a slot if the slot still belongs to `cache`."""
         if self._owners.get(slot) is cache:
             del self._owners[slot]
 
-    def expect(self, slot: int, length: int) -> None:
+    def reserve_slot(self, slot: int, length: int) -> None:
         """Record that the caller is about to write up to `length` tokens to a slot."""
         self._nonzero[slot] = max(self._nonzero[slot], length)
         self._high_water_mark[slot] = max(self._high_water_mark[slot], length)
@@ -320,7 +317,7 @@ def reserve(
                 _move_to_new_store(caches[group], max(lengths[group]), allocate)
     for cache, n in zip(caches, lengths, strict=True):
         store, slot = cache.place
-        store.expect(slot, n)
+        store.reserve_slot(slot, n)
 
 
 class rollback_on_error:

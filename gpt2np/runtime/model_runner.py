@@ -149,6 +149,7 @@ class ModelRunner:
             batch = replace(batch, outputs=steps.outputs)
         if len(steps.batches) == _MAX_BATCHES:
             steps.batches.clear()
+            steps.outputs.clear()
         steps.batches[key] = lengths, replace(batch, caches=[])
         return batch
 
@@ -156,5 +157,5 @@ class ModelRunner:
 def _advance(batch: Batch, logits: Array) -> Array:
     """Count the computed tokens as cached. Returns the logits without repeated rows."""
     for cache, tokens in zip(batch.caches, batch.slices, strict=True):
-        cache.advance(tokens.stop - tokens.start)
+        cache.length += tokens.stop - tokens.start
     return logits[: logits.shape[0] // batch.copies]

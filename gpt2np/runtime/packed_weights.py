@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -41,26 +41,57 @@ class Packing:
         return array.T if self.is_transposed else np.atleast_2d(array)
 
 
-class WeightSource(Protocol):
-    """The weights during one pass, either packed in memory or in a memory-mapped file."""
+@dataclass(frozen=True)
+class WeightSource:
+    """The weights during one pass.
 
-    def array(self, name: str) -> Array:
-        """Return a weight that is never packed, such as a layer norm's."""
+    Attributes:
+        arrays: the arrays that are not packed; before packing, all arrays.
+        matrices: the packed matrices; none before packing.
+        packings: how to pack each matrix.
+    """
+
+    arrays: Mapping[str, Array]
+    matrices: Mapping[str, PackedMatrix]
+    packings: Mapping[str, Packing]
 
     def packed(self, name: str) -> PackedMatrix:
         """Return a weight matrix in panels."""
+        if name in self.matrices:
+            return self.matrices[name]
+        packing = self.packings[name]
+        return PackedMatrix.of(packing.matrix(self.arrays[name]), packing.panel_shape)
 
     def packed_parts(self, name: str) -> Iterator[PackedMatrix]:
         """Yield consecutive groups of columns of a transposed matrix, in panels.
 
         Groups may share a buffer, so use each group before requesting the next group.
         """
+        if name in self.matrices:
+            yield self.matrices[name]
+            return
+        packing = self.packings[name]
+        matrix, panel_shape = packing.matrix(self.arrays[name]), packing.panel_shape
+        read_ahead(matrix)
+        buffer = np.empty(packed_size((len(matrix), _CHUNK_COLUMNS), panel_shape), matrix.dtype)
+        for start in range(0, matrix.shape[1], _CHUNK_COLUMNS):
+            columns = matrix[:, start : start + _CHUNK_COLUMNS]
+            size = packed_size(columns.shape, panel_shape)
+            packed = PackedMatrix.in_buffer(buffer[:size], columns.shape, panel_shape)
+            packed.fill(columns)
+            yield packed
 
     def gather_rows(self, name: str, indices: IntArray) -> Array:
         """Return the rows of an embedding (V, C) at n indices. Returns (n, C)."""
+        if name in self.matrices:
+            return self.matrices[name].gather_columns(indices)
+        return self.arrays[name][indices]
 
     def prefetch(self, prefix: str) -> None:
         """Read the weights whose names begin with `prefix` into memory."""
+        for name, array in self.arrays.items():
+            if name.startswith(prefix):
+                read_ahead(array)
 
 
 class PackedWeights(MutableMapping[str, Array]):
@@ -110,10 +141,11 @@ class PackedWeights(MutableMapping[str, Array]):
             if self._packed_pass is None:
                 if short and not self._was_read:
                     self._was_read = True
-                    return self._arrange(_MappedSource(dict(self._arrays), self._packings), False)
+                    source = WeightSource(dict(self._arrays), {}, self._packings)
+                    return self._arrange(source, False)
                 self._was_read = True  # if packing is interrupted, some arrays are gone already
                 self._pack()
-                self._packed_pass = self._arrange(self._packed_source(), True)
+                self._packed_pass = self._arrange(self._source, True)
             return self._packed_pass
 
     @property
@@ -122,13 +154,14 @@ class PackedWeights(MutableMapping[str, Array]):
         return self._was_read or self._packed_pass is not None
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep other threads from assigning weights during the `with` block."""
         with self._lock:
             yield
 
-    def _packed_source(self) -> WeightSource:
-        return _PackedSource(self._matrices, self._arrays)
+    @property
+    def _source(self) -> WeightSource:
+        return WeightSource(self._arrays, self._matrices, self._packings)
 
     def _pack(self) -> None:
         """Copy every matrix into panels, freeing each original at once; copy all other arrays."""
@@ -165,9 +198,7 @@ class PackedWeights(MutableMapping[str, Array]):
         Returns (n, C).
         """
         with self._lock:
-            if name in self._arrays:
-                return self._arrays[name][indices]
-            return self._matrices[name].gather_columns(indices)
+            return self._source.gather_rows(name, indices)
 
     def __getitem__(self, name: str) -> Array:
         with self._lock:
@@ -193,7 +224,7 @@ class PackedWeights(MutableMapping[str, Array]):
                 return
             self._arrays[name] = np.array(array, self.dtype)
             if self._packed_pass is not None:
-                self._packed_pass = self._arrange(self._packed_source(), True)
+                self._packed_pass = self._arrange(self._source, True)
 
     def __delitem__(self, name: str) -> None:
         raise TypeError("a model needs all of its weights")
@@ -216,57 +247,3 @@ class PackedWeights(MutableMapping[str, Array]):
     def nbytes(self) -> int:
         """The size of all parameters in bytes, without padding."""
         return self.parameters * self.dtype.itemsize
-
-
-@dataclass(frozen=True)
-class _PackedSource:
-    matrices: Mapping[str, PackedMatrix]
-    arrays: Mapping[str, Array]
-
-    def array(self, name: str) -> Array:
-        return self.arrays[name]
-
-    def packed(self, name: str) -> PackedMatrix:
-        return self.matrices[name]
-
-    def packed_parts(self, name: str) -> Iterator[PackedMatrix]:
-        yield self.matrices[name]
-
-    def gather_rows(self, name: str, indices: IntArray) -> Array:
-        return self.matrices[name].gather_columns(indices)
-
-    def prefetch(self, prefix: str) -> None:
-        pass  # packed weights are in memory
-
-
-@dataclass(frozen=True)
-class _MappedSource:
-    arrays: Mapping[str, Array]
-    packings: Mapping[str, Packing]
-
-    def array(self, name: str) -> Array:
-        return self.arrays[name]
-
-    def packed(self, name: str) -> PackedMatrix:
-        packing = self.packings[name]
-        return PackedMatrix.of(packing.matrix(self.arrays[name]), packing.panel_shape)
-
-    def packed_parts(self, name: str) -> Iterator[PackedMatrix]:
-        packing = self.packings[name]
-        matrix, panel_shape = packing.matrix(self.arrays[name]), packing.panel_shape
-        read_ahead(matrix)
-        buffer = np.empty(packed_size((len(matrix), _CHUNK_COLUMNS), panel_shape), matrix.dtype)
-        for start in range(0, matrix.shape[1], _CHUNK_COLUMNS):
-            columns = matrix[:, start : start + _CHUNK_COLUMNS]
-            size = packed_size(columns.shape, panel_shape)
-            packed = PackedMatrix.in_buffer(buffer[:size], columns.shape, panel_shape)
-            packed.fill(columns)
-            yield packed
-
-    def gather_rows(self, name: str, indices: IntArray) -> Array:
-        return self.arrays[name][indices]
-
-    def prefetch(self, prefix: str) -> None:
-        for name, array in self.arrays.items():
-            if name.startswith(prefix):
-                read_ahead(array)

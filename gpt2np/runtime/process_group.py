@@ -38,6 +38,7 @@ from gpt2np.runtime.worker_process import (
     MAX_MESSAGE,
     Worker,
     fork_worker,
+    is_fork_safe,
     is_forking_worker,
     kill_workers,
 )
@@ -131,8 +132,9 @@ class ProcessGroup:
                 return self._run_timed(self.tuner, sequences, caches, logits_indices)
         except RankFailedError as error:
             self.world_size = 1
-            self.end()
-            warnings.warn(f"the model continues on one process: {error}", stacklevel=3)
+            if self.end.alive:  # otherwise this process exits, which has ended the workers
+                self.end()
+                warnings.warn(f"the model continues on one process: {error}", stacklevel=3)
             return None
         finally:
             self._lock.release()
@@ -175,12 +177,15 @@ class ProcessGroup:
         try:
             if self._is_busy or self._weights_version != runner.weights.version:
                 kill_workers(self._workers)
+            lacks_workers = len(self._workers) < n_ranks - 1
+            if lacks_workers and not is_fork_safe():
+                return None  # a later pass tries again
             self._is_busy = True
-            if len(self._workers) < n_ranks - 1:
+            if lacks_workers:
                 self._fork_workers(n_ranks - 1)
             rank = self._rank(n_ranks)
             # Ranks that sat out passes get the number of barriers so far.
-            message = f"[{n_ranks},{rank.barriers_reached},{task_json}]".encode()
+            message = f"[{n_ranks},{rank.barrier_counters[0]},{task_json}]".encode()
             for worker in self._workers[: n_ranks - 1]:
                 worker.send(message)
             with inline():
@@ -198,7 +203,7 @@ class ProcessGroup:
     def _fork_workers(self, count: int) -> None:
         """Fork workers until there are `count`; if there were none, set up memory for all ranks."""
         weights, workers = self._runner.weights, self._workers
-        with weights.unchanged():
+        with weights.locked():
             if not workers:
                 self._weights_version = weights.version
                 self._create_rank = self._set_up_ranks()
@@ -207,7 +212,7 @@ class ProcessGroup:
                 create_rank = partial(
                     self._create_rank,
                     rank=len(workers) + 1,
-                    has_failed=lambda: os.getppid() != parent,
+                    failure=lambda: "" if os.getppid() == parent else "rank 0 has ended",
                 )
                 fork_worker(workers, partial(_serve, self._runner, create_rank, self._memory))
 
@@ -228,7 +233,7 @@ class ProcessGroup:
             lambda n_ranks: create_rank(
                 rank=0,
                 world_size=n_ranks,
-                has_failed=lambda: any(w.has_ended() for w in workers[: n_ranks - 1]),
+                failure=lambda: next(filter(None, map(Worker.failure, workers[: n_ranks - 1])), ""),
             )
         )
         return create_rank
@@ -261,7 +266,7 @@ def _serve(
         while message := messages.recv(MAX_MESSAGE):
             n_ranks, barriers_reached, (ids, places, logits_indices) = json.loads(message)
             rank = rank_of(n_ranks)
-            rank.barriers_reached = barriers_reached
+            rank.barrier_counters[rank.rank * COUNTER_STRIDE] = barriers_reached
             sequences = [np.array(sequence, np.int64) for sequence in ids]
             indices = np.array(logits_indices, np.int64)
             runner.run(sequences, caches.attach(places), indices, rank=rank)

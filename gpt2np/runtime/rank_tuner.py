@@ -9,7 +9,6 @@ The caller of this module reads the clock and starts the processes.
 
 from __future__ import annotations
 
-import math
 import sys
 from bisect import bisect_left
 from collections import deque
@@ -28,12 +27,11 @@ _FIXED_WORK = 8  # a pass over n rows takes about as long as n + 8 units of work
 _BLOCK_S = 0.05  # minimum time of a block of passes
 _ROUNDS = 3  # blocks of each number of ranks in a trial
 _MIN_GAIN = 0.03  # a smaller gain could be noise
-_CLEAR_LOSS = 0.15  # a trial ends as soon as the challenger is slower by this share
-_ALARM = 0.15  # when passes have become slower by this share, a trial starts early
-_MIN_ALARM_S = 0.3  # minimum time between a trial and an early trial
-_MAX_COST = 0.02  # the largest share of the time that trials may cost
+_CLEAR_DIFFERENCE = 0.15  # between two numbers of ranks, which ends a trial; or in time: an alarm
+_MIN_ALARM_S = 0.3  # minimum time between a trial and an alarm
+_MIN_COOLDOWN_S = 1.0  # minimum time between a trial and the next, unless there is an alarm
+_MAX_REGRET = 0.02  # the largest share of the time that slower numbers of ranks may cost
 _WARM_UP_S = 0.5  # seconds of passes before each further fork; a fork takes about 0.05 s
-_MIN_HOLD_S, _MAX_HOLD_S = 1.0, 60.0  # seconds of passes before a challenger gets another trial
 
 
 def useful_ranks(cpus: int, parts: int) -> list[int]:
@@ -57,8 +55,8 @@ class _Trial:
     challenger: int
     rounds: int  # how many blocks of passes the challenger gets
     current_times: list[float]  # of blocks, per unit of work
+    regret: float  # seconds that passes have taken longer than expected
     challenger_times: list[float] = field(default_factory=list)
-    cost: float = 0.0  # seconds that the challenger's passes took longer than expected
 
     @property
     def is_challengers_turn(self) -> bool:
@@ -74,7 +72,7 @@ class _Trial:
     @property
     def is_over(self) -> bool:
         n_blocks = len(self.challenger_times)
-        return n_blocks > 0 and (n_blocks == self.rounds or self.gain < -_CLEAR_LOSS)
+        return n_blocks > 0 and (n_blocks == self.rounds or self.gain < -_CLEAR_DIFFERENCE)
 
 
 class _Group:
@@ -88,11 +86,9 @@ class _Group:
         self._trial: _Trial | None = None
         self._passes: list[tuple[int, float]] = []  # work and seconds of each pass of the block
         self._recent: deque[float] = deque(maxlen=4)  # times of blocks with the current number
-        self._expected = math.inf  # the current number's time at the last decision
         self._since_trial = 0.0  # seconds of passes
-        self._pause = 0.0  # seconds of passes until the last trial has cost less than _MAX_COST
-        self._hold: dict[int, float] = {}  # seconds before each challenger gets another trial
-        self._loser = 0  # of the last trial
+        self._cooldown = 0.0  # seconds of passes between the last trial and the next
+        self._last_rejected = 0  # the number of ranks that lost the last trial
 
     @property
     def seconds(self) -> dict[int, float]:
@@ -107,37 +103,27 @@ class _Group:
         return trial.challenger if trial and trial.is_challengers_turn else self.ranks
 
     def _next_trial(self, affordable: int) -> _Trial | None:
-        if self._since_trial < self._pause:
+        # The mean of recent blocks without the slowest, which may contain a stall.
+        time = float(np.mean(sorted(self._recent)[:-1] or self._recent))
+        expected = self.times.setdefault(self.ranks, time)
+        slowdown = 1 - expected / time
+        is_alarm = slowdown > _CLEAR_DIFFERENCE and self._since_trial >= _MIN_ALARM_S
+        challengers = [ranks for ranks in self._adjacent() if ranks <= affordable]
+        if not challengers or (self._since_trial < self._cooldown and not is_alarm):
             return None
-        time = self._recent_time()
-        alternatives = [ranks for ranks in self.times if ranks != self.ranks]
-        if alternatives and self._since_trial >= _MIN_ALARM_S:
-            fastest = min(alternatives, key=self.times.__getitem__)
-            limit = max((1 + _ALARM) * self._expected, (1 + _MIN_GAIN) * self.times[fastest])
-            if time > limit:
-                return _Trial(fastest, 1, [time])
-        due = [
-            ranks
-            for ranks in self._neighbors()
-            if ranks <= affordable and self._since_trial >= self._hold.get(ranks, 0)
-        ]
-        due.sort(key=lambda ranks: (ranks in self.times, ranks == self._loser))
-        return _Trial(due[0], _ROUNDS, [time]) if due else None
+        challengers.sort(key=lambda ranks: (ranks in self.times, ranks == self._last_rejected))
+        regret = is_alarm * slowdown * _MIN_ALARM_S  # at least that long, passes were too slow
+        return _Trial(challengers[0], 1 if is_alarm else _ROUNDS, [time], regret)
 
-    def _neighbors(self) -> list[int]:
+    def _adjacent(self) -> list[int]:
         """Return the next larger and the next smaller candidate, if any."""
         i = self.candidates.index(self.ranks)
         return [*self.candidates[i + 1 : i + 2], *self.candidates[max(0, i - 1) : i]]
 
     @property
     def is_settled(self) -> bool:
-        """Whether no trial runs, and both neighbors of the current number have been measured."""
-        return self._trial is None and all(ranks in self.times for ranks in self._neighbors())
-
-    def _recent_time(self) -> float:
-        """Return the mean time of recent blocks without the slowest, which may contain a stall."""
-        times = sorted(self._recent)
-        return float(np.mean(times[:-1] or times))
+        """Whether no trial runs, and both adjacent candidates have been measured."""
+        return self._trial is None and all(ranks in self.times for ranks in self._adjacent())
 
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> float:
         """Record the time of a pass. Return `seconds`, or 0 for the first pass, not recorded."""
@@ -148,46 +134,31 @@ class _Group:
         self._since_trial += seconds
         self._passes.append((self._work, seconds))
         if trial and n_ranks != self.ranks:
-            trial.cost += seconds - self._work * trial.current_times[-1]
+            trial.regret += seconds - self._work * trial.current_times[-1]
         if sum(time for _, time in self._passes) >= _BLOCK_S:
             # In a trial, the first of several passes wakes ranks up, or reads cold memory.
             counted = self._passes[1:] if trial and len(self._passes) > 1 else self._passes
             time = sum(time for _, time in counted) / sum(work for work, _ in counted)
             self._passes = []
-            self._end_block(time)
+            if trial is None:
+                self._recent.append(time)
+            else:
+                is_challenger = trial.is_challengers_turn
+                (trial.challenger_times if is_challenger else trial.current_times).append(time)
+                if trial.is_over:
+                    self._decide(trial)
         return seconds
 
-    def _end_block(self, time: float) -> None:
-        trial = self._trial
-        if trial is None:
-            self._recent.append(time)
-            self.times[self.ranks] = self._recent_time()
-            return
-        challenger_ran = trial.is_challengers_turn
-        (trial.challenger_times if challenger_ran else trial.current_times).append(time)
-        if trial.is_over:
-            self._decide(trial)
-
     def _decide(self, trial: _Trial) -> None:
-        current = self.ranks
-        self._trial, self._since_trial = None, 0.0
-        self._pause = trial.cost / _MAX_COST
-        self.times[current] = float(np.median(trial.current_times))
+        self.times[self.ranks] = float(np.median(trial.current_times))
         self.times[trial.challenger] = float(np.mean(trial.challenger_times))
-        self._hold.setdefault(trial.challenger, _MIN_HOLD_S)
-        self._hold.setdefault(current, _MIN_HOLD_S)
-        is_alarm = trial.rounds == 1
+        self._last_rejected, winners_times = trial.challenger, trial.current_times
         if trial.gain > _MIN_GAIN:
-            self.ranks, self._loser = trial.challenger, current
-            self._recent = deque(trial.challenger_times, maxlen=4)
-            if is_alarm:  # the current number was slower than its trial had promised
-                self._hold[current] = min(_MAX_HOLD_S, 2 * self._hold[current])
-        else:
-            self._loser = trial.challenger
-            self._recent = deque(trial.current_times, maxlen=4)
-            if not is_alarm:  # the current number is as fast as its trial had promised
-                self._hold[current] = _MIN_HOLD_S
-        self._expected = self.times[self.ranks]
+            self.ranks, self._last_rejected = trial.challenger, self.ranks
+            winners_times = trial.challenger_times
+        self._recent = deque(winners_times, maxlen=4)
+        self._trial, self._since_trial = None, 0.0
+        self._cooldown = max(_MIN_COOLDOWN_S, trial.regret / _MAX_REGRET)
 
 
 @dataclass(frozen=True)

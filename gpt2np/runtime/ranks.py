@@ -60,14 +60,14 @@ class Rank:
         shared_buffers: by layer name, shared memory for the layer's output (SMALL_BATCH, columns).
         barrier_counters: how many barriers each rank has reached, in shared memory. The counter of
             a rank is at index rank · COUNTER_STRIDE.
-        has_failed: tells whether another rank is known to have ended.
+        failure: describes the failure of another rank; "" if no failure is known.
     """
 
     rank: int
     world_size: int
     shared_buffers: Mapping[str, Array]
     barrier_counters: memoryview
-    has_failed: Callable[[], bool]
+    failure: Callable[[], str]
 
     def barrier(self) -> None:
         """Wait until all ranks have reached this barrier.
@@ -99,20 +99,11 @@ class Rank:
             if seconds < _YIELD_S:
                 os.sched_yield()
                 continue
-            if self.has_failed():
-                raise RankFailedError("another rank's process has ended")
+            if failure := self.failure():
+                raise RankFailedError(failure)
             if seconds > _TIMEOUT_S:
                 raise RankFailedError(f"another rank has not answered for {_TIMEOUT_S:g} s")
             time.sleep(min(seconds / 10, _MAX_SLEEP_S))
-
-    @property
-    def barriers_reached(self) -> int:
-        """The number of barriers so far, including barriers of passes without this rank."""
-        return int(self.barrier_counters[self.rank * COUNTER_STRIDE])
-
-    @barriers_reached.setter
-    def barriers_reached(self, count: int) -> None:
-        self.barrier_counters[self.rank * COUNTER_STRIDE] = count
 
     def share(self, count: int) -> slice:
         """Return this rank's range of `count` panels or heads. The range can be empty."""

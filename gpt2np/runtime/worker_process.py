@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -39,9 +40,15 @@ class Worker:
     def pid(self) -> int:
         """The process id, from the worker's first message; 0 if the worker ended without one."""
         if self._pid is None:
-            with suppress(ConnectionResetError):  # the worker was killed before its first message
-                self._pid = int(self.socket.recv(MAX_MESSAGE) or 0)
-        return self._pid or 0
+            self._pid = int(self._receive() or 0)
+        return self._pid
+
+    def _receive(self, flags: int = 0) -> bytes:
+        """Return the worker's next message; b"" if the worker has ended without one."""
+        for _ in range(2):  # if the worker has left a message unread, the first attempt fails
+            with suppress(OSError):
+                return self.socket.recv(MAX_MESSAGE, flags)
+        return b""
 
     def send(self, message: bytes) -> None:
         """Send a message to the worker. An ended worker is noticed only at the next barrier.
@@ -58,6 +65,15 @@ class Worker:
         except OSError as error:  # the system's limit may be below MAX_MESSAGE
             raise RankFailedError(f"cannot send a message to another rank: {error}") from error
 
+    def failure(self) -> str:
+        """Describe why the worker process has ended; return "" as long as the process runs."""
+        from socket import MSG_DONTWAIT
+
+        if not self.has_ended():
+            return ""
+        error = self._receive(MSG_DONTWAIT).decode()
+        return ": ".join(filter(None, ["another rank's process has ended", error]))
+
     def has_ended(self) -> bool:
         """Tell whether the worker process has ended."""
         try:
@@ -67,15 +83,35 @@ class Worker:
 
 
 def kill_workers(workers: list[Worker]) -> None:
-    """Kill all worker processes in the list, and empty the list."""
-    while workers:
-        worker = workers[-1]
+    """Kill all worker processes in the list, and empty the list.
+
+    At exit, several threads may kill the same workers.
+    """
+    for worker in workers[::-1]:
         if not worker.has_ended():  # otherwise the pid may be another process's by now
-            os.kill(worker.pid, signal.SIGKILL)
-            with suppress(ChildProcessError):
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(worker.pid, signal.SIGKILL)
                 os.waitpid(worker.pid, 0)
-        workers.pop()
+        with suppress(ValueError):
+            workers.remove(worker)
         worker.socket.close()
+
+
+def is_fork_safe() -> bool:
+    """Tell whether no thread of BLAS is busy, so that a fork can't block this process forever.
+
+    Call this function while BLAS is set to one thread. A multithreaded product that began earlier
+    may still be running: a thread that Python has not started is then awake.
+    """
+    python_threads = {str(thread.native_id) for thread in threading.enumerate()}
+    try:
+        return all(
+            (thread / "stat").read_text().rpartition(")")[2].split()[0] == "S"  # sleeping
+            for thread in Path("/proc/self/task").iterdir()
+            if thread.name not in python_threads
+        )
+    except OSError:  # a thread has just ended, or too many files are open
+        return False
 
 
 def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -> None:
@@ -85,11 +121,14 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
     fork, so that Ctrl-C can't lose the worker.
 
     Raises:
-        RankFailedError: the system can't fork.
+        RankFailedError: the system can't fork, or too many files are open.
     """
     import socket
 
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as error:
+        raise RankFailedError(f"cannot connect to another rank: {error}") from error
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MAX_MESSAGE)
     ours.settimeout(None)  # overrides the default timeout of the program
     workers.append(Worker(ours))
@@ -110,11 +149,15 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
 
 def _serve_and_exit(serve: Callable[[socket.socket], None], socket: socket.socket) -> NoReturn:
     try:
-        socket = _detach(socket)
         socket.send(str(os.getpid()).encode())
+        socket = _detach(socket)
         serve(socket)
-    finally:
         os._exit(0)
+    except BaseException as error:
+        with suppress(OSError):
+            socket.send(traceback.format_exception_only(error)[-1].strip().encode()[:MAX_MESSAGE])
+    finally:
+        os._exit(1)
 
 
 def _detach(messages: socket.socket) -> socket.socket:

@@ -41,7 +41,7 @@ def attend(q, k, v, lengths, cached, whole=False):
     for cache, n, key, value in zip(caches, cached, k, v, strict=True):
         if n:
             append([cache], [key[:, :n]], [value[:, :n]])
-            cache.advance(n)
+            cache.length += n
     new = [[x[:, n:] for n, x in zip(cached, arrays, strict=True)] for arrays in (k, v)]
     append(caches, *new)
     adjacent = [False, *(b.is_adjacent(a) for a, b in pairwise(caches))]
@@ -120,7 +120,7 @@ def test_tokens_before_a_truncation_are_not_seen():
         short, long = (KVCache(CONFIG) for _ in range(2))
         append([short, long], [truncated, keys], [truncated, keys])
         for cache in (short, long):
-            cache.advance(90)
+            cache.length += 90
         short.truncate(70)
         short.truncate(0)
         append([short], [keys[:, :3]], [keys[:, :3]])

@@ -167,6 +167,33 @@ class TestInParallel:
             parallel_for(lambda _: big * big, range(9), 3)
 
 
+def test_a_limit_of_threads(monkeypatch):
+    """If no thread can be started, the caller does all of the work, and later tries again."""
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "thread_count", lambda: 3)
+    threads._reset_after_fork()
+    with monkeypatch.context() as limit:
+        limit.setattr(threading.Thread, "start", start)
+        done = []
+        parallel_for(done.append, range(5), 3)
+        assert done == [0, 1, 2, 3, 4] and threads._queue is None
+    meeting = threading.Barrier(3, timeout=PATIENCE)
+    parallel_for(lambda _: meeting.wait(), range(3), 3)
+    threads._reset_after_fork()
+
+
+@pytest.mark.parametrize(("value", "count"), [("3", 3), ("4,2", 4), (" 2 , 1", 2), ("many", 8)])
+def test_openmp_s_thread_count_may_be_a_list(monkeypatch, value, count):
+    for variable in threads.THREAD_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    monkeypatch.setattr(threads, "usable_cpus", lambda: 8)
+    assert threads.thread_count() == count
+
+
 def test_split():
     assert even_slices(7, 3) == [slice(0, 2), slice(2, 4), slice(4, 7)]
     assert even_slices(2, 5) == [slice(0, 1), slice(1, 2)]

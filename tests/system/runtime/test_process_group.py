@@ -4,6 +4,7 @@ import gc
 import mmap
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -96,6 +97,17 @@ def same(found, expected):
     """To the bit, where that is to be had."""
     tolerance = 0 if small_kernels() else 1e-5
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
+
+
+def run_program(program, **variables):
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=CHECKOUT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(PATHS), **variables},
+    )
 
 
 class TestSameBits:
@@ -477,6 +489,85 @@ class TestWhenSomethingHappens:
         np.testing.assert_array_equal(found, expected[1:])
         assert (model.processes, pids(model)) == (1, [])
 
+    def test_an_error_in_one(self, monkeypatch):
+        """The warning names it."""
+        model = small()
+        first, by_rows = os.getpid(), Context.by_rows
+
+        def failing(*arguments):
+            if os.getpid() != first:
+                raise MemoryError("4 GB")
+            return by_rows(*arguments)
+
+        with monkeypatch.context() as context:
+            context.setattr(Context, "by_rows", failing)
+            with pytest.warns(UserWarning, match="process has ended: MemoryError: 4 GB$"):
+                found = model.forward([[5]])
+        np.testing.assert_array_equal(found, model.forward([[5]]))
+
+    def test_no_file_can_be_opened(self):
+        import resource
+
+        model = small()
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        failures = [
+            "",
+            "cannot connect to another rank: ",
+            "process has ended: OSError: .* open files",
+        ]
+        for left, failure in enumerate(failures):
+            with_processes(model, 2)
+            free = os.dup(0)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + left, limits[1]))
+            try:
+                with warnings.catch_warnings(record=True) as told:
+                    warnings.simplefilter("always")
+                    assert model.forward([[5]]).shape == (1, 1031)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert re.search(failure, "".join(str(warning.message) for warning in told))
+            assert (model.processes, pids(model)) == (1 if failure else 2, [])
+
+    def test_several_threads_kill_the_same_workers(self, monkeypatch):
+        """As at exit, while a daemon thread's pass notices that the workers have ended."""
+        model = small()
+        model.forward([[5]])
+        workers, (pid,) = model._group._workers, pids(model)
+        waitpid = os.waitpid
+
+        def interrupted(*arguments):
+            monkeypatch.setattr(os, "waitpid", waitpid)
+            worker_process.kill_workers(workers)
+            return waitpid(*arguments)
+
+        monkeypatch.setattr(os, "waitpid", interrupted)
+        worker_process.kill_workers(workers)
+        assert not workers and not is_running(pid)
+
+    def test_a_multithreaded_product_in_another_thread(self):
+        """A fork would never return: workers are forked once the product has ended."""
+        program = """
+            import os, threading, time
+            import numpy as np
+            from test_process_group import pids, random_model, SHAPES, with_processes
+            model = random_model(**SHAPES["small heads"])
+            model.forward([[1]])
+            matrix = np.ones((4000, 4000))
+            thread = threading.Thread(target=lambda: matrix @ matrix)
+            thread.start()
+            time.sleep(0.3)
+            with_processes(model, 2).forward([[5]])
+            print(len(pids(model)) if thread.is_alive() else 0)
+            thread.join()
+            end = time.monotonic() + 20
+            while not pids(model) and time.monotonic() < end:
+                model.forward([[5]])
+            print(len(pids(model)))
+        """
+        done = run_program(program, OPENBLAS_NUM_THREADS="4")
+        assert (done.returncode, done.stdout) == (0, "0\n1\n"), done.stderr
+
     def test_one_can_not_be_forked(self, monkeypatch):
         model = small()
 
@@ -620,7 +711,7 @@ class TestWhenSomethingHappens:
         held, enough = threading.Event(), threading.Event()
 
         def hold():
-            with model.weights.unchanged():
+            with model.weights.locked():
                 held.set()
                 enough.wait(60)
 
@@ -800,14 +891,7 @@ class TestWhatIsLeft:
             print(*pids(model), flush=True)
             {end}
         """
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(program)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            cwd=CHECKOUT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)},
-        )
+        done = run_program(program)
         assert done.returncode == (-signal.SIGKILL if end else 0), done.stderr
         assert not done.stderr
         assert soon(lambda: not is_running(int(done.stdout)))

@@ -52,6 +52,24 @@ def test_the_last_of_several_threads_restores_it(counted):
     assert counted == [5, 1, 5]
 
 
+def test_a_signal_handler_or_finalizer_may_interrupt_the_change(monkeypatch):
+    settings = [5]
+
+    def get_threads():
+        with single_threaded_blas():
+            return settings[0]
+
+    monkeypatch.setattr(module, "_lock", type(module._lock)())
+    library = Blas(get_threads, settings.append, small_kernels=False)
+    monkeypatch.setattr(module, "blas", lambda: library)
+    thread = threading.Thread(target=lambda: single_threaded_blas().__enter__(), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive() and settings == [5, 1]
+    single_threaded_blas().__exit__()
+    assert settings == [5, 1, 5]
+
+
 def test_an_unknown_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(module, "blas", lambda: None)
     module.small_kernels.cache_clear()
