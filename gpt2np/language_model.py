@@ -486,7 +486,7 @@ class LanguageModel:
         return scores if is_list else scores[0]
 
     def _encode_plain(self, text: Prompt) -> Sequence[int]:
-        """Encode a text, with special tokens as plain characters; return token ids unchanged."""
+        """Encode a text, with special tokens as plain characters. Token ids stay as they are."""
         return self.tokenizer.encode(text, disallowed_special=()) if isinstance(text, str) else text
 
     def encode_prompt(self, prompt: str) -> list[int]:

@@ -179,7 +179,7 @@ def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effo
 
 
 def time_text(lm: LanguageModel, tokens: int, rounds: int) -> tuple[Speed, Speed]:
-    """Time sampled texts alternately without and with draft tokens; each round has its own seed."""
+    """Time the sampling of texts, in turns without and with drafts; each round has a new seed."""
     runs: dict[Draft, list[float]] = {"none": [], "auto": []}
     prompt = lm.tokenizer.encode(_TEXT)[:_TEXT_IDS]
     for seed in range(-1, rounds):  # seed -1 is a warm-up
@@ -199,7 +199,9 @@ def _random_ids(model: GPT2, count: int) -> list[int]:
 
 
 def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:
-    """Return a decode step of `tokens` tokens per sequence that leaves the KV caches unchanged."""
+    """Return a function that runs one decode step and then truncates the KV caches again.
+
+    The step has `tokens` new tokens per sequence."""
     new = [_random_ids(model, tokens)] * len(caches)
     lengths = [cache.length for cache in caches]
 

@@ -210,8 +210,8 @@ def write_safetensors(
 ) -> None:
     """Write a safetensors file, one chunk of values at a time.
 
-    `tensors` maps each name to the tensor's shape and its values in 1-D chunks. `dtype` is a key of
-    `NUMPY_DTYPES`.
+    `tensors` maps each name to a shape and an iterable of the values in 1-D chunks. `dtype` is a
+    key of `NUMPY_DTYPES`.
 
     Raises:
         CheckpointError: a value is too large for `dtype`.

@@ -99,7 +99,7 @@ class Scheduler:
         return self._remove_finished()
 
     def _batches(self) -> list[list[RunningSequence]]:
-        """Return the running sequences in one batch; sequences with interventions run alone."""
+        """Group the running sequences: one batch, and one more for each with interventions."""
         running = [sequence for sequence in self.running if sequence.finish_reason is None]
         together = [s for s in running if not s.callbacks.interventions]
         if len(together) > 1:

@@ -111,7 +111,7 @@ class RunningSequence:
 
     @property
     def tokens_left(self) -> int:
-        """Number of tokens that context and `max_new_tokens` allow after the next token."""
+        """Number of tokens that context length and `max_new_tokens` allow after the next token."""
         left = self.options.max_new_tokens - len(self.ids) - 1
         return min(left, self.n_positions - (self.length - self.context_start))
 

@@ -165,7 +165,7 @@ class TextStream(Iterator[str]):
         index: int = 0,
         resume: Callable[..., TextStream] | None = None,
     ) -> None:
-        """Create a stream; callers use `LanguageModel.stream`. `options.seed` must be set."""
+        """Create a stream; use `LanguageModel.stream` instead. `options.seed` must be set."""
         self.model = model
         self._name = name
         self._index = index
@@ -348,7 +348,7 @@ def run_streams(
 
 
 def pick_best(streams: Sequence[TextStream]) -> Completion:
-    """Combine a prompt's streams: the first continuation, with the next ones in `alternatives`.
+    """Return a prompt's first continuation, with the next continuations in `alternatives`.
 
     With `best_of`, continuations are sorted by mean log probability, highest first; ties keep the
     order of `streams`. A stream cancelled before the first token comes last.

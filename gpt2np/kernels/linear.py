@@ -28,7 +28,7 @@ class PackedLinear:
 
     Attributes:
         name: the layer's name. Tensor-parallel ranks share one output buffer per name.
-        panels: the packed matrix, (I, P, k, m).
+        panels: the packed matrix, (I, P, k, m): I groups of k inputs by P panels of m outputs.
         bias: (P·m,), or None for a layer without a bias.
         out_features: the number of outputs without padding.
     """

@@ -43,8 +43,9 @@ def min_rows() -> int:
 def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     """Multiply x (…, n, k) by w (…, k, m). Returns (…, n, m).
 
-    m must be a multiple of LANES. If `small_kernels()` and k·m ≤ 500,000, the bits of a row depend
-    neither on n nor on the other rows. Otherwise, they can depend on both, as in np.matmul.
+    m must be a multiple of LANES. If `small_kernels()` and k·m ≤ 500,000, each row of
+    the result has the same bits for any n and any other rows. Otherwise, as with np.matmul, the
+    bits can depend on n and on the other rows.
     """
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
     is_cheap = n * w.size <= MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT

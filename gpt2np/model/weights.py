@@ -34,7 +34,7 @@ class BlockWeights:
     """The weights of one transformer block, and its settings from the config.
 
     Attributes:
-        attention_scale: the factor of the attention scores: 1 / √D, unless the config differs.
+        attention_scale: the factor of the attention scores, by default 1 / √D.
         activation: the MLP's elementwise activation function.
     """
 

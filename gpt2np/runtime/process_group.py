@@ -53,7 +53,7 @@ class ProcessGroup:
 
     Workers are forked when a pass first needs them, and stay for later passes. If a worker fails,
     rank 0 computes all later passes alone. As long as the group exists, BLAS uses one thread,
-    because a fork during a multithreaded product can block parent and child forever.
+    because a fork during a multithreaded matrix product can cause a deadlock.
 
     Attributes:
         world_size: the largest number of ranks of a pass.

@@ -212,7 +212,7 @@ class RankTuner:
     """Chooses the number of ranks of each pass by the times of earlier passes."""
 
     def __init__(self, cpus: int, n_head: int) -> None:
-        """Limit the numbers of ranks to `cpus`, and in short passes to `n_head`, too."""
+        """Use at most `cpus` ranks, and in short passes at most `n_head`."""
         # In a short pass, ranks share the heads. The smallest layer has about as many panels.
         short, long = useful_ranks(cpus, n_head), useful_ranks(cpus, MAX_RANKS)
         self._groups = [

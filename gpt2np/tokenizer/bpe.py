@@ -24,7 +24,7 @@ _MAX_KEY_LENGTH = 256  # characters; longer texts rarely repeat, and are not cac
 
 
 def merge_pairs(tokens: Sequence[str], ranks: Ranks) -> list[str]:
-    """Merge pairs of neighboring tokens until no merge applies; a text is its characters.
+    """Merge neighboring tokens until no merge applies. In a string, each character is a token.
 
     Each step merges the pair with the lowest rank. If this pair occurs several times, its leftmost
     occurrence is merged.

@@ -205,8 +205,8 @@ def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
     """Split a segment of a text into words; return a cache key for each word.
 
     `word_text` converts a key to the word. Words begin at spaces and, with `at_newlines`, at
-    newlines. No piece may cross the ends of the segment. Returns None if a character in the segment
-    rules out splitting at spaces.
+    newlines. The caller must not cut a piece at an end of the segment. Returns None if a
+    character in the segment rules out splitting at spaces.
     """
     if any(rare in segment for rare in (_RARE_ASCII if segment.isascii() else _RARE)):
         return None

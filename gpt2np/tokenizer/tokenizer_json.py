@@ -102,7 +102,7 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialToken
 def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
     """Return the vocabulary with the settings of transformers' GPT2Tokenizer.
 
-    Raises TokenizerError if the file's settings differ, because GPT2Tokenizer would ignore them.
+    GPT2Tokenizer ignores the settings in the file, so different settings raise TokenizerError.
     """
     space = special.add_prefix_space
     changed = replace(vocabulary, add_prefix_space=space)

@@ -95,7 +95,7 @@ class PieceArray:
         return self._merge_by_loop(left, right, new, positions)
 
     def tokens_per_piece(self) -> NDArray[np.int64]:
-        """Count the tokens of each piece. Returns (number of pieces,)."""
+        """Count the tokens of each piece. Returns an array of shape (number of pieces,)."""
         ends = np.flatnonzero(self.tokens == SEPARATOR)
         # Count half tokens: a token's id is stored at two positions if the token has several.
         halves = np.where(self.tokens < 0, 0, np.where(self.lengths[self.tokens] == 1, 2, 1))

@@ -139,7 +139,7 @@ def _summarize(counts: Mapping[int, int]) -> str:
 def _histogram(
     counts: Mapping[int, int], range_of: Callable[[int], tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield a line with a bar for each range; `range_of` returns the range of a number."""
+    """Yield a line with a bar for each bin of a histogram; `range_of` returns a number's bin."""
     ranges: Counter[tuple[int, int]] = Counter()
     for number, count in counts.items():
         ranges[range_of(number)] += count

@@ -290,7 +290,7 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
 
 
 def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
-    """Return a function that counts a text's tokens, and raises KeyError for an unknown piece."""
+    """Return a function that counts a text's tokens. An unknown piece raises KeyError."""
     pre_tokenize = pattern_pre_tokenizer(pattern)
     cache: dict[str, int] = {}
 
