@@ -179,7 +179,7 @@ def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effo
 
 
 def time_text(lm: LanguageModel, tokens: int, rounds: int) -> tuple[Speed, Speed]:
-    """Time sampled texts alternately without and with draft tokens; each round has its own seed."""
+    """Time the sampling of texts, in turns without and with drafts; each round has a new seed."""
     runs: dict[Draft, list[float]] = {"none": [], "auto": []}
     prompt = lm.tokenizer.encode(_TEXT)[:_TEXT_IDS]
     for seed in range(-1, rounds):  # seed -1 is a warm-up
