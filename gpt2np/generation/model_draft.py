@@ -165,8 +165,8 @@ def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) ->
         return None
     constraint = sequence.constraint
     try:
-        for token_id in draft if constraint else ():
-            constraint = constraint.advance(token_id) if constraint else None
+        for token_id in draft:
+            constraint = constraint and constraint.advance(token_id)
         logits = process_logits(
             logits,
             sequence.options,

@@ -59,9 +59,6 @@ class NgramDraft:
         before it are accepted. The draft ends before a token whose probability is below
         `min_probability`, and before an id ≥ `vocab_size`, for which the model has no embedding.
         """
-        if length <= 0:
-            self._proposed = []
-            return [], []
         n_known = len(self._text) - len(prompt)
         self._append(ids[n_known:] if n_known >= 0 else [*prompt[n_known:], *ids])
         context = self._text[-_SUFFIX_LENGTHS[0] :]

@@ -168,16 +168,12 @@ def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence
 
     A batch with a prompt gets no draft tokens: the pass is compute-bound, so they are not cheap.
     """
-    speculates, has_prompt = False, False
     for sequence in batch:
         sequence.slide_window()
         if sequence.shared_prefix:
             sequence.shared_prefix.copy_to(sequence, model)
-        if sequence.speculation and sequence.tokens_left > 0:
-            speculates = True
-        if sequence.n_pending > 1:
-            has_prompt = True
-    if has_prompt or not speculates:
+    speculates = any(s.speculation and s.tokens_left > 0 for s in batch)
+    if not speculates or any(s.n_pending > 1 for s in batch):
         return [()] * len(batch)
     from gpt2np.generation.speculation import propose_drafts
 

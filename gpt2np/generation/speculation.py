@@ -37,8 +37,6 @@ def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
 
     The pass, with one pending token per sequence, has at most `MAX_ROWS` rows.
     """
-    if len(batch) >= MAX_ROWS:
-        return [[] for _ in batch]
     drafts = _drafts_of_models(batch)
     candidates: list[tuple[float, int, int]] = []  # -probability, length of the draft, sequence
     proposals: dict[int, list[int]] = {}
@@ -63,7 +61,7 @@ def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
 def _drafts_of_models(batch: Sequence[RunningSequence]) -> list[list[int]]:
     """Return the draft tokens of the sequences that have a draft model."""
     drafts: list[list[int]] = [[] for _ in batch]
-    if not any(isinstance(sequence.speculation, ModelDraft) for sequence in batch):
+    if len(batch) >= MAX_ROWS or not any(isinstance(s.speculation, ModelDraft) for s in batch):
         return drafts
     costs = [cost / PASS_COSTS[len(batch)] for cost in PASS_COSTS[len(batch) :: len(batch)]]
     unfinished: list[Drafting] = []

@@ -181,7 +181,11 @@ def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
             empty text, which would end every generation at once.
     """
     try:
-        if _expanded_size(pattern) > _MAX_SIZE or regex.search(_RECURSION, pattern):
+        if (
+            _expanded_size(pattern) > _MAX_SIZE
+            or pattern.count("(?!") > _MAX_LOOKAHEADS
+            or regex.search(_RECURSION, pattern)
+        ):
             raise OverflowError
         compiled = regex.compile(pattern)
         matches_empty = compiled.match("", timeout=_TIMEOUT_S)
@@ -193,14 +197,9 @@ def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
         ) from error
     except (RecursionError, MemoryError, OverflowError, ValueError) as error:
         raise InvalidArgumentError(
-            f"stop_regex {short_repr(pattern)} is too large: it is recursive, its nesting is too "
-            f"deep, or its repetition counts are too high"
+            f"stop_regex {short_repr(pattern)} is too large: it is recursive, nests too deep, "
+            f"repeats too often, or has more than {_MAX_LOOKAHEADS} negative look-aheads"
         ) from error
-    if pattern.count("(?!") > _MAX_LOOKAHEADS:
-        raise InvalidArgumentError(
-            f"stop_regex {short_repr(pattern)} is too large: more than {_MAX_LOOKAHEADS} negative "
-            f"look-aheads"
-        )
     if matches_empty:
         raise InvalidArgumentError(
             f"stop_regex {pattern!r} matches the empty text, which would end the generation at "
