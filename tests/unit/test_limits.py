@@ -17,7 +17,7 @@ def _read_again():
 
 
 def test_the_table_in_the_docs_is_up_to_date():
-    assert limit_table() in (CHECKOUT / "docs/limits.md").read_text(encoding="utf-8")
+    assert limit_table() in (CHECKOUT / "docs/reference/limits.md").read_text(encoding="utf-8")
 
 
 def test_a_variable_changes_one_limit(monkeypatch):

@@ -64,7 +64,7 @@ def test_lines_before_a_broken_one_can_be_had(file):
 
 def test_what_is_not_utf8(file):
     path = file(b"one\xfftwo")
-    with pytest.raises(InvalidArgumentError, match=r"0xff at offset 3; .*--errors replace"):
+    with pytest.raises(InvalidArgumentError, match=r'0xff at offset 3; .*errors="replace"'):
         read_text(path)
     assert read_text(path, "replace") == "one\ufffdtwo"
 
