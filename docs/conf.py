@@ -34,6 +34,13 @@ smartquotes = False  # they change -- in options
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
+autodoc_type_aliases = {
+    name: name
+    for name in (
+        *("Array", "BoolArray", "IntArray", "ArrayLike", "DTypeLike", "Hook", "Prompt", "Options"),
+        *("GenerateArguments", "Indices", "LogitsProcessor", "StoppingCriterion", "FinishReason"),
+    )
+}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False

@@ -22,7 +22,8 @@ NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n"
 
 
 def escape(text: str) -> str:
-    """Escape the characters that have a meaning in Markdown, except in code spans."""
+    """Escape the characters that have a meaning in Markdown; options become code."""
+    text = re.sub(r"(`[^`]+`)|(?<![\w-])(--[a-z][a-z-]*)", lambda m: m[1] or f"`{m[2]}`", text)
     parts = re.split(r"(`[^`]+`)", text)
     parts[::2] = [re.sub(r"([\\*_<>\[\]|`~$])", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
@@ -93,23 +94,20 @@ def options_page() -> str:
         "# Options of generation",
         NOTE.strip(),
         "Keyword arguments of `LanguageModel.generate` and its relatives, fields of "
-        "`GenerationOptions`, and keys of a line of `--prompts`. The right column is the option of "
-        "`gpt2np generate`. A value out of its range is rejected with an error that names the "
-        "option and its range. `stop_strings` is understood as `stop`, and `do_sample=False` as "
-        "`temperature=0`.",
+        "`GenerationOptions`, and keys of a line of `--prompts`, with their defaults and the "
+        "options of `gpt2np generate`. A value out of its range is rejected with an error that "
+        "names the option and its range. `stop_strings` is understood as `stop`, and "
+        "`do_sample=False` as `temperature=0`.",
     ]
-    rows: list[str] = []
     for entry in re.split(r"\n(?= {2}[A-Z]| {4}\w+:)", "\n" + attributes.rstrip()):
         name, _, meaning = " ".join(entry.split()).partition(":")
         if re.match(r"\n? {2}\w", entry):
-            lines += ["\n".join(rows)] if rows else []
             lines.append(f"## {name}")
-            rows = ["| option | default | meaning | command line |", "|---|---|---|---|"]
         elif name:
             default = GenerationOptions.__dataclass_fields__[name].default
-            flag = "".join(f"`{o}`" for o in options.get(name, [])) or "–"
-            rows.append(f"| `{name}` | `{default!r}` | {escape(meaning.strip())} | {flag} |")
-    lines.append("\n".join(rows))
+            flag = "".join(f", `{option}`" for option in options.get(name, []))
+            text = escape(meaning.strip())
+            lines.append(f"`{name} = {default!r}`{flag}\n: {text[0].upper()}{text[1:]}")
     note = "Log prob" + rest.partition("\n\n")[0]
     return "\n\n".join([*lines, escape(" ".join(note.split()))]) + "\n"
 

@@ -7,6 +7,8 @@ block. Google's sections (Args, Raises, Attributes) are left to napoleon.
 import re
 from typing import Any
 
+from docutils import nodes
+
 SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Attributes|Note|Example)s?:$")
 
 
@@ -41,7 +43,26 @@ def mark_literal_blocks(
     lines[:] = result
 
 
+def shorten_types(
+    app: Any, what: str, name: str, obj: object, options: Any, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Write the names of type aliases (autodoc_type_aliases) as in the source."""
+    if signature is None:  # a property has no signature
+        return None
+    alias = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+    return alias.sub(r"\1", signature), alias.sub(r"\1", returns or "")
+
+
+def replace_dashes(app: Any, doctree: nodes.document) -> None:
+    """Replace the " -- " that Sphinx puts between a parameter and its description."""
+    for text in list(doctree.findall(nodes.Text)):
+        if text == " -- ":
+            text.parent.replace(text, nodes.Text(": "))
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Register the extension; it runs before napoleon, whose priority is 500."""
+    app.connect("autodoc-process-signature", shorten_types)
+    app.connect("doctree-read", replace_dashes)
     app.connect("autodoc-process-docstring", mark_literal_blocks, priority=400)
     return {"parallel_read_safe": True}
