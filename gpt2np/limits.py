@@ -70,6 +70,12 @@ class Limits:
     max_gzip_ratio: int = _limit(
         200, "bytes per byte", "A .gz file that grows more, beyond its first 64 MiB, is an error."
     )
+    max_hub_file_bytes: int = _limit(
+        256 * MIB, "bytes", "A larger file on the Hub, other than weights, is not downloaded."
+    )
+    max_hub_weights_bytes: int = _limit(
+        64 * GIB, "bytes", "A larger file of weights on the Hub is not downloaded."
+    )
     max_explained_piece_characters: int = _limit(
         256, "characters", "The page of `explain` omits the merges of a longer piece."
     )

@@ -1,8 +1,9 @@
 """Downloads of models into the Hugging Face cache. Weights resume after interruptions.
 
-huggingface_hub resumes a download only in the process that began it. This module downloads each
-weight file into a partial file in the cache, which a later process can continue. Then
-huggingface_hub finds the complete file in the cache, and adds it to the snapshot.
+huggingface_hub resumes a download only in the process that began it, trusts the server's ETag and
+commit as parts of paths, and writes as many bytes as the server sends. So this module writes the
+cache itself, in huggingface_hub's layout: `blobs/ETAG` has a file's content, `snapshots/COMMIT` has
+links to blobs, and `refs/BRANCH` has a commit. A later process can continue a partial blob.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
-from gpt2np.errors import CheckpointError, ModelNotFoundError
+from gpt2np.data.files import atomic_write_text
+from gpt2np.errors import CheckpointError, InvalidArgumentError, ModelNotFoundError, short_repr
 from gpt2np.hub import failures
 from gpt2np.hub.model_files import WEIGHTS, WEIGHTS_FILE, FileSet, list_weight_files
 from gpt2np.hub.repository import HubId, cache_folder, repository_folder
+from gpt2np.limits import how_to_raise, limits
 
 _SHA256_DIGITS = 64  # a large file's ETag is its SHA-256; a small file's ETag is git's SHA-1
 _HASH_CHUNK = 1 << 20
+_MAX_NAME_LENGTH = 128  # characters of an ETag or a commit
 _LOCK_NOTICE_S = 1.0  # how long to wait for another process before telling the user
 
 
@@ -64,8 +68,8 @@ def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None
             _check_writable(cache_folder())
             folder = _download_small_files(model, files, listing)
             for name in _weight_files(model, files, folder, listing):
-                _download_weights(model.repository, folder, name)
-        except (ModelNotFoundError, CheckpointError):
+                _download_file(model.repository, folder, name)
+        except (ModelNotFoundError, CheckpointError, InvalidArgumentError):
             raise
         except Exception as error:  # see the comment above
             raise failures.interrupted(model, error) from None
@@ -74,15 +78,20 @@ def download(model: HubId, files: FileSet, listing: frozenset[str] | None = None
 
 def _download_small_files(model: HubId, files: FileSet, listing: frozenset[str]) -> Path:
     """Download all files except weights, and record the revision's commit in the cache."""
-    from huggingface_hub import snapshot_download
-
-    folder = ""
+    optional, required = files.download_steps(listing)
+    revision = model.revision or "main"
+    commit = _fetch_metadata(model.repository, required[0], revision).commit
+    folder = repository_folder(model.repository)
+    snapshot = folder / "snapshots" / commit
+    snapshot.mkdir(parents=True, exist_ok=True)
+    if revision != commit:
+        reference = folder / "refs" / revision
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write_text(reference, commit)
     with _no_progress_bars():
-        for names in files.download_steps(listing):
-            folder = snapshot_download(
-                model.repository, revision=model.revision, allow_patterns=names
-            )
-    return Path(folder)
+        for name in (*optional, *required):
+            _download_file(model.repository, snapshot, name)
+    return snapshot
 
 
 def _weight_files(model: HubId, files: FileSet, folder: Path, listing: frozenset[str]) -> list[str]:
@@ -104,22 +113,71 @@ def _check_writable(folder: Path) -> None:
     file.unlink()
 
 
-def _download_weights(repository: str, folder: Path, name: str) -> None:
-    """Download the weight file `name` of `repository` into the snapshot `folder`."""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+@dataclass(frozen=True)
+class _Metadata:
+    """The server's answer to a HEAD request for a file, checked for use in paths."""
 
-    if (folder / name).is_file():
-        return
-    commit = folder.name
-    url = hf_hub_url(repository, name, revision=commit)
+    url: str
+    commit: str
+    etag: str
+    size: int  # in bytes
+
+
+def _fetch_metadata(repository: str, name: str, revision: str) -> _Metadata:
+    """Request the metadata of a file.
+
+    Raises ModelNotFoundError if the ETag or the commit is not a plain name, or the size is missing
+    or above the limit.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+
+    url = hf_hub_url(repository, name, revision=revision)
     metadata = get_hf_file_metadata(url)
-    blob = None
-    if metadata.size is not None and metadata.etag and metadata.etag.isalnum():
-        blob = repository_folder(repository) / "blobs" / metadata.etag
-        _Blob(url, f"{name} of {repository}", name, blob, metadata.size).download()
-    hf_hub_download(repository, name, revision=commit)
-    if blob and not (folder / name).is_symlink():  # without links, the snapshot has a copy
-        blob.unlink(missing_ok=True)
+    for kind, value in (("ETag", metadata.etag), ("commit", metadata.commit_hash)):
+        if not value or not _is_plain_name(value):
+            raise failures.unusable(name, repository, f"the {kind} {short_repr(value)}")
+    limit = "max_hub_weights_bytes" if name.endswith(".safetensors") else "max_hub_file_bytes"
+    most: int = getattr(limits(), limit)
+    if metadata.size is None:
+        raise failures.unusable(name, repository, "no size")
+    if metadata.size > most:
+        raise failures.too_large(name, repository, metadata.size, most, how_to_raise(limit))
+    return _Metadata(url, metadata.commit_hash or "", metadata.etag or "", metadata.size)
+
+
+def _download_file(repository: str, snapshot: Path, name: str) -> None:
+    """Download the file `name` of `repository` into the cache, and link it in `snapshot`."""
+    if (snapshot / name).is_file():
+        return
+    metadata = _fetch_metadata(repository, name, snapshot.name)
+    blob = repository_folder(repository) / "blobs" / metadata.etag
+    _Blob(metadata.url, f"{name} of {repository}", name, blob, metadata.size).download()
+    with contextlib.suppress(FileExistsError):  # another process has been faster
+        try:
+            (snapshot / name).symlink_to(Path("../../blobs") / metadata.etag)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            blob.replace(snapshot / name)
+
+
+def _is_plain_name(text: str) -> bool:
+    return text.isascii() and text.isalnum() and len(text) <= _MAX_NAME_LENGTH
+
+
+class _CappedFile:
+    """A file that refuses to grow beyond `most` bytes, however many the server sends."""
+
+    def __init__(self, file: BinaryIO, most: int) -> None:
+        self._file = file
+        self._most = most
+        self.tell, self.seek, self.truncate = file.tell, file.seek, file.truncate
+
+    def write(self, data: bytes) -> int:
+        """Write `data`; raises ValueError beyond the announced size."""
+        if self._file.tell() + len(data) > self._most:
+            raise ValueError(f"the server sends more than the {self._most:,} bytes it announced")
+        return self._file.write(data)
 
 
 @dataclass(frozen=True)
@@ -159,7 +217,8 @@ class _Blob:
                 file.seek(0)
                 file.truncate()
             usage, needed = shutil.disk_usage(partial.parent), self.size - file.tell()
-            if usage.total and usage.free < needed:
+            is_small = needed < _HASH_CHUNK  # a full disk is an error while writing
+            if usage.total and usage.free < needed and not is_small:
                 raise failures.no_disk_space(self.label, needed, usage.free)
             try:
                 self._get(file)
@@ -173,7 +232,7 @@ class _Blob:
 
         http_get(
             self.url,
-            file,
+            cast("BinaryIO", _CappedFile(file, self.size)),
             resume_size=file.tell(),
             headers=build_hf_headers() | {"Accept-Encoding": "identity"},
             expected_size=self.size,

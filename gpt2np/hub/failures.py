@@ -73,6 +73,21 @@ def damaged(label: str) -> ModelNotFoundError:
     )
 
 
+def unusable(name: str, repository: str, problem: str) -> ModelNotFoundError:
+    """Return the error for a file whose metadata can't be used in the cache."""
+    return ModelNotFoundError(
+        f"{_endpoint()} announces {name} of {repository} with {problem}, which gpt2np does not use "
+        "in the cache; choose another HF_ENDPOINT"
+    )
+
+
+def too_large(name: str, repository: str, size: int, most: int, advice: str) -> ModelNotFoundError:
+    """Return the error for a file above the limit."""
+    return ModelNotFoundError(
+        f"{name} of {repository} has {_megabytes(size)}, more than {_megabytes(most)}; {advice}"
+    )
+
+
 def no_disk_space(label: str, needed: int, free: int) -> ModelNotFoundError:
     """Return the error for a download that needs more than the free disk space."""
     return ModelNotFoundError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from gpt2np.errors import InvalidArgumentError, ModelNotFoundError
+from gpt2np.errors import InvalidArgumentError, ModelNotFoundError, short_repr
 from gpt2np.hub.model_files import FileSet
 
 FULL_NAMES = {
@@ -44,6 +45,19 @@ def check_hub_variables() -> None:
     for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
         if not (value := os.environ.get(name, "0")).isdecimal():
             raise InvalidArgumentError(f"{name} is {value!r}; expected a number of seconds")
+    if not _is_address(endpoint := os.environ.get("HF_ENDPOINT") or "https://huggingface.co"):
+        raise InvalidArgumentError(
+            f"HF_ENDPOINT is {short_repr(endpoint)}; expected an address such as "
+            "https://huggingface.co"
+        )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as a port that is no number
+        return False
 
 
 def parse_hub_id(name: str) -> HubId:
@@ -97,10 +111,16 @@ def _cached_snapshots(model: HubId, files: FileSet) -> list[Path]:
 
     folders = []
     for repository in model.cache_names:
-        paths = [
-            try_to_load_from_cache(repository, name, revision=model.revision)
-            for name in files.names
-        ]
+        try:
+            paths = [
+                try_to_load_from_cache(repository, name, revision=model.revision)
+                for name in files.names
+            ]
+        except (ValueError, OSError) as error:  # such as a binary file refs/main
+            raise ModelNotFoundError(
+                f"the cache of {repository} is damaged ({short_repr(str(error))}); remove the "
+                f"folder {repository_folder(repository) / 'refs'} and try again"
+            ) from error
         folders += [Path(path).parent for path in paths if isinstance(path, str)][:1]
     return folders
 

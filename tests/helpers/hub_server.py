@@ -65,6 +65,8 @@ class Trouble:
         ranges: whether the server supports the Range header.
         delay: seconds to wait before every answer.
         refused: name of a small file that is answered with status 403.
+        headers: headers of a hostile answer, instead of the right ones.
+        extra: bytes to send after the end of every small file.
     """
 
     cut: int | None = None
@@ -74,6 +76,8 @@ class Trouble:
     ranges: bool = True
     delay: float = 0.0
     refused: str | None = None
+    headers: dict = field(default_factory=dict)
+    extra: bytes = b""
 
 
 @dataclass
@@ -185,7 +189,9 @@ class Hub:
             return self._send(request, 404, headers | {"X-Error-Code": "EntryNotFound"})
         if not file.endswith(LARGE):
             etag = f'"{hashlib.sha1(content).hexdigest()}"'
-            return self._send(request, 200, headers | {"ETag": etag}, content)
+            headers |= {"ETag": etag} | self.trouble.headers
+            extra = self.trouble.extra if request.command == "GET" else b""
+            return self._send(request, 200, headers, content + extra)
         digest = _sha256(content)
         headers |= {
             "Location": f"{self.large_url}/{digest}",

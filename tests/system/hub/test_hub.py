@@ -745,3 +745,36 @@ def test_a_folder_of_that_name_comes_before_the_bundled_model(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     Path("bundled").mkdir()
     assert find_model("bundled").path == Path("bundled")
+
+
+class TestHostileAnswers:
+    @pytest.mark.parametrize("header", ["ETag", "X-Repo-Commit"])
+    @pytest.mark.parametrize("value", ["../../../../escaped", "a/b", "..", "a" * 4000])
+    def test_names_that_are_paths(self, hub, command, tmp_path, header, value):
+        hub.trouble = Trouble(headers={header: value})
+        result = command(hub.url, "download", "gpt2")
+        fails(result, "announces", "which gpt2np does not use in the cache")
+        assert not list(tmp_path.rglob("*escaped*"))
+
+    def test_more_bytes_than_announced(self, hub, command, home):
+        hub.trouble = Trouble(extra=bytes(50_000_000))
+        fails(command(hub.url, "download", "gpt2"), "sends more than", "it announced")
+        assert sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) < 1_000_000
+
+    def test_files_above_the_limit(self, hub, command):
+        result = command(hub.url, "download", "gpt2", GPT2NP_MAX_HUB_WEIGHTS_BYTES="1000")
+        fails(result, "11.8 MB, more than 0.0 MB", "set GPT2NP_MAX_HUB_WEIGHTS_BYTES")
+
+    @pytest.mark.parametrize(
+        "address", ["nonsense", "http://[::1", "http://x:port", "ftp://x", "//"]
+    )
+    def test_an_endpoint_that_is_no_address(self, command, address):
+        fails(command(address, "download", "gpt2"), "HF_ENDPOINT is", "expected an address")
+
+    def test_a_binary_reference(self, hub, command, home):
+        refs = home / "hub/models--openai-community--gpt2/refs"
+        refs.mkdir(parents=True)
+        (refs / "main").write_bytes(b"\xff\x00\xfe")
+        fails(
+            command(hub.url, "download", "gpt2"), "the cache of", "is damaged", "remove the folder"
+        )
