@@ -15,6 +15,7 @@ from speculation import CLASSES, DATA, prompts_of
 
 from gpt2np import LanguageModel
 from gpt2np.generation import Options
+from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.hub import find_model
 from gpt2np.hub.model_files import NGRAM_TABLE_FILE
 
@@ -42,7 +43,7 @@ def continuations(
     results: list[tuple[object, str]] = []
     for start in range(0, len(prompts), size):
         batch = prompts[start : start + size]
-        seeds: list[Options] = [{"seed": start + i} for i in range(len(batch))]
+        seeds: list[GenerateArguments] = [{"seed": start + i} for i in range(len(batch))]
         for completion in lm.generate_batch(batch, seeds, **options):
             for one in [completion, *completion.alternatives]:
                 results.append(((one.ids, one.finish_reason, one.logprobs), one.text))

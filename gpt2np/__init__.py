@@ -27,6 +27,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
     from gpt2np.checkpoint.config import GPT2Config as GPT2Config
+    from gpt2np.errors import BatchError as BatchError
     from gpt2np.errors import CheckpointError as CheckpointError
     from gpt2np.errors import ContextLengthError as ContextLengthError
     from gpt2np.errors import GenerationInterrupted as GenerationInterrupted
@@ -50,7 +51,7 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "checkpoint.config": "GPT2Config",
-    "errors": "CheckpointError ContextLengthError GPT2NPError GenerationInterrupted "
+    "errors": "BatchError CheckpointError ContextLengthError GPT2NPError GenerationInterrupted "
     "InvalidArgumentError ModelNotFoundError TokenizerError",
     "generation": "GenerationOptions",
     "generation.streaming": "Completion TextStream",

@@ -243,7 +243,7 @@ class LanguageModel:
     def generate_batch(
         self,
         prompts: Iterable[Prompt],
-        per_prompt_options: Iterable[Options] | None = None,
+        per_prompt_options: Iterable[GenerateArguments] | None = None,
         options: GenerationOptions | None = None,
         *,
         progress: bool | None = None,
@@ -271,16 +271,16 @@ class LanguageModel:
         is_list = isinstance(prompts, Iterable) and not isinstance(prompts, (str, bytes))
         check_argument(is_list, "prompts", prompts, "a list; for one prompt call generate")
         prompts = list(prompts)
-        common, callbacks, prefix = split_arguments(changes)
-        resolved = self._resolve_each(prompts, per_prompt_options, options, common)
+        resolved = self._resolve_each(prompts, per_prompt_options, options, changes)
         inputs = []
-        for i, (prompt, options_of_prompt) in enumerate(zip(prompts, resolved, strict=True), 1):
+        for i, (prompt, (chosen, _, prefix)) in enumerate(zip(prompts, resolved, strict=True), 1):
             with _naming_prompt(i, len(prompts)):
-                inputs.append(self._read_prompt(prompt, prefix, options_of_prompt.window))
+                inputs.append(self._read_prompt(prompt, prefix, chosen.window))
         results: list[Completion | list[TextStream]] = []
         index = 0
         try:
-            for i, ((text, ids), chosen) in enumerate(zip(inputs, resolved, strict=True), 1):
+            for i, ((text, ids), arguments) in enumerate(zip(inputs, resolved, strict=True), 1):
+                chosen, callbacks, prefix = arguments
                 with _naming_prompt(i, len(prompts)):
                     if chosen.num_beams > 1:
                         results.append(self._beam_completion(text, ids, chosen, callbacks))
@@ -294,7 +294,7 @@ class LanguageModel:
                 run_streams(streams, lambda n_ended: bar.update(n_ended - bar.n))
         except KeyboardInterrupt:
             rest = zip(inputs[len(results) :], resolved[len(results) :], strict=True)
-            results += [self._cancelled(text, ids, chosen) for (text, ids), chosen in rest]
+            results += [self._cancelled(text, ids, chosen) for (text, ids), (chosen, *_) in rest]
             for stream in _streams(results):
                 stream.cancel()
             raise GenerationInterrupted(_completions(results)) from None
@@ -461,7 +461,7 @@ class LanguageModel:
         between `given` and `text` belongs to `text`.
 
         A text longer than `context` is scored in windows that start every `stride` tokens; see
-        `gpt2np.generation.scoring.score_text`. `from_end_of_text` puts an end-of-text id before
+        `gpt2np.generation.scoring.score_texts`. `from_end_of_text` puts an end-of-text id before
         `given` and the text. Without `from_end_of_text` and `given`, the first token's log
         probability is NaN. For `progress`, see `generate_batch`.
 
@@ -534,13 +534,13 @@ class LanguageModel:
     def _resolve_each(
         self,
         prompts: Sequence[Prompt],
-        per_prompt_options: Iterable[Options] | None,
+        per_prompt_options: Iterable[GenerateArguments] | None,
         options: GenerationOptions | None,
-        changes: Options,
-    ) -> list[GenerationOptions]:
-        """Return the complete options of each prompt, with consecutive seeds."""
+        changes: GenerateArguments,
+    ) -> list[tuple[GenerationOptions, Callbacks, Prefix | None]]:
+        """Return the complete options of each prompt, with consecutive seeds, and its callbacks."""
         if per_prompt_options is None:
-            per_prompt_options = [Options() for _ in prompts]
+            per_prompt_options = [{} for _ in prompts]
         is_iterable = isinstance(per_prompt_options, Iterable)
         sets = list(per_prompt_options) if is_iterable else []
         is_list = is_iterable and all(isinstance(overrides, Mapping) for overrides in sets)
@@ -551,12 +551,13 @@ class LanguageModel:
                 f"{len(prompts)} prompts with {len(sets)} sets of options; give one set for each "
                 f"prompt"
             )
-        seed, resolved = self.resolve_options(options, **changes).seed or 0, []
+        seed, resolved = self.resolve_options(options, **split_arguments(changes)[0]).seed or 0, []
         for i, overrides in enumerate(sets, 1):
-            merged: Options = {**changes, "seed": seed, **overrides}
             with _naming_prompt(i, len(prompts)):
-                resolved.append(self.resolve_options(options, **merged))
-            seed += resolved[-1].n_drawn
+                merged: GenerateArguments = {**changes, "seed": seed, **overrides}
+                given, callbacks, prefix = split_arguments(merged)
+                resolved.append((self.resolve_options(options, **given), callbacks, prefix))
+            seed += resolved[-1][0].n_drawn
         return resolved
 
     def _start_streams(

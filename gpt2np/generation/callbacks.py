@@ -23,7 +23,7 @@ from gpt2np.errors import InvalidArgumentError, check_argument
 from gpt2np.generation.options import Options
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.kernels.array import Array
-from gpt2np.runtime.hooked_context import Hook, after_prompt
+from gpt2np.runtime.hooked_context import Chain, Hook, after_prompt
 
 if TYPE_CHECKING:
     from gpt2np.generation.prefix import Prefix
@@ -81,7 +81,7 @@ class Callbacks:
                 returned = f"{type(result.item()).__name__}" if result.ndim == 0 else result.shape
                 raise _processor_error(processor, f"returned {returned}, not logits {logits.shape}")
             if np.isnan(result).any() or np.isposinf(result).any():
-                raise _processor_error(processor, "returned NaN or infinite logits")
+                raise _processor_error(processor, "returned NaN or +inf")
             logits = result.astype(logits.dtype, copy=False)
         logits = np.where(is_forbidden, -np.inf, logits)
         if np.isneginf(logits.max()):
@@ -109,7 +109,7 @@ class GenerateArguments(Options, total=False):
     logits_processor: LogitsProcessor | Sequence[LogitsProcessor] | None
     stopping_criteria: StoppingCriterion | Sequence[StoppingCriterion] | None
     on_token: Callable[[GeneratedToken], object] | None
-    interventions: Hook | None
+    interventions: Hook | Sequence[Hook] | None
     prefix: Prefix | None
 
 
@@ -126,9 +126,13 @@ def split_arguments(arguments: GenerateArguments) -> tuple[Options, Callbacks, P
         value = options.pop(field.name, None)
         if value is None:
             continue
-        takes_list = field.name in ("logits_processor", "stopping_criteria")
-        functions = value if takes_list and isinstance(value, (list, tuple)) else [value]
+        takes_list = field.name != "on_token"
+        functions = tuple(value) if takes_list and isinstance(value, (list, tuple)) else (value,)
         expected = "a function or a list of functions" if takes_list else "a function"
         check_argument(all(map(callable, functions)), field.name, value, expected)
-        callbacks[field.name] = tuple(functions) if takes_list else value
+        callbacks[field.name] = functions
+    if hooks := callbacks.get("interventions"):
+        callbacks["interventions"] = Chain(hooks)
+    if on_token := callbacks.get("on_token"):
+        [callbacks["on_token"]] = on_token
     return cast(Options, options), Callbacks(**callbacks), prefix

@@ -55,6 +55,12 @@ class Options(TypedDict, total=False):
     prompt_logprobs: int | None
 
 
+_OTHER_ARGUMENTS = (  # of `generate`
+    *("stop_strings", "do_sample", "logits_processor", "stopping_criteria", "on_token"),
+    *("interventions", "prefix"),
+)
+
+
 def option_fields(options: Options) -> dict[str, Any]:
     """Convert the keyword arguments of `generate` to those of `GenerationOptions`.
 
@@ -84,7 +90,7 @@ def option_fields(options: Options) -> dict[str, Any]:
         name = unknown[0]
         if name == "max_length":
             raise TypeError("max_length counts the prompt's tokens, too; give max_new_tokens")
-        hint = did_you_mean(name, [*names, "stop_strings", "do_sample"])
+        hint = did_you_mean(name, [*names, *_OTHER_ARGUMENTS])
         raise TypeError(f"there is no option {name!r}{hint or '; there are ' + ', '.join(names)}")
     return given
 

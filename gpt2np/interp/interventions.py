@@ -40,7 +40,7 @@ from gpt2np.model.hook_points import (
     matches,
     select_hook_points,
 )
-from gpt2np.runtime.hooked_context import Hook, after_prompt, resolve_hook
+from gpt2np.runtime.hooked_context import Chain, Hook
 
 Indices = int | Sequence[int] | None
 """Positions or heads: one, several, or None for all."""
@@ -112,32 +112,6 @@ def _index_array(indices: Indices, n: int, label: str) -> IntArray:
         if not -n <= index < n:
             raise InvalidArgumentError(f"there is no {label} {index}; choose from 0 to {n - 1}")
     return array.astype(np.int64)
-
-
-@dataclass(frozen=True)
-class Chain:
-    """A hook that applies several hooks in order; made by `chain`."""
-
-    hooks: tuple[Hook, ...]
-
-    def for_layers(self, n_layer: int) -> Chain:
-        """Return a copy with every `*` in the hooks' `points` expanded, for `n_layer` blocks.
-
-        Raises:
-            InvalidArgumentError: the model lacks a hook point.
-        """
-        return Chain(tuple(resolve_hook(hook, n_layer) for hook in self.hooks))
-
-    def after_prompt(self) -> Chain:
-        """Return the chain for generated tokens; see `Intervention.after_prompt`."""
-        later = (after_prompt(hook) for hook in self.hooks)
-        return Chain(tuple(hook for hook in later if hook))
-
-    def __call__(self, name: str, array: Array) -> Array:
-        """Pass the array through all hooks; return the result."""
-        for hook in self.hooks:
-            array = hook(name, array)
-        return array
 
 
 def chain(*hooks: Hook) -> Chain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +32,32 @@ def after_prompt(hook: Hook) -> Hook | None:
     """Return hook.after_prompt() if the hook has this method, else the hook."""
     method: Callable[[], Hook | None] | None = getattr(hook, "after_prompt", None)
     return method() if method else hook
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A hook that applies several hooks in order; made by `gpt2np.interp.chain`."""
+
+    hooks: tuple[Hook, ...]
+
+    def for_layers(self, n_layer: int) -> Chain:
+        """Return a copy with every `*` in the hooks' `points` expanded, for `n_layer` blocks.
+
+        Raises:
+            InvalidArgumentError: the model lacks a hook point.
+        """
+        return Chain(tuple(resolve_hook(hook, n_layer) for hook in self.hooks))
+
+    def after_prompt(self) -> Chain:
+        """Return the chain for generated tokens; see `after_prompt`."""
+        later = (after_prompt(hook) for hook in self.hooks)
+        return Chain(tuple(hook for hook in later if hook))
+
+    def __call__(self, name: str, array: Array) -> Array:
+        """Pass the array through all hooks; return the result."""
+        for hook in self.hooks:
+            array = hook(name, array)
+        return array
 
 
 def apply_hook(hook: Hook, name: str, layer: int, array: Array) -> None:

@@ -86,7 +86,7 @@ def test_forbidden_tokens_stay_forbidden(lm):
         (lambda ids, logits: None, "returned NoneType"),
         (lambda ids, logits: logits[:5], r"returned \(5,\), not logits \(4096,\)"),
         (lambda ids, logits: logits * np.nan, "returned NaN"),
-        (lambda ids, logits: np.full(len(logits), np.inf), "infinite"),
+        (lambda ids, logits: np.full(len(logits), np.inf), r"\+inf"),
         (lambda ids, logits: np.full(len(logits), -np.inf), "forbids every token"),
     ],
 )
@@ -241,3 +241,19 @@ def test_processors_come_before_temperature_and_filters(lm):
     result = lm.generate("The", options, logits_processor=certain, logprobs=0)
     assert result.ids == [42] * 4
     assert all(token.logprob < math.log(0.5) for token in result.logprobs)  # of the model's logits
+
+
+def test_each_prompt_of_a_batch_can_have_its_own_callbacks(lm):
+    hook = zero("blocks.0.attn.out")
+    options = {"max_new_tokens": 8, "temperature": 0.0}  # the seeds differ, the ids don't
+    ablated, plain = lm.generate_batch(
+        ["The fox", "The fox"], [{"interventions": hook}, {}], **options
+    )
+    assert ablated.ids == lm.generate("The fox", interventions=[hook], **options).ids
+    assert plain.ids == lm.generate("The fox", **options).ids
+    assert ablated.ids != plain.ids
+
+
+def test_a_misspelled_callback_is_suggested(lm):
+    with pytest.raises(TypeError, match="did you mean .logits_processor"):
+        lm.generate("x", logits_processors=shift_by_length)
