@@ -37,7 +37,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) 
     return f"<table><caption>{_escape(title)}</caption>{''.join(lines)}</table>"
 
 
-def coloured_tokens(
+def colored_tokens(
     prompt: str, tokens: Sequence[str], logprobs: Sequence[float] | None = None
 ) -> str:
     """Return the HTML of a gray prompt and the tokens after the prompt, colored by probability.

@@ -1,4 +1,4 @@
-"""LanguageModel: a GPT-2 with its tokenizer, from text to text."""
+"""LanguageModel: text generation and scoring by a GPT-2 with its tokenizer."""
 
 from __future__ import annotations
 
@@ -73,10 +73,9 @@ class LanguageModel:
         eos_token_ids: token ids that end a text.
         bos_token_id: the end-of-text id that replaces an empty prompt; None if the model has no
             embedding of any end-of-text id.
-        fallback_reason: why the bundled model was loaded instead of the default model; None if the
-            bundled model is not a fallback.
-        draft: where draft tokens come from: a draft model, an n-gram table, None for no draft
-            tokens, or "auto"; see `use_draft`.
+        fallback_reason: why `load` fell back to the bundled model; None without a fallback.
+        draft: source of draft tokens: a draft model, an n-gram table, "auto", or None for no draft
+            tokens; see `use_draft`.
         folder: the folder of the model's files; None if the model was not loaded from files.
     """
 
@@ -177,7 +176,7 @@ class LanguageModel:
         return card(f"LanguageModel {self.name}", rows)
 
     def use_draft(self, draft: str | Path | LanguageModel) -> None:
-        """Select where draft tokens come from. Draft tokens save time and change no result.
+        """Select the source of draft tokens, which save time and change no result.
 
         Args:
             draft: "none" for no draft tokens; the path of an n-gram table, which ends in
@@ -220,14 +219,14 @@ class LanguageModel:
     ) -> Completion:
         """Continue one prompt, which is a text or a list of token ids.
 
-        Options are keyword arguments, a `GenerationOptions`, or both. Keyword arguments override
-        single values of the `GenerationOptions`, which by default is `defaults`. In a text, special
-        tokens such as `<|endoftext|>` are plain characters. An empty prompt becomes the end-of-text
-        id, which starts a new text. Further keyword arguments are callbacks
-        (`gpt2np.generation.callbacks.Callbacks`), and `prefix`, a `Prefix` that comes before the
-        prompt. With `num_return_sequences`, the result is the first
-        continuation, or the best with `best_of` or `num_beams`. The result's `alternatives` has the
-        other continuations.
+        Keyword arguments override single values of `options`, or of `defaults` if `options` is
+        None. Further keyword arguments are `prefix`, a `Prefix` that precedes the prompt, and the
+        caller's functions; see `gpt2np.generation.callbacks.Callbacks`.
+
+        In a text, special tokens such as `<|endoftext|>` are plain characters. An empty prompt
+        becomes the end-of-text id, which starts a new text. Returns the first continuation; with
+        `best_of` or `num_beams`, the best one. With `num_return_sequences`, the result's
+        `alternatives` has the other continuations.
 
         Raises:
             ContextLengthError: the prompt is longer than the model's context.
@@ -255,14 +254,14 @@ class LanguageModel:
         sequences run at a time; large models run fewer, to save memory. Beam search runs one prompt
         at a time.
 
-        With several prompts, a progress bar appears on stderr at a terminal and in Jupyter. With
-        `progress` True the bar always appears, and with False never.
+        `progress` shows (True) or hides (False) a progress bar on stderr. By default, the bar
+        appears for several prompts at a terminal or in Jupyter.
 
         `per_prompt_options` has one dict per prompt, as in [{"seed": 5}, {}]. The dict's values
         override `options`.
 
         Raises:
-            BatchError: the options forbid every next token of one of several prompts. The error's
+            BatchError: with several prompts, the options of a prompt forbid every next token.
                 `completions` holds the results of all prompts.
             GenerationInterrupted: Ctrl-C; `completions` holds the texts so far of all prompts.
             InvalidArgumentError: see `generate`.
@@ -456,8 +455,8 @@ class LanguageModel:
             >>> pandas.DataFrame(lm.score("The king was not there").words())
 
         A list of texts gives a list of scores; the texts share forward passes. `given` is a text,
-        or a list of ids, before each text. `given` is encoded separately and not scored. The space
-        before a word begins the word's token, so this space belongs in `text`.
+        or a list of ids, before each text. `given` is encoded separately and not scored, so a space
+        between `given` and `text` belongs to `text`.
 
         A text longer than `context` is scored in windows that start every `stride` tokens; see
         `gpt2np.generation.scoring.score_text`. `from_end_of_text` puts an end-of-text id before
@@ -476,7 +475,7 @@ class LanguageModel:
             isinstance(item, (str, list, tuple, np.ndarray)) for item in text[:1]
         )
         texts: list[Any] = list(text) if is_list else [text]
-        inputs = [self._encode_plain(one) for one in texts]
+        inputs = [self._encode_plain(item) for item in texts]
         prefix = [self.bos_token_id] if from_end_of_text and self.bos_token_id is not None else []
         prefix += list(self._encode_plain(given))
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
@@ -489,7 +488,7 @@ class LanguageModel:
         return scores if is_list else scores[0]
 
     def _encode_plain(self, text: Prompt) -> Sequence[int]:
-        """Encode a text, with special tokens as plain characters; return token ids unchanged."""
+        """Encode a text, with special tokens as plain characters. Token ids stay as they are."""
         return self.tokenizer.encode(text, disallowed_special=()) if isinstance(text, str) else text
 
     def encode_prompt(self, prompt: str) -> list[int]:
@@ -503,13 +502,12 @@ class LanguageModel:
     def resolve_options(
         self, options: GenerationOptions | None = None, **changes: Unpack[Options]
     ) -> GenerationOptions:
-        """Fill in missing options with the model's defaults, and a missing seed at random.
+        """Complete the options of a call: `changes` override `options` (default: `defaults`).
 
-        `options` replaces the defaults, and `changes` override single values. With do_sample=True,
-        a temperature of 0 becomes the default of `GenerationOptions`.
-
-        With `num_beams` above 1, a missing temperature becomes 0. With `best_of` or a temperature
-        above 0, a missing `num_beams` becomes 1.
+        A missing seed is drawn at random. With do_sample=True, a temperature of 0 becomes the
+        default of `GenerationOptions`. If `changes` has `num_beams` above 1 but no temperature, the
+        temperature becomes 0. If `changes` has `best_of` or a temperature above 0 but no
+        `num_beams`, `num_beams` becomes 1.
 
         Raises:
             InvalidArgumentError, TypeError: see `generate`.
@@ -537,7 +535,7 @@ class LanguageModel:
         options: GenerationOptions | None,
         changes: Options,
     ) -> list[GenerationOptions]:
-        """Return each prompt's options with all defaults filled in, and consecutive seeds."""
+        """Return the complete options of each prompt, with consecutive seeds."""
         if per_prompt_options is None:
             per_prompt_options = [Options() for _ in prompts]
         if len(per_prompt_options) != len(prompts):
@@ -546,9 +544,9 @@ class LanguageModel:
                 f"set for each prompt"
             )
         seed, resolved = self.resolve_options(options, **changes).seed or 0, []
-        for further in per_prompt_options:
-            given: Options = {**changes, "seed": seed, **further}
-            resolved.append(self.resolve_options(options, **given))
+        for overrides in per_prompt_options:
+            merged: Options = {**changes, "seed": seed, **overrides}
+            resolved.append(self.resolve_options(options, **merged))
             seed += resolved[-1].n_drawn
         return resolved
 
@@ -634,7 +632,7 @@ class LanguageModel:
         )
 
     def _cancelled(self, text: str, ids: list[int], options: GenerationOptions) -> Completion:
-        """Return the completion of a prompt whose generation has not begun."""
+        """Return an empty completion of a prompt whose generation has not begun."""
         return Completion(text, ids, "", [], "cancelled", options.seed or 0, self.name, 0.0)
 
     def _constraint(self, options: GenerationOptions) -> Constraint | None:
@@ -654,7 +652,7 @@ class LanguageModel:
     def _read_prompt(
         self, prompt: Prompt, prefix: Prefix | None = None, window: int = 0
     ) -> tuple[str, list[int]]:
-        """Encode or decode a prompt. Returns text and token ids of the prefix and the prompt."""
+        """Return the text and the token ids of prefix and prompt."""
         if prefix:
             version = self.model.weights.version
             if prefix.model is not self.model or prefix.weights_version != version:

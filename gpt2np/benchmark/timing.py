@@ -190,7 +190,7 @@ class TextSpeeds:
 
 
 def time_text(lm: LanguageModel, tokens: int, rounds: int) -> TextSpeeds:
-    """Time sampled texts alternately with and without draft tokens; each round has its own seed."""
+    """Time the sampling of texts, in turns with and without drafts; each round has a new seed."""
     runs: dict[Draft, list[float]] = {"auto": [], "none": []}
     for seed in range(-1, rounds):  # seed -1 is a warm-up
         for draft, seconds in runs.items():
@@ -207,7 +207,9 @@ def _random_ids(model: GPT2, count: int) -> list[int]:
 
 
 def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:
-    """Return a decode step of `tokens` tokens per sequence that leaves the KV caches unchanged."""
+    """Return a function that runs one decode step and then truncates the KV caches again.
+
+    The step has `tokens` new tokens per sequence."""
     new = [_random_ids(model, tokens)] * len(caches)
     lengths = [cache.length for cache in caches]
 

@@ -81,8 +81,8 @@ def convert(
     """Write `checkpoint` to the new or empty folder `target` in the format of `transformers`.
 
     Every weight is read back, and must equal the source after rounding to the dtype. The files
-    appear in `target` only when all are complete and verified. Memory holds one chunk of a matrix
-    at a time, or two copies of a matrix that must be transposed.
+    appear in `target` only after all are verified. Memory holds one chunk of a matrix at a time, or
+    two copies of a matrix that must be transposed.
 
     `companions` lists names or patterns of further files to copy, such as the vocabulary.
     `on_progress` gets the number of values written or verified since its last call.
@@ -131,12 +131,7 @@ def write_checkpoint(config: GPT2Config, weights: Mapping[str, NDArray[Any]], ta
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder, which becomes the folder `target` at the end.
-
-    Raises:
-        InvalidArgumentError: `target` exists and is not an empty folder.
-        OSError: the folder cannot be written.
-    """
+    """Yield a temporary folder, which is renamed to `target` at the end."""
     resolved = target.resolve()
     is_empty_folder = resolved.is_dir() and not any(resolved.iterdir())
     if target.is_symlink() or (resolved.exists() and not is_empty_folder):
@@ -185,10 +180,7 @@ def _write(
 
 
 def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return the files in `folder` that match at least one pattern.
-
-    Links to files outside the folder are skipped, except links to the blobs of a Hub cache.
-    """
+    """Return files that match a pattern, without links out of the folder or its Hub cache."""
     resolved = folder.resolve()
     allowed_parents = (resolved, resolved.parent.parent / "blobs")
     files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
@@ -196,7 +188,7 @@ def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]]:
-    """Distribute tensors among files in order. Returns the tensor names of each file name.
+    """Distribute tensors among files in order. Returns the names of each file's tensors.
 
     A file has at most `limit` bytes of tensors, or a single larger tensor.
     """
@@ -214,10 +206,7 @@ def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]
 
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
-    """Write a config.json for the new checkpoint, with GPT-2's names instead of aliases.
-
-    Other entries are copied from the source.
-    """
+    """Write the source's config.json with GPT-2's names instead of aliases, and the new dtype."""
     content = read_json_object(
         checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=limits().max_config_bytes
     )
@@ -240,10 +229,7 @@ def _config_entries(config: GPT2Config, dtype: str, tied: bool) -> dict[str, Any
 def _verify(
     source: Checkpoint, written: Checkpoint, names: Iterable[str], on_progress: ProgressCallback
 ) -> tuple[float, list[str]]:
-    """Compare the written weights with the source.
-
-    Returns the largest change of any value, and the names of weights with NaN or infinite values.
-    """
+    """Compare written weights with the source. Returns the last two fields of the report."""
     written.validate()
     largest_change, not_finite = 0.0, []
     for name in names:

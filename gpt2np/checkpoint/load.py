@@ -34,11 +34,10 @@ class Checkpoint:
     Attributes:
         folder: the model folder.
         config: the architecture.
-        tensors: the stored tensors by GPT-2's names, without causal masks. safetensors' save_model
-            may store only the unembedding of a tied pair; `tensors` then has the unembedding under
-            the embedding's name.
+        tensors: the stored tensors by GPT-2's names, without causal masks. If only the unembedding
+            of a tied pair is stored (by safetensors' save_model), its name is `wte.weight`.
         transposed: whether matrices are stored `[out, in]`, as by nanoGPT (torch.nn.Linear),
-            instead of `[in, out]`. The shape of c_attn, which is never square, tells the layout.
+            instead of `[in, out]`.
     """
 
     folder: Path
@@ -106,10 +105,7 @@ class Checkpoint:
             )
 
     def read_values(self, name: str) -> Iterator[NDArray[Any]]:
-        """Return an iterator over a weight's values in 1-D chunks.
-
-        The values of a matrix are in `[in, out]` order, even if the file has `[out, in]` order.
-        """
+        """Return an iterator over 1-D chunks of a weight's values, matrices as `[in, out]`."""
         if self.has_no_biases and is_bias(name):
             return iter([np.zeros(weight_shapes(self.config)[name], np.float32)])
         tensor = self.tensors[name]
@@ -120,12 +116,11 @@ class Checkpoint:
         return (values[i : i + CHUNK_SIZE] for i in range(0, len(values), CHUNK_SIZE))
 
     def is_tied(self) -> bool:
-        """Tell whether the unembedding is not stored, or has the same values as the embedding.
-
-        If both matrices are stored, both are read.
-        """
-        head = self.tensors.get(LM_HEAD)
-        return head is None or equal_values(head, self.tensors[WTE])
+        """Tell whether the unembedding is not stored or equals the embedding; may read both."""
+        if LM_HEAD not in self.tensors:
+            return True
+        pair = read_chunks(self.tensors[LM_HEAD]), read_chunks(self.tensors[WTE])
+        return all(np.array_equal(a, b) for a, b in zip_longest(*pair, fillvalue=()))
 
     def _is_transposed(self, name: str) -> bool:
         return self.transposed and name.endswith(MATRICES)
@@ -157,17 +152,13 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         )
     if config.tie_word_embeddings and WTE not in tensors and LM_HEAD in tensors:
         tensors[WTE] = tensors.pop(LM_HEAD)
-    linear_shape = (3 * config.n_embd, config.n_embd)
+    linear_shape = (3 * config.n_embd, config.n_embd)  # never square, so it tells the layout
     c_attn_shapes = {tensor.shape for name, tensor in tensors.items() if name.endswith(MATRICES[0])}
     return Checkpoint(folder, config, tensors, transposed=c_attn_shapes == {linear_shape})
 
 
 def _read_headers(folder: Path) -> dict[str, TensorInfo]:
-    """Return the tensors in a folder's weight file or shards, by stored name.
-
-    As in `transformers`, shards are ignored if a weight file exists. Shards that the index does not
-    list are always ignored.
-    """
+    """Return tensors by stored name, from the weight file or else the shards in the index."""
     if (folder / WEIGHTS_FILE).exists():
         return read_header(folder / WEIGHTS_FILE)
     index = folder / INDEX_FILE
@@ -225,9 +216,3 @@ def load_weights(checkpoint: Checkpoint, dtype: DTypeLike = np.float32) -> dict[
 def is_finite(tensor: TensorInfo) -> bool:
     """Tell whether all values of a stored tensor are finite. Reads the tensor chunk by chunk."""
     return all(np.isfinite(chunk).all() for chunk in read_chunks(tensor))
-
-
-def equal_values(a: TensorInfo, b: TensorInfo) -> bool:
-    """Tell whether two stored tensors have equal values. Reads both chunk by chunk."""
-    chunks = zip_longest(read_chunks(a), read_chunks(b), fillvalue=())
-    return all(np.array_equal(x, y) for x, y in chunks)

@@ -43,9 +43,9 @@ _MADV_POPULATE_READ = 22  # Linux's constant, missing from Python's mmap module
 class TensorInfo:
     """The dtype, shape and location of a tensor, from the header of a safetensors file."""
 
-    path: Path  # path of the file
+    path: Path
     dtype: str  # safetensors' name of the dtype: "F32", "F16", "BF16", "I64", …
-    shape: tuple[int, ...]  # shape of the stored tensor
+    shape: tuple[int, ...]
     offset: int  # position of the first byte in the file
     nbytes: int  # size in bytes
 
@@ -95,9 +95,13 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _damaged(path: Path, reason: str) -> CheckpointError:
+    # A link in the Hub's cache names a blob, which a new download would reuse. Any other link may
+    # lead to a file that belongs to somebody else.
+    target = Path(os.path.realpath(path))
+    is_blob = target.parent.name == "blobs" and target.parent.parent in path.absolute().parents
     return CheckpointError(
-        f"{path} is damaged or not a safetensors file ({reason}); delete {os.path.realpath(path)} "
-        "and download or save the file again"
+        f"{path} is damaged or not a safetensors file ({reason}); "
+        f"delete {target if is_blob else path} and download or save the file again"
     )
 
 
@@ -106,9 +110,8 @@ def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[st
 
     Tensors stored in `dtype` become views of the memory-mapped file, which take memory only when
     they are read (see `read_ahead` and `release`). Other tensors are converted chunk by chunk, so
-    that memory holds little more than the result. Tensors at unaligned offsets are copied, because
-    NumPy would copy them for every product. Early versions of safetensors wrote such tensors, for
-    example in openai-community/gpt2.
+    that memory holds little more than the result. Unaligned tensors, which early versions of
+    safetensors wrote (openai-community/gpt2), are copied: NumPy would copy them for every product.
 
     Raises CheckpointError if a file is truncated, or a value is too large for `dtype`.
     """
@@ -137,7 +140,7 @@ def _map_file(path: Path) -> NDArray[np.uint8]:
 def read_ahead(array: NDArray[Any]) -> None:
     """Read a memory-mapped array from disk now, if the system supports it.
 
-    Reading the whole array at once is three times as fast as reading each page when it is used.
+    Reading the array at once is three times as fast as reading page by page, at first use.
     """
     _advise(array, _MADV_POPULATE_READ)
 
@@ -214,8 +217,8 @@ def write_safetensors(
 ) -> None:
     """Write a safetensors file, one chunk of values at a time.
 
-    `tensors` maps each name to the tensor's shape and its values in 1-D chunks. `dtype` is a key of
-    `NUMPY_DTYPES`.
+    `tensors` maps each name to a shape and an iterable of the values in 1-D chunks. `dtype` is a
+    key of `NUMPY_DTYPES`.
 
     Raises:
         CheckpointError: a value is too large for `dtype`.
@@ -248,10 +251,7 @@ def _encode(name: str, chunk: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def _to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Round float32 values to the nearest bfloat16; ties round to even, as in torch.
-
-    Returns the bits of the bfloat16 values.
-    """
+    """Return the bits of the values rounded to bfloat16; ties round to even, as in torch."""
     bits = x.view(np.uint32)
     halves: NDArray[np.uint16] = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
     halves[np.isnan(x)] = 0x7FC0

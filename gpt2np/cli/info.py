@@ -71,7 +71,7 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
     return {
         "model": source.name,
         "folder": str(source.path),
-        "licence": read_license(source.path),
+        "license": read_license(source.path),
         "config": asdict(config),
         "layout": "[out, in]" if checkpoint.transposed else "[in, out]",
         "files": sorted({tensor.path.name for tensor in checkpoint.tensors.values()}),
@@ -99,7 +99,7 @@ def _check_weights(checkpoint: "Checkpoint") -> dict[str, Any]:
 
 
 def _text_lines(content: dict[str, Any]) -> Iterator[str]:
-    for name in ("model", "folder", "licence"):
+    for name in ("model", "folder", "license"):
         yield f"{name:<12}{content[name] or 'not specified'}"
     files = content["files"][0] if len(content["files"]) == 1 else f"{len(content['files'])} files"
     yield f"{'weights':<12}{files}, {_megabytes(content['bytes'])}"

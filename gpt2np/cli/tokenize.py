@@ -106,7 +106,7 @@ def _format(
 def _as_json(
     text: str, tokenizer: "Tokenizer", options: dict[str, Any], *, with_merges: bool
 ) -> dict[str, Any]:
-    """Return the tokens of a text as JSON; escape bytes of incomplete characters as in Python."""
+    """Return the tokens of a text as JSON; bytes of incomplete characters are escaped."""
     spans = tokenizer.offsets(text, **options)
     ids = [span.id for span in spans]
     content = {

@@ -49,8 +49,8 @@ def text_constraint(
 class Constraint:
     """The state of a constraint after a text. Immutable, so sequences and drafts can share it.
 
-    `state` is a set of readings (see `automaton`). A state number would change when `_TokenMasks`
-    replaces the automaton.
+    `state` is a set of readings (see `automaton`), not the number of a state: numbers become
+    invalid when `_TokenMasks` replaces the automaton.
     """
 
     masks: _TokenMasks

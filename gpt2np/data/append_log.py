@@ -155,7 +155,7 @@ class AppendLog:
 
     @property
     def scratch(self) -> Path:
-        """Path for a file of the caller, in the folder."""
+        """Path in the log's folder for a temporary file of the caller."""
         return self.folder / _SCRATCH
 
     @property

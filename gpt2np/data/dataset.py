@@ -216,7 +216,7 @@ def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[
 
     Documents are joined until they have `combine` characters, including the `<|endoftext|>` between
     them, as in encode.py of nshepperd's gpt-2. No array begins or ends with `<|endoftext|>`.
-    `batches` are arrays of PART_DTYPE.
+    `batches` yields the parts of the documents in order, as arrays of PART_DTYPE.
     """
     start = end = characters = 0
     for n_ids, n_characters, ends_document, is_array in (

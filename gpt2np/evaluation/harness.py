@@ -51,7 +51,7 @@ _MAX_NEW_TOKENS_ALIASES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_
 
 @register_model("gpt2np")
 class HarnessModel(LM):
-    """A model for lm-evaluation-harness, with the same answers as the harness's `hf` model."""
+    """A model for lm-evaluation-harness, with the same results as the harness's `hf` model."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ _SLIDERS = (  # name, label, lowest, highest, step, neutral value
 def lens_arrays(run: Run) -> dict[str, Array]:
     """Compute the logit lens after the embedding and after each block.
 
-    The answer at a position is the most likely next token after the last block.
+    The answer at a position is the token that the model's output makes most likely.
 
     Returns:
         lens.ids, lens.probability: ids and probabilities of the n most likely tokens, (L+1, N, n).

@@ -89,7 +89,7 @@ class Callbacks:
         return logits
 
     def hook(self, is_prompt: bool) -> Hook | None:
-        """Return the hook for the prompt's pass, or for the passes after it."""
+        """Return the hook for the prompt's pass if `is_prompt`, else for a decode step."""
         hook = self.interventions
         return hook if hook is None or is_prompt else after_prompt(hook)
 

@@ -55,7 +55,7 @@ def check_finite(logits: Array, model: GPT2) -> None:
 
 
 def logits_error(model: GPT2) -> CheckpointError:
-    """Return the error for logits that are not finite; its message names the damaged tensors."""
+    """Return the error for NaN or infinite logits; the message names weights that aren't finite."""
     damaged = [name for name, array in model.weights.items() if not np.isfinite(array).all()]
     if damaged:
         more = f" and {len(damaged) - 3} more tensors" if len(damaged) > 3 else ""
@@ -164,7 +164,7 @@ def apply_temperature(logits: Array, temperature: float) -> Array:
     """Divide logits (…, V) by a temperature, which must be above 0.
 
     The function first subtracts the maximum of each row. This changes no probability, and prevents
-    infinite maxima at tiny temperatures.
+    overflow at tiny temperatures.
     """
     shifted = (logits - logits.max(-1, keepdims=True)).astype(np.float64)
     with np.errstate(over="ignore"):

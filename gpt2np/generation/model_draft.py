@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import process_logits
-from gpt2np.generation.options import GenerationOptions
-from gpt2np.generation.sampling import RandomGenerator, next_id
+from gpt2np.generation.sampling import next_id
 from gpt2np.kernels.array import Array
 from gpt2np.model import GPT2, last_token_indices
 
 if TYPE_CHECKING:
-    from gpt2np.constraints import Constraint
+    from gpt2np.generation.sequence import RunningSequence
 
 _MIN_SPEEDUP = 1.1  # drafts pay off above this ratio of the speeds with and without drafts
 _DECAY = 0.85  # each draft multiplies the weight of earlier drafts in the acceptance rate by this
 _SHORT_CONTEXT = 8  # context in tokens of a draft model whose drafts do not pay off
-
-
-class DraftedSequence(Protocol):
-    """The attributes of a RunningSequence that a draft model reads."""
-
-    prompt: Sequence[int]
-    ids: list[int]
-    vocab_size: int
-    options: GenerationOptions
-    eos_token_ids: Collection[int]
-    constraint: Constraint | None
-    rng: RandomGenerator
-
-    @property
-    def length(self) -> int: ...
 
 
 class ModelDraft:
@@ -126,15 +110,16 @@ def best_length(acceptance_rate: float, pass_costs: tuple[float, ...], token_cos
 class Drafting:
     """A draft that the draft model is extending to `length` tokens."""
 
-    sequence: DraftedSequence
+    sequence: RunningSequence
     source: ModelDraft
     length: int
     draft: list[int]
 
     def pending_ids(self) -> list[int]:
         """Return the token ids that are not yet in the draft model's KV cache."""
-        ids = [*self.sequence.prompt, *self.sequence.ids, *self.draft]
-        return ids[self.source.start + self.source.cache.length :]
+        start = self.source.start + self.source.cache.length
+        draft = self.draft[max(0, start - self.sequence.length) :]
+        return [*self.sequence.ids_from(start), *draft]
 
 
 def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
@@ -166,7 +151,7 @@ def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
     return remaining
 
 
-def _draft_id(sequence: DraftedSequence, draft: Sequence[int], logits: Array) -> int | None:
+def _draft_id(sequence: RunningSequence, draft: Sequence[int], logits: Array) -> int | None:
     """Select the next draft token from the draft model's logits; None if no token is possible.
 
     Draft model and target model use the same random number for a position, so they select the same

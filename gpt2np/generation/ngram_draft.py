@@ -8,7 +8,9 @@ after this draft token.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from gpt2np.generation.ngram_table import NgramTable
 
@@ -25,17 +27,11 @@ class NgramDraft:
 
     Drafts from the text have an acceptance rate per suffix length; drafts from the table have an
     acceptance rate per interval of the table's probabilities.
-
-    Attributes:
-        model: None, because n-gram drafts need no draft model.
     """
-
-    model: None = None
 
     def __init__(self, load_table: Callable[[], NgramTable | None]) -> None:
         """Draft from the text so far and a table; the first draft calls `load_table`."""
         self._load_table = load_table
-        self._table: NgramTable | None = None
         self._text: list[int] = []
         self._index: dict[tuple[int, ...], int] = {}  # n-gram → index after its last occurrence
         self._proposed: list[tuple[int, int]] = []  # token ids with their sources
@@ -45,20 +41,27 @@ class NgramDraft:
         self._n_accepted = [prior * _PRIOR_TOKENS for prior in priors]
         self._n_tried = [_PRIOR_TOKENS for _ in priors]
 
+    @cached_property
+    def _table(self) -> NgramTable | None:
+        return self._load_table()
+
     def propose(
-        self, prompt: Sequence[int], ids: Sequence[int], length: int, min_probability: float = 0.0
+        self,
+        prompt: Sequence[int],
+        ids: Sequence[int],
+        length: int,
+        min_probability: float = 0.0,
+        vocab_size: float = math.inf,
     ) -> tuple[list[int], list[float]]:
         """Propose up to `length` draft tokens for the text of `prompt` and `ids`.
 
         Also returns, for each draft token, the probability that this token and all draft tokens
         before it are accepted. The draft ends before a token whose probability is below
-        `min_probability`.
+        `min_probability`, and before an id ≥ `vocab_size`, for which the model has no embedding.
         """
         if length <= 0:
             self._proposed = []
             return [], []
-        if not self._text:
-            self._table = self._load_table()
         n_known = len(self._text) - len(prompt)
         self._append(ids[n_known:] if n_known >= 0 else [*prompt[n_known:], *ids])
         context = self._text[-_SUFFIX_LENGTHS[0] :]
@@ -68,7 +71,7 @@ class NgramDraft:
         total = 1.0
         while len(draft) < length:
             best = self._next(context)
-            if best is None:
+            if best is None or best[0] >= vocab_size:
                 break
             token_id, source, probability = best
             total *= probability

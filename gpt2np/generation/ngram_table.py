@@ -67,6 +67,8 @@ class NgramTable:
 
     def matches(self, token_bytes: Mapping[int, bytes]) -> bool:
         """Tell whether `token_bytes`, id → token, begins with the vocabulary of the table."""
+        if self.vocab_size > max(token_bytes, default=-1) + 1:
+            return False  # a damaged table's vocabulary may be huge
         return vocabulary_fingerprint(token_bytes, self.vocab_size) == self.fingerprint
 
     def lookup(self, ids: Sequence[int]) -> tuple[int, int] | None:
@@ -158,9 +160,11 @@ def read_ngram_table(path: Path) -> NgramTable:
             if set(file.keys()) != set(_TENSORS):
                 raise _damaged(path, f"its tensors must be {', '.join(_TENSORS)}")
             arrays = {name: file.get_tensor(name) for name in _TENSORS}
-            vocab_size = int(description["vocab_size"])
+            vocab_size = description["vocab_size"]
+            if not isinstance(vocab_size, int):
+                raise _damaged(path, "its vocab_size is not an integer")
             fingerprint = str(description["vocabulary_sha256"])
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
     for name, dtypes in _TENSORS.items():
         if arrays[name].dtype.name not in dtypes or arrays[name].shape != arrays["hashes"].shape:
@@ -173,22 +177,14 @@ def read_ngram_table(path: Path) -> NgramTable:
 
 
 def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> NgramTable | None:
-    """Return the table in a model's folder, else the package's table if the vocabularies match.
+    """Return the first table with the vocabulary: from a model's folder, or the package's.
 
     Raises:
-        CheckpointError: the folder's table is damaged, or has another vocabulary.
+        CheckpointError: the folder's table is damaged.
     """
-    path = folder / NGRAM_TABLE_FILE if folder else None
-    if path and path.exists():
-        table = read_ngram_table(path)
-        if not table.matches(token_bytes):
-            raise CheckpointError(
-                f"{path} has another vocabulary than the model; delete it, or train another with "
-                f"gpt2np train-draft"
-            )
-        return table
-    table = read_ngram_table(_GPT2_TABLE)
-    return table if table.matches(token_bytes) else None
+    paths = [folder / NGRAM_TABLE_FILE] if folder else []
+    tables = (read_ngram_table(path) for path in [*paths, _GPT2_TABLE] if path.exists())
+    return next((table for table in tables if table.matches(token_bytes)), None)
 
 
 def _damaged(path: Path, reason: str) -> CheckpointError:

@@ -44,7 +44,7 @@ class SupportsRandom(Protocol):
 class RandomGenerator:
     """The random numbers of one sequence, from `numpy.random.default_rng(seed)`.
 
-    Sampling token i uses number i, so repeating an interrupted decode step changes no token.
+    Sampling token i uses number i, so an interrupted decode step samples the same token again.
     """
 
     def __init__(self, seed: int | None) -> None:

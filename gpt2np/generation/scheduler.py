@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpt2np.generation.logits_processors import check_finite
+from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.kernels.array import Array
 from gpt2np.limits import limits
@@ -100,7 +101,7 @@ class Scheduler:
         return self._remove_finished()
 
     def _batches(self) -> list[list[RunningSequence]]:
-        """Return the running sequences in one batch; sequences with interventions run alone."""
+        """Group the running sequences: one batch, and one more for each with interventions."""
         running = [sequence for sequence in self.running if sequence.finish_reason is None]
         together = [s for s in running if not s.callbacks.interventions]
         if len(together) > 1:
@@ -139,8 +140,10 @@ class Scheduler:
     def _nbytes(self, sequence: RunningSequence) -> int:
         """Return the maximum bytes of a sequence's KV cache and its draft model's KV cache."""
         length = len(sequence.prompt) + sequence.options.max_new_tokens
-        draft = sequence.speculation.model if sequence.speculation else None
-        return _max_nbytes(self._model, length) + (_max_nbytes(draft, length) if draft else 0)
+        nbytes = _max_nbytes(self._model, length)
+        if isinstance(sequence.speculation, ModelDraft):
+            nbytes += _max_nbytes(sequence.speculation.model, length)
+        return nbytes
 
 
 def _max_nbytes(model: GPT2, length: int) -> int:

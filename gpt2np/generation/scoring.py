@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpt2np.display import coloured_tokens
+from gpt2np.display import colored_tokens
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.logits_processors import logits_error
 from gpt2np.kernels.array import Array, IntArray, equal_fields
@@ -144,7 +144,7 @@ class TextScore:
         """Return the text for notebooks, with tokens colored by probability."""
         tokens = [token.decode("utf-8", "backslashreplace") for token in self.token_bytes]
         tokens = tokens or [f"[{token_id}]" for token_id in self.ids]
-        return coloured_tokens("", tokens, self.log_probabilities.tolist())
+        return colored_tokens("", tokens, self.log_probabilities.tolist())
 
     __eq__ = equal_fields
 

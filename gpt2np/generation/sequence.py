@@ -111,7 +111,7 @@ class RunningSequence:
 
     @property
     def tokens_left(self) -> int:
-        """Number of tokens that context and `max_new_tokens` allow after the next token."""
+        """Number of tokens that context length and `max_new_tokens` allow after the next token."""
         left = self.options.max_new_tokens - len(self.ids) - 1
         return min(left, self.n_positions - (self.length - self.context_start))
 
@@ -122,7 +122,11 @@ class RunningSequence:
 
     def pending_ids(self) -> list[int]:
         """Return the token ids in the context that are not yet in the KV cache."""
-        first = self.context_start + self.cache.length - len(self.prompt)
+        return self.ids_from(self.context_start + self.cache.length)
+
+    def ids_from(self, start: int) -> list[int]:
+        """Return the token ids of prompt + ids from index `start` on."""
+        first = start - len(self.prompt)
         return self.ids[first:] if first >= 0 else [*self.prompt[first:], *self.ids]
 
     def slide_window(self) -> None:
@@ -271,16 +275,17 @@ class SharedPrefix:
     def copy_to(self, sequence: RunningSequence, model: GPT2) -> None:
         """Give a sequence the prompt's KV cache and log probabilities; compute them if needed."""
         if self.cache is None:
-            self.cache = self.computed.copy() if self.computed else model.new_cache()
-            self.cache.truncate(min(self.cache.length, len(self.ids) - 1))
+            cache = self.computed.copy() if self.computed else model.new_cache()
+            cache.truncate(min(cache.length, len(self.ids) - 1))
             if self.top is not None:
-                self.logprobs = text_logprobs(model, self.ids, self.top, self.cache)
-            elif new_ids := self.ids[self.cache.length : -1]:
-                compute_logits(model, [new_ids], [self.cache], logits_indices=[])
-        self.n_pending -= 1
-        sequence.cache = self.cache.copy() if self.n_pending else self.cache
+                self.logprobs = text_logprobs(model, self.ids, self.top, cache)
+            elif new_ids := self.ids[cache.length : -1]:
+                compute_logits(model, [new_ids], [cache], logits_indices=[])
+            self.cache = cache
         sequence.prompt_logprobs = self.logprobs
-        sequence.shared_prefix = None
+        sequence.cache = self.cache.copy() if self.n_pending > 1 else self.cache
+        # Both at once: a repetition after Ctrl-C must not count the sequence twice.
+        sequence.shared_prefix, self.n_pending = None, self.n_pending - 1
 
 
 def share_prefix(sequences: Sequence[RunningSequence], computed: KVCache | None = None) -> None:

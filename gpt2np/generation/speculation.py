@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from gpt2np.generation.model_draft import DraftedSequence, Drafting, ModelDraft, extend_drafts
+from gpt2np.generation.model_draft import Drafting, ModelDraft, extend_drafts
 from gpt2np.generation.ngram_draft import NgramDraft
+
+if TYPE_CHECKING:
+    from gpt2np.generation.sequence import RunningSequence
 
 # Time of a pass over n rows divided by that of one row; index 0 is unused. Means of the bundled
 # model and of GPT-2 small on Zen 4, in one process (`benchmarks/speculation.py --rows`). Even
@@ -29,20 +32,13 @@ MAX_ROWS = len(PASS_COSTS) - 1
 _MIN_SPEEDUP = 1.02  # with n-gram drafts, relative to none; pays for the search
 
 
-class SpeculatedSequence(DraftedSequence, Protocol):
-    """The attributes of a RunningSequence that drafting reads."""
-
-    speculation: NgramDraft | ModelDraft | None
-
-    @property
-    def tokens_left(self) -> int: ...
-
-
-def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
+def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
     """Propose draft tokens for each sequence, as many as should pay off.
 
     The pass, with one pending token per sequence, has at most `MAX_ROWS` rows.
     """
+    if len(batch) >= MAX_ROWS:
+        return [[] for _ in batch]
     drafts = _drafts_of_models(batch)
     candidates: list[tuple[float, int, int]] = []  # -probability, length of the draft, sequence
     proposals: dict[int, list[int]] = {}
@@ -55,7 +51,7 @@ def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
         if isinstance(source, NgramDraft):
             length = min(MAX_ROWS - n_rows, sequence.tokens_left)
             proposals[i], probabilities = source.propose(
-                sequence.prompt, sequence.ids, length, min_probability
+                sequence.prompt, sequence.ids, length, min_probability, sequence.vocab_size
             )
             candidates += [(-p, k, i) for k, p in enumerate(probabilities, 1)]
     candidates.sort()
@@ -64,7 +60,7 @@ def propose_drafts(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
     return drafts
 
 
-def _drafts_of_models(batch: Sequence[SpeculatedSequence]) -> list[list[int]]:
+def _drafts_of_models(batch: Sequence[RunningSequence]) -> list[list[int]]:
     """Return the draft tokens of the sequences that have a draft model."""
     drafts: list[list[int]] = [[] for _ in batch]
     if not any(isinstance(sequence.speculation, ModelDraft) for sequence in batch):

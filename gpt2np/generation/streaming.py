@@ -13,7 +13,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.display import coloured_tokens
+from gpt2np.display import colored_tokens
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import Callbacks, GeneratedToken
 from gpt2np.generation.options import GenerationOptions
@@ -68,9 +68,9 @@ class Completion:
     def _repr_html_(self) -> str:
         """Return the text for notebooks; with `logprobs`, tokens are colored by probability."""
         if not self.logprobs:
-            return coloured_tokens(self.prompt, [self.text])
+            return colored_tokens(self.prompt, [self.text])
         logprobs = [token.logprob for token in self.logprobs]
-        return coloured_tokens(self.prompt, self.tokens, logprobs)
+        return colored_tokens(self.prompt, self.tokens, logprobs)
 
     @property
     def tokens_per_second(self) -> float:
@@ -165,7 +165,7 @@ class TextStream(Iterator[str]):
         index: int = 0,
         resume: Callable[..., TextStream] | None = None,
     ) -> None:
-        """Create a stream; callers use `LanguageModel.stream`. `options.seed` must be set."""
+        """Create a stream; use `LanguageModel.stream` instead. `options.seed` must be set."""
         self.model = model
         self._name = name
         self._index = index
@@ -348,7 +348,7 @@ def run_streams(
 
 
 def pick_best(streams: Sequence[TextStream]) -> Completion:
-    """Combine a prompt's streams: the first continuation, with the next ones in `alternatives`.
+    """Return a prompt's first continuation, with the next continuations in `alternatives`.
 
     With `best_of`, continuations are sorted by mean log probability, highest first; ties keep the
     order of `streams`. A stream cancelled before the first token comes last.

@@ -98,7 +98,7 @@ class FileSet:
         return optional, [name for name in sorted(required) if name in listing]
 
     def existing_in(self, folder: Path) -> list[str]:
-        """Return the names of the set's files that exist in `folder`, sorted."""
+        """Return the names of the files of this set that exist in `folder`, sorted."""
         names = {*self.required, *self.optional, *self._weights(folder)}
         names |= {name for group in VOCABULARY.groups for name in group}
         return sorted(name for name in names if (folder / name).is_file())

@@ -28,7 +28,7 @@ class Difference:
 
 
 def differences(ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> list[Difference]:
-    """Compare the arrays of `ours` and `theirs` that have the same name."""
+    """Return the differences between arrays of the same name in `ours` and `theirs`."""
     result = []
     for name, array in ours.items():
         if name in theirs:

@@ -74,10 +74,7 @@ def small_kernels() -> bool:
 
 @cache
 def python_threads() -> int:
-    """Return how many Python threads share a product.
-
-    The number is 1 if BLAS's own threads can't be turned off.
-    """
+    """Return how many Python threads share a product; 1 if BLAS's threads can't be turned off."""
     return thread_count() if blas() else 1
 
 

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 def usable_cpus() -> int:
     """Return how many CPU cores this process can keep busy at the same time; at least 1.
 
-    On Linux, this is the least of three numbers: the CPUs on which the process may run (its
-    affinity), their physical cores, and the time limit (quota) of its control groups.
+    On Linux, this is the number of physical cores in the process's CPU affinity, or the CPU quota
+    of its control groups (cgroups) if smaller.
     """
     if hasattr(os, "sched_getaffinity"):
         return _count_cores(Path("/"), frozenset(os.sched_getaffinity(0)))
@@ -30,9 +30,9 @@ def _count_cores(root: Path, affinity: Set[int]) -> int:
 
 
 def physical_cores(root: Path, cpus: Set[int]) -> int:
-    """Count the physical cores of some logical CPUs; CPUs of unknown topology count as cores.
+    """Count the physical cores of logical CPUs; a CPU of unknown topology counts as one core.
 
-    Two logical CPUs of one core share its arithmetic units. `root` is the folder with `sys/`.
+    `root` is the folder with `sys/`.
     """
     cores: set[str | int] = set()
     for cpu in cpus:
@@ -45,10 +45,10 @@ def physical_cores(root: Path, cpus: Set[int]) -> int:
 
 
 def cgroup_quota(root: Path) -> float:
-    """Return the fewest CPUs that a control group of this process allows; infinity without a limit.
+    """Return this process's CPU quota, as set by containers, in CPUs; infinity without a quota.
 
-    The limits of parent groups count, too. Containers limit CPU time in this way; see
-    cgroups(7). `root` is the folder with `proc/` and the mount points.
+    This is the smallest quota of the process's control groups and their parents; see cgroups(7).
+    `root` is the folder with `proc/` and the mount points.
     """
     quota = math.inf
     with suppress(OSError):  # there is no /proc
@@ -58,7 +58,7 @@ def cgroup_quota(root: Path) -> float:
 
 
 def _cpu_cgroups(root: Path) -> Iterator[Path]:
-    """Yield the folders of the process's control groups for CPU time, up to the visible root."""
+    """Yield the folders of the process's CPU control groups and their visible parents."""
     paths = {}  # the path of the control group by controller; "" for version 2
     for line in (root / "proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -78,7 +78,7 @@ def _cpu_cgroups(root: Path) -> Iterator[Path]:
 
 
 def _quota(cgroup: Path) -> float:
-    """Return the number of CPUs to which one control group is limited; infinity without a limit."""
+    """Return the CPU quota of one control group, in CPUs; infinity without a quota."""
     with suppress(OSError, ValueError):  # version 2; "max" is no number
         quota, period = (cgroup / "cpu.max").read_text().split()
         return int(quota) / int(period)

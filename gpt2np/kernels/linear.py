@@ -4,8 +4,7 @@ With few rows, reading the matrix takes most of the time, so threads share the m
 With many rows, threads share the rows (`map_rows`). Each thread then computes several layers for
 one chunk of rows, so that the activations between the layers stay in one core's cache.
 
-Shape letters: n rows; a packed matrix (I, P, k, m) has I groups of k inputs by P groups of m
-outputs.
+Shape letters: n rows; I groups of k inputs by P panels of m outputs in a packed matrix.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class PackedLinear:
 
     Attributes:
         name: the layer's name. Tensor-parallel ranks share one output buffer per name.
-        panels: the packed matrix, (I, P, k, m): I groups of k inputs, P panels of m outputs.
+        panels: the packed matrix, (I, P, k, m): I groups of k inputs by P panels of m outputs.
         bias: (P·m,), or None for a layer without a bias.
         out_features: the number of outputs without padding.
     """
@@ -70,8 +69,8 @@ class LinearOutput:
     """Memory for the output of a linear layer for n rows, which later calls can overwrite.
 
     Attributes:
-        partials: (I, n, P, m), the products of the groups of inputs.
-        y: (n, P·m), a view of the first product, to which the others are added.
+        partials: (I, n, P, m), the partial product of each group of inputs.
+        y: (n, P·m), a view of `partials[0]`, where the partial products are summed.
     """
 
     def __init__(self, w: PackedLinear, n: int) -> None:
@@ -118,20 +117,14 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
 
 
 def _split_k(x: Array, groups: int, k: int) -> Array:
-    """Split the channels of x (n, C) into groups of k channels. Returns (I, n, k).
-
-    Zeros pad the last group.
-    """
+    """Split the channels of x (n, C) into groups of k, padded with zeros. Returns (I, n, k)."""
     if groups * k > x.shape[1]:
         x = np.pad(x, ((0, 0), (0, groups * k - x.shape[1])))
     return x.reshape(-1, groups, k).swapaxes(0, 1)
 
 
 def sum_partials(partials: Array) -> Array:
-    """Sum partial products over the first axis, in ascending order of the index.
-
-    The sum overwrites `partials[0]`. np.sum would add in another order.
-    """
+    """Sum arrays over the first axis, in ascending order (unlike np.sum), into `partials[0]`."""
     total: Array = partials[0]
     for i in range(1, partials.shape[0]):
         total += partials[i]

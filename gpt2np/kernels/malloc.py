@@ -10,10 +10,9 @@ _MAX_THRESHOLD = (32 << 20) - (64 << 10)  # bytes; freeing a larger block has no
 def raise_mmap_threshold() -> None:
     """Let glibc keep up to 64 MiB of freed memory per thread for later arrays.
 
-    By default, glibc returns most of the freed memory to the system. The forward pass over a long
-    prompt then waits for new pages in every layer: 29,000 page faults, a fifth of the pass's time.
-    Freeing one large array raises glibc's threshold (M_MMAP_THRESHOLD in mallopt(3)). The array is
-    never written, so it takes no memory.
+    By default, glibc returns most of the freed memory to the system. The page faults of new arrays
+    then take a fifth of a long prompt's time. Freeing one large array raises glibc's threshold
+    (M_MMAP_THRESHOLD in mallopt(3)). The array is never written, so it takes no memory.
     """
     with suppress(MemoryError):
         np.empty(_MAX_THRESHOLD, np.uint8)

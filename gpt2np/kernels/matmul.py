@@ -1,12 +1,11 @@
 """Matrix products in which a row of the result has the same bits for any number of rows.
 
-BLAS has one routine for a single row, and another routine for several rows. The routine for several
-rows first packs its operands into buffers. Two rows take three times as long as one row, and the
-last bits of the results differ.
+BLAS multiplies a single row with GEMV, several rows with GEMM, which first packs its operands. The
+last bits of the results differ, and two rows take three times as long as one row.
 
-OpenBLAS on AVX-512 has a third routine, for small products. This routine reads the operands in
-place. It sums over k in ascending order, independently of other rows and columns
-(tests/unit/kernels/test_matmul.py). Therefore this module splits every product into small products.
+OpenBLAS on AVX-512 also has small-matrix kernels, which read the operands in place. They sum over k
+in ascending order, independently of other rows and columns (tests/unit/kernels/test_matmul.py).
+Therefore this module splits every product into small products.
 """
 
 from collections import defaultdict
@@ -19,9 +18,7 @@ from gpt2np.kernels.blas import python_threads, small_kernels
 from gpt2np.kernels.threads import even_slices, parallel_for
 
 LANES = 16
-"""Matrices are padded to a multiple of LANES columns.
-
-In the columns after the last multiple, BLAS would sum in another order."""
+"""Columns of matrices are padded to a multiple of LANES: BLAS sums leftovers in another order."""
 
 SMALL_BATCH = 64
 """The largest number of rows for which threads share the matrix instead of the rows."""
@@ -36,9 +33,9 @@ _ones: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LANE
 
 
 def min_rows() -> int:
-    """Return the fewest rows that a product should have: 2 with small-matrix kernels, else 1.
+    """Return the fewest rows of a fast product: 2 with small-matrix kernels, else 1.
 
-    The kernels need two rows, so callers repeat a lone row.
+    The kernels need two rows, so callers repeat a single row.
     """
     return 2 if small_kernels() else 1
 
@@ -46,8 +43,9 @@ def min_rows() -> int:
 def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     """Multiply x (…, n, k) by w (…, k, m). Returns (…, n, m).
 
-    m must be a multiple of LANES. If `small_kernels()` and k·m ≤ 500,000, the bits of a row depend
-    neither on n nor on the other rows. Otherwise, they can depend on both, as in np.matmul.
+    m must be a multiple of LANES. If `small_kernels()` and k·m ≤ 500,000, each row of
+    the result has the same bits for any n and any other rows. Otherwise, as with np.matmul, the
+    bits can depend on n and on the other rows.
     """
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
     is_cheap = n * w.size <= MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
@@ -55,7 +53,7 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
         return np.matmul(x, w, out=out)
     is_small, max_rows = True, n
     if small_kernels():
-        if n == 1:  # BLAS would use its matrix-vector routine
+        if n == 1:  # BLAS would use GEMV
             y = matmul(np.repeat(x, 2, axis=-2), w)[..., :1, :]
             if out is None:
                 return y
@@ -86,10 +84,7 @@ def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:
-    """Multiply x by a stack of matrices w; each thread multiplies some of the matrices.
-
-    The threads only call np.matmul, because Python code does not run in parallel.
-    """
+    """Multiply x by a stack of matrices w; each thread multiplies some of the matrices."""
     x_is_stacked = x.ndim > 2 and x.shape[-3] > 1
 
     def multiply(share: slice) -> None:

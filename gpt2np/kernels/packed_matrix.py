@@ -1,4 +1,4 @@
-"""A matrix stored as panels, as in BLIS: in the order in which small products read its numbers."""
+"""Matrices stored as panels, as in BLIS: in the order in which small products read the numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class PackedMatrix:
     """A matrix [in, out] cut into panels that are contiguous in memory.
 
     The product of a few rows and one panel is small (`gpt2np.kernels.matmul`) and reads the panel
-    sequentially. Zeros pad the last panel of each axis. Zeros also pad the width of each panel to a
-    multiple of LANES.
+    sequentially. Zeros pad the last panel of each axis, and the width of each panel to a multiple
+    of LANES.
 
     Attributes:
-        data: (I, P, k, m): I groups of k inputs by P groups of m outputs.
+        data: (I, P, k, m): I groups of k inputs by P panels of m outputs.
         shape: (in, out), without padding.
         panel_shape: the number of inputs and outputs of one panel, without padding.
     """
@@ -37,18 +37,15 @@ class PackedMatrix:
     def in_buffer(
         cls, buffer: Array, shape: tuple[int, int], panel_shape: tuple[int, int]
     ) -> PackedMatrix:
-        """Return a matrix whose panels are stored in a flat buffer.
-
-        The buffer must have `packed_size(shape, panel_shape)` numbers. Call `fill` to set them.
-        """
+        """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers."""
         return cls(buffer.reshape(_data_shape(shape, panel_shape)), shape, panel_shape)
 
     @classmethod
     def of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix:
         """Cut a matrix [in, out] into panels.
 
-        The result is a view if the matrix needs no padding and each row is contiguous. The panels
-        of a view are not contiguous, so reading them takes longer.
+        The result is a view if the matrix needs no padding and its rows are contiguous. Products
+        with a view are slower, because its panels are not contiguous.
         """
         i, p, k, m = _data_shape(matrix.shape, panel_shape)
         if (i * k, p * m) == matrix.shape and matrix.strides[1] == matrix.itemsize:

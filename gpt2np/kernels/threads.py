@@ -21,8 +21,6 @@ THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-IDLE_TIMEOUT_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
-IDLE_TIMEOUT = "20"  # log2 of clock cycles; a third of a millisecond
 
 Item = TypeVar("Item")
 _thread = threading.local()  # .is_inline: whether parallel_for uses only the calling thread
@@ -32,10 +30,9 @@ def let_idle_blas_threads_sleep() -> None:
     """Let idle OpenBLAS threads sleep after 2²⁰ clock cycles of spinning, instead of 2²⁶.
 
     Spinning threads slow down all other threads. Call this before NumPy is imported, because
-    OpenBLAS reads the environment variable then. The setting affects the whole process, so only
-    the command line calls this.
+    OpenBLAS reads the environment variable then. The setting affects the whole process.
     """
-    os.environ.setdefault(IDLE_TIMEOUT_VARIABLE, IDLE_TIMEOUT)
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")  # a third of a millisecond
 
 
 def set_threads(threads: int | None) -> None:
@@ -68,14 +65,13 @@ def thread_count() -> int:
 def parallel_for(function: Callable[[Item], None], items: Sequence[Item], threads: int) -> None:
     """Call function(item) for every item, on this thread and on worker threads.
 
-    Returns when all calls are done. At most `threads` threads take part. The calling thread begins
-    at once, without waiting for idle workers to wake. Threads pay off if `function` releases the
-    interpreter lock, as NumPy's loops do. A call of parallel_for inside `function` uses no further
-    threads. Several threads may call parallel_for simultaneously.
+    Returns when all calls are done. At most `threads` threads take part, including the calling
+    thread, which begins at once. Threads pay off if `function` releases the interpreter lock (GIL),
+    as NumPy's loops do. A nested call of parallel_for inside `function` runs on one thread. Several
+    threads may call parallel_for simultaneously.
 
-    Raises:
-        An exception that `function` has raised, after all calls have ended. After
-        KeyboardInterrupt, items that have not begun are dropped.
+    Raises an exception of `function`, if any, after all calls have ended. KeyboardInterrupt drops
+    the pending items.
     """
     if threads == 1 or len(items) <= 1 or getattr(_thread, "is_inline", False):
         for item in items:
@@ -122,7 +118,7 @@ def even_slices(count: int, parts: int) -> list[slice]:
 
 
 class _Task:
-    """The pending items and the outcomes of one parallel_for call. Any thread may take an item."""
+    """The items of one parallel_for call, which any thread may process."""
 
     def __init__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> None:
         self.function = function
@@ -131,10 +127,7 @@ class _Task:
         self.outcomes: SimpleQueue[BaseException | None] = SimpleQueue()  # one per item of a worker
 
     def run(self) -> list[BaseException | None]:
-        """Process pending items until none is left.
-
-        Returns an exception or None for each item that this thread has processed.
-        """
+        """Process pending items on the calling thread. Returns each item's exception, or None."""
         outcomes = []
         with suppress(IndexError):
             while True:
@@ -144,7 +137,7 @@ class _Task:
         return outcomes
 
     def help(self) -> None:
-        """Process pending items on a worker thread, and put their outcomes into `outcomes`."""
+        """Process pending items on a worker thread; add exceptions or None to `outcomes`."""
         while self.pending:
             self.in_progress.append(None)  # before taking the item, so that `abandon` waits
             try:

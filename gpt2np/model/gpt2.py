@@ -7,16 +7,16 @@
     logits = ln_f(x)·wteᵀ                                            unembedding
 
 `ctx` runs these steps on one thread or several, with or without a KV cache. However `ctx` splits
-the work, the result is the same up to rounding; only a hook changes it. The simplest `ctx` is
+the work, only rounding differs; a hook alone changes the result. The simplest `ctx` is
 `gpt2np.model.plain.PlainContext`.
 
     ctx.token_ids, ctx.positions  (N,) each; positions count from the start of each text
-    ctx.linear(x, w, then=f)      f(x @ w.weight + w.bias); f is elementwise, apart from hooks
+    ctx.linear(x, w, then=f)      f(x @ w.weight + w.bias); f is elementwise but for its hooks
     ctx.unembed(x, w)             x @ w.weight
     ctx.qkv(x, w, heads)          queries, keys and values of some heads, by one linear layer
     ctx.by_rows(f, x, …)          f(x, …), on all rows or some at a time
-    ctx.by_heads(f, x)            calls f(heads, z) for one or more slices of the heads, to fill z
-                                  (h, N, D), which has x's N and dtype; returns all heads joined
+    ctx.by_heads(f, x)            splits the heads into slices, calls f(heads, z) on each to fill z
+                                  (h, N, D), with x's N and dtype; returns all heads joined
     ctx.append_kv(heads, k, v)    keeps k and v for `read_kv` in this pass, and in later passes if
                                   there is a KV cache
     ctx.query_blocks              consecutive query blocks that cover the N tokens; each has tokens
@@ -30,10 +30,10 @@ the work, the result is the same up to rounding; only a hook changes it. The sim
     ctx.for_each(f, items)        calls f(item) for each item, in any order or in parallel
     ctx.layer                     the block's index, for `rows`, `hook` and the KV cache
     ctx.rows                      the rows of x that the block returns, as a slice or indices: all
-                                  N, in the last block the R rows whose logits the caller requests
+                                  N, in the last block only the R rows whose logits are requested
     ctx.hook(name, x)             x, or the array that the caller's hook returns in its place; the
                                   hook gets blocks.i.name, or embed, ln_f or logits
-    ctx.hook_qkv(q, k, v)         the same for each text in turn: attn.q, attn.k, attn.v
+    ctx.hook_qkv(q, k, v)         hook on each text's q, k and v in turn: attn.q, attn.k, attn.v
 
 Shape letters: N new tokens of all texts, one text after the other; n of them in one query block; T
 keys: the tokens of a text (of several, the longest) up to the query block's end; R tokens whose

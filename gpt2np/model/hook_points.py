@@ -127,10 +127,7 @@ def all_names(name: str, n_layer: int | None = None) -> list[str]:
 
 
 def matches(name: str, pattern: str, n_layer: int | None = None) -> bool:
-    """Tell whether a pattern matches the name or an alias of a hook point.
-
-    In the pattern, `*` stands for any characters.
-    """
+    """Tell whether a pattern matches the name or an alias of a hook point."""
     expression = ".*".join(map(re.escape, re.split(r"\*+", pattern)))
     return any(re.fullmatch(expression, alias) for alias in all_names(name, n_layer))
 
@@ -181,9 +178,9 @@ def hook_points_nbytes(
     points: str | Sequence[str] = "*",
     dtype: DTypeLike = np.float32,
 ) -> int:
-    """Return how many bytes some hook points' arrays take for a prompt of `tokens` tokens.
+    """Return the total size in bytes of the arrays at `points` for a prompt of `tokens` tokens.
 
-    `points` has one or more patterns that select the hook points.
+    `points` is a pattern or a list of patterns.
     """
     names = select_hook_points(points, config.n_layer)
     size = sum(math.prod(hook_point_shape(name, config, tokens)) for name in names)

@@ -79,7 +79,7 @@ class GPT2:
         return model
 
     def save(self, folder: str | Path) -> None:
-        """Write the model to a new or empty folder, which gpt2np and `transformers` load.
+        """Write the model to a new or empty folder, for gpt2np and `transformers` to load.
 
         The weights keep the model's dtype. To add the vocabulary, call `Tokenizer.save(folder)`.
 
@@ -103,7 +103,7 @@ class GPT2:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The size of the model by name, as text."""
+        """The model's sizes for display: name → formatted number."""
         config = self.config
         return {
             "parameters": f"{self.weights.parameters:,}",
@@ -134,25 +134,25 @@ class GPT2:
 
     @property
     def processes(self) -> int | Literal["auto"]:
-        """The number of processes that compute a pass together; 1 by default.
+        """The number of processes that compute a pass together, 1 to 64, or "auto"; 1 by default.
 
-        With "auto", the number for each pass depends on measured times, and is at most the number
-        of CPU cores. `rank_choices` lists the present numbers. The first half second of passes uses
-        one process. With "auto", repeated runs of a program compute logits with the same bits.
+        With "auto", measured times select the number for each pass, up to the number of CPU cores:
+        see `rank_choices`. The first half second of passes uses one process. Nevertheless, repeated
+        runs of a program compute logits with the same bits.
 
-        If a larger number is assigned, the first pass that needs workers forks them. Workers share
-        this process's memory, and end with the model. They can use caches that `new_cache` makes
-        after the assignment. The number is at most 64, and stays 1 except on Linux with an x86
-        processor. The number affects the logits at most by rounding; `forward`
-        tells when the bits are equal. A pass with a hook, or with logits for more than 64 tokens,
-        runs in this process alone.
+        The number stays 1 except on Linux with an x86 processor. A pass with a hook, or with logits
+        for more than 64 tokens, runs in this process alone. The number affects the logits at most
+        by rounding; `forward` tells when the bits are equal.
 
-        Costs: all processes wait for the slowest process, so a single process can be faster while
-        other programs need the CPUs. As long as the number is above 1, BLAS uses one thread in this
-        process. Workers keep the memory that this process frees after the fork. Memory of freed
-        caches, up to half of the weights' size, is kept for later caches. If the program forks, the
-        child's copy of the model has `processes` 1, and can't use the parent's caches. NumPy warns
-        of overflow only in this process's share of a pass.
+        The first pass that needs workers forks them. Workers share this process's memory, and end
+        with the model. They can use caches that `new_cache` makes after the assignment.
+
+        Costs: every pass waits for the slowest process, so a single process can be faster on a busy
+        machine. While the number is above 1, BLAS uses one thread in this process. Workers keep the
+        memory that this process frees after the fork. Memory of freed caches, up to half of the
+        weights' size, is kept for later caches. If the program forks, the child's copy of the model
+        has `processes` 1, and can't use the parent's caches. NumPy warns of overflow only in this
+        process's share of a pass.
         """
         group = self._group
         if group is None:
@@ -175,11 +175,11 @@ class GPT2:
             from gpt2np.runtime.rank_tuner import RankTuner
 
             tuner = RankTuner(thread_count(), self.config.n_head)
-        if (most := min(tuner.max_ranks if tuner else int(count), max_processes())) > 1:
+        if (size := min(tuner.max_ranks if tuner else int(count), max_processes())) > 1:
             from gpt2np.runtime.process_group import ProcessGroup  # most starts need none
 
             with suppress(OSError):  # the system refuses shared memory
-                self._group = ProcessGroup(self._runner, most, self, tuner)
+                self._group = ProcessGroup(self._runner, size, self, tuner)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -188,10 +188,9 @@ class GPT2:
 
     @property
     def rank_choices(self) -> list[RankChoice]:
-        """How many processes passes use at present, and the measured times behind the choice.
+        """The numbers of processes that "auto" uses at present, by number of tokens in a pass.
 
-        The list has one `RankChoice` for each group of passes with similar numbers of tokens. The
-        list is empty if `processes` is not "auto", or no pass has been measured.
+        The list is empty if `processes` is not "auto", or no pass has been measured.
         """
         return self._group.tuner.choices() if self._group and self._group.tuner else []
 
@@ -206,8 +205,8 @@ class GPT2:
         """Compute next-token logits for all N new tokens, or for R of them. Returns (R, V).
 
         Up to rounding, a token's logits depend only on the sequence that contains the token. If
-        `gpt2np.kernels.blas.small_kernels()`, the logits also have the same bits in a prompt, after
-        a cache, among draft tokens and in any batch.
+        `gpt2np.kernels.blas.small_kernels()` is True, not even the bits of the logits depend on
+        caching, draft tokens, the batch or `processes`.
 
         Continue a text greedily, computing one token per step:
 

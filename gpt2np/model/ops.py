@@ -78,9 +78,9 @@ def gelu_new(x: Array) -> Array:
 def gelu(x: Array) -> Array:
     """Return exact GELU, x·Φ(x), where Φ is the normal distribution's cumulative function.
 
-    Hendrycks & Gimpel 2016. The result is computed as max(x, 0) - |x|·Φ(-|x|), which avoids
-    cancellation. NumPy has no erfc. Therefore Φ(-z√2) = ½·erfc(z) is computed as ½·t·exp(p - z²),
-    where t = 2 / (2 + z) and p is a short Chebyshev series in t.
+    Hendrycks & Gimpel 2016. The form max(x, 0) - |x|·Φ(-|x|) avoids cancellation. NumPy has no
+    erfc. Therefore Φ(-|x|) = ½·erfc(z) is computed as ½·t·exp(p - z²), where z = |x| / √2,
+    t = 2 / (2 + z), and p is a short Chebyshev series in t.
     """
     size = np.abs(x)
     z = size * math.sqrt(0.5)

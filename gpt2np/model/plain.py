@@ -1,4 +1,4 @@
-"""The plainest way to run the functions of `gpt2np.model.gpt2`, to read and to experiment with.
+"""A simple context for the functions of `gpt2np.model.gpt2`, for reading and experiments.
 
 `PlainContext` shows what each method of a context computes, for one text, on one thread, without a
 KV cache. The contexts of `gpt2np.runtime` compute the same results up to rounding, but faster.
@@ -130,7 +130,7 @@ class PlainContext:
         return w(x).reshape(len(x), 3, self._n_head, -1).transpose(1, 2, 0, 3)[:, heads]
 
     def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
-        """Return function(*arrays)."""
+        """Apply the function to all rows at once."""
         return function(*arrays)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
@@ -141,11 +141,11 @@ class PlainContext:
         return z.reshape(n, c)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
-        """Remember keys and values (H, N, D)."""
+        """Store keys and values (H, N, D) for `read_kv`."""
         self._kv = PlainKV(keys, values)
 
     def read_kv(self, heads: slice, queries: PlainQueries) -> PlainKV:
-        """Return the remembered keys and values."""
+        """Return the keys and values of all tokens."""
         return self._kv
 
     def for_each(self, function: Callable[[Any], None], items: Sequence[Any]) -> None:

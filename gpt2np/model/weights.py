@@ -34,7 +34,7 @@ class BlockWeights:
     """The weights of one transformer block, and its settings from the config.
 
     Attributes:
-        attention_scale: the factor of the attention scores: 1 / √D, unless the config differs.
+        attention_scale: the factor of the attention scores, by default 1 / √D.
         activation: the MLP's elementwise activation function.
     """
 
@@ -57,7 +57,7 @@ class ModelWeights:
         wpe: (n_positions, C), the position embeddings.
         blocks: the weights of each block.
         ln_f: the final layer norm.
-        lm_head: the unembedding (C, V), whole or as an iterable over groups of columns.
+        lm_head: the unembedding (C, V), whole or as an iterable over slices of columns.
     """
 
     wte: Array | TokenEmbedding
@@ -76,7 +76,7 @@ class ModelWeights:
 
 
 def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeights:
-    """Wrap a model's weight arrays, whose names are those of `weight_shapes`, for packing.
+    """Wrap a model's weights, named as in `weight_shapes`, in a mapping that packs them on demand.
 
     Raises:
         InvalidArgumentError: an array does not have the shape that the config demands.
@@ -101,11 +101,10 @@ def _kind(name: str) -> str:
 
 
 def _packings(config: GPT2Config) -> dict[str, Packing]:
-    """Return how each kind of matrix is packed; a bias has the panel width of its matrix.
+    """Return the packing of each kind of matrix; a bias has the panel width of its matrix.
 
-    A panel of c_attn computes the queries, keys or values of one head. Inputs are split into
-    groups, whose products are added. More inputs per group would not fit into a small product of 16
-    rows, and the rounding error of a sum grows with its length.
+    A panel of c_attn computes the queries, keys or values of one head. A product is summed over
+    groups of inputs (split-K): small groups fit the small-matrix kernel, and reduce rounding.
     """
     c, f = _group_size(config.n_embd), _group_size(config.n_inner)
     d = config.n_embd // config.n_head

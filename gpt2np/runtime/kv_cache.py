@@ -193,8 +193,8 @@ class KVStore:
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches to free slots of this store; return False if no cache was moved.
 
-        The store refuses the caches if too few slots are free, if `length` exceeds its capacity, or
-        if ended sequences would leave more than half of its memory unused.
+        The store refuses the caches if too few slots are free, `length` exceeds its capacity, or
+        more than half of its memory would stay unused.
         """
         with self._lock:
             free = [slot for slot in range(len(self._nonzero)) if slot not in self._owners]
@@ -240,7 +240,7 @@ class KVStore:
 
 @dataclass(frozen=True)
 class KVWrite:
-    """The slot mapping of n tokens: where a KV store writes their keys and values.
+    """The slot mapping of n tokens: where a KV store stores the tokens' keys and values.
 
     Attributes:
         store: the store to write to.

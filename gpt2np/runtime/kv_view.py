@@ -76,6 +76,6 @@ class KVView:
 
 
 def _by_sequence(array: Array, count: int) -> Array:
-    """Split a span's queries by sequence: (…, h, Q, m) → (…, S, h, Q / S, m)."""
+    """Split the queries of S adjacent sequences: (…, h, Q, m) → (…, S, h, Q / S, m)."""
     *leading, heads, queries, m = array.shape
     return array.reshape(*leading, heads, count, queries // count, m).swapaxes(-4, -3)

@@ -26,7 +26,7 @@ _MAX_BATCHES = 32  # of _DecodeSteps: one number of draft tokens each
 
 @dataclass(frozen=True)
 class _DecodeSteps:
-    """The batches of earlier short passes over the same KV caches, for reuse by later steps."""
+    """Batches of earlier decode steps, which later steps over the same KV caches reuse."""
 
     places: list[tuple[KVStore, int]]  # of each KV cache
     # (*new tokens per sequence, -1, *logits_indices) → lengths of the caches before the pass, batch

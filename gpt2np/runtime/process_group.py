@@ -1,9 +1,9 @@
 """A group of processes that compute each forward pass together.
 
-Threads wait for the interpreter lock (GIL) between NumPy calls: a fifth of the time in a long
-prompt, and longer than they gain if matrix products take only tens of microseconds. Processes have
-no common lock. The process that owns the model forks workers, which share the weights without a
-copy. The owner and the workers are the ranks (`gpt2np.runtime.ranks`). During a pass, ranks spin at
+Python threads wait for the interpreter lock (GIL) between NumPy calls: a fifth of a long prompt's
+time. Matrix products of a few tens of microseconds even get slower with threads. Processes have no
+common lock. The process that owns the model forks workers, which share the weights without a copy.
+The owner and the workers are the ranks (`gpt2np.runtime.ranks`). During a pass, ranks spin at
 barriers; between passes, the workers sleep.
 """
 
@@ -53,7 +53,7 @@ class ProcessGroup:
 
     Workers are forked when a pass first needs them, and stay for later passes. If a worker fails,
     rank 0 computes all later passes alone. As long as the group exists, BLAS uses one thread,
-    because a fork during a multithreaded product can block parent and child forever.
+    because a fork during a multithreaded matrix product can cause a deadlock.
 
     Attributes:
         world_size: the largest number of ranks of a pass.

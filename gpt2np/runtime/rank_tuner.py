@@ -40,7 +40,7 @@ def useful_ranks(cpus: int, parts: int) -> list[int]:
     """Return the numbers of ranks that are worth a trial: about 1, 2, 4, … up to `cpus`.
 
     The ranks share `parts` equal parts of the work. For 12 parts and 8 CPUs, the numbers are 1, 2,
-    4 and 6: with 8 ranks, the busiest rank would have two parts, as with 6.
+    4 and 6. With 8 ranks, the busiest rank would have two parts, as with 6.
     """
     numbers = [1]
     while True:
@@ -140,7 +140,7 @@ class _Group:
         return float(np.mean(times[:-1] or times))
 
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> float:
-        """Record the time of a pass. Return `seconds`, or 0 if the first pass was ignored."""
+        """Record the time of a pass. Return `seconds`, or 0 for the first pass, not recorded."""
         is_first, self._work = not self._work, _FIXED_WORK + n_rows
         if is_first:
             return 0.0  # packs the weights, or touches memory for the first time
@@ -212,7 +212,7 @@ class RankTuner:
     """Chooses the number of ranks of each pass by the times of earlier passes."""
 
     def __init__(self, cpus: int, n_head: int) -> None:
-        """Limit the numbers of ranks to `cpus`, and in short passes to `n_head`, too."""
+        """Use at most `cpus` ranks, and in short passes at most `n_head`."""
         # In a short pass, ranks share the heads. The smallest layer has about as many panels.
         short, long = useful_ranks(cpus, n_head), useful_ranks(cpus, MAX_RANKS)
         self._groups = [

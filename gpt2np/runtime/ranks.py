@@ -1,10 +1,9 @@
 """The ranks of a process group: how several processes share one forward pass.
 
-A pass over up to SMALL_BATCH tokens is tensor-parallel: each rank computes some heads, and some
-output columns of every layer, for all tokens (Shoeybi et al. 2019, section 3). A longer pass is
-context-parallel: each rank computes all layers for some of the tokens, and reads the keys and
-values of the other ranks' tokens. No sum adds numbers of different ranks, so the logits have the
-same bits as in a single process.
+A pass over up to SMALL_BATCH tokens is tensor-parallel (Shoeybi et al. 2019, section 3). Each rank
+computes some heads, and some output columns of every layer, for all tokens. A longer pass is
+context-parallel: each rank computes all layers for some tokens, and reads the keys and values of
+all ranks. No sum adds numbers of different ranks, so logits have the same bits as in one process.
 """
 
 from __future__ import annotations

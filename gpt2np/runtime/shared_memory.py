@@ -23,8 +23,8 @@ class SharedMemory:
     """An allocator of arrays in one range of shared memory.
 
     The range takes memory only where arrays have been written. Only the process that made the
-    object may allocate. Up to `max_kept` bytes of freed memory are kept for later arrays: new pages
-    would take a fifth of a short prompt's time, or longer than the prompt in a virtual machine.
+    object may allocate. Up to `max_kept` bytes of freed memory are kept for later arrays. New pages
+    would take a fifth of a short prompt's time; in a virtual machine, longer than the prompt.
 
     Raises:
         OSError: the system does not provide the range.

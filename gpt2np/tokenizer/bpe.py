@@ -7,9 +7,11 @@ Tokens are strings as in vocab.json ("Ġthe"). The key of a merge is two tokens 
 from __future__ import annotations
 
 from _thread import allocate_lock  # threading.Lock, without importing threading
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import gt
 
 Ranks = Mapping[str, int]
 """Rank of each merge, by the merge's key. The pair with the lowest rank is merged first."""
@@ -21,8 +23,8 @@ _ENTRY_BYTES = 240  # size of an empty string, an empty tuple, and their diction
 _MAX_KEY_LENGTH = 256  # characters; longer texts rarely repeat, and are not cached
 
 
-def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
-    """Merge pairs of neighboring tokens until no merge applies.
+def merge_pairs(tokens: Sequence[str], ranks: Ranks) -> list[str]:
+    """Merge neighboring tokens until no merge applies. In a string, each character is a token.
 
     Each step merges the pair with the lowest rank. If this pair occurs several times, its leftmost
     occurrence is merged.
@@ -36,8 +38,8 @@ def merge_pairs(tokens: list[str], ranks: Ranks) -> list[str]:
     return _merge_by_heap(tokens, ranks)
 
 
-def _merge_by_scanning(tokens: list[str], ranks: Ranks) -> list[str]:
-    tokens, rank_of = tokens[:], ranks.get
+def _merge_by_scanning(symbols: Sequence[str], ranks: Ranks) -> list[str]:
+    tokens, rank_of = list(symbols), ranks.get
     pair_ranks = [rank_of(pair, _NO_RANK) for pair in map(" ".join, pairwise(tokens))]
     while pair_ranks and (lowest := min(pair_ranks)) != _NO_RANK:
         left = pair_ranks.index(lowest)
@@ -50,23 +52,26 @@ def _merge_by_scanning(tokens: list[str], ranks: Ranks) -> list[str]:
     return tokens
 
 
-def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
+def _merge_by_heap(symbols: Sequence[str], ranks: Ranks) -> list[str]:
     """Merge pairs in O(n log n), with a linked list of tokens and a heap of ranks.
 
     A merged token is stored at the index of the left token; the index of the right token gets "".
     """
-    tokens = tokens[:]
+    one_object = {symbol: symbol for symbol in set(symbols)}  # saves 76 bytes a symbol
+    tokens = [one_object[symbol] for symbol in symbols]
     end = len(tokens)
-    after = list(range(1, end + 1))
-    before = list(range(-1, end - 1))
-    positions: dict[int, list[int]] = {}
+    after = array("l", range(1, end + 1))  # an eighth of a list's memory
+    before = array("l", range(-1, end - 1))
+    positions: dict[int, array[int]] = {}
     heap: list[int] = []
     for position, pair in enumerate(map(" ".join, pairwise(tokens))):
         if pair in ranks:
             _push(positions, heap, ranks[pair], position)
     while heap:
         rank = heappop(heap)
-        todo = sorted(positions.pop(rank))
+        todo = positions.pop(rank)
+        if any(map(gt, todo, islice(todo, 1, None))):
+            todo = array("l", sorted(todo))
         for n_done, left in enumerate(todo, 1):
             right = after[left]
             if right == end or ranks.get(f"{tokens[left]} {tokens[right]}") != rank:
@@ -92,11 +97,11 @@ def _merge_by_heap(tokens: list[str], ranks: Ranks) -> list[str]:
     return [token for token in tokens if token]
 
 
-def _push(positions: dict[int, list[int]], heap: list[int], rank: int, position: int) -> int:
+def _push(positions: dict[int, array[int]], heap: list[int], rank: int, position: int) -> int:
     if rank in positions:
         positions[rank].append(position)
     else:
-        positions[rank] = [position]
+        positions[rank] = array("l", [position])
         heappush(heap, rank)
     return rank
 

@@ -1,4 +1,4 @@
-"""Reading and writing of vocabularies; this module finds the files and selects their reader.
+"""Read and write vocabularies: find the files, and select the format.
 
 OpenAI's `.tiktoken` files are read here. Each line has the bytes of a token, in base64, and the
 token's id, called its rank. The file has no merges: two neighboring tokens can be merged if the

@@ -42,8 +42,8 @@ def read_gpt2_files(vocab_file: Path, merges_file: Path) -> Vocabulary:
     """Read a vocabulary: tokens and ids from `vocab_file`, merges in order from `merges_file`.
 
     Added tokens come from the special tokens files in the same folder (see
-    `gpt2np.tokenizer.special_tokens`). The vocabulary keeps all other tokens of `vocab_file`.
-    Of these, encoding produces only single bytes and tokens that a merge makes.
+    `gpt2np.tokenizer.special_tokens`). Other tokens that are neither a byte nor made by a merge can
+    be decoded, but encoding never produces them.
 
     Raises TokenizerError if a file can't be read or parsed, or the files don't match.
     """
@@ -87,10 +87,7 @@ def _read_openai_merges(merges_file: Path, text: str) -> Vocabulary:
 def _find_unmade_tokens(
     ids: dict[str, int], lines: list[str], vocab: Path, merges: Path
 ) -> list[str]:
-    """Return the tokens that are neither a byte nor made by a merge.
-
-    Raises TokenizerError if the files don't match, or merges seem to be missing.
-    """
+    """Return the tokens that are neither a byte nor made by a merge; check that the files match."""
     made = "\n".join(lines).replace(" ", "").split("\n") if lines else []
     if not all(map(ids.__contains__, made)):
         left, right = next(line for line in lines if line.replace(" ", "") not in ids).split(" ")
@@ -165,10 +162,7 @@ def _read_merges(path: Path, data: bytes) -> list[str]:
 def _with_added_tokens(
     ids: dict[str, int], ranks: dict[str, int], unmade: list[str], folder: Path
 ) -> Vocabulary:
-    """Build the vocabulary with the added tokens from the special tokens files in `folder`.
-
-    Added tokens in `unmade`, which are neither a byte nor made by a merge, are removed from `ids`.
-    """
+    """Build the vocabulary; remove added tokens from `ids` if no merge makes them (`unmade`)."""
     from gpt2np.tokenizer.special_tokens import read_for_gpt2_files
 
     special = read_for_gpt2_files(folder)

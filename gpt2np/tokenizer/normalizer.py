@@ -1,4 +1,4 @@
-"""Steps before pre-tokenization: lone surrogates, added tokens, Unicode form NFC, prefix space.
+"""Normalization before pre-tokenization: surrogates, added tokens, Unicode NFC, prefix space.
 
 First, a text is split at its added tokens, by the rules of Hugging Face's `tokenizers`
 (added_vocabulary.rs). Then the text between added tokens is normalized. On request, each character
@@ -19,7 +19,7 @@ Spans = list[tuple[int, int]]
 """Origin of each character of a normalized text: (start, end) in the original text."""
 
 AddedSpan = tuple[int, int, int | None]
-"""(start, end, id) of an added token, in characters; for text between such tokens, id is None."""
+"""(start, end, id) of an added token, in characters; for text between added tokens, id is None."""
 
 # Unicode's white space. It excludes U+001C to U+001F, which str.strip would remove.
 _WHITESPACE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
@@ -39,8 +39,8 @@ class NormalizedPart:
 def handle_surrogates(text: str, errors: str) -> str:
     """Replace, reject or keep the lone surrogates of `text`; `Tokenizer` explains `errors`.
 
-    Raises InvalidArgumentError if `text` is no text, or `errors` is unknown or rejects a lone
-    surrogate in `text`.
+    Raises InvalidArgumentError if `text` is not a str, or `errors` is unknown or rejects a lone
+    surrogate.
     """
     if not isinstance(text, str):
         raise InvalidArgumentError(f"the text is {short_repr(text)}; it must be a str")
@@ -65,7 +65,7 @@ def extract_and_normalize(
 ) -> Iterator[NormalizedPart]:
     """Split `text` at added tokens, and normalize the text between added tokens.
 
-    `text` is a result of `handle_surrogates`. Special tokens not in `allowed_special` are treated
+    `text` comes from `handle_surrogates`. Special tokens not in `allowed_special` are treated
     as plain text. The result equals that of `tokenizers`.
     """
     tokens = [
@@ -112,11 +112,10 @@ def _identity_spans(start: int, end: int) -> Spans:
 
 
 def nfc_with_spans(text: str) -> tuple[str, Spans]:
-    """Normalize `text` to NFC; return the normalized text and the origin of each character.
+    """Normalize `text` to NFC; return the result and the span of each character in `text`.
 
-    The origins equal those of `tokenizers` (normalizer.rs, `transform_range`). The origin of a
-    composed character is its first component. A character that decomposition adds has the origin of
-    the preceding character.
+    As in `tokenizers` (normalizer.rs, `transform_range`), a composed character gets the span of its
+    first component. A character added by decomposition gets the span of the preceding character.
     """
     if unicodedata.is_normalized("NFC", text):
         return text, _identity_spans(0, len(text))
@@ -172,7 +171,7 @@ def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
 
 
 def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan]:
-    """Split `text` at the added tokens `tokens`; at each position, the longest match counts."""
+    """Split `text` at the added tokens `tokens`; at each position, the longest match wins."""
     done = 0
     if tokens:
         by_content = {token.content: token for token in tokens}

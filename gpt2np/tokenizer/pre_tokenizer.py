@@ -170,10 +170,7 @@ def _split_by_regex(pattern: str) -> PreTokenizer:
 
 
 def _mask_newer_characters(text: str) -> str:
-    """Replace each character newer than Unicode 16 by a code point without a character.
-
-    Returns `text` itself if it has no newer character.
-    """
+    """Replace characters newer than Unicode 16 by an unassigned one; without any, return `text`."""
     if text.isascii() or not _may_have_newer()(text):
         return text
     newer = _newer_characters()
@@ -205,11 +202,11 @@ def iter_segments(text: str) -> Iterator[str]:
 
 
 def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
-    """Split a segment of a text into words; return a key for each word.
+    """Split a segment of a text into words; return a cache key for each word.
 
-    `word_text` converts a key to the text of the word. Words begin at spaces and, with
-    `at_newlines`, at newlines. The segment must begin and end at borders between pieces. Returns
-    None if a character in the segment rules out splitting at spaces.
+    `word_text` converts a key to the word. Words begin at spaces and, with `at_newlines`, at
+    newlines. The caller must not cut a piece at an end of the segment. Returns None if a
+    character in the segment rules out splitting at spaces.
     """
     if any(rare in segment for rare in (_RARE_ASCII if segment.isascii() else _RARE)):
         return None

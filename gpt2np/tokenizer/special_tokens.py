@@ -52,9 +52,8 @@ _TokenMap = dict[str, AddedToken | None]  # key such as "eos_token" → token; N
 class SpecialTokens:
     """Content of the special tokens files in a folder.
 
-    `is_gpt2` tells whether transformers reads the folder with its class GPT2Tokenizer. This class
-    adds all added tokens anew, in order of their ids. Unless a file defines bos_token, eos_token
-    and unk_token, the class sets these tokens to `<|endoftext|>`.
+    `is_gpt2` tells whether transformers loads the folder as a GPT2Tokenizer. GPT2Tokenizer adds all
+    tokens in order of their ids. A missing bos_token, eos_token or unk_token is `<|endoftext|>`.
     """
 
     declared: tuple[AddedToken, ...] = ()  # tokens with an id, in order of the ids
@@ -94,7 +93,7 @@ class SpecialTokens:
                 )
             resolved[content] = replace(token, id=token_id)
             next_id = max(next_id, token_id + 1)
-        if self._is_assumed_without_embedding(END_OF_TEXT, resolved, vocab, json_tokens):
+        if self._adds_unmentioned_end_of_text(resolved, vocab, json_tokens):
             del resolved[END_OF_TEXT]
         new = {token.id: token.content for token in resolved.values() if token.content not in vocab}
         if new and (shared := next((text for text, id in vocab.items() if id in new), None)):
@@ -114,10 +113,7 @@ class SpecialTokens:
         }
 
     def _in_order_of_addition(self, json_tokens: tuple[AddedToken, ...]) -> list[AddedToken]:
-        """Return the tokens in the order in which transformers adds them.
-
-        A token may occur several times in the list; its last occurrence counts.
-        """
+        """Return the tokens in transformers' order of addition; the last duplicate counts."""
         mapped = [token for token in self._full_token_map().values() if token is not None]
         by_id = {token.id: token for token in self.declared}
         if not self.overrides_tokenizer_json:
@@ -140,21 +136,17 @@ class SpecialTokens:
         empty: _TokenMap = dict.fromkeys(_MAP_KEYS)
         return {**empty, **assumed, **self.token_map}
 
-    def _is_assumed_without_embedding(
+    def _adds_unmentioned_end_of_text(
         self,
-        content: str,
         resolved: Mapping[str, AddedToken],
         vocab: Mapping[str, int],
         json_tokens: tuple[AddedToken, ...],
     ) -> bool:
-        """Tell whether transformers adds the token `content` although no file mentions it.
-
-        gpt2np doesn't add such a token, because the model has no embedding for it.
-        """
-        if content in vocab or content not in resolved or [*resolved][-1] != content:
+        """Tell whether END_OF_TEXT is only transformers' default; the model lacks its embedding."""
+        if END_OF_TEXT in vocab or not resolved or [*resolved][-1] != END_OF_TEXT:
             return False
         mentioned = (*self.declared, *json_tokens, *self.token_map.values(), *self.extra)
-        return all(token is None or token.content != content for token in mentioned)
+        return all(token is None or token.content != END_OF_TEXT for token in mentioned)
 
 
 def read_for_gpt2_files(folder: Path) -> SpecialTokens:
@@ -291,10 +283,9 @@ def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
 
 
 def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[str]:
-    """Return the texts whose tokens in `added_tokens.json` are special tokens.
+    """Return the texts that transformers knows as special when it reads `added_tokens.json`.
 
-    JSON objects in tokenizer_config.json don't count, nor does the old list of extra tokens in
-    special_tokens_map.json, because transformers reads both later.
+    JSON objects in the config and the map file's `additional_special_tokens` are read later.
     """
     texts_in_config = {key: value for key, value in config.items() if isinstance(value, str)}
     token_map = {**texts_in_config, **older}
@@ -328,10 +319,7 @@ def _sort_by_id(tokens: list[AddedToken], path: Path) -> tuple[AddedToken, ...]:
 
 
 def _parse_token(entry: Any, path: Path, key: str, flags: Mapping[str, bool]) -> AddedToken:
-    """Create a token from a text, or from a JSON object with `content` and flags.
-
-    The argument `flags` overrides the object's flags.
-    """
+    """Create a token from a text or a JSON object; `flags` overrides the object's flags."""
     if isinstance(entry, str):
         entry = {"content": entry, **_SPECIAL}
     if not isinstance(entry, dict) or not isinstance(content := entry.get("content"), str):

@@ -98,15 +98,14 @@ class Tokenizer:
     def load(cls, vocabulary: str | Path) -> Tokenizer:
         """Load a vocabulary: "bundled", a model on the Hub, a folder, or a file.
 
-        A text names a model as in `gpt2np.load`: only the vocabulary is downloaded, and an existing
-        folder takes precedence. A `Path` is never the name of a model.
+        A str is an existing path, or else the name of a model as in `gpt2np.load`; only the model's
+        vocabulary is downloaded. A `Path` is never the name of a model.
 
         A folder needs `tokenizer.json`, `vocab.json` + `merges.txt`, OpenAI's `encoder.json` +
-        `vocab.bpe`, or a `.tiktoken` file. Of several, the first in this list counts. The
-        folder's `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` have the
-        same effect as in transformers 5: see `gpt2np.tokenizer.special_tokens`.
-
-        If the file is a `tokenizer.json`, the other files in its folder are ignored.
+        `vocab.bpe`, or a `.tiktoken` file; the first found is read. The folder's
+        `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` have the same
+        effect as in transformers 5: see `gpt2np.tokenizer.special_tokens`. If `vocabulary` is the
+        path of a `tokenizer.json`, the other files in its folder are ignored.
 
         Raises:
             ModelNotFoundError: no model has this name, or the download fails.
@@ -172,10 +171,7 @@ class Tokenizer:
 
     @property
     def splits_before_whitespace(self) -> bool:
-        """Whether a text can be cut between a visible character and the white space after it.
-
-        If True, the token ids of the two texts, joined, equal the token ids of the whole text.
-        """
+        """Whether cutting a text before white space, after a visible character, keeps its ids."""
         return (
             self._splits_whitespace
             and not self.vocabulary.add_prefix_space
@@ -377,7 +373,7 @@ class Tokenizer:
         if choice == "all":
             return frozenset(self.special_tokens)
         if isinstance(choice, str) or not isinstance(choice, Iterable):
-            raise InvalidArgumentError(f'{choice!r} is no set of texts; give "all", or a set')
+            raise InvalidArgumentError(f'{choice!r} is not a set of texts; give "all", or a set')
         if unknown := set(choice) - set(self.special_tokens):
             raise InvalidArgumentError(
                 f"{sorted(unknown)[0]!r} is not a special token of this vocabulary, which has "
@@ -416,7 +412,7 @@ class Tokenizer:
         spelled = self.vocabulary.spell(piece)
         if self._takes_whole_pieces and (whole := self._ids.get(spelled)) is not None:
             return (whole,)
-        tokens = merge_pairs(list(spelled), self.vocabulary.ranks)
+        tokens = merge_pairs(spelled, self.vocabulary.ranks)
         if self.vocabulary.byte_level:
             return tuple([self._ids[token] for token in tokens])
         return tuple([self.vocabulary.id_and_nbytes(token)[0] for token in tokens])
@@ -425,7 +421,7 @@ class Tokenizer:
         spelled = self.vocabulary.spell(piece)
         if self._takes_whole_pieces and spelled in self._ids:
             return [spelled]
-        return merge_pairs(list(spelled), self.vocabulary.ranks)
+        return merge_pairs(spelled, self.vocabulary.ranks)
 
 
 class StreamingDecoder:

@@ -15,7 +15,7 @@ from itertools import repeat
 from pathlib import Path
 
 from gpt2np.data.files import atomic_write_text, read_json_object
-from gpt2np.errors import TokenizerError
+from gpt2np.errors import TokenizerError, short_repr
 from gpt2np.limits import limits
 from gpt2np.tokenizer.gpt2_files import are_gpt2_merges
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
@@ -103,7 +103,7 @@ def _parse_vocabulary(content: dict[str, Any], path: Path, special: SpecialToken
 def _as_gpt2_tokenizer(vocabulary: Vocabulary, special: SpecialTokens, path: Path) -> Vocabulary:
     """Return the vocabulary with the settings of transformers' GPT2Tokenizer.
 
-    Raises TokenizerError if the file's settings differ, because GPT2Tokenizer would ignore them.
+    GPT2Tokenizer ignores the settings in the file, so different settings raise TokenizerError.
     """
     space = special.add_prefix_space
     changed = replace(vocabulary, add_prefix_space=space)
@@ -129,7 +129,7 @@ def _check_model(model: dict[str, Any], path: Path) -> None:
         raise _unsupported(path, f"the model {model.get('type', 'without merges')!r}, only 'BPE'")
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(option):
-            raise _unsupported(path, f"the BPE model's {option} = {model[option]!r}")
+            raise _unsupported(path, f"the BPE model's {option} = {short_repr(model[option])}")
     if model.get("fuse_unk") and model.get("unk_token"):
         raise _unsupported(path, "the BPE model's fuse_unk")
 
@@ -156,7 +156,7 @@ def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
         raise _unsupported(path, f"a pattern of the kind {kind!r}")
     is_unknown_regex = kind == "Regex" and pattern not in KNOWN_PATTERNS
     if is_unknown_regex and (syntax := _find_ambiguous_syntax(pattern)):
-        raise _unsupported(path, f"{syntax[0]!r} in the pattern {pattern!r}")
+        raise _unsupported(path, f"{syntax[0]!r} in the pattern {short_repr(pattern)}")
     behavior = (step["behavior"], bool(step.get("invert")))
     if behavior not in (("Isolated", False), ("Isolated", True), ("Removed", True)):
         raise _unsupported(path, f"Split with behavior {behavior[0]!r} and invert = {behavior[1]}")
@@ -169,7 +169,7 @@ def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
     try:
         regex.compile(pattern)
     except regex.error as error:
-        raise _unsupported(path, f"the pattern {pattern!r} ({error})") from error
+        raise _unsupported(path, f"the pattern {short_repr(pattern)} ({error})") from error
     return [GPT2_PATTERN if pattern == HF_GPT2_PATTERN else pattern]
 
 
@@ -230,10 +230,7 @@ def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[Adde
 def _parse_ids(
     vocab: dict[str, int], merges: Iterable[str], made: list[str], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """Convert `vocab` to the form of `Vocabulary.ids`; check that `vocab` contains `made`.
-
-    `made` lists the token that each merge makes.
-    """
+    """Convert `vocab` to `Vocabulary.ids`; check that it has the tokens `made` by `merges`."""
     check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spell(token): n for token, n in vocab.items()}
     if not all(map(ids.__contains__, made)):
@@ -245,10 +242,7 @@ def _parse_ids(
 def _remove_added(
     added: Iterable[AddedToken], ids: dict[str, int], made: set[str], byte_level: bool
 ) -> None:
-    """Remove the tokens `added` from `ids`, except tokens that BPE can produce from text.
-
-    BPE can produce single bytes, single characters, and the tokens `made` by merges.
-    """
+    """Remove `added` tokens from `ids`, except single characters and tokens `made` by merges."""
     for token in added:
         spelled = token.content if byte_level else _spell(token.content)
         single = spelled in CHAR_TO_BYTE if byte_level else len(spelled) == 1
@@ -257,10 +251,7 @@ def _remove_added(
 
 
 def _parse_merges(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
-    """Convert merges to a dictionary from "left right" to the rank of the merge.
-
-    In the file, a merge is ["left", "right"] or, in older versions, "left right".
-    """
+    """Map "left right" to the rank; a merge in the file is ["left", "right"] or "left right"."""
     if not byte_level:
         merges = [m if isinstance(m, str) else [_spell(part) for part in m] for m in merges]
     keys = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]

@@ -81,8 +81,8 @@ class Vocabulary:
         ignore_merges: whether a piece that equals a token becomes that token without merging.
             tokenizer.json has this option; tiktoken always works like this.
         unk_token: token for a character that has no token; None if `byte_level`.
-        self_encoding: whether merging the text of any token is known to give that token. Then a
-            piece that equals a token needs no merging.
+        self_encoding: whether BPE is known to encode the text of each token as this token, so that
+            a piece that equals a token needs no merging.
         special_tokens_map: key in Hugging Face's files ("eos_token", "pad_token", …) → text of an
             added token. Encoding doesn't depend on this map, so `==` ignores it.
     """
@@ -144,7 +144,7 @@ class Vocabulary:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def spell(self, piece: str) -> str:
-        """Spell `piece` like the tokens in `ids`. Merging starts from the result's characters."""
+        """Spell `piece` like the tokens in `ids`; merging starts from single characters."""
         if not self.byte_level:
             return piece.replace(SPACE_PLACEHOLDER, _NO_TOKEN).replace(" ", SPACE_PLACEHOLDER)
         if piece.isascii() and piece.isprintable():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gpt2np import trace
-from gpt2np.display import MAX_ROWS, MAX_TOKENS, coloured_tokens, frame, table
+from gpt2np.display import MAX_ROWS, MAX_TOKENS, colored_tokens, frame, table
 from gpt2np.explain import explain
 from gpt2np.interp import lens_table
 
@@ -99,7 +99,7 @@ def test_card_of_a_model(lm):
         assert part in text
 
 
-def test_tokens_are_coloured_by_probability(lm):
+def test_tokens_are_colored_by_probability(lm):
     completion = lm.generate("Once upon a time", max_new_tokens=5, seed=1, logprobs=0)
     elements = _Elements(completion._repr_html_())
     assert elements.text == completion.prompt + completion.text
@@ -132,8 +132,8 @@ def test_page_is_a_frame_that_holds_the_page(shown):
 def test_long_tables_and_texts_are_cut():
     assert f"… {5:,} more rows" in table(("a",), [("x",)] * (MAX_ROWS + 5), "t")
     assert "more rows" not in table(("a",), [("x",)] * MAX_ROWS, "t")
-    assert "… 7 more tokens" in coloured_tokens("", ["a"] * (MAX_TOKENS + 7))
-    assert "more" not in coloured_tokens("", ["a"] * MAX_TOKENS)
+    assert "… 7 more tokens" in colored_tokens("", ["a"] * (MAX_TOKENS + 7))
+    assert "more" not in colored_tokens("", ["a"] * MAX_TOKENS)
     assert "<b>" not in frame("<b>") + table((HOSTILE,), [(HOSTILE,)], HOSTILE)
 
 

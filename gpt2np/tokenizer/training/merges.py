@@ -49,8 +49,8 @@ class PieceArray:
     """Tokens of all pieces of a corpus; the module's docstring explains the layout.
 
     N is the number of positions. A pair is one integer: left id << 32 | right id. As in
-    `tokenizers`, a merge doesn't reset the count of the merged pair, and doesn't count new pairs
-    that would make too long a token.
+    `tokenizers`, merging a pair doesn't reset the pair's count, and new pairs whose merged token
+    would be too long are not counted.
 
     Attributes:
         tokens: token id at each position; SEPARATOR before, between and after the pieces. (N,)
@@ -77,9 +77,9 @@ class PieceArray:
         positions = np.flatnonzero(is_pair).astype(np.int32)
         pair_positions: dict[int, Positions] = {}
         for left, _, group in self._group_by_id(self.tokens[positions], positions):
-            for right, count, both in self._group_by_id(self.tokens[group + 1], group):
+            for right, count, starts in self._group_by_id(self.tokens[group + 1], group):
                 self.counts[left << _ID_BITS | right] = count
-                pair_positions[left << _ID_BITS | right] = both
+                pair_positions[left << _ID_BITS | right] = starts
         return pair_positions
 
     def merge(self, pair: int, new: int, positions: Positions) -> dict[int, Positions]:
@@ -95,7 +95,7 @@ class PieceArray:
         return self._merge_by_loop(left, right, new, positions)
 
     def tokens_per_piece(self) -> NDArray[np.int64]:
-        """Count the tokens of each piece. Returns (number of pieces,)."""
+        """Count the tokens of each piece. Returns an array of shape (number of pieces,)."""
         ends = np.flatnonzero(self.tokens == SEPARATOR)
         # Count half tokens: a token's id is stored at two positions if the token has several.
         halves = np.where(self.tokens < 0, 0, np.where(self.lengths[self.tokens] == 1, 2, 1))
@@ -166,10 +166,7 @@ class PieceArray:
     def _group_by_id(
         self, ids: NDArray[np.int32], positions: NDArray[np.int32]
     ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
-        """Group positions by id; yield each id, its total weight, and its ascending positions.
-
-        Separators are skipped.
-        """
+        """Yield each id except separators, with its total weight and its ascending positions."""
         packed = ids.astype(np.int64) << _ID_BITS | positions
         packed.sort()
         packed = packed[packed.searchsorted(0) :]
@@ -192,14 +189,11 @@ def learn_merges(
 ) -> dict[tuple[int, int], int]:
     """Merge the most frequent pair until one of `limits` is reached; append tokens to `tokens`.
 
-    Equally frequent pairs are merged in order of their left id, then of their right id. A pair's
-    count in the queue is updated only when the pair reaches the head of the queue.
+    Equally frequent pairs are merged in order of their left id, then of their right id. Returns a
+    dictionary from (left id, right id) to the id of the merged token, ordered by rank.
 
-    Only one merge creates a token. All occurrences of a pair appear when the newer of the two
-    tokens is created. So each pair is queued once, and merged at most once.
-
-    Returns:
-        Dictionary from (left id, right id) to the id of the merged token, ordered by rank.
+    All occurrences of a pair appear at once, when the newer of the pair's tokens is created. So
+    each pair is queued once. The queue's counts are updated lazily, at the head of the queue.
     """
     counts = pieces.counts
     queue: list[QueueEntry] = [
@@ -230,7 +224,7 @@ def learn_merges(
 
 
 def _drop_overlaps(starts: NDArray[np.int32], length: int) -> NDArray[np.int32]:
-    """Drop every second of several overlapping pairs, such as the second "aa" in "aaa"."""
+    """Drop every second pair of a run of overlapping pairs: the second "aa" in "aaa"."""
     firsts = np.flatnonzero(np.diff(starts, prepend=-1 - length) != length)
     runs = np.diff(firsts, append=len(starts))
     index_in_run = np.arange(len(starts)) - np.repeat(firsts, runs)

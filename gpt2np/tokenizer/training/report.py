@@ -139,10 +139,7 @@ def _summarize(counts: Mapping[int, int]) -> str:
 def _histogram(
     counts: Mapping[int, int], range_of: Callable[[int], tuple[int, int]]
 ) -> Iterator[str]:
-    """Yield a line with a bar for each range of numbers.
-
-    `counts` maps numbers to counts. `range_of` returns the range that contains a number.
-    """
+    """Yield a line with a bar for each bin of a histogram; `range_of` returns a number's bin."""
     ranges: Counter[tuple[int, int]] = Counter()
     for number, count in counts.items():
         ranges[range_of(number)] += count

@@ -1,8 +1,8 @@
 """Training of a vocabulary on documents; the result equals that of `tokenizers`' BpeTrainer.
 
 Training counts the pieces of all documents, writes each distinct piece once as symbols of the
-alphabet, and merges the most frequent pairs (module `merges`). To count pieces fast, it first
-counts words. Then it splits only distinct words: see `gpt2np.tokenizer.pre_tokenizer`.
+alphabet, and merges the most frequent pairs (module `merges`). For speed, words are counted first,
+and only distinct words are split into pieces: see `gpt2np.tokenizer.pre_tokenizer`.
 """
 
 from __future__ import annotations
@@ -182,11 +182,11 @@ def train(
         >>> train(["low lower lowest"], TrainingOptions(vocab_size=260)).merges
         [('l', 'o'), ('lo', 'w'), ('Ġ', 'low')]
 
-    Documents are first split at the special tokens. From the split documents, `tokenizers`'
-    BpeTrainer learns the same tokens, ids and merges.
+    Documents are split at the special tokens. `tokenizers`' BpeTrainer learns the same tokens, ids
+    and merges if its documents are split in the same way.
 
-    Raises InvalidArgumentError if a document has a lone surrogate, or the distinct pieces are too
-    long in total.
+    Raises InvalidArgumentError if a document has a lone surrogate, or the distinct pieces exceed
+    MAX_POSITIONS symbols.
     """
     counts = count_pieces(split_at_separators(options.special_tokens, documents), options.pattern)
     codes = encode_symbols(counts, options.alphabet)
@@ -217,10 +217,10 @@ def train(
 
 
 def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
-    """Count the tokens of `pieces` again, because training removed characters from `pieces`."""
+    """Recount the tokens of `pieces`: a character that training removed is a token, too."""
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
-        trained.piece_tokens[piece] = len(merge_pairs(list(_spell(piece)), ranks))
+        trained.piece_tokens[piece] = len(merge_pairs(_spell(piece), ranks))
 
 
 @contextmanager
@@ -255,7 +255,7 @@ def _make_alphabet(
 def _symbol_ids(
     codes: Codes, alphabet: list[int], n_ids: int, options: TrainingOptions
 ) -> NDArray[np.int32]:
-    """Map `codes` to token ids; `alphabet` has the last of the `n_ids` token ids. Returns (N,)."""
+    """Map `codes` to token ids; `alphabet` takes the last of `n_ids` ids. Returns (N,)."""
     id_of_code = np.full(N_CODE_POINTS, _OUTSIDE, np.int32)
     id_of_code[alphabet] = np.arange(n_ids - len(alphabet), n_ids)
     id_of_code[SEPARATOR_CODES[options.alphabet]] = SEPARATOR
@@ -263,7 +263,7 @@ def _symbol_ids(
 
 
 def split_at_separators(separators: Collection[str], documents: Iterable[str]) -> Iterator[str]:
-    """Split the documents at `separators`; at each position, the longest match counts."""
+    """Split the documents at `separators`; at each position, the longest match wins."""
     split = any_literal(frozenset(separators)).split
     for document in documents:
         if any(separator in document for separator in separators):
@@ -290,10 +290,7 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
 
 
 def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
-    """Return a function that counts the tokens of a text.
-
-    `tokens_per_piece` must have all pieces of the text.
-    """
+    """Return a function that counts a text's tokens. An unknown piece raises KeyError."""
     pre_tokenize = pattern_pre_tokenizer(pattern)
     cache: dict[str, int] = {}
 
@@ -321,10 +318,7 @@ def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
 
 
 def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield each segment of a document, with the keys of the segment's words.
-
-    If the segment can't be split into words, the keys are None.
-    """
+    """Yield each segment with the keys of its words, or with None if `split_words` can't split."""
     if pattern not in WORD_SPLITTING_PATTERNS:
         yield document, None
         return
@@ -379,10 +373,7 @@ def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
 
 
 def position_weights(ends: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Repeat each piece's count at all positions of the piece. Returns (N,).
-
-    `ends` are the positions of the separators.
-    """
+    """Repeat each piece's count over the piece; separators are at `ends`. Returns (N,)."""
     if len(counts) and counts.min() == counts.max():
         return np.broadcast_to(counts[0], ends[-1] + 1)  # takes no memory
     return np.repeat(np.append(counts, 0), np.diff(ends, append=ends[-1] + 1))

@@ -24,10 +24,9 @@ def test_names_shapes_and_order_are_those_of_a_pass(model, tokens):
     assert seen == [(name, hook_point_shape(name, model.config, tokens)) for name in names]
 
 
-def test_the_readme_lists_every_point_with_its_shape():
-    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("## See inside\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\S+)` \| ([^|]+) \| ([^|]+) \|", section, re.MULTILINE)
+def test_the_reference_lists_every_point_with_its_shape():
+    page = (CHECKOUT / "docs" / "reference" / "hook_points.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\S+)` \| ([^|]+) \| ([^|]+) \|", page, re.MULTILINE)
     documented = [
         (name, shape, tuple(re.findall(r"`([^`]+)`", aliases))) for name, shape, aliases in rows
     ]

@@ -41,7 +41,7 @@ def test_of_the_bundled_model(bundled):
     result = info("bundled", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     content = json.loads(result.stdout)
-    assert content["licence"] == "mit" and content["folder"] == str(bundled)
+    assert content["license"] == "mit" and content["folder"] == str(bundled)
     stored = load_file(bundled / "model.safetensors")
     assert content["parameters"] == sum(array.size for array in stored.values()) == 5_918_720
     told = {tensor["name"]: tensor for tensor in content["tensors"]}
@@ -59,7 +59,7 @@ def test_of_the_bundled_model(bundled):
 def test_as_text(bundled):
     lines = info("bundled").stdout.splitlines()
     for line in (
-        "licence     mit",
+        "license     mit",
         "weights     model.safetensors, 11.8 MB",
         "parameters  5,918,720",
         "  n_head                          4",
@@ -141,7 +141,7 @@ def test_check_reads_the_numbers(folder):
 
 
 @pytest.mark.parametrize(
-    ("card", "licence"),
+    ("card", "license"),
     [
         ("---\nlicense: apache-2.0\n---\n# x", "apache-2.0"),
         ("---\nlicense: other\nlicense_name: my-own\n---\n", "my-own"),
@@ -154,12 +154,12 @@ def test_check_reads_the_numbers(folder):
         (None, None),
     ],
 )
-def test_the_licence_is_that_of_the_card(folder, card, licence):
+def test_the_license_is_that_of_the_card(folder, card, license):
     if card is not None:
         (folder / "README.md").write_text(card, encoding="latin-1")
     result = info(folder, "--json")
     assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["licence"] == licence
+    assert json.loads(result.stdout)["license"] == license
 
 
 def test_a_hostile_card_and_names_for_the_terminal(folder):
@@ -170,14 +170,14 @@ def test_a_hostile_card_and_names_for_the_terminal(folder):
     assert "\x1b" not in result.stdout and "\x07" not in result.stdout
     (folder / "README.md").write_text("---\n" + "a: b\n" * 200_000 + "license: mit\n---\n")
     start = time.perf_counter()
-    assert json.loads(info(folder, "--json").stdout)["licence"] is None
+    assert json.loads(info(folder, "--json").stdout)["license"] is None
     assert time.perf_counter() - start < 30
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name here")
 def test_a_pipe_for_a_card(folder):
     os.mkfifo(folder / "README.md")
-    assert json.loads(info(folder, "--json").stdout)["licence"] is None
+    assert json.loads(info(folder, "--json").stdout)["license"] is None
 
 
 def test_a_stored_head_that_is_tied_is_no_parameter(folder):

@@ -7,10 +7,11 @@ import pytest
 
 from gpt2np import LanguageModel
 from gpt2np.generation import Scheduler
+from gpt2np.generation.sequence import share_prefix
 
 PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3, 1, 2"]
 CLEAN_UP = ("drop_rejected", "truncate", "clear", "__enter__", "__exit__")  # not interrupted
-OPTIONS = {"max_new_tokens": 24, "seed": 3, "logprobs": 1}
+OPTIONS = {"max_new_tokens": 24, "logprobs": 1}
 
 
 class Interruption(BaseException):
@@ -22,13 +23,19 @@ def lm():
     return LanguageModel.load("bundled")
 
 
-def start(lm, **options):
-    return [lm.stream(prompt, **OPTIONS, **options) for prompt in PROMPTS]
+def start(lm, prompts=PROMPTS, n=1, **options):
+    """Start `n` continuations of each prompt, which share the prompt's KV cache."""
+    streams = []
+    for prompt in prompts:
+        several = [lm.stream(prompt, **OPTIONS | options, seed=3 + i) for i in range(n)]
+        share_prefix([stream.sequence for stream in several])
+        streams += several
+    return streams
 
 
-def run(lm, streams, interrupt=lambda: None):
+def run(lm, streams, interrupt=lambda: None, max_running=16):
     """Run all streams in one batch; an interruption at a line ends the step, not the run."""
-    scheduler, n_interrupted = Scheduler(lm.model), 0
+    scheduler, n_interrupted = Scheduler(lm.model, max_running), 0
     for stream in streams:
         scheduler.add(stream.sequence)
     while scheduler.busy:
@@ -58,7 +65,11 @@ def interrupt_at_random(rng):
     return trace
 
 
-@pytest.mark.parametrize("options", [{"draft": "none"}, {}, {"temperature": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"draft": "none"}, {}, {"temperature": 0}, {"n": 2, "prompt_logprobs": 2}],
+    ids=str,
+)
 def test_interrupted_anywhere(lm, options):
     expected = start(lm, **options)
     assert run(lm, expected) == 0
@@ -69,5 +80,37 @@ def test_interrupted_anywhere(lm, options):
         for stream, whole in zip(streams, expected, strict=True):
             assert stream.completion.ids == whole.completion.ids
             assert stream.completion.logprobs == whole.completion.logprobs
+            assert stream.completion.prompt_logprobs == whole.completion.prompt_logprobs
             assert stream.completion.finish_reason == "length"
     assert total > 20
+
+
+@pytest.mark.parametrize("top", [None, 2])
+def test_interrupted_at_each_line_of_the_shared_prefix(lm, top):
+    """The continuations run one after the other, so that one may extend a KV cache in use."""
+    options = {"prompts": PROMPTS[:1], "n": 3, "prompt_logprobs": top, "max_new_tokens": 3}
+    run(lm, expected := start(lm, **options))
+    n_lines, is_interrupted = 0, True
+    while is_interrupted:
+        streams, n_lines = start(lm, **options), n_lines + 1
+        is_interrupted = run(lm, streams, interrupt_copy(n_lines), max_running=1)
+        for stream, whole in zip(streams, expected, strict=True):
+            assert stream.completion == whole.completion
+    assert n_lines > 10
+
+
+def interrupt_copy(n_lines):
+    """Return a function for `run` that interrupts `SharedPrefix.copy_to` once, at a line."""
+    left = n_lines
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if frame.f_code.co_name not in ("copy_to", "text_logprobs", "_decode", "step", "_prepare"):
+            return None
+        left -= event == "line" and frame.f_code.co_name in ("copy_to", "text_logprobs")
+        if left == 0 and event == "line":
+            left = -1
+            raise Interruption
+        return trace
+
+    return lambda: trace if left > 0 else None

@@ -7,6 +7,7 @@ import pytest
 from helpers.near_ties import assert_fell_otherwise, watch
 
 from gpt2np import GPT2, InvalidArgumentError, LanguageModel, Tokenizer
+from gpt2np.generation import Scheduler
 from gpt2np.generation.model_draft import ModelDraft, best_length
 from gpt2np.generation.ngram_draft import NgramDraft
 from gpt2np.generation.ngram_table import NgramTable, hash_contexts
@@ -245,6 +246,12 @@ class TestNgramDraft:
         assert self.propose([5, 7, 1], 2, table) == [2, 4]  # the longest context first
         assert self.propose([5, 6], 3, table) == [9]  # too unlikely to go on
 
+    def test_ids_without_an_embedding(self):
+        table = table_of({(1,): (2, 200), (2,): (3, 200)})
+        source = NgramDraft(lambda: table)
+        assert source.propose([5, 1], [], 2, vocab_size=4)[0] == [2, 3]
+        assert source.propose([5, 1], [], 2, vocab_size=3)[0] == [2]
+
     def test_the_likelier_source(self):
         """A wrong match in the text is worth less and less."""
         table = table_of({(): (9, 1), (2,): (8, 120)})
@@ -282,12 +289,12 @@ class TestNgramDraft:
 class Listed:
     """A sequence whose proposal is given, for the distribution of free rows."""
 
-    prompt, ids, length, tokens_left = [1], [], 1, 100
+    prompt, ids, length, tokens_left, vocab_size = [1], [], 1, 100, 100
 
     def __init__(self, *probabilities):
         self.speculation = NgramDraft(lambda: None)
         steps = np.cumprod(probabilities).tolist()
-        self.speculation.propose = lambda prompt, ids, length, least: (
+        self.speculation.propose = lambda prompt, ids, length, *limits: (
             [*range(len(steps[:length]))],
             steps[:length],
         )
@@ -484,6 +491,28 @@ def test_sequences_with_different_drafts_and_none_in_one_batch(lm, early_exit):
     lm.draft = None
     run_streams(streams)
     assert all(same(s.completion, p) for s, p in zip(streams, plain, strict=True))
+
+
+def test_a_batch_without_rows_for_a_draft_model(lm, early_exit):
+    lm.use_draft(early_exit)
+    scheduler = Scheduler(lm.model, max_running=MAX_ROWS + 1)
+    streams = [lm.stream("The", seed=i, max_new_tokens=3) for i in range(MAX_ROWS + 1)]
+    lm.draft = None
+    for stream in streams:
+        scheduler.add(stream.sequence)
+    while scheduler.busy:
+        scheduler.step()
+    assert [len(stream.sequence.ids) for stream in streams] == [3] * len(streams)
+
+
+def test_a_table_with_an_id_that_the_model_lacks(lm):
+    """Such as an end-of-text token without an embedding."""
+    [eos], config = lm.eos_token_ids, replace(lm.model.config, vocab_size=4095)
+    weights = {**lm.model.weights, "wte.weight": lm.model.weights["wte.weight"][:eos]}
+    short = LanguageModel(GPT2(config, weights), lm.tokenizer, name="no end of text")
+    plain = short.generate("The", seed=1, max_new_tokens=9, draft="none")
+    short.draft = table_of({(): (eos, 255)}, vocab_size=4096)
+    assert same(short.generate("The", seed=1, max_new_tokens=9), plain)
 
 
 def test_a_damaged_draft_only_guesses_nothing(lm):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 from base64 import b64encode
 
 import pytest
@@ -339,3 +340,16 @@ class TestHostileFiles:
         path = self._write(tmp_path / "x.tiktoken", tokens)  # a million merges, of 256 bytes each
         with pytest.raises(TokenizerError, match=r"4,344 tokens have more than 69,504 merges"):
             read_vocabulary(path)
+
+
+@pytest.mark.parametrize("text", [" " * 300_000, "a" * 300_000, "qz" * 150_000])
+def test_memory_of_one_long_piece(text):
+    """One piece once took 100 to 180 bytes a character (100 MB of spaces 18 GB)."""
+    tokenizer = Tokenizer.load("bundled")
+    tracemalloc.start()
+    try:
+        tokenizer.encode(text)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 60 * len(text)

@@ -1,0 +1,134 @@
+"""Write the reference pages that follow from the code: the commands and the options.
+
+python docs/generate.py            writes docs/reference/commands.md and options.md
+python docs/generate.py --check    exits with 1 if a page is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+from gpt2np.cli import main as cli
+from gpt2np.generation import GenerationOptions
+
+REFERENCE = Path(__file__).parent / "reference"
+NOTE = "<!-- Written by docs/generate.py; do not edit. -->\n"
+
+
+def escape(text: str) -> str:
+    """Escape the characters that have a meaning in Markdown; options become code."""
+    text = re.sub(r"(`[^`]+`)|(?<![\w-])(--[a-z][a-z-]*)", lambda m: m[1] or f"`{m[2]}`", text)
+    parts = re.split(r"(`[^`]+`)", text)
+    parts[::2] = [re.sub(r"([\\*_<>\[\]|`~$])", r"\\\1", part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def paragraphs(description: str) -> Iterator[str]:
+    """Yield the paragraphs of a description; tables become code blocks."""
+    for part in re.split(r"\n\n+", description.strip()):
+        is_table = any(re.search(r"^ |\S {2,}\S", line) for line in part.splitlines())
+        yield f"```text\n{part}\n```" if is_table else escape(" ".join(part.split()))
+
+
+def option_names(action: argparse.Action) -> str:
+    """Return an option with its argument, as in `-n N`, or the name of an argument."""
+    metavar = action.metavar or (
+        "{" + ",".join(map(str, action.choices)) + "}" if action.choices else action.dest.upper()
+    )
+    if not action.option_strings:
+        return f"`{metavar}`"
+    value = "" if action.nargs == 0 else f" {metavar}"
+    return ", ".join(f"`{option}{value}`" for option in action.option_strings)
+
+
+def command_text(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
+    """Yield the blocks that describe a command and its subcommands."""
+    yield f"{'#' * level} {parser.prog}"
+    yield from paragraphs(parser.description or "")
+    for group in parser._action_groups:
+        shown = [a for a in group._group_actions if a.help != argparse.SUPPRESS]
+        subcommands = [a for a in shown if isinstance(a, argparse._SubParsersAction)]
+        options = [a for a in shown if a not in subcommands and a.dest != "help"]
+        if options:
+            yield f"**{escape(group.title or 'Options')}**"
+            for action in options:
+                text = " ".join((action.help or "").replace("%%", "%").split())
+                yield f"{option_names(action)}\n: {escape(text)}"
+        for action in subcommands:
+            for subparser in dict.fromkeys(action.choices.values()):
+                yield from command_text(subparser, level + 1)
+    if parser.epilog:
+        yield escape(parser.epilog)
+
+
+def commands_page() -> str:
+    """Return the page of the commands, made from the parser that prints `--help`."""
+    modules = {name: import_module(f"gpt2np.cli.{name.replace('-', '_')}") for name in cli.COMMANDS}
+    head = [
+        "# Commands",
+        NOTE.strip(),
+        "All commands print the result to stdout and everything else to stderr. The exit code is 0 "
+        "for success, 1 if the work could not be done, 2 for wrong usage, and 130 after Ctrl-C.",
+    ]
+    _, *blocks = command_text(cli._create_parser(modules), 1)
+    return "\n\n".join([*head, *blocks[1:]]) + "\n"
+
+
+def options_page() -> str:
+    """Return the page of the generation options, made from `GenerationOptions` and the parser."""
+    parser = argparse.ArgumentParser(add_help=False)
+    import_module("gpt2np.cli.generate").add_arguments(parser)
+    options = {
+        action.dest: [o for o in action.option_strings if o.startswith("--")][:1]
+        for action in parser._actions
+    }
+    text = inspect.cleandoc(GenerationOptions.__doc__ or "").partition("Attributes:\n")[2]
+    attributes, _, rest = text.partition("\n\nLog prob")
+    lines = [
+        "# Options of generation",
+        NOTE.strip(),
+        "Keyword arguments of `LanguageModel.generate` and its relatives, fields of "
+        "`GenerationOptions`, and keys of a line of `--prompts`, with their defaults and the "
+        "options of `gpt2np generate`. A value out of its range is rejected with an error that "
+        "names the option and its range. `stop_strings` is understood as `stop`, and "
+        "`do_sample=False` as `temperature=0`.",
+    ]
+    for entry in re.split(r"\n(?= {2}[A-Z]| {4}\w+:)", "\n" + attributes.rstrip()):
+        name, _, meaning = " ".join(entry.split()).partition(":")
+        if re.match(r"\n? {2}\w", entry):
+            lines.append(f"## {name}")
+        elif name:
+            default = GenerationOptions.__dataclass_fields__[name].default
+            flag = "".join(f", `{option}`" for option in options.get(name, []))
+            text = escape(meaning.strip())
+            lines.append(f"`{name} = {default!r}`{flag}\n: {text[0].upper()}{text[1:]}")
+    note = "Log prob" + rest.partition("\n\n")[0]
+    return "\n\n".join([*lines, escape(" ".join(note.split()))]) + "\n"
+
+
+PAGES = {"commands.md": commands_page, "options.md": options_page}
+
+
+def main() -> int:
+    """Write the pages, or with --check compare them; return the exit code."""
+    is_check = sys.argv[1:] == ["--check"]
+    stale = []
+    for name, page in PAGES.items():
+        path, text = REFERENCE / name, page()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if not is_check:
+                path.write_text(text, encoding="utf-8")
+    if is_check and stale:
+        print(f"out of date: {', '.join(stale)}; run python docs/generate.py", file=sys.stderr)
+    return int(is_check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
