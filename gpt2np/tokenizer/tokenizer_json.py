@@ -15,7 +15,7 @@ from itertools import repeat
 from pathlib import Path
 
 from gpt2np.data.files import atomic_write_text, read_json_object
-from gpt2np.errors import TokenizerError
+from gpt2np.errors import TokenizerError, short_repr
 from gpt2np.limits import limits
 from gpt2np.tokenizer.gpt2_files import are_gpt2_merges
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
@@ -129,7 +129,7 @@ def _check_model(model: dict[str, Any], path: Path) -> None:
         raise _unsupported(path, f"the model {model.get('type', 'without merges')!r}, only 'BPE'")
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
         if model.get(option):
-            raise _unsupported(path, f"the BPE model's {option} = {model[option]!r}")
+            raise _unsupported(path, f"the BPE model's {option} = {short_repr(model[option])}")
     if model.get("fuse_unk") and model.get("unk_token"):
         raise _unsupported(path, "the BPE model's fuse_unk")
 
@@ -156,7 +156,7 @@ def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
         raise _unsupported(path, f"a pattern of the kind {kind!r}")
     is_unknown_regex = kind == "Regex" and pattern not in KNOWN_PATTERNS
     if is_unknown_regex and (syntax := _find_ambiguous_syntax(pattern)):
-        raise _unsupported(path, f"{syntax[0]!r} in the pattern {pattern!r}")
+        raise _unsupported(path, f"{syntax[0]!r} in the pattern {short_repr(pattern)}")
     behavior = (step["behavior"], bool(step.get("invert")))
     if behavior not in (("Isolated", False), ("Isolated", True), ("Removed", True)):
         raise _unsupported(path, f"Split with behavior {behavior[0]!r} and invert = {behavior[1]}")
@@ -169,7 +169,7 @@ def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
     try:
         regex.compile(pattern)
     except regex.error as error:
-        raise _unsupported(path, f"the pattern {pattern!r} ({error})") from error
+        raise _unsupported(path, f"the pattern {short_repr(pattern)} ({error})") from error
     return [GPT2_PATTERN if pattern == HF_GPT2_PATTERN else pattern]
 
 

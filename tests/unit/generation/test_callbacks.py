@@ -255,5 +255,5 @@ def test_each_prompt_of_a_batch_can_have_its_own_callbacks(lm):
 
 
 def test_a_misspelled_callback_is_suggested(lm):
-    with pytest.raises(TypeError, match="did you mean .logits_processor"):
+    with pytest.raises(TypeError, match=r"did you mean .logits_processor"):
         lm.generate("x", logits_processors=shift_by_length)
