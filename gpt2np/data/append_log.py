@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -176,13 +177,19 @@ class AppendLog:
             GPT2NPError: another job uses the folder; or it is not a folder of unfinished work.
         """
         callbacks = callbacks or JobCallbacks()
-        self._check_folder()
+        with suppress(FileNotFoundError):
+            if not stat.S_ISDIR(self.folder.lstat().st_mode):
+                raise GPT2NPError(
+                    f"{self.folder}, where unfinished work is kept, is a link or not a folder; "
+                    "move it elsewhere"
+                )
         self._lock = _acquire_lock(self.folder / _LOCK)
         if self._lock is None:
             raise GPT2NPError(
                 f"another process is writing to {self.folder}, or another thread of this process; "
                 "wait for it to end, or choose another output file"
             )
+        self._check_folder()
         self._files = [path.open("ab") for path in self.paths]
         sizes = [path.stat().st_size for path in self.paths]
         saved = self._read_journal()
@@ -213,16 +220,17 @@ class AppendLog:
         return last
 
     def _check_folder(self) -> None:
-        """Raise GPT2NPError for a link, and for files and links that no AppendLog has made."""
-        purpose = f"{self.folder}, where unfinished work is kept,"
-        if self.folder.is_symlink() or (self.folder.exists() and not self.folder.is_dir()):
-            raise GPT2NPError(f"{purpose} is a link or not a folder; move it elsewhere")
+        """Raise GPT2NPError for files and links that no AppendLog has made; drop the lock then."""
         own = {path.name for path in self._own_paths}
         is_own = (self.folder / _TASK).exists()
-        with suppress(FileNotFoundError), os.scandir(self.folder) as entries:
+        with os.scandir(self.folder) as entries:
             for entry in entries:
                 if not (entry.is_file(follow_symlinks=False) if entry.name in own else is_own):
-                    raise GPT2NPError(f"{purpose} has a foreign file, {entry.name}; move it away")
+                    (self.folder / _LOCK).unlink()
+                    raise GPT2NPError(
+                        f"{self.folder}, where unfinished work is kept, has a foreign file, "
+                        f"{entry.name}; move it away"
+                    )
 
     def append(self, *contents: bytes) -> None:
         """Append one item of `contents` to each file."""
@@ -350,7 +358,8 @@ _locks: set[int] = set()  # file descriptors of the locks that this process hold
 def _acquire_lock(path: Path) -> int | None:
     """Create, open and lock the file `path`; return None if another job holds the lock."""
     while True:
-        path.parent.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            path.parent.mkdir()
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:  # another job has removed the folder since mkdir

@@ -292,7 +292,7 @@ class TestResuming:
         write(corpus / "d.txt", "other words, " * 200)
         journal = (tmp_path / "x.bin.partial" / "journal").read_bytes()
         for _ in range(2):
-            with pytest.raises(InvalidArgumentError, match=r"d\.txt has changed; undo .* --force"):
+            with pytest.raises(InvalidArgumentError, match=r"d\.txt has changed; .* force=True"):
                 encode(corpus, tmp_path / "x.bin", tokenizer)
             assert (tmp_path / "x.bin.partial" / "journal").read_bytes() == journal
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)

@@ -222,6 +222,4 @@ class TestFromAPipe:
             env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
         )
         assert result.returncode == 1
-        assert (
-            b"chat templates need the package jinja2: pip install 'gpt2np[chat]'" in result.stderr
-        )
+        assert b"need the package jinja2; run: pip install 'gpt2np[chat]'" in result.stderr

@@ -400,7 +400,7 @@ class TestBadInput:
 
     def test_file_that_is_not_utf_8(self, tmp_path):
         (tmp_path / "p.txt").write_bytes("Grüße".encode("utf-16"))
-        self.check(generate("--file", str(tmp_path / "p.txt")), 2, "p.txt is not UTF-8")
+        self.check(generate("--file", str(tmp_path / "p.txt")), 2, "p.txt is UTF-16 text")
 
 
 class TestInterruption:
