@@ -1,6 +1,7 @@
 """Several processes compute the same bits as one, and leave nothing behind."""
 
 import gc
+import itertools
 import mmap
 import os
 import pickle
@@ -14,7 +15,6 @@ import threading
 import time
 import warnings
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -136,7 +136,7 @@ class TestSameBits:
         for mine, theirs in zip(caches, there, strict=True):
             assert (theirs.length, theirs.slot) == (mine.length, mine.slot)
             np.testing.assert_array_equal(theirs.store.keys, mine.store.keys)
-        assert [b.is_adjacent(a) for a, b in pairwise(there)] == [True] * 3
+        assert [b.is_adjacent(a) for a, b in itertools.pairwise(there)] == [True] * 3
 
     def test_drafts_prompts_and_rows(self, model, alone):
         rng = np.random.default_rng(2)
@@ -517,9 +517,10 @@ class TestWhenSomethingHappens:
         ]
         for left, failure in enumerate(failures):
             with_processes(model, 2)
-            free = os.dup(0)
-            os.close(free)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free + left, limits[1]))
+            gc.collect()  # an old file that is closed during the pass would be one more to open
+            unused = (n for n in itertools.count() if not os.path.lexists(f"/proc/self/fd/{n}"))
+            limit = next(itertools.islice(unused, left, None))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
             try:
                 with warnings.catch_warnings(record=True) as told:
                     warnings.simplefilter("always")
