@@ -1,4 +1,4 @@
-"""Streams for asyncio: all streams of one model run in one batch, on one background thread."""
+"""Streams that share one batch: a background thread runs all streams of one model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpt2np.model import GPT2
 if TYPE_CHECKING:
     from gpt2np.generation.streaming import TextStream
 
-_Deliver = Callable[["str | Exception | None"], None]
+_Notify = Callable[["TextStream"], object]
 
 
 class AsyncEngine:
@@ -24,23 +24,25 @@ class AsyncEngine:
     Its methods may be called from any thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_step: Callable[[Scheduler], object] | None = None) -> None:
+        """Create an engine. `on_step` is called on the engine's thread after each decode step."""
+        self._on_step = on_step
         self._lock = threading.Lock()
-        self._new: deque[tuple[TextStream, _Deliver]] = deque()
+        self._new: deque[tuple[TextStream, _Notify]] = deque()
         self._cancelled: deque[TextStream] = deque()
         self._thread_runs = False
 
-    def add(self, stream: TextStream, deliver: _Deliver) -> None:
-        """Run a stream. `deliver` receives pieces of text, then None or the stream's error.
+    def add(self, stream: TextStream, notify: _Notify) -> None:
+        """Run a stream. `notify` is called on the engine's thread after each step of the stream.
 
-        `deliver` is called on the engine's thread.
+        The last call comes when the stream has ended.
         """
         with self._lock:
-            self._new.append((stream, deliver))
+            self._new.append((stream, notify))
             if not self._thread_runs:
                 self._thread_runs = True
                 threading.Thread(
-                    target=self._run, args=[stream.model], name="gpt2np-async", daemon=True
+                    target=self._run, args=[stream.model], name="gpt2np-engine", daemon=True
                 ).start()
 
     def cancel(self, stream: TextStream) -> None:
@@ -49,32 +51,30 @@ class AsyncEngine:
 
     def _run(self, model: GPT2) -> None:
         scheduler = Scheduler(model)
-        receivers: dict[TextStream, _Deliver] = {}
+        listeners: dict[TextStream, _Notify] = {}
         while True:
             with self._lock:
                 while self._new:
-                    stream, deliver = self._new.popleft()
-                    receivers[stream] = deliver
+                    stream, notify = self._new.popleft()
+                    listeners[stream] = notify
                     scheduler.add(stream.sequence)
-                if not receivers:
+                if not listeners:
                     self._thread_runs = False
                     return
             while self._cancelled:
                 self._cancelled.popleft().sequence.end("cancelled")
-            error: Exception | None = None
             try:
                 scheduler.step()
-            except Exception as failure:  # of the model: no stream can go on
-                error = failure
-                for stream in receivers:
-                    stream.sequence.end("cancelled", failure)
+            except Exception as error:  # of the model: no stream can go on
+                for stream in listeners:
+                    stream.sequence.end("cancelled", error)
                 scheduler = Scheduler(model)
-            for stream, deliver in list(receivers.items()):
-                if piece := stream.new_text():
-                    deliver(piece)
+            if self._on_step:
+                self._on_step(scheduler)
+            for stream, notify in list(listeners.items()):
+                notify(stream)
                 if not stream.running:
-                    deliver(error or stream.sequence.error)
-                    del receivers[stream]
+                    del listeners[stream]
 
 
 _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()
@@ -83,23 +83,28 @@ _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()
 async def run_async(stream: TextStream) -> AsyncIterator[str]:
     """Yield the pieces of a stream's text. The stream is cancelled if the caller stops early."""
     loop = asyncio.get_running_loop()
-    pieces: asyncio.Queue[str | Exception | None] = asyncio.Queue()
+    pieces: asyncio.Queue[str | None] = asyncio.Queue()
     engine = _engines.setdefault(stream.model, AsyncEngine())
-    engine.add(stream, lambda piece: _call_in(loop, pieces, piece))
+
+    def deliver(stream: TextStream) -> None:
+        piece, is_last = stream.new_text(), not stream.running
+        for item in [piece] * bool(piece) + [None] * is_last:
+            call_in(loop, pieces.put_nowait, item)
+
+    engine.add(stream, deliver)
     try:
-        while isinstance(piece := await pieces.get(), str):
+        while (piece := await pieces.get()) is not None:
             yield piece
-        if piece is not None:
-            raise piece
+        if stream.sequence.error:
+            raise stream.sequence.error
     finally:
         if stream.running:
             engine.cancel(stream)
 
 
-def _call_in(
-    loop: asyncio.AbstractEventLoop,
-    pieces: asyncio.Queue[str | Exception | None],
-    piece: str | Exception | None,
+def call_in(
+    loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object
 ) -> None:
+    """Call a function in the thread of an event loop, unless the loop has been closed."""
     if not loop.is_closed():  # the program may have ended
-        loop.call_soon_threadsafe(pieces.put_nowait, piece)
+        loop.call_soon_threadsafe(function, *args)
