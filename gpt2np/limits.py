@@ -77,6 +77,9 @@ class Limits:
     max_hub_weights_bytes: int = _limit(
         64 * GIB, "bytes", "A larger file of weights on the Hub is not downloaded."
     )
+    max_body_bytes: int = _limit(
+        16 * MIB, "bytes", "A request to `gpt2np serve` with a larger body gets status 413."
+    )
     max_explained_piece_characters: int = _limit(
         256, "characters", "The page of `explain` omits the merges of a longer piece."
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2np.chat.template import ChatTemplate, check_message
+from gpt2np.chat.template import ChatTemplate, check_message, find_special_token
 from gpt2np.data.files import atomic_write_text, read_json_object
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation.sampling import new_seed
@@ -253,15 +253,11 @@ class ChatSession:
             InvalidArgumentError: a message contains a special token, and there is a template.
         """
         for message in conversation.messages() if self.template else ():
-            if token := self._find_special_token(message["content"]):
+            if token := find_special_token(message["content"], self.lm.tokenizer.special_tokens):
                 raise InvalidArgumentError(
                     f"the {message['role']} message {short_repr(message['content'])} contains "
                     f"{token}, which only the chat template may add; change the spelling"
                 )
-
-    def _find_special_token(self, text: str) -> str | None:
-        tokens = [token for token in self.lm.tokenizer.special_tokens if token in text]
-        return min(tokens, key=text.index, default=None)
 
     def _reuse_cache(self, stream: TextStream) -> None:
         """Give a stream the session's KV cache, cut to the common prefix of cache and prompt."""
@@ -283,7 +279,8 @@ class ChatSession:
         first special token in the text: such a token could forge the end of a turn.
         """
         sequence, answer = stream.sequence, stream.completion.text
-        self.cut_at = self._find_special_token(answer) if self.template else None
+        special_tokens = self.lm.tokenizer.special_tokens if self.template else ()
+        self.cut_at = find_special_token(answer, special_tokens)
         if self.cut_at is not None:
             answer = answer[: answer.index(self.cut_at)]
         self.conversation.exchanges[-1].answer = answer

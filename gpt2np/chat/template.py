@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from subprocess import PIPE, Popen
 from threading import Lock, Timer
@@ -39,7 +39,12 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 class ChatTemplate:
-    """A model's chat template. `origin` is the path of the template's file, for error messages."""
+    """A model's chat template.
+
+    Attributes:
+        source: the Jinja program.
+        origin: the path of the template's file, for error messages.
+    """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], origin: str) -> None:
         """Compile a template; `special_tokens` maps names such as "eos_token" to tokens.
@@ -49,7 +54,7 @@ class ChatTemplate:
             TokenizerError: `source` is not a valid template, or exceeds a limit.
         """
         self.origin = origin
-        self._source = source
+        self.source = source
         self._special_tokens = dict(special_tokens)
         self._lock = Lock()
         self._process: Popen[bytes] | None = None
@@ -96,7 +101,7 @@ class ChatTemplate:
         self._process = Popen([sys.executable, script], stdin=PIPE, stdout=PIPE, env=env)
         finalize(self, _stop, self._process)
         request = {
-            "source": self._source,
+            "source": self.source,
             "max_memory_bytes": limits().max_template_memory_bytes,
             "max_characters": limits().max_template_characters,
         }
@@ -152,6 +157,12 @@ def check_message(message: Any, name: str) -> dict[str, str]:
             f"{', '.join(ROLES)}"
         )
     return dict(message)
+
+
+def find_special_token(text: str, special_tokens: Collection[str]) -> str | None:
+    """Return the first special token in a text, if any: it could forge the end of a turn."""
+    tokens = [token for token in special_tokens if token in text]
+    return min(tokens, key=text.index, default=None)
 
 
 def read_chat_template(

@@ -24,7 +24,7 @@ from gpt2np.errors import (
 )
 
 COMMANDS = (
-    *("generate", "chat", "tokenize", "decode", "download", "encode"),
+    *("generate", "chat", "serve", "tokenize", "decode", "download", "encode"),
     *("train-tokenizer", "train-draft", "train"),
     *("eval", "trace", "explain", "info", "convert", "bench"),
 )

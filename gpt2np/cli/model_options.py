@@ -24,13 +24,16 @@ PROCESSES_HELP = (
 
 
 def add_model_arguments(
-    parser: argparse.ArgumentParser, *, dtype: bool = True
+    parser: argparse.ArgumentParser, *, dtype: bool = True, multiple: bool = False
 ) -> "argparse._ArgumentGroup":
     """Declare --model, --tokenizer and --threads, and --dtype if the parameter `dtype` is true.
 
-    A command without --dtype computes in float32. Returns the argument group "Performance".
+    A command without --dtype computes in float32. With `multiple`, --model can be repeated. Returns
+    the argument group "Performance".
     """
-    parser.add_argument("--model", metavar="MODEL", help=f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})")
+    model, action = f"{MODEL_HELP} ({DEFAULT_MODEL_HELP})", "append" if multiple else "store"
+    model += "; repeatable" if multiple else ""
+    parser.add_argument("--model", action=action, metavar="MODEL", help=model)
     tokenizer = "Vocabulary, if not the model's own: a file, or a model as in --model"
     parser.add_argument("--tokenizer", metavar="MODEL", help=tokenizer)
     parser.set_defaults(dtype="float32")

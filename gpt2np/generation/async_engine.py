@@ -24,12 +24,18 @@ class AsyncEngine:
     Its methods may be called from any thread.
     """
 
-    def __init__(self, on_step: Callable[[Scheduler], object] | None = None) -> None:
-        """Create an engine. `on_step` is called on the engine's thread after each decode step."""
+    def __init__(
+        self, max_running: int = 16, on_step: Callable[[Scheduler], object] | None = None
+    ) -> None:
+        """Create an engine that runs up to `max_running` streams at a time.
+
+        `on_step` is called on the engine's thread after each decode step.
+        """
+        self._max_running = max_running
         self._on_step = on_step
         self._lock = threading.Lock()
         self._new: deque[tuple[TextStream, _Notify]] = deque()
-        self._cancelled: deque[TextStream] = deque()
+        self._cancelled: deque[tuple[TextStream, Exception | None]] = deque()
         self._thread_runs = False
 
     def add(self, stream: TextStream, notify: _Notify) -> None:
@@ -45,12 +51,12 @@ class AsyncEngine:
                     target=self._run, args=[stream.model], name="gpt2np-engine", daemon=True
                 ).start()
 
-    def cancel(self, stream: TextStream) -> None:
-        """End a stream before the next decode step."""
-        self._cancelled.append(stream)
+    def cancel(self, stream: TextStream, error: Exception | None = None) -> None:
+        """End a stream before the next decode step, with an error if one is given."""
+        self._cancelled.append((stream, error))
 
     def _run(self, model: GPT2) -> None:
-        scheduler = Scheduler(model)
+        scheduler = Scheduler(model, self._max_running)
         listeners: dict[TextStream, _Notify] = {}
         while True:
             with self._lock:
@@ -62,13 +68,14 @@ class AsyncEngine:
                     self._thread_runs = False
                     return
             while self._cancelled:
-                self._cancelled.popleft().sequence.end("cancelled")
+                stream, error = self._cancelled.popleft()
+                stream.sequence.end("cancelled", error)
             try:
                 scheduler.step()
-            except Exception as error:  # of the model: no stream can go on
+            except Exception as failure:  # of the model: no stream can go on
                 for stream in listeners:
-                    stream.sequence.end("cancelled", error)
-                scheduler = Scheduler(model)
+                    stream.sequence.end("cancelled", failure)
+                scheduler = Scheduler(model, self._max_running)
             if self._on_step:
                 self._on_step(scheduler)
             for stream, notify in list(listeners.items()):

@@ -1,0 +1,1 @@
+"""An HTTP server with OpenAI's protocol (extra `server`); `gpt2np serve` runs it."""

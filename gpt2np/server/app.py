@@ -1,0 +1,310 @@
+"""The HTTP application: endpoints, errors, loading of the models."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.middleware.cors import CORSMiddleware
+
+from gpt2np import __version__
+from gpt2np.chat.template import ChatTemplate, find_special_token, read_chat_template
+from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
+from gpt2np.language_model import LanguageModel, Prompt
+from gpt2np.server.completions import Job, events, respond, start_job
+from gpt2np.server.engine import Engine, QueueFullError
+from gpt2np.server.metrics import Metrics
+from gpt2np.server.middleware import Guard
+from gpt2np.server.protocol import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from gpt2np.server.replies import ChatReply, CompletionReply, Reply
+from gpt2np.server.responses import DONE, Json, error_body, event
+
+T = TypeVar("T")
+_INVALID = "invalid_request_error"
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """The options of a server.
+
+    Attributes:
+        max_running: the most sequences in a batch.
+        max_queued: the most sequences that wait; further requests get status 503.
+        timeout: seconds after which a request is ended.
+        api_key: requests need this key, except those to /health; None for no key.
+        cors_origins: web pages of these origins may use the server; "*" for all.
+    """
+
+    max_running: int = 16
+    max_queued: int = 1024
+    timeout: float = 600.0
+    api_key: str | None = None
+    cors_origins: Sequence[str] = ()
+
+
+@dataclass
+class Server:
+    """The state of a server: its models, once loaded.
+
+    Attributes:
+        options: the options.
+        metrics: the metrics of /metrics.
+        engines: the engine of each model, by name; empty until the models are loaded.
+        templates: the chat template of each model that has one, by name.
+        is_ending: whether the server shuts down, and takes no new requests.
+    """
+
+    options: ServerOptions
+    metrics: Metrics = field(default_factory=Metrics)
+    engines: dict[str, Engine] = field(default_factory=dict)
+    templates: dict[str, ChatTemplate] = field(default_factory=dict)
+    is_ending: bool = False
+
+    def add_models(self, models: Sequence[LanguageModel]) -> None:
+        """Create the engines of models that have just been loaded.
+
+        Raises:
+            GPT2NPError, TokenizerError: a chat template can't be compiled.
+        """
+        n_places = self.options.max_running + self.options.max_queued
+        for lm in models:
+            roles = lm.tokenizer.vocabulary.special_tokens_map
+            template = read_chat_template(lm.folder, roles) if lm.folder else None
+            if template:
+                self.templates[lm.name] = template
+            engine = Engine(lm, self.metrics, self.options.max_running, n_places)
+            self.engines[lm.name] = engine
+
+    def engine(self, model: str | None) -> Engine:
+        """Return the engine of a model; None means the first model."""
+        if self.is_ending or not self.engines:
+            what = "is shutting down" if self.is_ending else "is loading the model"
+            raise QueueFullError(f"the server {what}")
+        if model is None:
+            return next(iter(self.engines.values()))
+        if model not in self.engines:
+            message = f"there is no model {model!r}; there are: {', '.join(self.engines)}"
+            raise HTTPException(404, message)
+        return self.engines[model]
+
+
+def create_app(server: Server) -> FastAPI:
+    """Create the application of a server."""
+    app = FastAPI(title="gpt2np", version=__version__)
+    _add_error_handlers(app)
+    _add_generation(app, server)
+    _add_tokenizer(app, server)
+    _add_status(app, server)
+    if server.options.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(server.options.cors_origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    app.add_middleware(Guard, api_key=server.options.api_key)
+    return app
+
+
+def _add_generation(app: FastAPI, server: Server) -> None:
+    @app.post("/v1/completions")
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        """Continue one or several prompts."""
+        engine = server.engine(body.model)
+        job = await start_job(engine, body, body.prompts())
+        return await _answer(request, server, job, CompletionReply(body, engine.lm), body.stream)
+
+    @app.post("/v1/chat/completions")
+    async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
+        """Answer the messages of a conversation. The model needs a chat template."""
+        engine = server.engine(body.model)
+        prompt = await asyncio.to_thread(_chat_prompt, server, engine.lm, body)
+        job = await start_job(engine, body, [prompt])
+        return await _answer(request, server, job, ChatReply(body, engine.lm), body.stream)
+
+
+async def _answer(
+    request: Request, server: Server, job: Job, reply: Reply, is_stream: bool
+) -> Response:
+    """Run a job; return the response, or a stream that has begun.
+
+    The job ends early after the server's timeout, and when the client disconnects.
+    """
+    seconds = server.options.timeout
+    error = GPT2NPError(f"the request took more than {seconds:g} seconds")
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(seconds, job.engine.cancel, job.all_streams, error)
+    if not is_stream:
+        try:
+            return JSONResponse(await _until_disconnected(request, respond(job, reply)))
+        finally:
+            timer.cancel()
+    stream = events(job, reply)
+    first = await _until_disconnected(request, anext(stream))  # an error here is a status
+
+    async def body() -> AsyncIterator[bytes]:
+        yield first
+        try:
+            async for data in stream:
+                yield data
+        except Exception as failure:
+            yield event(_error(failure)[1]) + DONE
+        finally:
+            timer.cancel()
+            await stream.aclose()
+
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(body(), media_type="text/event-stream", headers=headers)
+
+
+async def _until_disconnected(request: Request, work: Awaitable[T]) -> T:
+    """Await work, but cancel it when the client disconnects."""
+
+    async def disconnect() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, watcher = asyncio.ensure_future(work), asyncio.ensure_future(disconnect())
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise HTTPException(499, "the client has disconnected")
+        return task.result()
+    finally:
+        watcher.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+def _chat_prompt(server: Server, lm: LanguageModel, body: ChatCompletionRequest) -> Prompt:
+    """Render and encode the messages.
+
+    Raises:
+        InvalidArgumentError: the model has no chat template, the template refuses the messages, or
+            a message contains a special token.
+    """
+    template = server.templates.get(lm.name)
+    if template is None:
+        raise InvalidArgumentError(
+            f"{lm.name} has no chat template: it continues texts; use /v1/completions"
+        )
+    messages = [{"role": m.role, "content": m.text()} for m in body.messages]
+    for message in messages:
+        if token := find_special_token(message["content"], lm.tokenizer.special_tokens):
+            raise InvalidArgumentError(
+                f"a message contains {token}, which only the chat template may add"
+            )
+    text = template.render(messages, add_generation_prompt=body.add_generation_prompt)
+    return lm.tokenizer.encode(text, allowed_special="all")
+
+
+def _add_tokenizer(app: FastAPI, server: Server) -> None:
+    @app.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> Json:
+        """Encode a text; special tokens such as <|endoftext|> become their ids."""
+        lm = server.engine(body.model).lm
+        text = body.prompt if body.prompt is not None else body.content
+        if text is None:
+            raise InvalidArgumentError("prompt is missing")
+        ids = await asyncio.to_thread(lm.tokenizer.encode, text, allowed_special="all")
+        texts = {"token_strs": lm.tokenizer.token_texts(ids)} if body.return_token_strs else {}
+        context = lm.model.config.n_positions
+        return {"tokens": ids, "count": len(ids), "max_model_len": context, **texts}
+
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> Json:
+        """Decode token ids."""
+        text = server.engine(body.model).lm.tokenizer.decode(body.tokens)
+        return {"prompt": text, "content": text}
+
+    @app.get("/tokenizer_info")
+    async def tokenizer_info() -> Json:
+        """Describe the first model's tokenizer, for lm-evaluation-harness."""
+        lm = server.engine(None).lm
+        tokens = {i: token for token, i in lm.tokenizer.special_tokens.items()}
+        eos = lm.tokenizer.eos_token_id
+        template = server.templates.get(lm.name)
+        return {
+            **lm.tokenizer.vocabulary.special_tokens_map,
+            "eos_token": None if eos is None else tokens.get(eos),
+            "vocab_size": lm.tokenizer.vocab_size,
+            "model_max_length": lm.model.config.n_positions,
+            "chat_template": template.source if template else None,
+        }
+
+
+def _add_status(app: FastAPI, server: Server) -> None:
+    @app.get("/v1/models")
+    async def list_models() -> Json:
+        """List the models."""
+        server.engine(None)
+        models = [
+            {
+                "id": name,
+                "object": "model",
+                "created": 0,
+                "owned_by": "gpt2np",
+                "max_model_len": engine.lm.model.config.n_positions,
+            }
+            for name, engine in server.engines.items()
+        ]
+        return {"object": "list", "data": models}
+
+    @app.get("/health")
+    async def health() -> Response:
+        """Return 200 once the models are loaded, 503 before and during shutdown."""
+        return Response(status_code=200 if server.engines and not server.is_ending else 503)
+
+    @app.get("/version")
+    async def version() -> Json:
+        """Return the version of gpt2np."""
+        return {"version": __version__}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Return the metrics in Prometheus's text format."""
+        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    async def handle(request: Request, error: Exception) -> Response:
+        status, body = _error(error)
+        headers = {"Retry-After": "1"} if status == 503 else {}
+        return JSONResponse(body, status, headers)
+
+    for kind in (RequestValidationError, HTTPException, GPT2NPError, Exception):
+        app.add_exception_handler(kind, handle)
+
+
+def _error(error: Exception) -> tuple[int, Json]:
+    """Return the status and the body of the response to a request that has failed."""
+    if isinstance(error, RequestValidationError):
+        first: Any = error.errors()[0]
+        fields = [str(part) for part in first["loc"][1:] if not str(part)[:1].isupper()]
+        name = ".".join(fields[:3])
+        message = f"{name}: {first['msg']}" if name else first["msg"]
+        return 400, error_body(message, _INVALID, param=name[:60] or None)
+    if isinstance(error, HTTPException):
+        code = "model_not_found" if error.status_code == 404 else None
+        return error.status_code, error_body(str(error.detail), _INVALID, code)
+    if isinstance(error, QueueFullError):
+        return 503, error_body(str(error), "service_unavailable_error")
+    if isinstance(error, ContextLengthError):
+        return 400, error_body(str(error), _INVALID, "context_length_exceeded", "prompt")
+    if isinstance(error, InvalidArgumentError):
+        return 400, error_body(str(error), _INVALID)
+    if isinstance(error, GPT2NPError):
+        return 500, error_body(str(error), "server_error")
+    return 500, error_body(f"internal error: {type(error).__name__}", "server_error")

@@ -1,0 +1,282 @@
+"""Requests of OpenAI's protocol, with vLLM's additional fields, and the options that they mean.
+
+Unknown fields are ignored. A field that asks for something that gpt2np lacks is an error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpt2np.errors import InvalidArgumentError
+from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
+from gpt2np.kernels.array import Array
+
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+Text = Annotated[str, Field(min_length=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Probability = Annotated[float, Field(gt=0, le=1)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(_Request):
+    """What a stream contains besides the text."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class StructuredOutputs(_Request):
+    """A constraint on the whole continuation: a regular expression or a list of texts."""
+
+    regex: Text | None = None
+    choice: list[Text] | None = Field(None, min_length=1)
+    json_schema: Any = Field(None, alias="json")
+    grammar: Any = None
+    json_object: bool | None = None
+    structural_tag: Any = None
+
+
+class ResponseFormat(_Request):
+    """The form of the text; only "text" is supported."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"] = "text"
+
+
+class GenerationRequest(_Request):
+    """The fields that completions and chat completions have in common."""
+
+    model: str | None = None
+    temperature: float | None = Field(None, ge=0, le=1000)
+    top_p: Probability | None = None
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    typical_p: Probability | None = None
+    seed: int | None = Field(None, ge=0, lt=1 << 63)
+    n: int | None = Field(None, ge=1, le=1000)
+    best_of: int | None = Field(None, ge=1, le=1000)
+    stop: Text | list[Text] | None = None
+    stop_token_ids: list[TokenId] | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = Field(None, ge=0)
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: float | None = Field(None, ge=0.001, le=1000)
+    no_repeat_ngram_size: int | None = Field(None, ge=0)
+    logit_bias: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], float] | None = None
+    bad_words: list[Text] | None = None
+    allowed_token_ids: list[TokenId] | None = Field(None, min_length=1)
+    structured_outputs: StructuredOutputs | None = None
+    response_format: ResponseFormat | None = None
+    truncate_prompt_tokens: int | None = Field(None, ge=1)
+    prompt_logprobs: int | None = Field(None, ge=0, le=1000)
+    use_beam_search: bool = False
+    length_penalty: float | None = Field(None, ge=-100, le=100)
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """The maximum number of new tokens, or None for the default."""
+        raise NotImplementedError
+
+    @property
+    def top_logprobs_per_token(self) -> int | None:
+        """The number of likely tokens to return at each position; None for no log probabilities."""
+        raise NotImplementedError
+
+    def unsupported(self) -> str | None:
+        """Return the name of a field that asks for something that gpt2np lacks, if any."""
+        outputs, form = self.structured_outputs, self.response_format
+        missing = {
+            "structured_outputs.json": outputs and outputs.json_schema is not None,
+            "structured_outputs.grammar": outputs and outputs.grammar is not None,
+            "structured_outputs.json_object": outputs and outputs.json_object,
+            "structured_outputs.structural_tag": outputs and outputs.structural_tag is not None,
+            "response_format": form and form.type != "text",
+            "use_beam_search with stream": self.use_beam_search and self.stream,
+            "prompt_logprobs with stream": self.prompt_logprobs is not None and self.stream,
+            "skip_special_tokens=false": not self.skip_special_tokens,
+            "include_stop_str_in_output": self.include_stop_str_in_output,
+        }
+        return next((name for name, is_given in missing.items() if is_given), None)
+
+    def arguments(self) -> GenerateArguments:
+        """Return the keyword arguments of `LanguageModel.generate`.
+
+        Where the request has no value, OpenAI's default applies, not the model's.
+
+        Raises:
+            InvalidArgumentError: the request has an unsupported field.
+        """
+        if name := self.unsupported():
+            raise InvalidArgumentError(f"{name} is not supported")
+        outputs = self.structured_outputs or StructuredOutputs()
+        given = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": max(0, self.top_k or 0),
+            "min_p": self.min_p,
+            "typical_p": self.typical_p,
+            "seed": self.seed,
+            "num_return_sequences": self.n,
+            "best_of": self.best_of,
+            "stop": self.stop,
+            "stop_token_ids": self.stop_token_ids,
+            "ignore_eos": self.ignore_eos,
+            "min_new_tokens": self.min_tokens,
+            "max_new_tokens": self.max_new_tokens,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "repetition_penalty": self.repetition_penalty,
+            "no_repeat_ngram_size": self.no_repeat_ngram_size,
+            "logit_bias": self.logit_bias,
+            "bad_words": self.bad_words,
+            "regex": outputs.regex,
+            "choices": outputs.choice,
+            "prompt_logprobs": self.prompt_logprobs,
+            "logprobs": self.top_logprobs_per_token,
+            "length_penalty": self.length_penalty,
+        }
+        arguments: Any = {name: value for name, value in given.items() if value is not None}
+        arguments.setdefault("temperature", 1.0)
+        if self.use_beam_search:
+            beams = arguments.pop("best_of", self.n or 1)
+            arguments |= {"num_beams": max(2, beams), "temperature": 0.0}
+        elif self.best_of is None and not arguments["temperature"]:
+            arguments.pop("num_return_sequences", None)  # greedy copies are all the same
+        if self.allowed_token_ids is not None:
+            arguments["logits_processor"] = _only(self.allowed_token_ids)
+        return arguments  # type: ignore[no-any-return]
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of POST /v1/completions."""
+
+    prompt: str | list[TokenId] | list[str] | list[list[TokenId]] = Field(
+        "", description="A text, a list of token ids, or a list of texts or of lists of ids."
+    )
+    max_tokens: int | None = Field(16, ge=0, le=1 << 20)
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=1000)
+    suffix: str | None = None
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """At least 1: with max_tokens=0, the new token is dropped."""
+        return 16 if self.max_tokens is None else max(1, self.max_tokens)
+
+    @property
+    def top_logprobs_per_token(self) -> int | None:
+        """The field `logprobs`."""
+        return self.logprobs
+
+    def unsupported(self) -> str | None:
+        """Return the name of a field that asks for something that gpt2np lacks, if any."""
+        return "suffix" if self.suffix else super().unsupported()
+
+    def arguments(self) -> GenerateArguments:
+        """Return the keyword arguments; `echo` with `logprobs` needs those of the prompt."""
+        arguments = super().arguments()
+        if self.echo and self.logprobs is not None:
+            arguments["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
+        return arguments
+
+    def prompts(self) -> list[str | list[int]]:
+        """Return the prompts, each a text or token ids.
+
+        Raises:
+            InvalidArgumentError: the list is empty.
+        """
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if not self.prompt:
+            raise InvalidArgumentError("prompt is an empty list; give at least one prompt")
+        if isinstance(self.prompt[0], int):
+            return [self.prompt]  # type: ignore[list-item]
+        return list(self.prompt)  # type: ignore[arg-type]
+
+
+class ContentPart(_Request):
+    """A part of a message; only texts are supported."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(_Request):
+    """A message of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart]
+
+    def text(self) -> str:
+        """Return the content as one text."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class ChatCompletionRequest(GenerationRequest):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1, le=1 << 20)
+    max_completion_tokens: int | None = Field(None, ge=1, le=1 << 20)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=1000)
+    add_generation_prompt: bool = True
+    tools: list[Any] | None = None
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """The field `max_completion_tokens`, or `max_tokens`; default: up to the context."""
+        return self.max_completion_tokens or self.max_tokens or 1 << 20
+
+    @property
+    def top_logprobs_per_token(self) -> int | None:
+        """The field `top_logprobs`, if `logprobs` is true."""
+        return self.top_logprobs or 0 if self.logprobs else None
+
+    def unsupported(self) -> str | None:
+        """Return the name of a field that asks for something that gpt2np lacks, if any."""
+        return "tools" if self.tools else super().unsupported()
+
+
+class TokenizeRequest(_Request):
+    """The body of POST /tokenize; `content` is llama.cpp's name of `prompt`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    content: str | None = None
+    add_special_tokens: bool = False
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(_Request):
+    """The body of POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[TokenId]
+
+
+def _only(ids: list[int]) -> LogitsProcessor:
+    """Return a logits processor that forbids every other id."""
+    import numpy as np
+
+    def allowed_token_ids(_: list[int], logits: Array) -> Array:
+        allowed = np.full_like(logits, -np.inf)
+        known = [i for i in ids if i < len(logits)]
+        allowed[known] = logits[known]
+        return allowed
+
+    return allowed_token_ids

@@ -1,0 +1,203 @@
+"""The two forms of a reply: completions and chat completions, whole or in chunks."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+
+from gpt2np.generation.sampling import TokenLogprob
+from gpt2np.generation.streaming import Completion
+from gpt2np.language_model import LanguageModel
+from gpt2np.server.engine import Update
+from gpt2np.server.protocol import ChatCompletionRequest, CompletionRequest, GenerationRequest
+from gpt2np.server.responses import (
+    ChatLogprobs,
+    CompletionLogprobs,
+    Json,
+    finish_reason,
+    prompt_logprobs,
+    usage,
+)
+
+
+class Reply(ABC):
+    """Builds the response to one request, or the chunks of its stream."""
+
+    object_name: str
+    chunk_name: str
+    id_prefix: str
+
+    def __init__(self, request: GenerationRequest, lm: LanguageModel) -> None:
+        self._request, self._lm = request, lm
+        self._head = {
+            "id": f"{self.id_prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": request.model or lm.name,
+        }
+
+    @abstractmethod
+    def choice(self, index: int, completion: Completion) -> Json:
+        """Return one of the response's `choices`."""
+
+    @abstractmethod
+    def first_chunk(self, index: int, completion: Completion) -> Json | None:
+        """Return the chunk of a choice before its first new token, if any."""
+
+    @abstractmethod
+    def chunk_choice(self, update: Update, index: int) -> Json:
+        """Return the text and the log probabilities of an update, as fields of a choice."""
+
+    def response(self, completions: Sequence[Completion], n_prompt: int) -> Json:
+        """Return the response with one choice per completion; `n_prompt` counts prompt tokens."""
+        choices = [self.choice(i, completion) for i, completion in enumerate(completions)]
+        n_new = 0 if self._drops_new_text else sum(len(c.ids) for c in completions)
+        head = {**self._head, "object": self.object_name}
+        return {**head, "choices": choices, "usage": usage(n_prompt, n_new)}
+
+    def first_chunks(self, index: int, completion: Completion, n_copies: int) -> list[Json]:
+        """Return the chunks before the first new token of stream `index`, one for each copy."""
+        indices = range(index * n_copies, (index + 1) * n_copies)
+        chunks = [self.first_chunk(i, completion) for i in indices]
+        return [self._chunk({**chunk, "finish_reason": None}) for chunk in chunks if chunk]
+
+    def chunks(self, update: Update, n_copies: int) -> list[Json]:
+        """Return the chunks of an update, one for each copy of the stream's choice."""
+        if not update.text and not update.ids and not update.finish_reason:
+            return []
+        chunks = []
+        for index in range(update.index * n_copies, (update.index + 1) * n_copies):
+            choice = self.chunk_choice(update, index)
+            if self._request.return_token_ids:
+                choice["token_ids"] = update.ids
+            reason = finish_reason(update.finish_reason)
+            chunks.append(self._chunk({"index": index, **choice, "finish_reason": reason}))
+        return chunks
+
+    def last_chunks(self, n_prompt: int, n_new: int) -> list[Json]:
+        """Return the chunk with the usage, if requested."""
+        options = self._request.stream_options
+        if not (options and options.include_usage):
+            return []
+        head = {**self._head, "object": self.chunk_name}
+        return [{**head, "choices": [], "usage": usage(n_prompt, n_new)}]
+
+    @property
+    def _drops_new_text(self) -> bool:
+        return False
+
+    def _chunk(self, choice: Json) -> Json:
+        options = self._request.stream_options
+        null_usage = {"usage": None} if options and options.include_usage else {}
+        return {**self._head, "object": self.chunk_name, "choices": [choice], **null_usage}
+
+    def _ids(self, completion: Completion) -> Json:
+        if not self._request.return_token_ids:
+            return {}
+        new_ids = [] if self._drops_new_text else completion.ids
+        return {"token_ids": new_ids, "prompt_token_ids": completion.prompt_ids}
+
+
+class CompletionReply(Reply):
+    """The reply to POST /v1/completions."""
+
+    object_name = chunk_name = "text_completion"
+    id_prefix = "cmpl"
+
+    def __init__(self, request: CompletionRequest, lm: LanguageModel) -> None:
+        super().__init__(request, lm)
+        self._completion_request = request
+        n_top, as_ids = request.logprobs or 0, request.return_tokens_as_token_ids
+        new_writer = partial(CompletionLogprobs, lm.tokenizer, n_top, as_ids)
+        self._writers: defaultdict[int, CompletionLogprobs] = defaultdict(new_writer)
+
+    @property
+    def _drops_new_text(self) -> bool:
+        return self._completion_request.max_tokens == 0
+
+    def choice(self, index: int, completion: Completion) -> Json:
+        """Return one of the response's `choices`."""
+        request = self._completion_request
+        text, ids, logprobs = self._echo(completion)
+        if not self._drops_new_text:
+            text, ids = text + completion.text, ids + completion.ids
+            logprobs = [*logprobs, *(completion.logprobs or ())]
+        written = (
+            self._writers[index].write(ids, logprobs) if request.logprobs is not None else None
+        )
+        reason = "length" if self._drops_new_text else finish_reason(completion.finish_reason)
+        choice = {
+            "index": index,
+            "text": text,
+            "logprobs": written,
+            "finish_reason": reason,
+            "stop_reason": None,
+            **self._ids(completion),
+        }
+        if request.prompt_logprobs is not None:
+            known = completion.prompt_logprobs or ()
+            choice["prompt_logprobs"] = prompt_logprobs(self._lm.tokenizer, known)
+        return choice
+
+    def first_chunk(self, index: int, completion: Completion) -> Json | None:
+        """Return the chunk with the prompt, if requested."""
+        if not self._completion_request.echo:
+            return None
+        text, ids, logprobs = self._echo(completion)
+        return {"index": index, "text": text, **self._logprobs(index, ids, logprobs)}
+
+    def chunk_choice(self, update: Update, index: int) -> Json:
+        """Return the text and the log probabilities of an update, as fields of a choice."""
+        if self._drops_new_text:
+            return {"text": "", "logprobs": None}
+        return {"text": update.text, **self._logprobs(index, update.ids, update.logprobs)}
+
+    def _echo(self, completion: Completion) -> tuple[str, list[int], list[TokenLogprob | None]]:
+        """Return the prompt's text, ids and log probabilities, if requested."""
+        if not self._completion_request.echo:
+            return "", [], []
+        unknown: list[TokenLogprob | None] = [None] * len(completion.prompt_ids)
+        return completion.prompt, completion.prompt_ids, completion.prompt_logprobs or unknown
+
+    def _logprobs(
+        self, index: int, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None]
+    ) -> Json:
+        if self._completion_request.logprobs is None:
+            return {"logprobs": None}
+        return {"logprobs": self._writers[index].write(ids, logprobs)}
+
+
+class ChatReply(Reply):
+    """The reply to POST /v1/chat/completions."""
+
+    object_name, chunk_name = "chat.completion", "chat.completion.chunk"
+    id_prefix = "chatcmpl"
+
+    def __init__(self, request: ChatCompletionRequest, lm: LanguageModel) -> None:
+        super().__init__(request, lm)
+        self._writer = ChatLogprobs(lm.tokenizer) if request.logprobs else None
+
+    def choice(self, index: int, completion: Completion) -> Json:
+        """Return one of the response's `choices`."""
+        logprobs = completion.logprobs or ()
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": completion.text},
+            "logprobs": self._writer.write(logprobs) if self._writer else None,
+            "finish_reason": finish_reason(completion.finish_reason),
+            "stop_reason": None,
+            **self._ids(completion),
+        }
+
+    def first_chunk(self, index: int, completion: Completion) -> Json | None:
+        """Return the chunk with the role."""
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None}
+
+    def chunk_choice(self, update: Update, index: int) -> Json:
+        """Return the text and the log probabilities of an update, as fields of a choice."""
+        logprobs = self._writer.write(update.logprobs) if self._writer else None
+        return {"delta": {"content": update.text} if update.text else {}, "logprobs": logprobs}

@@ -1,0 +1,120 @@
+"""Responses of OpenAI's protocol, as JSON objects."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gpt2np.generation.sampling import TokenLogprob
+from gpt2np.generation.sequence import FinishReason
+from gpt2np.tokenizer import Tokenizer
+
+Json = dict[str, Any]
+_MIN_LOGPROB = -9999.0  # JSON has no -inf
+_MAX_MESSAGE = 300  # characters
+
+
+class CompletionLogprobs:
+    """Writes `logprobs` of completions: lists of tokens, log probabilities and text offsets.
+
+    An offset counts the characters of the choice's text that are complete before the token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_top: int, tokens_as_ids: bool) -> None:
+        self._tokenizer, self._n_top, self._tokens_as_ids = tokenizer, n_top, tokens_as_ids
+        self._decoder = tokenizer.streaming_decoder()
+        self._offset = 0
+
+    def write(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob | None]) -> Json:
+        """Return the `logprobs` of the next ids. A prompt's first id has None."""
+        offsets = []
+        for token_id in ids:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.push(token_id))
+        return {
+            "tokens": self._texts(ids),
+            "token_logprobs": [_finite(p.logprob) if p else None for p in logprobs],
+            "top_logprobs": [self._top(p) if p else None for p in logprobs],
+            "text_offset": offsets,
+        }
+
+    def _texts(self, ids: Sequence[int]) -> list[str]:
+        if self._tokens_as_ids:
+            return [f"token_id:{token_id}" for token_id in ids]
+        return self._tokenizer.token_texts(ids)
+
+    def _top(self, token: TokenLogprob) -> dict[str, float]:
+        """Map the most likely tokens and the token itself to their log probabilities."""
+        pairs = [*token.top[: self._n_top], (token.id, token.logprob)]
+        top: dict[str, float] = {}
+        for text, (_, logprob) in zip(self._texts([i for i, _ in pairs]), pairs, strict=True):
+            top[text] = max(top.get(text, _MIN_LOGPROB), _finite(logprob))
+        return top
+
+
+class ChatLogprobs:
+    """Writes `logprobs` of chat completions: a list of tokens with bytes and log probability."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def write(self, logprobs: Sequence[TokenLogprob]) -> Json:
+        """Return the `logprobs` of tokens."""
+        content = [
+            {**self._token(p.id, p.logprob), "top_logprobs": [self._token(*t) for t in p.top]}
+            for p in logprobs
+        ]
+        return {"content": content}
+
+    def _token(self, token_id: int, logprob: float) -> Json:
+        [text] = self._tokenizer.token_texts([token_id])
+        data = self._tokenizer.vocabulary.token_bytes.get(token_id, b"")
+        return {"token": text, "logprob": _finite(logprob), "bytes": list(data)}
+
+
+def prompt_logprobs(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprob | None]) -> list[Any]:
+    """Return vLLM's `prompt_logprobs`: for each id, a dict from ids to log probabilities."""
+
+    def entry(token_id: int, logprob: float) -> Json:
+        [text] = tokenizer.token_texts([token_id])
+        return {"logprob": _finite(logprob), "decoded_token": text}
+
+    return [
+        {str(i): entry(i, p) for i, p in [*token.top, (token.id, token.logprob)]} if token else None
+        for token in logprobs
+    ]
+
+
+def finish_reason(reason: FinishReason | None) -> str | None:
+    """Return OpenAI's name of a finish reason."""
+    return "stop" if reason == "eos" else reason
+
+
+def usage(n_prompt: int, n_new: int) -> Json:
+    """Return the `usage` of a response."""
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_new,
+        "total_tokens": n_prompt + n_new,
+    }
+
+
+def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> Json:
+    """Return the body of an error response; a long message is cut."""
+    if len(message) > _MAX_MESSAGE:
+        message = f"{message[:_MAX_MESSAGE]}…"
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def event(data: Json) -> bytes:
+    """Return a server-sent event."""
+    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _MIN_LOGPROB) if not math.isnan(logprob) else _MIN_LOGPROB

@@ -1,0 +1,103 @@
+"""Running the server: address, loading of the models, signals, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import socket
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+import uvicorn
+from uvicorn.config import LOGGING_CONFIG
+
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.language_model import LanguageModel
+from gpt2np.server.app import Server, create_app
+
+_GRACE = 5.0  # seconds to send the error events of requests that were ended
+
+
+def serve(
+    server: Server,
+    load: Callable[[], Sequence[LanguageModel]],
+    on_ready: Callable[[str], object],
+    *,
+    host: str,
+    port: int,
+    shutdown_timeout: float,
+    access_log: bool = False,
+) -> None:
+    """Serve until SIGINT or SIGTERM. `load` returns the models, while /health already answers.
+
+    `on_ready` receives the server's URL once the models are loaded. After the first signal, running
+    requests have `shutdown_timeout` seconds to end.
+
+    Raises:
+        InvalidArgumentError: the address can't be used.
+        Exception: an error of `load`.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidArgumentError(f"cannot listen at {host}, port {port}: {reason}") from error
+    logging = copy.deepcopy(LOGGING_CONFIG)
+    logging["handlers"]["access"]["stream"] = "ext://sys.stderr"
+    config = uvicorn.Config(
+        create_app(server),
+        log_config=logging,
+        log_level="info" if access_log else "warning",
+        access_log=access_log,
+        server_header=False,
+        timeout_graceful_shutdown=round(shutdown_timeout + _GRACE),
+    )
+    with listener:
+        name = f"[{host}]" if ":" in host else host
+        url = f"http://{name}:{listener.getsockname()[1]}"
+        runner = _UvicornServer(config, server, shutdown_timeout)
+        asyncio.run(_serve(runner, server, load, listener, lambda: on_ready(url)))
+
+
+async def _serve(
+    runner: _UvicornServer,
+    server: Server,
+    load: Callable[[], Sequence[LanguageModel]],
+    listener: socket.socket,
+    on_ready: Callable[[], object],
+) -> None:
+    serving = asyncio.create_task(runner.serve(sockets=[listener]))
+    loading = asyncio.create_task(asyncio.to_thread(load))
+    await asyncio.wait({serving, loading}, return_when=asyncio.FIRST_COMPLETED)
+    if not serving.done():
+        try:
+            server.add_models(loading.result())
+            on_ready()
+        except BaseException:
+            runner.should_exit = True
+            await serving
+            raise
+    await serving
+
+
+class _UvicornServer(uvicorn.Server):
+    """A uvicorn server that gives running requests a time to end, then ends them with an error."""
+
+    def __init__(self, config: uvicorn.Config, server: Server, shutdown_timeout: float) -> None:
+        super().__init__(config)
+        self._server = server
+        self._shutdown_timeout = shutdown_timeout
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin the shutdown; a second signal ends the server at once.
+
+        Unlike uvicorn's method, this one does not raise the signal again at the end.
+        """
+        if self.should_exit:
+            self.force_exit = True
+        self.should_exit = self._server.is_ending = True
+        error = GPT2NPError("the server is shutting down")
+        for engine in self._server.engines.values():
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._shutdown_timeout, engine.cancel_all, error)
