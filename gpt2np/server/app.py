@@ -8,9 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from gpt2np import __version__
@@ -18,7 +19,7 @@ from gpt2np.chat.template import ChatTemplate, find_special_token, read_chat_tem
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.server.completions import Job, events, respond, start_job
-from gpt2np.server.engine import Engine, QueueFullError
+from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.middleware import Guard
 from gpt2np.server.protocol import (
@@ -142,7 +143,7 @@ async def _answer(
     The job ends early after the server's timeout, and when the client disconnects.
     """
     seconds = server.options.timeout
-    error = GPT2NPError(f"the request took more than {seconds:g} seconds")
+    error = RequestTimeoutError(f"the request took more than {seconds:g} seconds")
     loop = asyncio.get_running_loop()
     timer = loop.call_later(seconds, job.engine.cancel, job.all_streams, error)
     if not is_stream:
@@ -301,6 +302,8 @@ def _error(error: Exception) -> tuple[int, Json]:
         return error.status_code, error_body(str(error.detail), _INVALID, code)
     if isinstance(error, QueueFullError):
         return 503, error_body(str(error), "service_unavailable_error")
+    if isinstance(error, RequestTimeoutError):
+        return 504, error_body(str(error), "timeout_error")
     if isinstance(error, ContextLengthError):
         return 400, error_body(str(error), _INVALID, "context_length_exceeded", "prompt")
     if isinstance(error, InvalidArgumentError):

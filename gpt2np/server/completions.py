@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
+from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.streaming import TextStream, pick_best
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.server.engine import Engine
 from gpt2np.server.protocol import GenerationRequest
 from gpt2np.server.replies import Reply
 from gpt2np.server.responses import DONE, Json, event
+
+_DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 
 
 @dataclass
@@ -55,7 +58,7 @@ async def start_job(engine: Engine, request: GenerationRequest, prompts: Sequenc
         InvalidArgumentError, ContextLengthError: see `LanguageModel.generate`.
     """
     arguments = request.arguments()
-    is_greedy = not arguments.get("temperature") and not request.use_beam_search
+    is_greedy = request.temperature == 0 and not request.use_beam_search
     n_copies = (request.n or 1) if is_greedy and request.best_of is None else 1
     job = Job(engine, prompts, arguments, n_copies, [])
     engine.reserve(job.n_sequences)
@@ -75,7 +78,7 @@ def _start_streams(lm: LanguageModel, job: Job, keep: int | None) -> None:
             for prompt in job.prompts
         ]
     if not job.arguments.get("num_beams"):
-        job.streams = [lm.streams(prompt, **job.arguments) for prompt in job.prompts]
+        job.streams = [lm.streams(prompt, _DEFAULTS, **job.arguments) for prompt in job.prompts]
 
 
 async def respond(job: Job, reply: Reply) -> Json:
@@ -86,7 +89,7 @@ async def respond(job: Job, reply: Reply) -> Json:
             best = list(map(pick_best, job.streams))
         else:
             best = [
-                await asyncio.to_thread(job.engine.lm.generate, prompt, **job.arguments)
+                await asyncio.to_thread(job.engine.lm.generate, prompt, _DEFAULTS, **job.arguments)
                 for prompt in job.prompts
             ]
     finally:
@@ -97,7 +100,7 @@ async def respond(job: Job, reply: Reply) -> Json:
     return reply.response(completions, n_prompt=sum(len(first.prompt_ids) for first in best))
 
 
-async def events(job: Job, reply: Reply) -> AsyncIterator[bytes]:
+async def events(job: Job, reply: Reply) -> AsyncGenerator[bytes, None]:
     """Run a job and yield the server-sent events of its streams, several at a time.
 
     Raises:

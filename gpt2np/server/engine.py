@@ -17,7 +17,11 @@ from gpt2np.server.metrics import Metrics
 
 
 class QueueFullError(GPT2NPError):
-    """The server has no place for another request now."""
+    """The server takes no further request now."""
+
+
+class RequestTimeoutError(GPT2NPError):
+    """A request took longer than the server allows."""
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,28 @@ Unknown fields are ignored. A field that asks for something that gpt2np lacks is
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.kernels.array import Array
 
+
+def _check_unicode(text: str) -> str:
+    """Raise ValueError if a text has a lone surrogate, which UTF-8 can't express."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"lone surrogate at character {error.start}") from error
+    return text
+
+
+AnyText = Annotated[str, AfterValidator(_check_unicode)]
+Text = Annotated[AnyText, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
-Text = Annotated[str, Field(min_length=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Probability = Annotated[float, Field(gt=0, le=1)]
 
@@ -111,20 +123,18 @@ class GenerationRequest(_Request):
         return next((name for name, is_given in missing.items() if is_given), None)
 
     def arguments(self) -> GenerateArguments:
-        """Return the keyword arguments of `LanguageModel.generate`.
-
-        Where the request has no value, OpenAI's default applies, not the model's.
+        """Return the keyword arguments of `LanguageModel.generate` for the fields that are set.
 
         Raises:
             InvalidArgumentError: the request has an unsupported field.
         """
         if name := self.unsupported():
             raise InvalidArgumentError(f"{name} is not supported")
-        outputs = self.structured_outputs or StructuredOutputs()
+        outputs = self.structured_outputs
         given = {
             "temperature": self.temperature,
             "top_p": self.top_p,
-            "top_k": max(0, self.top_k or 0),
+            "top_k": self.top_k and max(0, self.top_k),
             "min_p": self.min_p,
             "typical_p": self.typical_p,
             "seed": self.seed,
@@ -141,18 +151,17 @@ class GenerationRequest(_Request):
             "no_repeat_ngram_size": self.no_repeat_ngram_size,
             "logit_bias": self.logit_bias,
             "bad_words": self.bad_words,
-            "regex": outputs.regex,
-            "choices": outputs.choice,
+            "regex": outputs and outputs.regex,
+            "choices": outputs and outputs.choice,
             "prompt_logprobs": self.prompt_logprobs,
             "logprobs": self.top_logprobs_per_token,
             "length_penalty": self.length_penalty,
         }
         arguments: Any = {name: value for name, value in given.items() if value is not None}
-        arguments.setdefault("temperature", 1.0)
         if self.use_beam_search:
             beams = arguments.pop("best_of", self.n or 1)
             arguments |= {"num_beams": max(2, beams), "temperature": 0.0}
-        elif self.best_of is None and not arguments["temperature"]:
+        elif self.best_of is None and self.temperature == 0:
             arguments.pop("num_return_sequences", None)  # greedy copies are all the same
         if self.allowed_token_ids is not None:
             arguments["logits_processor"] = _only(self.allowed_token_ids)
@@ -162,13 +171,13 @@ class GenerationRequest(_Request):
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
-    prompt: str | list[TokenId] | list[str] | list[list[TokenId]] = Field(
+    prompt: AnyText | list[TokenId] | list[AnyText] | list[list[TokenId]] = Field(
         "", description="A text, a list of token ids, or a list of texts or of lists of ids."
     )
     max_tokens: int | None = Field(16, ge=0, le=1 << 20)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=1000)
-    suffix: str | None = None
+    suffix: AnyText | None = None
 
     @property
     def max_new_tokens(self) -> int | None:
@@ -202,22 +211,22 @@ class CompletionRequest(GenerationRequest):
         if not self.prompt:
             raise InvalidArgumentError("prompt is an empty list; give at least one prompt")
         if isinstance(self.prompt[0], int):
-            return [self.prompt]  # type: ignore[list-item]
-        return list(self.prompt)  # type: ignore[arg-type]
+            return [cast("list[int]", self.prompt)]
+        return list(cast("list[str | list[int]]", self.prompt))
 
 
 class ContentPart(_Request):
     """A part of a message; only texts are supported."""
 
     type: Literal["text"]
-    text: str
+    text: AnyText
 
 
 class ChatMessage(_Request):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[ContentPart]
+    content: AnyText | list[ContentPart]
 
     def text(self) -> str:
         """Return the content as one text."""
@@ -256,8 +265,8 @@ class TokenizeRequest(_Request):
     """The body of POST /tokenize; `content` is llama.cpp's name of `prompt`."""
 
     model: str | None = None
-    prompt: str | None = None
-    content: str | None = None
+    prompt: AnyText | None = None
+    content: AnyText | None = None
     add_special_tokens: bool = False
     return_token_strs: bool = False
 

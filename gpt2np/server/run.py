@@ -11,9 +11,10 @@ from types import FrameType
 import uvicorn
 from uvicorn.config import LOGGING_CONFIG
 
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.language_model import LanguageModel
 from gpt2np.server.app import Server, create_app
+from gpt2np.server.engine import QueueFullError
 
 _GRACE = 5.0  # seconds to send the error events of requests that were ended
 
@@ -97,7 +98,7 @@ class _UvicornServer(uvicorn.Server):
         if self.should_exit:
             self.force_exit = True
         self.should_exit = self._server.is_ending = True
-        error = GPT2NPError("the server is shutting down")
+        error = QueueFullError("the server is shutting down")
         for engine in self._server.engines.values():
             loop = asyncio.get_running_loop()
             loop.call_later(self._shutdown_timeout, engine.cancel_all, error)

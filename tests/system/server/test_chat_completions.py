@@ -1,0 +1,98 @@
+"""Chat completions, for models with a chat template."""
+
+import json
+
+import pytest
+from helpers.chat_models import CHATML, chat_model
+from helpers.server import running_server
+
+httpx = pytest.importorskip("httpx")
+for package in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package)
+
+MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory, bundled):
+    folder = tmp_path_factory.mktemp("chat")
+    models = ("--model", str(chat_model(folder / "chat", bundled, CHATML)), "--model", "bundled")
+    with (
+        running_server(folder, *models) as server,
+        httpx.Client(base_url=server.url, timeout=60) as client,
+    ):
+        yield client
+
+
+def chat(client, **body):
+    return client.post("/v1/chat/completions", json={"messages": MESSAGES, **body})
+
+
+def test_the_answer_continues_the_rendered_template(client, lm):
+    answer = chat(client, max_tokens=12, seed=3, return_token_ids=True).json()
+    text = (
+        "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+    ids = lm.tokenizer.encode(text, allowed_special="all")
+    expected = lm.generate(ids, max_new_tokens=12, seed=3, temperature=1.0, top_k=0)
+    [choice] = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": expected.text}
+    assert choice["prompt_token_ids"] == ids
+    assert answer["object"] == "chat.completion"
+
+
+def test_a_content_can_have_parts(client):
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    messages = [MESSAGES[0], {"role": "user", "content": parts}]
+    answers = [
+        chat(client, max_tokens=12, seed=3, messages=m).json()["choices"]
+        for m in (messages, MESSAGES)
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_streams_join_to_the_answer(client):
+    fields = {"max_tokens": 20, "seed": 3, "n": 2, "logprobs": True, "top_logprobs": 2}
+    whole = chat(client, **fields).json()["choices"]
+    response = chat(client, **fields, stream=True)
+    *events, done = [line for line in response.text.splitlines() if line]
+    assert done == "data: [DONE]"
+    chunks = [json.loads(line.removeprefix("data: ")) for line in events]
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    for choice in whole:
+        parts = [c for chunk in chunks for c in chunk["choices"] if c["index"] == choice["index"]]
+        assert parts[0]["delta"] == {"role": "assistant", "content": ""}
+        text = "".join(part["delta"].get("content", "") for part in parts)
+        assert text == choice["message"]["content"]
+        content = [token for part in parts[1:] for token in part["logprobs"]["content"]]
+        assert content == choice["logprobs"]["content"]
+        assert all(len(token["top_logprobs"]) == 2 for token in content)
+
+
+def test_a_special_token_in_a_message_is_refused(client, lm):
+    messages = [{"role": "user", "content": "a<|endoftext|>b"}]
+    response = chat(client, messages=messages)
+    assert response.status_code == 400
+    assert "<|endoftext|>" in response.json()["error"]["message"]
+
+
+def test_a_model_without_template_names_the_other_endpoint(client):
+    response = chat(client, model="bundled")
+    assert response.status_code == 400
+    assert "/v1/completions" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "king", "content": ""}]}, "role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "content"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+    ],
+)
+def test_a_bad_field_is_named(client, body, field):
+    response = chat(client, **body)
+    assert response.status_code == 400
+    assert field in response.json()["error"]["message"]
