@@ -211,7 +211,7 @@ class CompletionRequest(GenerationRequest):
         if not self.prompt:
             raise InvalidArgumentError("prompt is an empty list; give at least one prompt")
         if isinstance(self.prompt[0], int):
-            return [cast("list[int]", self.prompt)]
+            return [self.prompt]
         return list(cast("list[str | list[int]]", self.prompt))
 
 
