@@ -53,7 +53,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowScore:
-    """The scores of a window's scored ids. Every array is (n - first,)."""
+    """The scores of a window's n ids from index `first` on. Every array is (n - first,)."""
 
     log_probabilities: NDArray[np.float64]  # natural logarithms
     best: IntArray  # the most likely id at each position; ties go to the lowest id
@@ -309,7 +309,7 @@ def _score_batch(
 
 
 def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield the range (start, stop) of packed tokens that each forward pass computes.
+    """Yield the range (start, stop) of packed tokens for each forward pass to compute.
 
     `rows` are the sorted indices of the tokens that need logits.
     """
@@ -329,7 +329,7 @@ def _forward(
     span: tuple[int, int],
     rows: IntArray,
 ) -> Array:
-    """Run packed tokens span[0] … span[1] - 1. Returns the logits of tokens `rows`, (R, V)."""
+    """Run tokens span[0] … span[1] - 1 of the joined inputs; return the logits of R `rows`."""
     new, used_caches = [], []
     for ids, start, cache in zip(inputs, starts.tolist(), caches, strict=True):
         chunk = ids[max(0, span[0] - start) : max(0, span[1] - start)]

@@ -218,7 +218,7 @@ class TextStream(Iterator[str]):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Bring a new stream with the same prompt and options to a `state`."""
+        """Set a new stream, made with the same prompt and options, to a saved `state`."""
         sequence, self._prompt = self.sequence, state["prompt"]
         sequence.logprobs = [_logprob(token) for token in state["logprobs"]]
         sequence.prompt_logprobs = [_logprob(token) for token in state["prompt_logprobs"]]

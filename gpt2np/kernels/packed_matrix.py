@@ -106,5 +106,5 @@ def _data_shape(shape: tuple[int, int], panel_shape: tuple[int, int]) -> tuple[i
 
 
 def round_up(n: int) -> int:
-    """Round n up to a multiple of LANES."""
+    """Round n up to a multiple of LANES, the unit of padding."""
     return -(-n // LANES) * LANES

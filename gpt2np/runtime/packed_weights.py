@@ -56,7 +56,7 @@ class WeightSource:
     packings: Mapping[str, Packing]
 
     def packed(self, name: str) -> PackedMatrix:
-        """Return a weight matrix in panels."""
+        """Return a weight matrix cut into panels, the blocks that fast products read."""
         if name in self.matrices:
             return self.matrices[name]
         packing = self.packings[name]

@@ -106,7 +106,7 @@ class Rank:
             time.sleep(min(seconds / 10, _MAX_SLEEP_S))
 
     def share(self, count: int) -> slice:
-        """Return this rank's range of `count` panels or heads. The range can be empty."""
+        """Return this rank's share of `count` heads or weight panels, a range that may be empty."""
         return slice(
             count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
         )
