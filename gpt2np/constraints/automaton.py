@@ -58,7 +58,7 @@ class CharacterAutomaton:
         self._live = _closure(_MATCH, sources)  # the states from which _MATCH can be reached
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the pairs (byte node, next state) that a state can read; MATCHED if the text may end.
+        """Return the pairs (byte node, next state) that a state reads; MATCHED if a text may end.
 
         Raises:
             InvalidArgumentError: the closures have more than MAX_CLOSURES states.
