@@ -538,7 +538,7 @@ class LanguageModel:
         options: GenerationOptions | None,
         changes: GenerateArguments,
     ) -> list[tuple[GenerationOptions, Callbacks, Prefix | None]]:
-        """Return the complete options of each prompt, with consecutive seeds, and its callbacks."""
+        """Return each prompt's complete options, with consecutive seeds, callbacks and prefix."""
         if per_prompt_options is None:
             per_prompt_options = [{} for _ in prompts]
         is_iterable = isinstance(per_prompt_options, Iterable)
@@ -689,7 +689,7 @@ class LanguageModel:
         return detokenizer.text, ids or self.encode_prompt("")
 
     def _check_length(self, prompt: str) -> None:
-        """Raise ContextLengthError if `prompt` exceeds the context, whatever its tokens are.
+        """Raise ContextLengthError if `prompt` has too many characters for the context.
 
         Unlike encoding, this check costs no time and no memory.
         """

@@ -58,10 +58,10 @@ class CharacterAutomaton:
         self._live = _closure(_MATCH, sources)  # the states from which _MATCH can be reached
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the pairs (byte node, next state) that a state reads; MATCHED if a text may end.
+        """Return the ways to read one character from a state, and MATCHED if the text may end.
 
         Raises:
-            InvalidArgumentError: the closures have more than MAX_CLOSURES states.
+            InvalidArgumentError: the epsilon closures have more than MAX_CLOSURES states.
         """
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
@@ -150,7 +150,7 @@ class ByteAutomaton:
         return cls(CharacterAutomaton(tree))
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the NFA positions (readings) that a state number of this automaton stands for."""
+        """Return the set of NFA positions (readings) that a state of this automaton stands for."""
         return self._readings[state]
 
     def state(self, readings: frozenset[Reading]) -> int:

@@ -146,7 +146,7 @@ class _Vocabulary:
 
     @cached_property
     def text_tokens(self) -> dict[int, bytes]:
-        """The bytes of each token id that is text and has an embedding."""
+        """The bytes of each token that is text, not a special token, and has an embedding."""
         excluded = self.eos_token_ids | self.special_ids
         tokens = self.tokens.items()
         return {i: data for i, data in tokens if i < self.vocab_size and i not in excluded}

@@ -34,7 +34,7 @@ class ModelDraft:
     """
 
     def __init__(self, model: GPT2, draft: GPT2) -> None:
-        """Draft tokens for the target model `model` with the draft model `draft`."""
+        """Propose draft tokens for the target model `model` with the draft model `draft`."""
         self.model = draft
         self.cache = draft.new_cache()
         self.start = 0  # index, in prompt + ids, of the first id in the context

@@ -142,7 +142,7 @@ def build_table(counts: NgramCounts, fingerprint: str, max_entries: int) -> Ngra
 def _predict(
     keys: Keys, counts: NDArray[np.uint32], vocab_size: int, length: int, shorter: _Order | None
 ) -> _Order:
-    """Find the most likely next id after each context of `length` ids.
+    """Find the likeliest next id after each context of `length` ids, by n-gram keys and counts.
 
     `shorter` is the result for contexts of `length` - 1 ids; None if `length` is 0.
     """

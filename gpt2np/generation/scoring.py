@@ -329,7 +329,7 @@ def _forward(
     span: tuple[int, int],
     rows: IntArray,
 ) -> Array:
-    """Run tokens span[0] … span[1] - 1 of the joined inputs; return the logits of R `rows`."""
+    """Run tokens span[0] … span[1] - 1 of the joined inputs; return the logits of tokens `rows`."""
     new, used_caches = [], []
     for ids, start, cache in zip(inputs, starts.tolist(), caches, strict=True):
         chunk = ids[max(0, span[0] - start) : max(0, span[1] - start)]
@@ -343,7 +343,7 @@ def _forward(
 def _score_logits(
     model: GPT2, logits: Array, targets: IntArray, excluded: Sequence[int]
 ) -> tuple[NDArray[np.float64], IntArray, IntArray]:
-    """Compute the fields of WindowScore from logits (R, V) and targets (R,). Overwrites logits."""
+    """Compute WindowScore's fields from logits (R, V) and actual ids (R,). Overwrites logits."""
     log_probabilities = np.empty(len(targets))
     best = np.empty(len(targets), np.int64)
     best_allowed = np.empty(len(targets), np.int64)

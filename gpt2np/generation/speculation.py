@@ -35,7 +35,7 @@ _MIN_SPEEDUP = 1.02  # with n-gram drafts, relative to none; pays for the search
 def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
     """Propose draft tokens for each sequence, as many as should pay off.
 
-    A pass with draft tokens, and one pending token per sequence, has at most `MAX_ROWS` tokens.
+    A pass with draft tokens has at most `MAX_ROWS` tokens, each sequence's last token included.
     """
     drafts = _drafts_of_models(batch)
     candidates: list[tuple[float, int, int]] = []  # -probability, length of the draft, sequence

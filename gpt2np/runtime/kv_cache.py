@@ -190,8 +190,8 @@ class KVStore:
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches to free slots of this store; return False if no cache was moved.
 
-        The store refuses the caches if too few slots are free, `length` exceeds its capacity, or
-        more than half of its memory would stay unused.
+        The store refuses the caches if too few slots are free, if `length` tokens don't fit in a
+        slot, or if more than half of the store's memory would stay unused.
         """
         with self._lock:
             free = [slot for slot in range(len(self._nonzero)) if slot not in self._owners]
@@ -222,7 +222,7 @@ class KVStore:
             del self._owners[slot]
 
     def reserve_slot(self, slot: int, length: int) -> None:
-        """Record that up to `length` tokens will be written to a slot, for `clear` to zero."""
+        """Record that up to `length` tokens will be written to a slot: `clear` must zero them."""
         self._nonzero[slot] = max(self._nonzero[slot], length)
         self._high_water_mark[slot] = max(self._high_water_mark[slot], length)
 
@@ -252,7 +252,7 @@ class KVWrite:
     offset: IntArray
 
     def select(self, tokens: IntArray) -> KVWrite:
-        """Return the slot mapping of a batch with only `tokens`: ascending indices in this one."""
+        """Return the slot mapping of a batch with only `tokens`, sorted indices in this batch."""
         start, stop = np.searchsorted(tokens, (self.tokens.start, self.tokens.stop))
         chosen = tokens[start:stop] - self.tokens.start
         places = self.tile[chosen], self.slot[chosen], self.offset[chosen]

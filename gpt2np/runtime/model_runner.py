@@ -156,7 +156,7 @@ class ModelRunner:
 
 
 def _advance(batch: Batch, logits: Array) -> Array:
-    """Update the caches' lengths after a pass; drop the logits row that `doubled` has added."""
+    """Update the caches' lengths after a pass; drop a logits row that `doubled` has repeated."""
     for cache, tokens in zip(batch.caches, batch.slices, strict=True):
         cache.length += tokens.stop - tokens.start
     return logits[: logits.shape[0] // batch.copies]
