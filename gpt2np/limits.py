@@ -84,7 +84,7 @@ class Limits:
 
 @cache
 def limits() -> Limits:
-    """Return the limits; environment variables replace the defaults.
+    """Return the limits on untrusted input; environment variables replace the defaults.
 
     Raises InvalidArgumentError if a variable is not a positive integer.
     """

@@ -41,7 +41,7 @@ class TooManyStatesError(InvalidArgumentError):
 
 
 class CharacterAutomaton:
-    """A nondeterministic automaton (NFA) over characters, built from a syntax tree."""
+    """A nondeterministic automaton (NFA) over characters, built from a regex's syntax tree."""
 
     def __init__(self, tree: Tree) -> None:
         self.nodes = ByteNodes()  # shared by all sets of characters

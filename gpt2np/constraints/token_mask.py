@@ -188,7 +188,7 @@ class _Level(NamedTuple):
 
 @dataclass(frozen=True)
 class VocabularyTrie:
-    """The prefix tree of the bytes of all tokens; an automaton reads it level by level.
+    """The prefix tree of the bytes of all tokens, which an automaton reads level by level.
 
     Attributes:
         levels: the nodes from depth 1 on; node 0 is the root.

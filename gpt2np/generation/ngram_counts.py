@@ -96,7 +96,7 @@ def _run_starts(values: NDArray[Any]) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class _Order:
-    """The n-grams of one length, and the likeliest last id after each context of n - 1 ids."""
+    """The n-grams of one length n, and the likeliest id after each context of n - 1 ids."""
 
     keys: Keys  # of the n-grams
     probabilities: Floats  # of each n-gram's last id, given its context

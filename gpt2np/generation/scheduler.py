@@ -152,7 +152,7 @@ def _max_nbytes(model: GPT2, length: int) -> int:
 
 
 def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """Sort sequences by KV store and slot: attention handles adjacent slots in one product.
+    """Sort sequences by KV store and slot: attention reads adjacent slots in one product.
 
     KV stores are ordered by their first appearance in `batch`, so that every run gives
     bit-identical results.
@@ -166,7 +166,7 @@ def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
 def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
     """Slide full context windows, and copy shared prefixes. Returns each sequence's draft tokens.
 
-    A batch with a prompt gets none: its pass is compute-bound, so draft tokens take extra time.
+    A batch with a prompt gets no drafts: its pass is compute-bound, so drafts would cost time.
     """
     for sequence in batch:
         sequence.slide_window()

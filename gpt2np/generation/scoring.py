@@ -78,7 +78,7 @@ class ScoredText(NamedTuple):
 class TextScore:
     """The log probability of each token of a text, given the preceding tokens.
 
-    Every array is (T,). Log probabilities are natural logarithms. `best` is the most likely id at
+    Every array is (T,): T tokens. Log probabilities are natural logarithms. `best` is the most likely id at
     each position. Tokens that are not scored (see `strided_spans`) have log probability NaN and
     `best` -1. `token_bytes` has the bytes of each token if a LanguageModel scored the text.
     """

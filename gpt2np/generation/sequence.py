@@ -36,7 +36,7 @@ class Listener(Protocol):
     """Receives the new token ids of a sequence; may end the sequence."""
 
     def push(self, token_id: int) -> bool:
-        """Receive a new token id; return True to end the sequence after it.
+        """Receive a new token id; return True to end the sequence after this id.
 
         Not called for end-of-text ids and stop ids.
         """

@@ -268,7 +268,7 @@ class TextStream(Iterator[str]):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Refuse other readers during the `with` block.
+        """Refuse other readers of the stream during the `with` block.
 
         Raises:
             InvalidArgumentError: another thread or task is reading the stream.

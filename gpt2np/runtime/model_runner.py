@@ -127,7 +127,7 @@ class ModelRunner:
     ) -> Batch:
         """Return the batch of a pass of at most SMALL_BATCH tokens.
 
-        Reuses an earlier batch with the same caches, numbers of new tokens (`counts`) and indices.
+        Reuses an earlier batch with the same caches, `counts` of new tokens, and `logits_indices`.
         """
         lengths = [cache.length for cache in caches]
         places = [cache.place for cache in caches]

@@ -64,7 +64,7 @@ class _Trial:
 
     @property
     def gain(self) -> float:
-        """The share of the time that the challenger saves; negative if the challenger is slower."""
+        """The share of time that the number of ranks on trial saves; negative if it is slower."""
         # Stalls affect a mean, but not a median. They count against the challenger only, because
         # more ranks stall more often.
         return 1 - float(np.mean(self.challenger_times) / np.median(self.current_times))
@@ -209,7 +209,7 @@ class RankTuner:
         return self._groups[bisect_left(ROW_GROUPS, n_rows)]
 
     def choices(self) -> list[RankChoice]:
-        """Return the number of ranks chosen for each range of numbers of rows with a timed pass."""
+        """Return the current choice for each range of pass lengths in which a pass was timed."""
         return [
             RankChoice(first, last, group.ranks, group.seconds, group.is_settled)
             for first, last, group in zip(
