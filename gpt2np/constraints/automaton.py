@@ -146,7 +146,7 @@ class ByteAutomaton:
 
     @classmethod
     def of(cls, tree: Tree) -> ByteAutomaton:
-        """Compile a syntax tree to an automaton."""
+        """Compile a regex's syntax tree to an automaton over bytes."""
         return cls(CharacterAutomaton(tree))
 
     def readings(self, state: int) -> frozenset[Reading]:

@@ -58,7 +58,7 @@ class ModelDraft:
         return best
 
     def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
-        """Compare a draft with the ids generated instead; update the acceptance rate."""
+        """Compare a draft with the ids then generated; update the acceptance rate."""
         if not draft:
             return
         pairs = zip(draft, new_ids, strict=False)
@@ -123,7 +123,7 @@ class Drafting:
 
 
 def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
-    """Add a token to each draft with the first one's draft model; return the unfinished drafts.
+    """Add a token to each draft that has the first draft's model; return the unfinished drafts.
 
     Drafts with other draft models are returned unchanged. A draft ends at a token id for which the
     draft model has no embedding.

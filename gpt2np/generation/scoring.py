@@ -78,9 +78,10 @@ class ScoredText(NamedTuple):
 class TextScore:
     """The log probability of each token of a text, given the preceding tokens.
 
-    Every array is (T,): T tokens. Log probabilities are natural logarithms. `best` is the most likely id at
-    each position. Tokens that are not scored (see `strided_spans`) have log probability NaN and
-    `best` -1. `token_bytes` has the bytes of each token if a LanguageModel scored the text.
+    Every array is (T,) for T tokens. Log probabilities are natural logarithms. `best` is the most
+    likely id at each position. Tokens that are not scored (see `strided_spans`) have log
+    probability NaN and `best` -1. If a LanguageModel scored the text, `token_bytes` has the bytes
+    of each token.
     """
 
     ids: IntArray

@@ -68,7 +68,7 @@ def check_caches(
 
 
 def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
-    """Return the indices (R,) of the tokens whose logits are requested, after a check.
+    """Validate and return the indices (R,) of the tokens whose logits are requested.
 
     The pass has `n` new tokens. None requests the logits of all `n` tokens.
 

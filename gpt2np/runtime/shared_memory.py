@@ -23,9 +23,8 @@ class SharedMemory:
     """An allocator of arrays in one range of shared memory.
 
     The range takes memory only where arrays have been written. Only the process that made the
-    object may allocate. Up to `max_kept` bytes of freed memory are kept for later arrays. Page
-    faults of new memory would take a fifth of a short prompt's time, or much more in a virtual
-    machine.
+    object may allocate. Up to `max_kept` bytes of freed memory are kept for later arrays: page
+    faults would take a fifth of a short prompt's time, and far more in a virtual machine.
 
     Raises:
         OSError: the system does not provide the range.
