@@ -124,7 +124,9 @@ for _ in range(2):
     lm.generate_batch(prompts, **options)
 print(2 * 16 * {n_tokens} / (time.perf_counter() - start))
 """
-    return float(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
+    return float(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    )
 
 
 def main() -> None:
@@ -155,7 +157,9 @@ def main() -> None:
             measured = asyncio.run(load(url, 16, 48, args.tokens))
             served = measured.tokens / measured.seconds
             batch = batch_speed(args.model, args.tokens)
-            print(f"served {served:.0f}, generate_batch {batch:.0f}: {served / batch:.2f}", flush=True)
+            print(
+                f"served {served:.0f}, generate_batch {batch:.0f}: {served / batch:.2f}", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ _Notify = Callable[["TextStream"], object]
 
 
 class AsyncEngine:
-    """Runs the streams of one model. The thread starts with the first stream, and ends when idle.
+    """Runs the streams of one model on a background thread, which ends when no stream is left.
 
-    Its methods may be called from any thread.
+    The methods may be called from any thread.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class AsyncEngine:
         self._thread_runs = False
 
     def add(self, stream: TextStream, notify: _Notify) -> None:
-        """Run a stream. `notify` is called on the engine's thread after each step of the stream.
+        """Start a stream. `notify` is called on the engine's thread after each decode step.
 
         The last call comes when the stream has ended.
         """

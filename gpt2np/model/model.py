@@ -145,7 +145,7 @@ class GPT2:
         by rounding; `forward` tells when the bits are equal.
 
         The first pass that needs workers forks them. Workers share this process's memory, and end
-        with the model. They can use caches that `new_cache` makes after the assignment.
+        with the model. They can use caches that `new_cache` makes after `processes` is set.
 
         Costs: every pass waits for the slowest process, so a single process can be faster on a busy
         machine. While the number is above 1, BLAS uses one thread in this process. Workers keep the
