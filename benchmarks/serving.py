@@ -40,8 +40,8 @@ class Measured:
         p99 = quantiles(self.next, n=100)[98] if len(self.next) > 1 else 0.0
         return (
             f"{self.tokens / self.seconds:8.0f} tokens/s   first token "
-            f"{1e3 * median(self.first):7.1f} ms   between tokens {1e3 * median(self.next):6.2f} ms "
-            f"(p99 {1e3 * p99:6.2f})"
+            f"{1e3 * median(self.first):7.1f} ms   between tokens "
+            f"{1e3 * median(self.next):6.2f} ms (p99 {1e3 * p99:6.2f})"
         )
 
 
@@ -124,9 +124,8 @@ for _ in range(2):
     lm.generate_batch(prompts, **options)
 print(2 * 16 * {n_tokens} / (time.perf_counter() - start))
 """
-    return float(
-        subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
-    )
+    command = [sys.executable, "-c", program]
+    return float(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
 def main() -> None:

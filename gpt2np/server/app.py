@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -29,7 +29,15 @@ from gpt2np.server.protocol import (
     TokenizeRequest,
 )
 from gpt2np.server.replies import ChatReply, CompletionReply, Reply
-from gpt2np.server.responses import DONE, Json, error_body, event
+from gpt2np.server.responses import (
+    DONE,
+    ChatCompletionResponse,
+    CompletionResponse,
+    ErrorResponse,
+    Json,
+    error_body,
+    event,
+)
 
 T = TypeVar("T")
 _INVALID = "invalid_request_error"
@@ -102,7 +110,11 @@ class Server:
 
 def create_app(server: Server) -> FastAPI:
     """Create the application of a server."""
-    app = FastAPI(title="gpt2np", version=__version__)
+    errors: dict[int | str, dict[str, Any]] = {
+        "4XX": {"model": ErrorResponse, "description": "The request is wrong"},
+        "5XX": {"model": ErrorResponse, "description": "The server is busy, or has failed"},
+    }
+    app = FastAPI(title="gpt2np", version=__version__, responses=errors)
     _add_error_handlers(app)
     _add_generation(app, server)
     _add_tokenizer(app, server)
@@ -119,20 +131,25 @@ def create_app(server: Server) -> FastAPI:
 
 
 def _add_generation(app: FastAPI, server: Server) -> None:
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", responses=_success(CompletionResponse))
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue one or several prompts."""
         engine = server.engine(body.model)
         job = await start_job(engine, body, body.prompts())
         return await _answer(request, server, job, CompletionReply(body, engine.lm), body.stream)
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", responses=_success(ChatCompletionResponse))
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         """Answer the messages of a conversation. The model needs a chat template."""
         engine = server.engine(body.model)
         prompt = await asyncio.to_thread(_chat_prompt, server, engine.lm, body)
         job = await start_job(engine, body, [prompt])
         return await _answer(request, server, job, ChatReply(body, engine.lm), body.stream)
+
+
+def _success(model: type) -> dict[int | str, dict[str, Any]]:
+    """Describe the response of an endpoint that can stream."""
+    return {200: {"model": model, "content": {"text/event-stream": {}}}}
 
 
 async def _answer(
@@ -264,19 +281,20 @@ def _add_status(app: FastAPI, server: Server) -> None:
         return {"object": "list", "data": models}
 
     @app.get("/health")
-    async def health() -> Response:
-        """Return 200 once the models are loaded, 503 before and during shutdown."""
-        return Response(status_code=200 if server.engines and not server.is_ending else 503)
+    async def health() -> Json:
+        """Return status 200 once the models are loaded, 503 before and during shutdown."""
+        server.engine(None)
+        return {"status": "ok"}
 
     @app.get("/version")
     async def version() -> Json:
         """Return the version of gpt2np."""
         return {"version": __version__}
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Return the metrics in Prometheus's text format."""
-        return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(server.metrics.text())
 
 
 def _add_error_handlers(app: FastAPI) -> None:
@@ -285,17 +303,28 @@ def _add_error_handlers(app: FastAPI) -> None:
         headers = {"Retry-After": "1"} if status == 503 else {}
         return JSONResponse(body, status, headers)
 
+    openapi = app.openapi
+
+    def without_422() -> Json:
+        """Remove FastAPI's own error response from the description."""
+        schema = openapi()
+        for path in schema["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        return schema
+
+    app.openapi = without_422  # type: ignore[method-assign]
     for kind in (RequestValidationError, HTTPException, GPT2NPError, Exception):
         app.add_exception_handler(kind, handle)
 
 
-def _error(error: Exception) -> tuple[int, Json]:
+def _error(error: Exception) -> tuple[int, ErrorResponse]:
     """Return the status and the body of the response to a request that has failed."""
     if isinstance(error, RequestValidationError):
         first: Any = error.errors()[0]
         fields = [str(part) for part in first["loc"][1:] if not str(part)[:1].isupper()]
         name = ".".join(fields[:3])
-        message = f"{name}: {first['msg']}" if name else first["msg"]
+        message = f"{name}: {first['msg']}" if name else f"the body: {first['msg']}"
         return 400, error_body(message, _INVALID, param=name[:60] or None)
     if isinstance(error, HTTPException):
         code = "model_not_found" if error.status_code == 404 else None

@@ -5,13 +5,103 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
+
+from typing_extensions import NotRequired, TypedDict
 
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.sequence import FinishReason
 from gpt2np.tokenizer import Tokenizer
 
 Json = dict[str, Any]
+
+
+class Usage(TypedDict):
+    """Counts of tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Logprobs(TypedDict):
+    """Log probabilities of the tokens of a completion; lists of the same length."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(TypedDict):
+    """One continuation of a prompt."""
+
+    index: int
+    text: str
+    logprobs: Logprobs | None
+    finish_reason: Literal["stop", "length"]
+    stop_reason: NotRequired[str | int | None]
+    token_ids: NotRequired[list[int]]
+    prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[list[Any]]
+
+
+class CompletionResponse(TypedDict):
+    """The response of POST /v1/completions."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class AnswerMessage(TypedDict):
+    """The model's answer."""
+
+    role: Literal["assistant"]
+    content: str
+
+
+class ChatChoice(TypedDict):
+    """One answer."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: dict[str, Any] | None
+    finish_reason: Literal["stop", "length"]
+    stop_reason: NotRequired[str | int | None]
+    token_ids: NotRequired[list[int]]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class ChatCompletionResponse(TypedDict):
+    """The response of POST /v1/chat/completions."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ErrorDetail(TypedDict):
+    """What is wrong; `param` names the field."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(TypedDict):
+    """The response to a request that has failed."""
+
+    error: ErrorDetail
+
+
 _MIN_LOGPROB = -9999.0  # JSON has no -inf
 _MAX_MESSAGE = 300  # characters
 
@@ -92,7 +182,7 @@ def finish_reason(reason: FinishReason | None) -> str | None:
     return "stop" if reason == "eos" else reason
 
 
-def usage(n_prompt: int, n_new: int) -> Json:
+def usage(n_prompt: int, n_new: int) -> Usage:
     """Return the `usage` of a response."""
     return {
         "prompt_tokens": n_prompt,
@@ -101,14 +191,16 @@ def usage(n_prompt: int, n_new: int) -> Json:
     }
 
 
-def error_body(message: str, kind: str, code: str | None = None, param: str | None = None) -> Json:
+def error_body(
+    message: str, kind: str, code: str | None = None, param: str | None = None
+) -> ErrorResponse:
     """Return the body of an error response; a long message is cut."""
     if len(message) > _MAX_MESSAGE:
         message = f"{message[:_MAX_MESSAGE]}…"
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def event(data: Json) -> bytes:
+def event(data: Json | ErrorResponse) -> bytes:
     """Return a server-sent event."""
     return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
