@@ -15,6 +15,7 @@ from gpt2np.model import GPT2
 if TYPE_CHECKING:
     from gpt2np.generation.streaming import TextStream
 
+_PREFILL_CHUNK = 256  # tokens; larger chunks are hardly faster
 _Notify = Callable[["TextStream"], object]
 
 
@@ -55,8 +56,11 @@ class AsyncEngine:
         """End a stream before the next decode step, with an error if one is given."""
         self._cancelled.append((stream, error))
 
+    def _new_scheduler(self, model: GPT2) -> Scheduler:
+        return Scheduler(model, self._max_running, prefill_chunk=_PREFILL_CHUNK)
+
     def _run(self, model: GPT2) -> None:
-        scheduler = Scheduler(model, self._max_running)
+        scheduler = self._new_scheduler(model)
         listeners: dict[TextStream, _Notify] = {}
         while True:
             with self._lock:
@@ -75,7 +79,7 @@ class AsyncEngine:
             except Exception as failure:  # of the model: no stream can go on
                 for stream in listeners:
                     stream.sequence.end("cancelled", failure)
-                scheduler = Scheduler(model, self._max_running)
+                scheduler = self._new_scheduler(model)
             if self._on_step:
                 self._on_step(scheduler)
             for stream, notify in list(listeners.items()):

@@ -132,15 +132,17 @@ def token_logprob(logits: Array, token_id: int, top: int) -> TokenLogprob:
 
 
 def text_logprobs(model: GPT2, ids: Sequence[int], top: int, cache: KVCache) -> list[TokenLogprob]:
-    """Compute the log probabilities of ids[1:], and of the `top` most likely ids at each position.
+    """Compute log probabilities of the ids of a text, and of the `top` most likely ids beside each.
 
-    `cache` must be empty; the call fills it with the keys and values of ids[:-1].
+    `cache` holds the keys and values of the first ids; the call adds those of the other ids but the
+    last. Returns the log probabilities of the ids after the first new one; with an empty cache,
+    those of ids[1:].
 
     Raises:
         CheckpointError: the logits are infinite or NaN.
     """
     logprobs = []
-    for start in range(0, len(ids) - 1, _CHUNK):
+    for start in range(cache.length, len(ids) - 1, _CHUNK):
         stop = min(start + _CHUNK, len(ids) - 1)
         logits = compute_logits(model, [ids[start:stop]], [cache])
         targets = ids[start + 1 : stop + 1]

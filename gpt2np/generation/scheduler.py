@@ -1,5 +1,6 @@
 """Continuous batching: sequences join a batch when memory allows, and leave when they end."""
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ from gpt2np.kernels.array import Array
 from gpt2np.limits import limits
 from gpt2np.model import GPT2
 from gpt2np.runtime.kv_cache import cache_nbytes
+
+_MIN_SHARED = 16  # tokens; copying fewer keys and values saves no time
 
 
 class Scheduler:
@@ -32,6 +35,7 @@ class Scheduler:
         max_running: int = 16,
         cache_bytes: int | None = None,
         free_caches: bool = True,
+        prefill_chunk: int | None = None,
     ) -> None:
         """Limit a batch to `max_running` sequences and `cache_bytes` bytes of KV caches.
 
@@ -39,6 +43,9 @@ class Scheduler:
         shared prefixes. A sequence that runs alone may exceed `cache_bytes`. Memory stays allocated
         for reuse, up to three times `cache_bytes`. With `free_caches`, the scheduler frees the KV
         cache of a sequence that ends.
+
+        A decode step computes at most `prefill_chunk` tokens of prompts (default: no limit). Thus a
+        long prompt delays the running sequences by at most one chunk.
         """
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
@@ -46,6 +53,7 @@ class Scheduler:
         self._max_running = max_running
         self._cache_bytes = limits().max_cache_bytes if cache_bytes is None else cache_bytes
         self._free_caches = free_caches
+        self._prefill_chunk = prefill_chunk or sys.maxsize
 
     @property
     def busy(self) -> bool:
@@ -72,16 +80,20 @@ class Scheduler:
         """
         if self.waiting:
             self._admit()
-        for batch in self._batches():
-            drafts = _prepare(batch, self._model)
-            inputs: list[list[int]] = []
+        n_left = self._prefill_chunk
+        for group in self._batches():
+            batch, inputs, n_left = self._inputs(group, n_left)
+            if not batch:
+                continue
+            drafts = _drafts(batch)
             logits_indices: list[int] = []
             n_tokens = 0
-            for sequence, draft in zip(batch, drafts, strict=True):
-                ids = [*sequence.pending_ids(), *draft]
-                inputs.append(ids)
+            for sequence, ids, draft in zip(batch, inputs, drafts, strict=True):
+                is_last_chunk = len(ids) == sequence.n_pending
+                ids += draft
                 n_tokens += len(ids)
-                logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
+                if is_last_chunk:
+                    logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
             caches = [sequence.cache for sequence in batch]
             try:
                 with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises instead
@@ -91,6 +103,8 @@ class Scheduler:
                 check_finite(logits, self._model)
                 start = 0
                 for sequence, draft in zip(batch, drafts, strict=True):
+                    if sequence.n_pending > 0:  # more chunks of a prompt
+                        continue
                     stop = start + 1 + len(draft)
                     _accept(sequence, logits[start:stop], draft)
                     start = stop
@@ -109,6 +123,54 @@ class Scheduler:
         # An intervention must see the arrays of one sequence only.
         alone = [[s] for s in running if s.callbacks.interventions]
         return [together, *alone] if together else alone
+
+    def _inputs(
+        self, group: Sequence[RunningSequence], n_left: int
+    ) -> tuple[list[RunningSequence], list[list[int]], int]:
+        """Select the sequences of the next pass, with at most `n_left` tokens of prompts.
+
+        Computes shared prefixes, and slides full context windows. Returns the sequences, the next
+        ids of each, and how many tokens of prompts are left.
+        """
+        batch, inputs = [], []
+        for sequence in group:
+            sequence.slide_window()
+            if prefix := sequence.shared_prefix:
+                n_left -= prefix.compute(self._model, n_left)
+                if not prefix.is_computed:
+                    continue
+                prefix.copy_to(sequence)
+            elif not self._copy_prefix(sequence):
+                continue
+            if (n := sequence.n_pending) > 1:
+                n = min(n, n_left)
+                n_left -= n
+            if n:
+                batch.append(sequence)
+                inputs.append(sequence.pending_ids()[:n])
+        return batch, inputs, n_left
+
+    def _copy_prefix(self, sequence: RunningSequence) -> bool:
+        """Copy keys and values from the running sequence with which a new prompt shares the most.
+
+        Returns False if an earlier sequence will still compute more of the shared tokens: the new
+        sequence then waits for the next step.
+        """
+        if sequence.cache.length or sequence.n_pending == 1 or not _is_shareable(sequence):
+            return True
+        best_length, donor = _MIN_SHARED - 1, None
+        for earlier in self.running[: self.running.index(sequence)]:
+            if _is_shareable(earlier):
+                shared = _common_length(sequence.prompt[:-1], earlier.prompt)
+                if shared > best_length:
+                    best_length, donor = shared, earlier
+        if donor is None:
+            return True
+        if donor.cache.length < best_length:
+            return False
+        sequence.cache = donor.cache.copy()
+        sequence.cache.truncate(best_length)
+        return True
 
     def _admit(self) -> None:
         """Move waiting sequences to the batch until `max_running` or `cache_bytes` is reached."""
@@ -146,6 +208,17 @@ class Scheduler:
         return nbytes
 
 
+def _is_shareable(sequence: RunningSequence) -> bool:
+    """Return whether keys and values depend on the prompt alone, at positions from 0."""
+    return not (sequence.callbacks.interventions or sequence.context_start)
+
+
+def _common_length(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return how many ids two sequences have in common at the start."""
+    differences = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return next(differences, min(len(a), len(b)))
+
+
 def _max_nbytes(model: GPT2, length: int) -> int:
     """Return the size in bytes of a KV cache for min(`length`, context length) tokens."""
     return cache_nbytes(model.config, min(length, model.config.n_positions), model.dtype)
@@ -163,15 +236,11 @@ def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
     return sorted(batch, key=lambda s: (store_order[id(s.cache.store)], s.cache.slot))
 
 
-def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
-    """Slide full context windows, and copy shared prefixes. Returns each sequence's draft tokens.
+def _drafts(batch: Sequence[RunningSequence]) -> Sequence[Sequence[int]]:
+    """Return each sequence's draft tokens.
 
     A batch with a prompt gets no drafts: its pass is compute-bound, so drafts would cost time.
     """
-    for sequence in batch:
-        sequence.slide_window()
-        if sequence.shared_prefix:
-            sequence.shared_prefix.copy_to(sequence, model)
     speculates = any(s.speculation and s.tokens_left > 0 for s in batch)
     if not speculates or any(s.n_pending > 1 for s in batch):
         return [()] * len(batch)

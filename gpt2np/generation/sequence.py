@@ -273,19 +273,34 @@ class SharedPrefix:
     n_pending: int  # number of sequences that still need a copy
     top: int | None  # the option `prompt_logprobs`
     computed: KVCache | None = None  # keys and values of the first ids, if known
-    cache: KVCache | None = None  # None until computed
+    cache: KVCache | None = None
+    n_computed: int = 0  # number of tokens whose keys and values are in `cache`
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
-    def copy_to(self, sequence: RunningSequence, model: GPT2) -> None:
-        """Give a sequence the prompt's KV cache and log probabilities; compute them if needed."""
+    @property
+    def is_computed(self) -> bool:
+        """Whether the keys and values of all tokens but the last are known."""
+        return self.cache is not None and self.n_computed == len(self.ids) - 1
+
+    def compute(self, model: GPT2, max_tokens: int) -> int:
+        """Compute the keys and values of at most `max_tokens` further tokens; return how many."""
         if self.cache is None:
             cache = self.computed.copy() if self.computed else model.new_cache()
             cache.truncate(min(cache.length, len(self.ids) - 1))
-            if self.top is not None:
-                self.logprobs = text_logprobs(model, self.ids, self.top, cache)
-            elif new_ids := self.ids[cache.length : -1]:
-                compute_logits(model, [new_ids], [cache], logits_indices=[])
-            self.cache = cache
+            self.cache, self.n_computed = cache, cache.length
+        start = self.n_computed
+        stop = min(start + max_tokens, len(self.ids) - 1)
+        self.cache.truncate(start)  # Ctrl-C may have interrupted an earlier call
+        if self.top is not None:
+            self.logprobs[start:] = text_logprobs(model, self.ids[: stop + 1], self.top, self.cache)
+        elif new_ids := self.ids[start:stop]:
+            compute_logits(model, [new_ids], [self.cache], logits_indices=[])
+        self.n_computed = stop
+        return stop - start
+
+    def copy_to(self, sequence: RunningSequence) -> None:
+        """Give a sequence the prompt's KV cache and log probabilities."""
+        assert self.cache is not None
         sequence.prompt_logprobs = self.logprobs
         sequence.cache = self.cache.copy() if self.n_pending > 1 else self.cache
         # Both at once: a repetition after Ctrl-C must not count the sequence twice.

@@ -100,14 +100,14 @@ def test_interrupted_at_each_line_of_the_shared_prefix(lm, top):
 
 
 def interrupt_copy(n_lines):
-    """Return a function for `run` that interrupts `SharedPrefix.copy_to` once, at a line."""
+    """Return a function for `run` that interrupts `SharedPrefix.compute` once, at a line."""
     left = n_lines
 
     def trace(frame, event, argument):
         nonlocal left
-        if frame.f_code.co_name not in ("copy_to", "text_logprobs", "step", "_prepare"):
+        if frame.f_code.co_name not in ("compute", "text_logprobs", "step", "_inputs"):
             return None
-        left -= event == "line" and frame.f_code.co_name in ("copy_to", "text_logprobs")
+        left -= event == "line" and frame.f_code.co_name in ("compute", "text_logprobs")
         if left == 0 and event == "line":
             left = -1
             raise Interruption

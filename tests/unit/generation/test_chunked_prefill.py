@@ -1,0 +1,76 @@
+"""Prompts computed in chunks, and shared starts of prompts computed once: same results."""
+
+import pytest
+
+from gpt2np import LanguageModel
+from gpt2np.generation import Scheduler
+
+STORY = "Once upon a time there was a king who had three sons and a golden fox in his garden. "
+
+
+@pytest.fixture(scope="module")
+def lm():
+    return LanguageModel.load("bundled")
+
+
+def run(lm, streams, monkeypatch, **options):
+    """Run streams in one batch; return the numbers of tokens of each sequence in each pass."""
+    sizes, forward = [], lm.model.forward
+
+    def record(sequences, *args, **kwargs):
+        sizes.append([len(ids) for ids in sequences])
+        return forward(sequences, *args, **kwargs)
+
+    monkeypatch.setattr(lm.model, "forward", record)
+    scheduler = Scheduler(lm.model, **options)
+    for stream in streams:
+        scheduler.add(stream.sequence)
+    while scheduler.busy:
+        scheduler.step()
+    monkeypatch.undo()
+    return sizes
+
+
+@pytest.mark.parametrize("options", [{}, {"draft": "none"}, {"prompt_logprobs": 1}], ids=str)
+def test_a_chunk_limits_the_tokens_of_prompts_in_a_step(lm, monkeypatch, options):
+    prompts = ["The fox", STORY * 2, "A wolf and " + STORY]
+    arguments = {"max_new_tokens": 20, "seed": 1, "logprobs": 1, **options}
+    expected = [lm.generate(prompt, **arguments) for prompt in prompts]
+    streams = [lm.stream(prompt, **arguments) for prompt in prompts]
+    sizes = run(lm, streams, monkeypatch, prefill_chunk=7)
+    assert [stream.completion for stream in streams] == expected
+    if options == {"draft": "none"}:
+        assert max(map(sum, sizes)) <= 7 + len(prompts)
+        assert 7 in map(sum, sizes)
+
+
+def test_running_sequences_go_on_between_chunks(lm, monkeypatch):
+    short = lm.stream("The fox", max_new_tokens=12, seed=1, draft="none")
+    long = lm.stream(STORY * 4, max_new_tokens=2, seed=1, draft="none")
+    sizes = run(lm, [short, long], monkeypatch, prefill_chunk=8)
+    with_both = [ns for ns in sizes if 1 in ns and 8 in ns]
+    assert len(with_both) > 5
+
+
+def test_a_shared_start_of_prompts_is_computed_once(lm, monkeypatch):
+    prompts = [STORY + end for end in ("The king", "One day", "The fox", "")]
+    expected = [lm.generate(prompt, max_new_tokens=12, seed=1) for prompt in prompts]
+    streams = [lm.stream(prompt, max_new_tokens=12, seed=1, draft="none") for prompt in prompts]
+    n_story = len(lm.encode_prompt(STORY))
+    for chunk in (None, 9):
+        streams = [lm.stream(prompt, max_new_tokens=12, seed=1, draft="none") for prompt in prompts]
+        sizes = run(lm, streams, monkeypatch, prefill_chunk=chunk)
+        assert [stream.completion for stream in streams] == expected
+        assert sum(map(sum, sizes)) < 2 * n_story + 4 * 12
+
+
+def test_a_donor_may_end_first(lm):
+    expected = lm.generate(STORY + "One day", max_new_tokens=12, seed=1)
+    first = lm.stream(STORY + "The king", max_new_tokens=1, seed=1)
+    second = lm.stream(STORY + "One day", max_new_tokens=12, seed=1)
+    scheduler = Scheduler(lm.model)
+    scheduler.add(first.sequence)
+    scheduler.add(second.sequence)
+    while scheduler.busy:
+        scheduler.step()
+    assert second.completion == expected
