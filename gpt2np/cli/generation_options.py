@@ -79,7 +79,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool 
 
 
 def _keywords(flag: str, metavar: str) -> dict[str, Any]:
-    """Return the keyword arguments of `add_argument` for an option of `_OPTIONS`."""
+    """Return the keyword arguments of `ArgumentParser.add_argument` for the option `flag`."""
     if not metavar:
         return {"action": "store_true", "default": None}
     if "|" in metavar:

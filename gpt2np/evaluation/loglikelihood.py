@@ -30,7 +30,7 @@ def require_bos_token_id(lm: LanguageModel) -> int:
 
 
 def continuation_window(lm: LanguageModel, context: str, continuation: str) -> Window:
-    """Return a window that scores the continuation, given the context.
+    """Return the token ids of context and continuation; only the continuation is scored.
 
     As in `_encode_pair` of lm_eval, trailing white space of the context counts as continuation. The
     window holds the n ids of the context, then the ids of the joined text from index n on.
@@ -73,7 +73,7 @@ def continuation_loglikelihoods(
 
 
 def rolling_spans(length: int, context: int) -> Iterator[Span]:
-    """Yield windows that score each of `length` tokens once, except the first.
+    """Split `length` tokens into windows in which each token but the first is scored once.
 
     Each window has `context` + 1 tokens, or all tokens of a shorter text. The last window may
     overlap the window before.

@@ -65,16 +65,16 @@ class PerUnitResult(Result):
         return self.nats_per(self.bytes) / math.log(2)
 
     def nats_per(self, count: int) -> float:
-        """Return `total_nats` divided by a number of words, bytes or characters."""
+        """Return `total_nats` per unit; `count` is the number of words, bytes or characters."""
         return self.total_nats / count if count else math.inf
 
     def per_unit_rows(self) -> list[tuple[str, str]]:
-        """Return the table's rows for words and bytes."""
+        """Return (name, value) rows: perplexity per word and per byte, and bits per byte."""
         return [(name.replace("_", " "), _readable(getattr(self, name))) for name in PER_UNIT]
 
 
 def _readable(value: float) -> str:
-    """Format a perplexity, which per word can be astronomically large."""
+    """Format a perplexity; a perplexity per word can be astronomically large."""
     if value < 10_000:
         return f"{value:.4f}"
     return f"{value:,.0f}" if value < 1e9 else f"{value:.3g}"
@@ -205,7 +205,7 @@ def _score(
     stride: int,
     on_progress: ProgressCallback,
 ) -> tuple[int, float, float]:
-    """Score encoded texts. Returns `counted`, `log_probability` and `guide_mean` of Perplexity."""
+    """Score texts. Returns the number of scored tokens, their log probability, and `guide_mean`."""
     total = sum(strided_count(len(ids), context, stride) for ids in texts)
     if not total:
         raise InvalidArgumentError(

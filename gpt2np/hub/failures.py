@@ -74,7 +74,7 @@ def damaged(label: str) -> ModelNotFoundError:
 
 
 def unusable(name: str, repository: str, problem: str) -> ModelNotFoundError:
-    """Return the error for a file whose metadata can't be used in the cache."""
+    """Return the error for a file whose ETag, commit or size is unfit for the cache."""
     return ModelNotFoundError(
         f"{_endpoint()} announces {name} of {repository} with {problem}, which gpt2np does not use "
         "in the cache; choose another HF_ENDPOINT"
@@ -82,7 +82,7 @@ def unusable(name: str, repository: str, problem: str) -> ModelNotFoundError:
 
 
 def too_large(name: str, repository: str, size: int, most: int, advice: str) -> ModelNotFoundError:
-    """Return the error for a file above the limit."""
+    """Return the error for a file larger than the limit of `most` bytes."""
     return ModelNotFoundError(
         f"{name} of {repository} has {_megabytes(size)}, more than {_megabytes(most)}; {advice}"
     )

@@ -37,7 +37,7 @@ class Alternatives:
     groups: tuple[tuple[str, ...], ...]  # the file names of each group
 
     def select(self, exists: Callable[[str], bool]) -> tuple[str, ...]:
-        """Return the first group whose files all exist, or () if every group is incomplete."""
+        """Return the first group of file names that all exist, or () if there is none."""
         return next((names for names in self.groups if all(map(exists, names))), ())
 
 
@@ -69,12 +69,12 @@ class FileSet:
         return {*self.required, *(name for group in groups for name in group)}
 
     def missing(self, exists: Callable[[str], bool]) -> list[str]:
-        """Return the names of missing required files, and the labels of missing alternatives."""
+        """Return the missing files: names, and labels of missing alternatives ("vocabulary")."""
         required = [name for name in self.required if not exists(name)]
         return required + [a.label for a in self.alternatives if not a.select(exists)]
 
     def missing_in(self, folder: Path) -> list[str]:
-        """Return the result of `missing` for the files in `folder`, and the missing shards.
+        """Return the required files and the shards that `folder` lacks, as names or labels.
 
         Raises CheckpointError if the index of the shards is damaged.
         """
@@ -84,9 +84,9 @@ class FileSet:
         return missing + [name for name in self._weights(folder) if not (folder / name).exists()]
 
     def download_steps(self, listing: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return the names of optional and of required files, without weight files and shards.
+        """Return the files to download: first optional, then required files, without weights.
 
-        Download optional files first: a cache with the required files is then complete.
+        The required files come last: a cache that has them counts as complete.
         """
         required = {*self.required}
         for alternatives in self.alternatives:
