@@ -170,7 +170,7 @@ def time_batches(
 
 
 def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effort) -> Speed:
-    """Time the verification of draft tokens: one pass with logits for `tokens` tokens."""
+    """Time a pass that verifies `tokens` draft tokens, after `context` cached tokens."""
     caches = fill_caches(model, context, 1)
     steps = [_decode_step(model, caches, count) for count in (1, tokens)]
     settle(model, tokens, steps[1])

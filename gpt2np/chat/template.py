@@ -107,7 +107,7 @@ class ChatTemplate:
             )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """Send a request to the worker process and return the answer; kill a late process."""
+        """Return the worker process's answer to a request; kill the process on a timeout."""
         process, seconds = self._process, limits().max_template_seconds
         assert process and process.stdin and process.stdout
         deadline = time.monotonic() + seconds

@@ -235,7 +235,7 @@ def _config_entries(config: GPT2Config, dtype: str, tied: bool) -> dict[str, Any
 def _verify(
     source: Checkpoint, written: Checkpoint, names: Iterable[str], on_progress: ProgressCallback
 ) -> tuple[float, list[str]]:
-    """Compare the copies; return the largest rounding error and the names of non-finite weights."""
+    """Compare `written` with `source`; return the largest error and the non-finite weights."""
     written.validate()
     largest_change, not_finite = 0.0, []
     for name in names:

@@ -113,7 +113,7 @@ def _add_perplexity(add: Callable[..., object]) -> None:
 
 def _add_lambada(add: Callable[..., object]) -> None:
     add("file", type=Path, metavar="FILE", help=".jsonl file with one passage per line")
-    definition = "Definition of the task (default: harness)"
+    definition = "Predict the last word (harness) or the last token (gpt2-paper) (default: harness)"
     add("--definition", choices=("harness", "gpt2-paper"), default="harness", help=definition)
     stop_words = (
         "File of words that the second accuracy of gpt2-paper never predicts (default: English "

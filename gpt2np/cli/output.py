@@ -83,8 +83,8 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
 def check_not_hidden(target: Path, names: Iterable[str]) -> None:
     """Raise InvalidArgumentError if the new folder `target` would hide a model of the same name.
 
-    A folder takes precedence over a model of the same name. Checked are the model "bundled" and the
-    models `names`.
+    gpt2np prefers a folder to a model of the same name. So `target` must not be named "bundled", or
+    like a model in `names`.
     """
     from gpt2np.errors import InvalidArgumentError
 

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     top = "Number of most likely next tokens to show (default: 10)"
     output("--top", type=int, default=10, metavar="N", help=top)
     output("--json", action="store_true", help="Print the result as one JSON object")
-    output("--npz", type=Path, metavar="FILE", help="Save activations and the prompt's token ids")
+    output("--npz", type=Path, metavar="FILE", help="Save activations and token ids (.npz)")
     output("--force", action="store_true", help="Overwrite the file of --npz")
     add_model_arguments(parser)
 

@@ -42,7 +42,7 @@ _HELP = {
     "learning_rate": "Peak learning rate; it falls to 0 in the last 60%% of the steps",
     "warmup_steps": "Steps until the peak learning rate",
     "weight_decay": "Weight decay of the matrices inside the blocks",
-    "max_grad_norm": "Scale down gradients with a larger norm",
+    "max_grad_norm": "Scale down gradients to this norm if their norm is larger",
     "seed": "Seed of the initial weights and of the sequences drawn",
     "bf16": "Compute in bfloat16; faster where the processor supports it",
     "torch_compile": "Compile the training step; needs a C++ compiler",

@@ -52,7 +52,7 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Task:
-    """Settings and input of a resumable job. To resume, both must be the same so far.
+    """Settings and input of a resumable job. To resume, settings and input so far must be equal.
 
     Attributes:
         settings: JSON values by name; an error shows the values.

@@ -267,7 +267,7 @@ def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterat
 def _join(
     segments: Iterable[TextPart], options: CorpusOptions, margin: str, file: Path
 ) -> Iterator[TextPart]:
-    """Join texts into documents or long parts; strip `margin` (line ends) from documents."""
+    """Join texts to documents, or parts of long ones; strip `margin` (line ends) at both ends."""
     most = limits().max_document_bytes
     pending: list[str] = []
     length, threshold = 0, _READ_SIZE

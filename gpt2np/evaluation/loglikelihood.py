@@ -33,7 +33,7 @@ def continuation_window(lm: LanguageModel, context: str, continuation: str) -> W
     """Return the token ids of context and continuation; only the continuation is scored.
 
     As in `_encode_pair` of lm_eval, trailing white space of the context counts as continuation. The
-    window holds the n ids of the context, then the ids of the joined text from index n on.
+    result holds the n ids of the context, then the ids of the joined text from index n on.
 
     Raises:
         InvalidArgumentError: the continuation adds no tokens.
@@ -59,12 +59,12 @@ def continuation_window(lm: LanguageModel, context: str, continuation: str) -> W
 def continuation_loglikelihoods(
     lm: LanguageModel, pairs: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[float, bool]]:
-    """Answer `loglikelihood` requests, each a pair of context and continuation.
+    """Answer the harness's `loglikelihood` requests, pairs of context and continuation.
 
     Yields the continuation's log probability in nats, and whether greedy decoding generates the
     continuation.
 
-    Raises: see `continuation_window`.
+    Raises the errors of `continuation_window`.
     """
     windows = [continuation_window(lm, *pair) for pair in pairs]
     for window, scored in zip(windows, score_windows(lm.model, windows), strict=True):
@@ -86,7 +86,7 @@ def rolling_spans(length: int, context: int) -> Iterator[Span]:
 
 
 def rolling_loglikelihoods(lm: LanguageModel, texts: Sequence[str]) -> Iterator[float]:
-    """Answer `loglikelihood_rolling` requests.
+    """Answer the harness's `loglikelihood_rolling` requests, each a text.
 
     Yields the log probability of each text in nats. An end-of-text token precedes each text.
     """

@@ -65,7 +65,7 @@ class PerUnitResult(Result):
         return self.nats_per(self.bytes) / math.log(2)
 
     def nats_per(self, count: int) -> float:
-        """Return `total_nats` per unit; `count` is the number of words, bytes or characters."""
+        """Return the nats per word, byte or character, of which the text has `count`."""
         return self.total_nats / count if count else math.inf
 
     def per_unit_rows(self) -> list[tuple[str, str]]:
@@ -97,8 +97,8 @@ class Perplexity(PerUnitResult):
         stride: distance between the starts of two windows, in tokens.
         counted: number of scored tokens.
         log_probability: sum of the scored tokens' log probabilities, in nats.
-        guide_mean: mean negative log probability as computed by the guide's program; see
-            `in_guide`.
+        guide_mean: mean negative log probability as computed by the program of Hugging Face's
+            guide; see `in_guide`.
     """
 
     documents: int
@@ -205,7 +205,7 @@ def _score(
     stride: int,
     on_progress: ProgressCallback,
 ) -> tuple[int, float, float]:
-    """Score texts. Returns the number of scored tokens, their log probability, and `guide_mean`."""
+    """Score texts. Returns the number and log probability of scored tokens, and `guide_mean`."""
     total = sum(strided_count(len(ids), context, stride) for ids in texts)
     if not total:
         raise InvalidArgumentError(
@@ -232,9 +232,9 @@ def _score(
 class WikiText(PerUnitResult):
     """Perplexity of WikiText pages.
 
-    `words` and `bytes` are counted in the file's text. As in the harness, white space at the start
-    or the end of a page adds an empty word. `log_probability` is the sum over the detokenized
-    pages, in nats. An end-of-text token precedes each page.
+    `words` and `bytes` are counted in the file's text. As in lm-evaluation-harness, white space at
+    the start or the end of a page adds an empty word. `log_probability` is the sum over the
+    detokenized pages, in nats. An end-of-text token precedes each page.
     """
 
     pages: int
@@ -282,7 +282,7 @@ def wikitext(
 def split_pages(text: str) -> list[str]:
     """Split the text of a WikiText file before every title, a line such as " = Robert Boulter = ".
 
-    The pages are those of the harness's data set, EleutherAI/wikitext_document_level. Blank text
+    The pages are those of lm-evaluation-harness's EleutherAI/wikitext_document_level. Blank text
     before the first title is not a page.
     """
     pages: list[list[str]] = [[]]
@@ -297,7 +297,7 @@ def split_pages(text: str) -> list[str]:
 
 
 def detokenize(page: str) -> str:
-    """Detokenize a page exactly like the harness's wikitext_detokenizer, including the oddities."""
+    """Detokenize a page exactly like wikitext_detokenizer of lm-evaluation-harness."""
     page = page.replace("s '", "s'")
     page = re.sub("/' [0-9]/", "/'[0-9]/", page)
     for mark in "-,.":

@@ -29,7 +29,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 26
 
 
 def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
-    """Return an img element with the picture of `picture_url`; `alt`, `attributes` are markup."""
+    """Show an array as an img element (see `picture_url`); `alt`, `attributes` are markup."""
     rows, columns = array.shape
     url = picture_url(array, limit)
     size = f'width="{columns}" height="{rows}"'

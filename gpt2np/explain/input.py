@@ -66,7 +66,7 @@ def pieces_in_window(run: Run) -> list[PlacedPiece]:
 
 
 def text_in_window(run: Run) -> str:
-    """Return the text of the pieces on the page, or the prompt if the page shows all tokens."""
+    """Return the part of the prompt that the page shows, in whole pre-tokenizer pieces."""
     if len(run.ids) == len(run.all_ids):
         return run.prompt
     return "".join(placed.piece.text for placed in pieces_in_window(run))

@@ -93,9 +93,9 @@ def run_prompt(
 ) -> Run:
     """Run the model on a prompt, or on a window of its tokens, and keep all activations.
 
-    The page details one layer, position and head; by default the middle block, the last token, and
-    the head with the token's largest attention weight on an earlier token. The first token does not
-    count, because idle heads attend to the first token; at positions 0 and 1, all visible tokens do.
+    The page shows a block, token and head in detail. By default, these are the middle block, the
+    last token, and the head with the token's largest attention weight on an earlier token. The
+    first token does not count, because idle heads attend to it; it does at positions 0 and 1.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.

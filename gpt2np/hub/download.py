@@ -199,7 +199,7 @@ class _Blob:
                 self._complete(self.path.with_name(f"{self.path.name}.incomplete"))
 
     def _complete(self, partial: Path) -> None:
-        """Download the rest of the file `partial`; if a resumed file is damaged, start at byte 0."""
+        """Download the rest of `partial`; if a resumed download is damaged, start at byte 0."""
         resumed = partial.exists()
         partial.parent.mkdir(parents=True, exist_ok=True)
         self._append_to(partial)

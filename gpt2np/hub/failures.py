@@ -51,7 +51,7 @@ def interrupted(model: HubId, error: Exception) -> ModelNotFoundError:
 def incomplete(
     model: HubId, missing: Collection[str], listing: Collection[str]
 ) -> ModelNotFoundError:
-    """Return the error for a repository that lacks required files."""
+    """Return the error for a repository whose `listing` of files lacks the `missing` files."""
     pickles = find_pickles(name for name in listing if "/" not in name)
     if WEIGHTS.label in missing and pickles:
         advice = conversion_advice(model.repository, model.revision)

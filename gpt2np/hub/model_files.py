@@ -31,7 +31,7 @@ _LICENSE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTIL
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Alternative groups of files. The first complete group is used."""
+    """Alternative groups of files, as of vocabulary formats; the first complete group is used."""
 
     label: str  # the name in error messages, if every group is incomplete
     groups: tuple[tuple[str, ...], ...]  # the file names of each group
@@ -69,12 +69,12 @@ class FileSet:
         return {*self.required, *(name for group in groups for name in group)}
 
     def missing(self, exists: Callable[[str], bool]) -> list[str]:
-        """Return the missing files: names, and labels of missing alternatives ("vocabulary")."""
+        """Return the names of missing required files, and of alternatives like the vocabulary."""
         required = [name for name in self.required if not exists(name)]
         return required + [a.label for a in self.alternatives if not a.select(exists)]
 
     def missing_in(self, folder: Path) -> list[str]:
-        """Return the required files and the shards that `folder` lacks, as names or labels.
+        """Return the names of the required files, alternatives and shards that `folder` lacks.
 
         Raises CheckpointError if the index of the shards is damaged.
         """

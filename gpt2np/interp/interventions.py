@@ -74,7 +74,7 @@ class Intervention:
         return dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
 
     def after_prompt(self) -> Intervention | None:
-        """Return `self` if it also edits generated tokens, or None if it has `positions`."""
+        """Return the intervention for generated tokens: `self`, or None if `positions` are set."""
         return self if self.positions is None else None
 
     def __call__(self, name: str, array: Array) -> Array:

@@ -94,7 +94,7 @@ def induction_scores(
 
 
 def _mean_weight_at(pattern: Array, distance: int) -> Array:
-    """Average the weight on the token `distance` before each query of the second copy, (H,)."""
+    """Average each head's weight on the token `distance` before the query, over queries, (H,)."""
     return np.asarray(np.diagonal(pattern, -distance, 1, 2)[:, 1:].mean(-1))
 
 

@@ -101,7 +101,7 @@ def encode_dataset(
 
     Raises:
         InvalidArgumentError: a file can't be read, the files have no text, the vocabulary has no
-            `<|endoftext|>`, `check_output` fails, or results would be discarded without `force`.
+            `<|endoftext|>`, `out` can't be written, or results would be discarded without `force`.
         OSError: the output can't be written.
         GPT2NPError: another job writes to `out`, a worker process dies, or a file changes while
             the call runs.

@@ -235,7 +235,7 @@ def _parse_flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
 
 
 def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
-    """Parse the special tokens map: the keys in _MAP_KEYS, and further keys like "image_token"."""
+    """Parse the special tokens map: keys like "eos_token" (_MAP_KEYS) and like "image_token"."""
     token_map: _TokenMap = {}
     for key, value in entries.items():
         if value is None and key in _MAP_KEYS:

@@ -287,7 +287,7 @@ def update_weights(
     rate: float,
     max_grad_norm: float = 1.0,
 ) -> None:
-    """Compute and clip the gradients, and let the optimizers update the weights."""
+    """Clip the gradients of `loss`, and take an optimizer step with learning rate `rate`."""
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     for optimizer in optimizers:

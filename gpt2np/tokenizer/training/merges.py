@@ -167,7 +167,7 @@ class PieceArray:
     def _group_by_id(
         self, ids: NDArray[np.int32], positions: NDArray[np.int32]
     ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
-        """Group `positions` by id, without separators: yield (id, total weight, its positions)."""
+        """Group `positions` by token id; yield (id, total weight, positions) of non-separators."""
         packed = ids.astype(np.int64) << _ID_BITS | positions
         packed.sort()
         packed = packed[packed.searchsorted(0) :]
@@ -225,7 +225,7 @@ def learn_merges(
 
 
 def _drop_overlaps(starts: NDArray[np.int32], length: int) -> NDArray[np.int32]:
-    """Drop pairs, `length` apart, that overlap the last kept pair: the second "aa" in "aaa"."""
+    """Drop each pair that starts `length` after a kept pair, as the second "aa" in "aaa"."""
     firsts = np.flatnonzero(np.diff(starts, prepend=-1 - length) != length)
     runs = np.diff(firsts, append=len(starts))
     index_in_run = np.arange(len(starts)) - np.repeat(firsts, runs)

@@ -238,7 +238,7 @@ def _without_garbage_collection() -> Iterator[None]:
 def _make_alphabet(
     codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
 ) -> dict[int, str]:
-    """Return the alphabet: a dictionary from byte or code point to character, in sorted order."""
+    """Return {byte or code point: character}, sorted; `weights` has the frequency of `codes`."""
     if options.alphabet == "bytes":
         return {byte: char for char, byte in sorted(CHAR_TO_BYTE.items())}
     counts = np.zeros(N_CODE_POINTS)
@@ -255,7 +255,7 @@ def _make_alphabet(
 def _symbol_ids(
     codes: Codes, alphabet: list[int], n_ids: int, options: TrainingOptions
 ) -> NDArray[np.int32]:
-    """Map bytes or code points to token ids; `alphabet` has the last of `n_ids` ids. (N,)"""
+    """Map `codes` (bytes or code points) to token ids; the alphabet has the last of the ids."""
     id_of_code = np.full(N_CODE_POINTS, _OUTSIDE, np.int32)
     id_of_code[alphabet] = np.arange(n_ids - len(alphabet), n_ids)
     id_of_code[SEPARATOR_CODES[options.alphabet]] = SEPARATOR
@@ -318,7 +318,7 @@ def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
 
 
 def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield segments of the document, each with its keys from `split_words`, or None."""
+    """Cut a document into segments; yield each with the cache keys of its words, or None."""
     if pattern not in WORD_SPLITTING_PATTERNS:
         yield document, None
         return
