@@ -199,9 +199,7 @@ def _random_ids(model: GPT2, count: int) -> list[int]:
 
 
 def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:
-    """Return a function that runs one decode step and then truncates the KV caches again.
-
-    The step has `tokens` new tokens per sequence."""
+    """Return a function that decodes `tokens` tokens per sequence, then truncates the KV caches."""
     new = [_random_ids(model, tokens)] * len(caches)
     lengths = [cache.length for cache in caches]
 

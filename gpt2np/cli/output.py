@@ -128,10 +128,7 @@ def progress(**options: Any) -> Iterator[tqdm[Any]]:
 
 @contextlib.contextmanager
 def job_progress(position: Callable[[int], object], **options: Any) -> Iterator[JobCallbacks]:
-    """Show the progress of a resumable job.
-
-    `position` formats the progress of earlier runs; `options` are those of tqdm.
-    """
+    """Show a job in a tqdm bar with `options`; `position` formats the progress of earlier runs."""
     from gpt2np.data.append_log import JobCallbacks
 
     with progress(**options) as bar:

@@ -247,7 +247,7 @@ class AppendLog:
             file.seek(length)
 
     def save(self, point: ResumePoint, *, force: bool = False) -> None:
-        """Flush the files to the disk, then append `point` to the journal.
+        """Flush the files to the disk, then append the resume point `point` to the journal.
 
         Without `force`, the call has no effect if the last call was less than a second ago.
         """

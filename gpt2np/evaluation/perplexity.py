@@ -168,8 +168,7 @@ def perplexity(
 
     Windows of `context` tokens start every `stride` tokens. By default, `context` is the model's
     context, and `stride` is half of `context`. `from_end_of_text` puts an end-of-text token before
-    each document, so that the document's first token is scored. `on_progress`
-    receives the number of tokens scored so far.
+    each document, so that the document's first token is scored. `on_progress` counts scored tokens.
 
     Raises:
         InvalidArgumentError: context or stride is invalid, or no token can be scored.

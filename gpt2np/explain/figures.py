@@ -37,10 +37,7 @@ def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
 
 
 def picture_url(array: Array, limit: float) -> str:
-    """Return a picture of an array as a data URL.
-
-    Numbers beyond ±limit have full color. `array` is (n, m).
-    """
+    """Return a picture of an array (n, m) as a data URL; numbers beyond ±limit have full color."""
     levels = np.rint(np.clip(array / (limit or 1), -1, 1) * _LEVELS).astype(np.int16)  # (n, m)
     data = base64.b64encode(_png((levels + _LEVELS).astype(np.uint8))).decode("ascii")
     return f"data:image/png;base64,{data}"

@@ -110,7 +110,7 @@ def lens_section(run: Run, numbers: Numbers) -> str:
 
 
 def settled_layer(ranks: Array) -> int:
-    """Return the first layer from which on all `ranks` (L+1,) are 1, or the last layer."""
+    """Return the layer from which on a token's `ranks` (L+1,) in the logit lens stay 1, or L."""
     not_first = np.flatnonzero(ranks != 1)
     return min(int(not_first[-1]) + 1, len(ranks) - 1) if len(not_first) else 0
 
@@ -196,7 +196,7 @@ def sampling_section(run: Run, numbers: Numbers) -> str:
 
 
 def _add_distribution(numbers: Numbers, logits: Array, order: Array) -> None:
-    """Add the next-token distribution to `numbers`; `order` lists ids, most likely first."""
+    """Add the distribution of `logits` to `numbers`; `order` lists ids, most likely first."""
     options = GenerationOptions(temperature=1.0, top_k=0, top_p=1.0)
     probabilities = numbers.add("next.probability", next_probabilities(logits, options))
     numbers.add("next.rest", np.asarray(probabilities[order[_N_BARS:]].sum()))

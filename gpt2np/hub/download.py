@@ -124,11 +124,7 @@ class _Metadata:
 
 
 def _fetch_metadata(repository: str, name: str, revision: str) -> _Metadata:
-    """Request the metadata of a file.
-
-    Raises ModelNotFoundError if the ETag or the commit is not a plain name, or the size is missing
-    or above the limit.
-    """
+    """Request a file's metadata; ModelNotFoundError if unfit for the cache, or too large."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     url = hf_hub_url(repository, name, revision=revision)

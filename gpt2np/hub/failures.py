@@ -100,8 +100,8 @@ def no_disk_space(label: str, needed: int, free: int) -> ModelNotFoundError:
 def root_cause(error: BaseException) -> str:
     """Return one line that describes the cause of an error.
 
-    Of an error and its causes, the line describes the innermost OSError. Without an OSError, the
-    line describes the outermost error that has a message.
+    The line is the message of the innermost OSError in the chain of causes or, without an OSError,
+    of the outermost error that has a message.
     """
     chain = list(_causes(error))
     system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]

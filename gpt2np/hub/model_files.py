@@ -31,7 +31,7 @@ _LICENSE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTIL
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Alternative groups of files, as of vocabulary formats; the first complete group is used."""
+    """Alternative groups of files (vocabulary formats, say); the first complete group is used."""
 
     label: str  # the name in error messages, if every group is incomplete
     groups: tuple[tuple[str, ...], ...]  # the file names of each group
@@ -197,10 +197,7 @@ def find_pickles(names: Iterable[str]) -> list[str]:
 
 
 def conversion_advice(model: str, revision: str | None = None) -> str:
-    """Return advice on how to convert pickled weights to safetensors.
-
-    `model` is a folder or a Hub ID.
-    """
+    """Return advice on how to convert the pickled weights of a folder or Hub ID to safetensors."""
     arguments = f"({model!r}, revision={revision!r})" if revision else f"({model!r})"
     return (
         "if you trust the model, convert it with transformers: "

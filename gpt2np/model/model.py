@@ -119,7 +119,7 @@ class GPT2:
         return f"<GPT2: {self.summary}>"
 
     def _repr_html_(self) -> str:
-        """Return a card for notebooks."""
+        """Return an HTML card with the model's sizes, for notebooks."""
         return card("GPT2", self.facts)
 
     @property
@@ -188,7 +188,7 @@ class GPT2:
 
     @property
     def rank_choices(self) -> list[RankChoice]:
-        """The numbers of processes that "auto" uses at present, by number of tokens in a pass.
+        """The number of processes that `processes` = "auto" selects, by number of tokens in a pass.
 
         The list is empty if `processes` is not "auto", or no pass has been measured.
         """

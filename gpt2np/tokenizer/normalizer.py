@@ -195,10 +195,7 @@ def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan
 
 
 def find_first(text: str, contents: Collection[str]) -> str | None:
-    """Return the string of `contents` that occurs first in `text`, or None.
-
-    If several strings occur at the same position, the longest is returned.
-    """
+    """Return the string of `contents` that is first in `text` (the longest, if tied), or None."""
     match = any_literal(frozenset(contents)).search(text) if contents else None
     return match[0] if match else None
 

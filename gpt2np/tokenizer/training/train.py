@@ -255,7 +255,7 @@ def _make_alphabet(
 def _symbol_ids(
     codes: Codes, alphabet: list[int], n_ids: int, options: TrainingOptions
 ) -> NDArray[np.int32]:
-    """Map `codes` (bytes or code points) to token ids; the alphabet has the last of the ids."""
+    """Map `codes` (bytes or code points) to token ids; the alphabet gets the last of the ids."""
     id_of_code = np.full(N_CODE_POINTS, _OUTSIDE, np.int32)
     id_of_code[alphabet] = np.arange(n_ids - len(alphabet), n_ids)
     id_of_code[SEPARATOR_CODES[options.alphabet]] = SEPARATOR
@@ -318,7 +318,7 @@ def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
 
 
 def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Cut a document into segments; yield each with the cache keys of its words, or None."""
+    """Cut a document into segments; yield each with the cache keys of its words (None: unsplit)."""
     if pattern not in WORD_SPLITTING_PATTERNS:
         yield document, None
         return
