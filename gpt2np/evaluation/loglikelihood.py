@@ -59,7 +59,7 @@ def continuation_window(lm: LanguageModel, context: str, continuation: str) -> W
 def continuation_loglikelihoods(
     lm: LanguageModel, pairs: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[float, bool]]:
-    """Answer the harness's `loglikelihood` requests, pairs of context and continuation.
+    """Answer `loglikelihood` requests of lm_eval, pairs of context and continuation.
 
     Yields the continuation's log probability in nats, and whether greedy decoding generates the
     continuation.
@@ -86,7 +86,7 @@ def rolling_spans(length: int, context: int) -> Iterator[Span]:
 
 
 def rolling_loglikelihoods(lm: LanguageModel, texts: Sequence[str]) -> Iterator[float]:
-    """Answer the harness's `loglikelihood_rolling` requests, each a text.
+    """Answer `loglikelihood_rolling` requests of lm_eval, each a text.
 
     Yields the log probability of each text in nats. An end-of-text token precedes each text.
     """

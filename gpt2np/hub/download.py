@@ -124,7 +124,7 @@ class _Metadata:
 
 
 def _fetch_metadata(repository: str, name: str, revision: str) -> _Metadata:
-    """Request a file's metadata; ModelNotFoundError if unfit for the cache, or too large."""
+    """Request a file's metadata; ModelNotFoundError if invalid, or if the file is too large."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     url = hf_hub_url(repository, name, revision=revision)

@@ -189,7 +189,7 @@ def token_bytes(ids: Sequence[int], table: Mapping[int, bytes]) -> list[bytes]:
 
 
 def overview_as_json(summary: Overview, table: Mapping[int, bytes]) -> dict[str, Any]:
-    """Convert an overview to JSON values; `table` maps ids to bytes, escaped if not UTF-8."""
+    """Convert an overview to JSON values, with token bytes from `table`, escaped if not UTF-8."""
 
     def tokens(ids: Sequence[int]) -> list[str]:
         return [token.decode("utf-8", "backslashreplace") for token in token_bytes(ids, table)]
