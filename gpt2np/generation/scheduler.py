@@ -175,8 +175,9 @@ class Scheduler:
             return True
         if donor.cache.length < best_length:
             return False
-        sequence.cache = donor.cache.copy()
-        sequence.cache.truncate(best_length)
+        cache = donor.cache.copy()
+        cache.truncate(best_length)
+        sequence.cache = cache
         return True
 
     def _admit(self) -> None:
