@@ -68,6 +68,9 @@ class LanguageModel:
         >>> lm = LanguageModel.load("bundled")
         >>> lm.generate("Once upon a time", max_new_tokens=50, seed=1).text
 
+    Threads can share a language model: their calls give the same results as one after another.
+    Change the attributes, and call `use_draft`, while no other thread uses the model.
+
     Attributes:
         defaults: values of the options that a call does not set.
         eos_token_ids: token ids that end a text.

@@ -32,6 +32,8 @@ _MAX_DIMENSION = (1 << 31) - 1  # an error message can't print an integer of ove
 class GPT2Config:
     """GPT-2's hyperparameters, with the names and defaults of `transformers`' GPT2Config.
 
+    Immutable, so threads can share it.
+
     Attributes:
         vocab_size: V, number of rows of the token embedding.
         n_positions: context length, number of rows of the position embedding.

@@ -47,7 +47,8 @@ def text_constraint(
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """The state of a constraint after a text. Immutable, so sequences and drafts can share it.
+    """The state of a constraint after a text. Immutable, so sequences and threads can share
+    it.
 
     `state` is a set of NFA positions (see `Reading`), not the number of a DFA state: numbers become
     invalid when `_TokenMasks` replaces the automaton.

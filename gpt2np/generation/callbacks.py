@@ -51,6 +51,8 @@ class GeneratedToken(TokenLogprob):
 class Callbacks:
     """The caller's functions for one sequence.
 
+    They are called on the thread that generates; with asyncio, on a thread of the model.
+
     Attributes:
         logits_processor: functions applied in order, after penalties and constraints of the options
             and before temperature and filters. A token that the options forbid stays forbidden.

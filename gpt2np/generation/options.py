@@ -100,6 +100,8 @@ def option_fields(options: Options) -> dict[str, Any]:
 class GenerationOptions:
     """The options of a generation: how to continue a prompt.
 
+    Immutable, so threads can share them.
+
     Attributes:
       Sampling:
         temperature: divides the logits; 0 selects the most likely token (greedy).

@@ -29,6 +29,8 @@ _VERSION = 1
 class Prefix:
     """The start of many prompts; made by `LanguageModel.prefix`.
 
+    Threads can share a prefix.
+
     Attributes:
         text: the text.
         ids: the token ids.

@@ -27,6 +27,7 @@ class Scheduler:
         ...         print(finished.ids)
 
     Sequences start in the order in which they were added. Use a scheduler from one thread only.
+    Several threads may each have a scheduler of the same model.
     """
 
     def __init__(

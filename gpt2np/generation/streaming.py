@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Completion:
-    """The result of a generation.
+    """The result of a generation. Nothing changes it, so threads can share it.
 
     Attributes:
         prompt: the text of the prompt.
@@ -162,6 +162,9 @@ class TextStream(Iterator[str]):
     equal `completion.text`. `async for` runs the streams of a model in one batch on a background
     thread. Without asyncio, add each stream's `sequence` to a `gpt2np.generation.Scheduler` instead
     of iterating. A stream can be pickled, copied, or saved as its `state`.
+
+    Read and cancel a stream in one thread or task; a second reader at the same time gets an error.
+    Different threads may read different streams, also of one prompt.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class Trace(Mapping[str, Array]):
 
     TransformerLens's names work too: `trace["blocks.3.attn.pattern"]` and
     `trace["blocks.3.attn.hook_pattern"]` are the same array. Iteration yields gpt2np's names in the
-    order of the pass.
+    order of the pass. Threads can share a trace.
     """
 
     ids: IntArray  # (T,)

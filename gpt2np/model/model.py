@@ -40,6 +40,9 @@ class GPT2:
     A model can be pickled and copied; the copy has `processes` 1. The pickle of an unchanged model
     that was loaded from a folder has only the folder's path.
 
+    Threads can share a model, each with KV caches of its own. Assign weights and `processes` while
+    no other thread computes.
+
     Attributes:
         config: the architecture.
         weights: a mapping from names to read-only arrays; `weights[name] = array` replaces one

@@ -45,6 +45,9 @@ class KVCache:
     computes the attention scores of several sequences. A cache can be copied, truncated and
     pickled.
 
+    Threads may copy and pickle one cache at the same time. While a thread appends to a cache or
+    truncates it, no other thread may use it.
+
     Attributes:
         length: T, the number of cached tokens.
         place: the store that holds the keys and values, and the index of the slot in the store.

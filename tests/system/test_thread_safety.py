@@ -1,0 +1,222 @@
+"""Sixteen threads share one object of each public class: the results equal those of one thread."""
+
+import asyncio
+import inspect
+import pickle
+import random
+import sys
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+
+import gpt2np
+from gpt2np import GenerationOptions, trace
+from gpt2np.constraints import Constraint
+from gpt2np.generation import Scheduler
+from gpt2np.generation.callbacks import Callbacks
+from gpt2np.generation.prefix import Prefix
+from gpt2np.model import last_token_indices
+
+N_THREADS, SWITCH_INTERVAL_S = 16, 1e-5
+PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3", "A king " * 30]
+TEXTS = [*PROMPTS, "naïve 中文 \N{SNOWMAN}", " x" * 300, "def f(x):\n    return x ** 2\n"]
+
+
+def language_model(lm):
+    calls = [
+        partial(lm.generate, prompt, seed=i, max_new_tokens=6, num_return_sequences=1 + i % 2)
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    calls.append(partial(lm.generate_batch, PROMPTS, seed=5, max_new_tokens=4, logprobs=1))
+    calls.append(partial(lm.generate, "The", num_beams=3, temperature=0, max_new_tokens=4, seed=0))
+    calls.append(partial(lm.score, PROMPTS))
+    calls.append(lambda: asyncio.run(lm.agenerate("The fox", seed=2, max_new_tokens=4)))
+    return calls
+
+
+def model(lm):
+    rng = np.random.default_rng(0)
+
+    def forward(sequences):
+        logits = lm.model.forward(sequences, logits_indices=last_token_indices(sequences))
+        return logits.tobytes()
+
+    batches = [
+        [rng.integers(0, 4096, n) for n in lengths] for lengths in ([1], [5, 3], [90], [2] * 9)
+    ]
+    return [partial(forward, batch) for batch in batches]
+
+
+def kv_cache(lm):
+    """The threads copy and read one cache; each appends to its copies."""
+    cache = lm.model.new_cache()
+    ids = lm.tokenizer.encode(PROMPTS[3])
+    lm.model.forward([ids], [cache])
+
+    def append(copy, new):
+        copies = [copy(), copy()]
+        logits = lm.model.forward([new, new[:1]], copies)
+        copies[0].truncate(len(ids))
+        again = lm.model.forward([new], copies[:1])
+        assert logits[: len(new)].tobytes() == again.tobytes() and cache.length == len(ids)
+        return logits.tobytes()
+
+    return [
+        partial(append, cache.copy, [5, 6, 7]),
+        partial(append, cache.copy, [9]),
+        partial(append, lambda: pickle.loads(pickle.dumps(cache)), [5]),
+        lambda: repr(cache),
+    ]
+
+
+def text_stream(lm):
+    """Streams of one prompt, which share its KV cache, are read by two threads."""
+
+    def read(prompt, **options):
+        streams = lm.streams(prompt, num_return_sequences=3, max_new_tokens=5, **options)
+        texts = {}
+        thread = threading.Thread(target=lambda: texts.update({0: "".join(streams[0])}))
+        thread.start()
+        texts.update({i: "".join(streams[i]) for i in (1, 2)})
+        thread.join()
+        assert [texts[i] for i in range(3)] == [stream.completion.text for stream in streams]
+        return [stream.completion for stream in streams]
+
+    return [
+        partial(read, PROMPTS[0], seed=1),
+        partial(read, PROMPTS[3], seed=2, logprobs=1, prompt_logprobs=1),
+        partial(read, PROMPTS[2], seed=3, stop=["2"], draft="none"),
+    ]
+
+
+def scheduler(lm):
+    """Each thread has a scheduler of its own; the model is shared."""
+
+    def run(seed):
+        streams = [lm.stream(p, seed=seed + i, max_new_tokens=4) for i, p in enumerate(PROMPTS)]
+        scheduler = Scheduler(lm.model, max_running=3)
+        for stream in streams:
+            scheduler.add(stream.sequence)
+        while scheduler.busy:
+            scheduler.step()
+        return [stream.completion for stream in streams]
+
+    return [partial(run, seed) for seed in range(3)]
+
+
+def tokenizer(lm):
+    tokenizer = lm.tokenizer
+    calls = [partial(tokenizer.encode, text) for text in TEXTS]
+    calls += [partial(tokenizer.decode, tokenizer.encode(text)) for text in TEXTS]
+    return [*calls, partial(tokenizer.encode_batch, TEXTS), partial(tokenizer.tokenize, TEXTS[4])]
+
+
+def prefix(lm):
+    shared = lm.prefix(PROMPTS[3])
+    options = {"prefix": shared, "max_new_tokens": 4}
+    return [
+        partial(lm.generate, " and a fox", seed=1, **options),
+        partial(lm.generate_batch, ["", " the"], seed=2, num_return_sequences=2, **options),
+    ]
+
+
+def constraint(lm):
+    """All threads use one constraint, whose automaton and masks are computed on demand."""
+    options = {"max_new_tokens": 12, "seed": 1}
+    patterns = ["[a-z ]{3,30}", "(fox|king)( and (fox|king))*", r"\d+(, \d+)*"]
+    calls = [partial(lm.generate, "The", regex=pattern, **options) for pattern in patterns]
+    return [*calls, partial(lm.generate, "The", choices=["fox", "king", "old king"], **options)]
+
+
+def options_and_config(lm):
+    def create(i):
+        options = GenerationOptions(top_k=i, stop_regex=[f"a{{{i + 1}}}b"], stop=[f"x{i}"])
+        return options, hash(options), repr(lm.model.config)
+
+    return [partial(create, i) for i in range(5)]
+
+
+def completion(lm):
+    whole = lm.generate("The", seed=1, max_new_tokens=4, logprobs=2)
+    return [whole._repr_html_, lambda: pickle.loads(pickle.dumps(whole)), lambda: repr(whole)]
+
+
+def activations(lm):
+    shared = trace(lm.model, [1, 2, 3])
+    return [
+        lambda: shared["blocks.3.attn.hook_pattern"].tobytes(),
+        lambda: [name for name in shared if "resid" in name],
+        lambda: trace(lm.model, [4, 5])["logits"].tobytes(),
+    ]
+
+
+CASES = [
+    *(
+        (calls, ranks)
+        for calls in (language_model, model, kv_cache, text_stream)
+        for ranks in (1, 2)
+    ),
+    *((calls, ranks) for calls in (scheduler, prefix) for ranks in (1, 2)),
+    *((calls, 1) for calls in (tokenizer, constraint, options_and_config, completion, activations)),
+]
+
+
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("calls_of", "ranks"), CASES, ids=[f"{calls.__name__}-{ranks}" for calls, ranks in CASES]
+)
+def test_sixteen_threads(lm, calls_of, ranks, seconds, show, monkeypatch):
+    calls = calls_of(lm)
+    expected = [call() for call in calls]
+    if ranks > 1:
+        lm.model.processes = ranks
+        calls = calls_of(lm)  # with KV caches in shared memory
+    counts, failures = [0] * N_THREADS, []
+    end = time.perf_counter() + seconds
+
+    def work(number):
+        rng = random.Random(number)
+        while time.perf_counter() < end:
+            i = rng.randrange(len(calls))
+            try:
+                result = calls[i]()
+                if result != expected[i]:
+                    failures.append((i, result, expected[i]))
+            except BaseException as error:
+                failures.append((i, repr(error), expected[i]))
+            counts[number] += 1
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(N_THREADS)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(seconds + 300)
+    finally:
+        sys.setswitchinterval(interval)
+        lm.model.processes = 1
+    show(
+        "16 threads",
+        f"{calls_of.__name__:20} ranks {ranks}  {seconds} s  {sum(counts):7,} operations  "
+        f"{len(failures)} failures",
+    )
+    assert not any(thread.is_alive() for thread in threads)
+    assert not failures, failures[:3]
+    assert sum(counts) >= N_THREADS
+
+
+def test_each_class_says_whether_threads_can_share_it():
+    classes = [getattr(gpt2np, name) for name in gpt2np.__all__]
+    classes = [
+        c
+        for c in classes
+        if inspect.isclass(c) and not issubclass(c, Exception | KeyboardInterrupt)
+    ]
+    classes += [Scheduler, Prefix, Constraint, Callbacks]
+    silent = [c.__name__ for c in classes if "thread" not in inspect.getdoc(c).lower()]
+    assert not silent
