@@ -1,7 +1,6 @@
 """Shared fixtures: test data, reference models, tables printed at the end of a run."""
 
 import os
-from collections import defaultdict
 from pathlib import Path
 
 # Let idle threads sleep: by default, those of OpenBLAS and torch spin and slow each other down.
@@ -27,7 +26,21 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
-_tables: dict[str, list[str]] = defaultdict(list)
+TIERS = ("unit", "parity", "system")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """`pytest -m unit` imports no other tier, so that it needs nothing but the extra `dev`."""
+    other_tier = collection_path.parent == CHECKOUT / "tests" and collection_path.name in TIERS[1:]
+    return True if other_tier and config.option.markexpr == "unit" else None
+
+
+def pytest_collection_modifyitems(items):
+    """Mark each test with its tier, the folder in `tests`; slow tests belong to none."""
+    for item in items:
+        tier = item.path.relative_to(CHECKOUT / "tests").parts[0]
+        if tier in TIERS and item.get_closest_marker("slow") is None:
+            item.add_marker(tier)
 
 
 @pytest.fixture(scope="session")
@@ -57,13 +70,19 @@ def lm() -> LanguageModel:
 @pytest.fixture
 def show(request):
     """show(title, line): add a line to a table that is printed at the end of the run."""
-    return lambda title, line: _tables[title].append(line)
+    return lambda title, line: request.node.user_properties.append((title, line))
 
 
 def pytest_terminal_summary(terminalreporter):
-    for title, lines in _tables.items():
+    """Print the tables, whose lines the workers of pytest-xdist send in the tests' reports."""
+    tables: dict[str, list[str]] = {}
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for title, line in report.user_properties:
+                tables.setdefault(title, []).append(line)
+    for title, lines in tables.items():
         terminalreporter.section(title)
-        for line in lines:
+        for line in sorted(lines):
             terminalreporter.write_line(line)
 
 
