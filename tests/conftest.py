@@ -11,7 +11,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 import pytest
 from helpers.paths import CHECKOUT, DATA
-from helpers.references import save_reference
+from helpers.references import load_reference
+from helpers.stored_references import TINY
 from hypothesis import HealthCheck, settings
 
 from gpt2np import GPT2, LanguageModel, Trace, trace
@@ -87,17 +88,15 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
+def tiny() -> tuple:
     """(folder of a tiny random model with V 211 and context 48, the same model of transformers)."""
-    folder = tmp_path_factory.mktemp("tiny")
-    shape = {"vocab_size": 211, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
-    return folder, save_reference(folder, spread=0.2, **shape)
+    return TINY, load_reference(TINY)
 
 
 @pytest.fixture(scope="module")
-def model(tiny) -> GPT2:
+def model() -> GPT2:
     """The model of `tiny`."""
-    return GPT2.from_folder(tiny[0])
+    return GPT2.from_folder(TINY)
 
 
 @pytest.fixture(scope="module")
