@@ -1,6 +1,8 @@
 """Shared fixtures: test data, reference models, tables printed at the end of a run."""
 
 import os
+import re
+import tempfile
 from pathlib import Path
 
 # Let idle threads sleep: by default, those of OpenBLAS and torch spin and slow each other down.
@@ -29,11 +31,21 @@ settings.load_profile("repeatable")
 
 TIERS = ("unit", "parity", "system")
 
+# Skips that are no failures with the environment variable NO_SKIPS.
+ALLOWED_SKIPS = "root may read and write|cannot create a control group|AVX-512|no small-matrix"
+
 
 def pytest_ignore_collect(collection_path, config):
     """`pytest -m unit` imports no other tier, so that it needs nothing but the extra `dev`."""
     other_tier = collection_path.parent == CHECKOUT / "tests" and collection_path.name in TIERS[1:]
     return True if other_tier and config.option.markexpr == "unit" else None
+
+
+def may_read_all() -> bool:
+    """Tell whether this user may read a file whose mode forbids it, like root."""
+    with tempfile.NamedTemporaryFile() as file:
+        Path(file.name).chmod(0)
+        return os.access(file.name, os.R_OK)
 
 
 def pytest_collection_modifyitems(items):
@@ -42,6 +54,17 @@ def pytest_collection_modifyitems(items):
         tier = item.path.relative_to(CHECKOUT / "tests").parts[0]
         if tier in TIERS and item.get_closest_marker("slow") is None:
             item.add_marker(tier)
+        if item.get_closest_marker("permissions") and may_read_all():
+            item.add_marker(pytest.mark.skip(reason="root may read and write all files"))
+
+
+def pytest_sessionfinish(session):
+    """With NO_SKIPS set, as by `.ci/run`, fail if a test is skipped that need not be."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    for report in reporter.stats.get("skipped", ()) if reporter else ():
+        if os.environ.get("NO_SKIPS") and not re.search(ALLOWED_SKIPS, str(report.longrepr)):
+            reporter.write_line(f"\nskipped in spite of NO_SKIPS: {report.longrepr}", red=True)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")
