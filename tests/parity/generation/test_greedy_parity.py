@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+import pytest
 import torch
 from helpers.references import reference_logits
 from transformers import GPT2LMHeadModel
@@ -24,14 +25,16 @@ def continued(reference, prompts):
     return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
-def test_twenty_prompts(bundled, data, show):
+@pytest.mark.parametrize("count", [10, pytest.param(20, marks=pytest.mark.slow)])
+def test_prompts_of_all_lengths(bundled, data, show, count):
     reference = GPT2LMHeadModel.from_pretrained(
         bundled, dtype="float32", attn_implementation="eager"
     ).eval()
     lm = LanguageModel.load(bundled)
     text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
     documents = [part.strip() for part in text.split("<|endoftext|>")][10:30]
-    cuts = [lm.tokenizer.encode(text)[: 5 + 10 * n] for n, text in enumerate(documents)]
+    documents = documents[:: 20 // count]
+    cuts = [lm.tokenizer.encode(text)[: 5 + 200 // count * n] for n, text in enumerate(documents)]
     equal = near_ties = 0
     for number, (prompt, theirs) in enumerate(zip(cuts, continued(reference, cuts), strict=True)):
         ours = lm.generate(prompt, temperature=0, max_new_tokens=NEW_TOKENS).ids
@@ -48,4 +51,4 @@ def test_twenty_prompts(bundled, data, show):
         f"{equal} of {len(documents)} prompts by {NEW_TOKENS} tokens equal, {near_ties} near-ties"
     )
     show("greedy continuations against transformers.generate", line)
-    assert equal + near_ties == 20
+    assert equal + near_ties == count

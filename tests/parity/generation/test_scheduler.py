@@ -157,8 +157,9 @@ def check_batches(model, rng, batches, vocab_size, longest):
     return f"{batches} batches, {rows} rows: {rows - flipped} equal; {near} near-ties met"
 
 
-def test_two_hundred_random_batches(model, show):
-    line = check_batches(model, np.random.default_rng(31), 200, 211, 24)
+@pytest.mark.parametrize("batches", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_random_batches(model, show, batches):
+    line = check_batches(model, np.random.default_rng(31), batches, 211, 24)
     show("each row of a batch against its own single run", f"random model: {line}")
 
 

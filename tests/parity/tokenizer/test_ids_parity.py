@@ -72,15 +72,16 @@ def check_offsets(ours, text, expected):
     check_spans(spans, text)
 
 
-@pytest.mark.parametrize("most", [30_000, pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [5_000, pytest.param(None, marks=pytest.mark.slow)])
 def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show, most):
-    """Compare ids of whole texts; without `-m slow`, offsets of the longest text's start only."""
+    """Compare ids and offsets; without `-m slow`, of the first 5,000 characters of each text."""
     texts = tokens = 0
-    for name, text in all_texts(data):
+    for name, whole_text in all_texts(data):
+        text = whole_text[:most]
         ids = ours.encode(text, disallowed_special=())
         assert ids == tiktoken_gpt2.encode(text, disallowed_special=()), name
         assert ours.decode(ids) == text, name
-        check_offsets(ours, text[:most], rust_gpt2.encode(text[:most]))
+        check_offsets(ours, text, rust_gpt2.encode(text))
         texts, tokens = texts + 1, tokens + len(ids)
     line = f"{texts} texts, {tokens} tokens: ids and offsets equal, every text decodes to itself"
     show("tokenizer against tiktoken and tokenizers", line)
@@ -89,20 +90,19 @@ def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show, most):
 
 @pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.slow)])
 def test_all_the_stories(data, ours, tiktoken_gpt2, rust_gpt2, show, step):
-    """Compare the ids of all stories, and the offsets of every twentieth (`-m slow`: of all)."""
-    stories = (data / "stories/train.txt").read_text(encoding="utf-8").split("<|endoftext|>")
+    """Compare ids and offsets of every twentieth story (`-m slow`: of all)."""
+    text = (data / "stories/train.txt").read_text(encoding="utf-8")
+    stories = text.split("<|endoftext|>")[::step]
     tokens = 0
     for text in stories:
         ids = ours.encode(text)
         assert ids == tiktoken_gpt2.encode_ordinary(text)
         assert ours.decode(ids) == text
-        tokens += len(ids)
-    for text in stories[::step]:
         check_offsets(ours, text, rust_gpt2.encode(text))
-    some = len(stories[::step])
-    line = f"{len(stories)} stories, {tokens} tokens: ids equal; and offsets of {some} stories"
+        tokens += len(ids)
+    line = f"{len(stories)} stories, {tokens} tokens: ids and offsets equal"
     show("tokenizer against tiktoken and tokenizers", line)
-    assert tokens > 5_000_000
+    assert tokens > 5_000_000 // step
 
 
 def strange(rng):
@@ -115,7 +115,7 @@ def strange(rng):
     return "".join(rng.choices(" \n\t\r\x0b\x1c\x85\xa0\u3000ab1.'!é漢🤗\x01\x02sdmtl", k=length))
 
 
-@pytest.mark.parametrize("count", [50_000, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20_000, pytest.param(200_000, marks=pytest.mark.slow)])
 def test_random_texts(ours, tiktoken_gpt2, rust_gpt2, show, count):
     rng = random.Random(2026)
     texts = [strange(rng) for _ in range(count)]
@@ -128,15 +128,15 @@ def test_random_texts(ours, tiktoken_gpt2, rust_gpt2, show, count):
     show("tokenizer against tiktoken and tokenizers", line)
 
 
-@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [64, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_character(ours, tiktoken_gpt2, step):
     """Each character of Unicode after a letter, a digit and a sign: which does it belong to?
 
-    The ids tell that of many characters, the pieces of all. From 0x40000 on, where almost none is
-    assigned, each sixteenth, or with `-m slow` all.
+    The ids tell that of many characters, the pieces of all. From 0x20000 on, where all assigned
+    ones are ideographs but for a few, every 64th, or with `-m slow` all.
     """
-    codes = [code for code in range(0x40000) if not 0xD800 <= code < 0xE000]
-    codes += range(0x40000, 0x110000, step)
+    codes = [code for code in range(0x20000) if not 0xD800 <= code < 0xE000]
+    codes += range(0x20000, 0x110000, step)
     rust, split = ByteLevel(add_prefix_space=False), make_pre_tokenizer((GPT2_PATTERN,))
     for start in range(0, len(codes), 1000):
         text = "".join(f"a{chr(c)}1{chr(c)}.{chr(c)} {chr(c)}" for c in codes[start : start + 1000])

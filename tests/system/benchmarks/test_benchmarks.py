@@ -6,15 +6,22 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from helpers.paths import CHECKOUT
 
 COMPARE = CHECKOUT / "benchmarks" / "compare.py"
 
 
-def test_compare_measures_reports_and_says_what_it_skips(tmp_path):
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """The folder of the model's files, which are written once."""
+    return str(tmp_path_factory.mktemp("work"))
+
+
+def test_compare_measures_reports_and_says_what_it_skips(tmp_path, work):
     engines = "gpt2np,transformers,plain-numpy,llama.cpp"
     command = [sys.executable, str(COMPARE), "--shape", "tiny", "--rounds", "1"]
-    command += ["--engines", engines, "--only", "decode,rows", "--work", str(tmp_path)]
+    command += ["--engines", engines, "--only", "decode,rows", "--work", work]
     found = tmp_path / "results.json"
     variables = os.environ | {"OPENBLAS_CORETYPE": "Haswell"}
     done = subprocess.run(
@@ -39,7 +46,7 @@ def test_compare_measures_reports_and_says_what_it_skips(tmp_path):
         assert "- llama.cpp is skipped: " in done.stdout
 
 
-def test_compare_runs_another_checkout_in_turns_with_this_one(tmp_path):
+def test_compare_runs_another_checkout_in_turns_with_this_one(tmp_path, work):
     old = tmp_path / "old"
     shutil.copytree(CHECKOUT / "gpt2np", old / "gpt2np", ignore=shutil.ignore_patterns("*.pyc"))
     model = old / "gpt2np" / "model" / "model.py"
@@ -49,7 +56,7 @@ def test_compare_runs_another_checkout_in_turns_with_this_one(tmp_path):
     ), encoding="utf-8")  # fmt: skip
     found = tmp_path / "results.json"
     command = [sys.executable, str(COMPARE), "--shape", "tiny", "--rounds", "1", "--only", "rows"]
-    command += ["--engines", "gpt2np", "--old", str(old), "--work", str(tmp_path / "work")]
+    command += ["--engines", "gpt2np", "--old", str(old), "--work", work]
     done = subprocess.run(
         [*command, "--json", str(found)], capture_output=True, encoding="utf-8", cwd=CHECKOUT
     )

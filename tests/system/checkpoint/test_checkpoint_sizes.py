@@ -95,8 +95,19 @@ def small():
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("head", [False, True], ids=["tied", "same head"])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "head"),
+    [
+        ("float32", False),
+        ("bfloat16", True),
+        pytest.param("float32", True, marks=pytest.mark.slow),
+        pytest.param("bfloat16", False, marks=pytest.mark.slow),
+        pytest.param("float16", False, marks=pytest.mark.slow),
+        pytest.param("float16", True, marks=pytest.mark.slow),
+        pytest.param("float64", False, marks=pytest.mark.slow),
+        pytest.param("float64", True, marks=pytest.mark.slow),
+    ],
+)
 def test_loading_takes_no_second_copy(dtype, head, small, folder, show):
     """Runs in a separate process, whose peak memory includes mapped pages."""
     tensors = {

@@ -301,7 +301,7 @@ class TestBadInput:
         result = run("-", stdin=b"abc\xff")
         assert result.returncode == 2 and b"0xff at offset 3" in result.stderr
 
-    @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
+    @pytest.mark.permissions
     def test_a_folder_that_can_not_be_written_to(self, tmp_path):
         folder = tmp_path / "locked"
         folder.mkdir(mode=0o555)

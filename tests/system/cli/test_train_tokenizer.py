@@ -197,7 +197,7 @@ class TestInput:
         result = run(tmp_path, "--vocab-size", 300, "--out", tmp_path / "out")
         assert result.returncode == 2 and "the files have no text" in result.stderr
 
-    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write")
+    @pytest.mark.permissions
     def test_folder_that_cannot_be_written(self, corpus, tmp_path):
         (tmp_path / "closed").mkdir(mode=0o500)
         result = run(corpus, "--vocab-size", 300, "--out", tmp_path / "closed" / "out")

@@ -174,7 +174,7 @@ class TestDamage:
             assert [type(error) for error in skipped] == [UnreadableFileError]
             assert found[-1] == "next document"
 
-    @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read all")
+    @pytest.mark.permissions
     def test_no_permission(self, tmp_path):
         file = write(tmp_path / "a.txt", "x")
         file.chmod(0)
