@@ -94,9 +94,9 @@ class Scheduler:
                     stop = start + 1 + len(draft)
                     _accept(sequence, logits[start:stop], draft)
                     start = stop
-            except BaseException:  # such as Ctrl-C: restore the state that the next step expects
+            except BaseException:
                 for sequence in batch:
-                    sequence.drop_rejected()
+                    sequence.restore()
                 raise
         return self._remove_finished()
 

@@ -169,6 +169,12 @@ class RunningSequence:
         """Truncate the KV cache so that the last token id is pending, as before every step."""
         self.cache.truncate(min(self.cache.length, self.length - self.context_start - 1))
 
+    def restore(self) -> None:
+        """Restore a valid state after an exception, such as Ctrl-C, has interrupted a step."""
+        self.drop_rejected()
+        if self._is_at_limit():  # the exception came before `append` has set `finish_reason`
+            self.end("length")
+
     def choose(self, logits: Array) -> int:
         """Select the next token id from logits (V,). Raises the same errors as `accept`."""
         options = self.options
@@ -212,8 +218,11 @@ class RunningSequence:
         criteria = self.callbacks.stopping_criteria
         if criteria and self.callbacks.should_stop([*self.prompt, *self.ids], logits):
             return "stop"
+        return "length" if self._is_at_limit() else None
+
+    def _is_at_limit(self) -> bool:
         is_full = self.length - self.context_start > self.n_positions and not self.options.window
-        return "length" if is_full or len(self.ids) == self.options.max_new_tokens else None
+        return is_full or len(self.ids) >= self.options.max_new_tokens
 
 
 def start_sequence(

@@ -1,12 +1,13 @@
 """Chat templates from strangers: bounded time, memory and output, and one-line errors."""
 
+import errno
 import os
 import time
 
 import pytest
 
 from gpt2np import TokenizerError
-from gpt2np.chat import ChatTemplate
+from gpt2np.chat import ChatTemplate, template_worker
 from gpt2np.limits import limits
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -62,3 +63,26 @@ def test_the_process_ends_with_the_template():
     del template
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_an_operating_system_without_a_limit_on_memory(monkeypatch):
+    resource = pytest.importorskip("resource")
+
+    def setrlimit(*_):
+        raise ValueError("current limit exceeds maximum limit")  # as on macOS
+
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    template_worker._limit_memory(1 << 20)
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.EINVAL])  # EINVAL: Windows
+def test_a_process_that_has_ended(number, monkeypatch):
+    template = ChatTemplate("a", {}, "x")
+
+    def write(_):
+        raise OSError(number, "closed")
+
+    monkeypatch.setattr(template._process.stdin, "write", write, raising=False)
+    with pytest.raises(TokenizerError, match="crashed"):
+        template.render(MESSAGES)
+    assert template.render(MESSAGES) == "a"
