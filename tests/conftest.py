@@ -1,7 +1,6 @@
 """Shared fixtures: test data, reference models, tables printed at the end of a run."""
 
 import os
-from collections import defaultdict
 from pathlib import Path
 
 # Let idle threads sleep: by default, those of OpenBLAS and torch spin and slow each other down.
@@ -12,7 +11,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import numpy as np
 import pytest
 from helpers.paths import CHECKOUT, DATA
-from helpers.references import save_reference
+from helpers.references import load_reference
+from helpers.stored_references import TINY
 from hypothesis import HealthCheck, settings
 
 from gpt2np import GPT2, LanguageModel, Trace, trace
@@ -27,7 +27,21 @@ settings.register_profile(
 )
 settings.load_profile("repeatable")
 
-_tables: dict[str, list[str]] = defaultdict(list)
+TIERS = ("unit", "parity", "system")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """`pytest -m unit` imports no other tier, so that it needs nothing but the extra `dev`."""
+    other_tier = collection_path.parent == CHECKOUT / "tests" and collection_path.name in TIERS[1:]
+    return True if other_tier and config.option.markexpr == "unit" else None
+
+
+def pytest_collection_modifyitems(items):
+    """Mark each test with its tier, the folder in `tests`; slow tests belong to none."""
+    for item in items:
+        tier = item.path.relative_to(CHECKOUT / "tests").parts[0]
+        if tier in TIERS and item.get_closest_marker("slow") is None:
+            item.add_marker(tier)
 
 
 @pytest.fixture(scope="session")
@@ -57,28 +71,32 @@ def lm() -> LanguageModel:
 @pytest.fixture
 def show(request):
     """show(title, line): add a line to a table that is printed at the end of the run."""
-    return lambda title, line: _tables[title].append(line)
+    return lambda title, line: request.node.user_properties.append((title, line))
 
 
 def pytest_terminal_summary(terminalreporter):
-    for title, lines in _tables.items():
+    """Print the tables, whose lines the workers of pytest-xdist send in the tests' reports."""
+    tables: dict[str, list[str]] = {}
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, ()):
+            for title, line in report.user_properties:
+                tables.setdefault(title, []).append(line)
+    for title, lines in tables.items():
         terminalreporter.section(title)
-        for line in lines:
+        for line in sorted(lines):
             terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
-def tiny(tmp_path_factory):
+def tiny() -> tuple:
     """(folder of a tiny random model with V 211 and context 48, the same model of transformers)."""
-    folder = tmp_path_factory.mktemp("tiny")
-    shape = {"vocab_size": 211, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
-    return folder, save_reference(folder, spread=0.2, **shape)
+    return TINY, load_reference(TINY)
 
 
 @pytest.fixture(scope="module")
-def model(tiny) -> GPT2:
+def model() -> GPT2:
     """The model of `tiny`."""
-    return GPT2.from_folder(tiny[0])
+    return GPT2.from_folder(TINY)
 
 
 @pytest.fixture(scope="module")

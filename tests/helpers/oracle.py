@@ -10,17 +10,20 @@ ALPHABET = "ab1 é漢😀\n_-Z٣"
 
 def can_lead_to_match(pattern: str, data: bytes) -> bool:
     """Whether a matching text starts with these bytes."""
+    is_partial = compiled(pattern).fullmatch
     try:
-        return is_partial(pattern, data.decode())
+        return is_partial(data.decode(), partial=True) is not None
     except UnicodeDecodeError as error:
         if error.end != len(data) or "unexpected end" not in error.reason:
             return False
         head, tail = data[: error.start].decode(), data[error.start :]
-        return any(is_partial(pattern, head + character) for character in beginning_with(tail))
+        texts = (head + character for character in beginning_with(tail))
+        return any(is_partial(text, partial=True) for text in texts)
 
 
-def is_partial(pattern: str, text: str) -> bool:
-    return regex.fullmatch(pattern, text, partial=True) is not None
+@lru_cache(maxsize=1000)
+def compiled(pattern: str) -> regex.Pattern:
+    return regex.compile(pattern)
 
 
 @lru_cache(maxsize=1000)

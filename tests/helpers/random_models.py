@@ -3,7 +3,7 @@
 import numpy as np
 
 from gpt2np import GPT2
-from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.model import GPT2Config
 
 SHAPES = {
@@ -13,15 +13,19 @@ SHAPES = {
 }
 
 
-def random_model(dtype=np.float32, **shape):
-    config = GPT2Config(vocab_size=1031, n_positions=1100, **shape)
+def random_model(dtype=np.float32, *, tied=True, **shape):
+    """Make a GPT2 whose parameters are all random, with a head of its own if not `tied`."""
+    config = GPT2Config(**{"vocab_size": 1031, "n_positions": 1100} | shape)
+    shapes = weight_shapes(config)
+    shapes |= {} if tied else {LM_HEAD: shapes[WTE]}
     rng = np.random.default_rng(0)
     return GPT2(
         config,
         {
             name: (
-                rng.standard_normal(size, np.float32) * 0.05 + name.endswith("ln_1.weight")
+                rng.standard_normal(size, np.float32) * 0.05
+                + name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight"))
             ).astype(dtype)
-            for name, size in weight_shapes(config).items()
+            for name, size in shapes.items()
         },
     )

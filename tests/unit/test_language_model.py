@@ -22,7 +22,6 @@ from gpt2np import (
 from gpt2np.errors import BatchError, GPT2NPError
 from gpt2np.generation import Scheduler
 from gpt2np.generation.streaming import pick_best
-from gpt2np.runtime.ranks import max_processes
 from gpt2np.tokenizer.gpt2_files import read_gpt2_files
 
 BUNDLED = CHECKOUT / "weights"
@@ -76,7 +75,7 @@ class TestGenerate:
 
     def test_end_of_text_ends_it(self, lm):
         prompt = lm.tokenizer.encode("And they lived happily ever after.")
-        results = [lm.generate(prompt, seed=s, max_new_tokens=150) for s in range(12)]
+        results = [lm.generate(prompt, seed=s, max_new_tokens=20) for s in range(12)]
         ended = [r for r in results if r.finish_reason == "eos"]
         assert ended
         for result in ended:
@@ -421,15 +420,6 @@ def test_logits_that_are_not_numbers_with_samples_and_beams(bundled):
     for options in ({"num_return_sequences": 2}, {"num_beams": 2}, {"prompt_logprobs": 1}):
         with pytest.raises(CheckpointError, match="not numbers"):
             lm.generate("one two three", **options)
-
-
-def test_several_processes_write_the_same(bundled, lm):
-    other = LanguageModel.load(bundled, draft=bundled, processes=2)
-    prompts, options = ["The king", "Once upon a time", "A fox"], {"max_new_tokens": 30, "seed": 3}
-    found = [text.ids for text in other.generate_batch(prompts, **options)]
-    assert found == [text.ids for text in lm.generate_batch(prompts, **options)]
-    if max_processes() > 1:
-        assert len(other.model.worker_pids) == len(other.draft.worker_pids) == 1
 
 
 def test_samples_are_no_single_stream(lm):

@@ -75,15 +75,16 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_hundred_prompts(lm, early_exit, bundled, data, setting, show):
-    prompts, options = story_prompts(data, lm, 100), SETTINGS[setting] | {"max_new_tokens": 20}
+@pytest.mark.parametrize("number", [20, pytest.param(100, marks=pytest.mark.slow)])
+def test_prompts_in_a_batch(lm, early_exit, bundled, data, number, setting, show):
+    prompts, options = story_prompts(data, lm, number), SETTINGS[setting] | {"max_new_tokens": 20}
     plain = lm.generate_batch(prompts, **options)
     lm.use_draft(bundled / "ngram_draft.safetensors")
     looked_up = lm.generate_batch(prompts, **options)
     lm.use_draft(early_exit)
     drafted = lm.generate_batch(prompts, **options)
     lm.draft = None
-    assert len(plain) == 100
+    assert len(plain) == number
     ways = zip(plain, looked_up, drafted, strict=True)
     flipped = sum(flips(lm, options, result) for result in ways)
     suffix = f" but {flipped} near-ties" * (flipped > 0)
@@ -107,7 +108,7 @@ def flips(lm, options, completions):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_alone_and_with_stops(drafting, setting):
-    lm, options = drafting, SETTINGS[setting] | {"max_new_tokens": 60}
+    lm, options = drafting, SETTINGS[setting] | {"max_new_tokens": 40}
     for prompt in ["one two three, one two three, one", "The king said", "a\n" * 9]:
         plain = lm.generate(prompt, **options, draft="none")
         stop = plain.text[25:28] or "zz"
@@ -122,14 +123,14 @@ def test_alone_and_with_stops(drafting, setting):
 def test_until_the_context_is_full_and_beyond(drafting, further):
     lm = drafting
     prompt = lm.tokenizer.encode("he said, and he said, and ") * 60
-    options = {"temperature": 0, "max_new_tokens": 130, "seed": 1} | further
-    plain = lm.generate(prompt[-420:], **options, draft="none")
+    options = {"temperature": 0, "max_new_tokens": 70, "seed": 1} | further
+    plain = lm.generate(prompt[-470:], **options, draft="none")
     assert plain.finish_reason == "length"
-    assert len(plain.ids) == (130 if further else 93)
-    assert same(plain, lm.generate(prompt[-420:], **options))
+    assert len(plain.ids) == (70 if further else 43)
+    assert same(plain, lm.generate(prompt[-470:], **options))
     if isinstance(lm.draft, GPT2):
         lm.use_draft(cut(lm, 1, context=64))  # a draft model with a far shorter context
-        assert same(plain, lm.generate(prompt[-420:], **options))
+        assert same(plain, lm.generate(prompt[-470:], **options))
 
 
 def test_log_probabilities_and_choices(drafting):

@@ -17,6 +17,7 @@ from gpt2np.tokenizer.pre_tokenizer import (
 
 PATTERNS = sorted(module.WORD_SPLITTING_PATTERNS)
 ALPHABET = " \n\t\r\x0b\x1c\x85\u3000\x01\x02ab1.,'\"-sé漢\u0301"
+TEXT = st.text(alphabet=ALPHABET, max_size=30)
 
 
 def pieces_by_words(text, pattern):
@@ -33,9 +34,22 @@ def pieces_by_words(text, pattern):
 
 @pytest.mark.parametrize("size", [1, 5, 1 << 14])
 @pytest.mark.parametrize("pattern", PATTERNS)
-@settings(deadline=None, max_examples=1500)
-@given(text=st.text(alphabet=ALPHABET, max_size=30))
+@settings(max_examples=250)
+@given(text=TEXT)
 def test_the_pieces_are_those_of_the_pattern(pattern, size, text):
+    check_pieces(pattern, size, text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 5, 1 << 14])
+@pytest.mark.parametrize("pattern", PATTERNS)
+@settings(max_examples=1500)
+@given(text=TEXT)
+def test_the_pieces_of_more_texts_are_those_of_the_pattern(pattern, size, text):
+    check_pieces(pattern, size, text)
+
+
+def check_pieces(pattern, size, text):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_SEGMENT_SIZE", size)
         assert pieces_by_words(text, pattern) == make_pre_tokenizer((pattern,))(text)

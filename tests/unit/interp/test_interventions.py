@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers.stored_references import TINY
 
 from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.interp import (
@@ -109,8 +110,8 @@ class TestPatching:
 
 
 class TestAblation:
-    def test_zero_head_takes_out_what_the_head_adds(self, tiny, prompts):
-        model = GPT2.from_folder(tiny[0], "float64")
+    def test_zero_head_takes_out_what_the_head_adds(self, prompts):
+        model = GPT2.from_folder(TINY, "float64")
         before = trace(model, prompts[0])
         ablated = changed(model, prompts, zero_head(1, 2))
         rows = model.weights["h.1.attn.c_proj.weight"][2 * 8 : 3 * 8]

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from helpers.references import save_reference
+from helpers.random_models import random_model
+from helpers.stored_references import TINY
 
 from gpt2np import GPT2, InvalidArgumentError
 from gpt2np.interp import attribution, trace, zero_head
@@ -11,7 +12,7 @@ TITLE = "attribution: largest |logit − sum of its components|"
 SHAPES = {
     "12 layers": {"n_layer": 12, "n_embd": 48, "n_head": 2, "vocab_size": 500, "n_positions": 64},
     "n_inner 100": {"n_layer": 3, "n_embd": 40, "n_head": 5, "n_inner": 100, "vocab_size": 401},
-    "untied": {"n_layer": 2, "n_embd": 32, "n_head": 2, "tie_word_embeddings": False},
+    "untied": {"n_layer": 2, "n_embd": 32, "n_head": 2, "tied": False},
     "epsilon 0.1": {"n_layer": 2, "n_embd": 32, "n_head": 2, "layer_norm_epsilon": 0.1},
 }
 
@@ -26,9 +27,8 @@ def largest_unexplained(model, kept, tokens):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_parts_add_up_in_random_models(name, tmp_path, show):
-    save_reference(tmp_path, **SHAPES[name])
-    model = GPT2.from_folder(tmp_path)
+def test_the_parts_add_up_in_random_models(name, show):
+    model = random_model(**SHAPES[name])
     ids = np.random.default_rng(2).integers(0, model.config.vocab_size, 30)
     rest = largest_unexplained(model, trace(model, ids), list(range(0, 300, 7)))
     show(TITLE, f"{name:16} {rest:.1e}")
@@ -43,8 +43,8 @@ def test_and_in_the_bundled_model_for_every_token(bundled, show):
     assert rest < 1e-4
 
 
-def test_to_rounding_in_float64(tiny):
-    model = GPT2.from_folder(tiny[0], "float64")
+def test_to_rounding_in_float64():
+    model = GPT2.from_folder(TINY, "float64")
     assert largest_unexplained(model, trace(model, [5, 6, 7]), [0, 210]) < 1e-12
 
 

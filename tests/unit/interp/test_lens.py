@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from helpers.references import save_reference
+from helpers.random_models import random_model
 
-from gpt2np import GPT2, InvalidArgumentError
+from gpt2np import InvalidArgumentError
 from gpt2np.interp import lens_table, logit_lens, trace
 from gpt2np.interp.lens import top_k
 from gpt2np.kernels.blas import small_kernels
@@ -33,10 +33,9 @@ def test_any_residual_of_any_shape(model, traced):
     np.testing.assert_array_equal(logit_lens(model, residuals[1, 3]).shape, (211,))
 
 
-def test_a_head_of_its_own_is_used(tmp_path):
+def test_a_head_of_its_own_is_used():
     shape = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 300, "n_positions": 64}
-    save_reference(tmp_path, tie_word_embeddings=False, **shape)
-    model = GPT2.from_folder(tmp_path)
+    model = random_model(tied=False, **shape)
     kept = trace(model, [1, 2, 3])
     logits = logit_lens(model, kept["blocks.1.resid"])
     np.testing.assert_allclose(logits, kept["logits"], atol=1e-5)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.references import save_reference
+from helpers.random_models import random_model
 
 from gpt2np import GPT2, ContextLengthError, GPT2Config, InvalidArgumentError
 from gpt2np.interp import Trace, attention_summary, induction_scores, trace
@@ -42,8 +42,7 @@ def test_itself_and_a_single_token():
     assert summary_of([[1.0]]) == {**expected, "first_token": 1}
 
 
-def test_shapes_and_dtype(tiny):
-    model = GPT2.from_folder(tiny[0])
+def test_shapes_and_dtype(model):
     found = attention_summary(trace(model, range(9), "blocks.*.attn.pattern"))
     for array in vars(found).values():
         assert array.shape == (3, 3) and array.dtype == np.float32
@@ -60,8 +59,7 @@ def test_what_came_after_the_same_token():
     assert _mean_weight_at(pattern, 2) == pytest.approx([2 / 3])
 
 
-def test_induction_scores_are_means_over_the_second_time(tiny):
-    model = GPT2.from_folder(tiny[0])
+def test_induction_scores_are_means_over_the_second_time(model):
     ids = [7, 100, 3, 50, 9]
     patterns = trace(model, ids * 2, "blocks.*.attn.pattern")
     expected = [
@@ -71,8 +69,8 @@ def test_induction_scores_are_means_over_the_second_time(tiny):
     np.testing.assert_allclose(induction_scores(model, ids), expected, atol=1e-7)
 
 
-def test_by_default_random_ids_chosen_by_the_seed(tiny, bundled):
-    model = GPT2.from_folder(tiny[0])  # its context of 48 holds 24 ids twice
+def test_by_default_random_ids_chosen_by_the_seed(model, bundled):
+    # The context of 48 holds 24 ids twice.
     first, again, other = (induction_scores(model, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert first.shape == (3, 3) and (first != other).any()
@@ -81,15 +79,14 @@ def test_by_default_random_ids_chosen_by_the_seed(tiny, bundled):
     assert scores.max() > 5 * np.median(scores)
 
 
-def test_too_few_or_too_many_ids(tiny):
-    model = GPT2.from_folder(tiny[0])
+def test_too_few_or_too_many_ids(model):
     with pytest.raises(InvalidArgumentError, match="at least two ids"):
         induction_scores(model, [1])
     with pytest.raises(ContextLengthError, match="50 tokens"):
         induction_scores(model, range(25))
 
 
-def test_a_context_without_room(tmp_path):
-    save_reference(tmp_path, n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=3)
+def test_a_context_without_room():
+    model = random_model(n_layer=1, n_embd=8, n_head=2, vocab_size=20, n_positions=3)
     with pytest.raises(InvalidArgumentError, match="context of 3 cannot hold"):
-        induction_scores(GPT2.from_folder(tmp_path))
+        induction_scores(model)

@@ -1,0 +1,49 @@
+"""Choices and regexes on the command line."""
+
+import subprocess
+import sys
+
+import pytest
+import regex
+
+COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
+
+
+def generate(*arguments):
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, encoding="utf-8", timeout=120
+    )
+
+
+def test_on_the_command_line():
+    result = generate(
+        "Was it", "--no-echo", "--choice", " a fox", "--choice", " a 狐", "--seed", "1"
+    )
+    assert result.returncode == 0 and result.stdout.rstrip("\n") in (" a fox", " a 狐")
+    assert "finish reason: stop" in result.stderr
+    result = generate("--choice", " yes", "--choice", " no", "Is it so?", "--seed", "1")
+    assert result.stdout.rstrip("\n") in ("Is it so? yes", "Is it so? no")
+    result = generate("It is", "--no-echo", "--regex", r" \d{2}:\d\d", "--seed", "1")
+    assert result.returncode == 0 and regex.fullmatch(r" \d{2}:\d\d\n", result.stdout)
+    result = generate("It is", "--regex", r"[a-z ]{99,}", "-n", "3", "--seed", "1")
+    assert (
+        "finish reason: length" in result.stderr
+        and "the token limit ended the text" in result.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--choice"], "--choice: expected one argument"),
+        (["--choice", "a", "--choice", ""], "--choice is"),
+        (["--regex", "[b-a]"], "not a range"),
+        (["--regex", r"a(?<=b)"], "look-behind"),
+        (["--regex", r"\P{L}\p{"], "unknown Unicode property"),
+        (["--regex", r"a[^\w\W]"], "no text matches"),
+    ],
+)
+def test_bad_input_on_the_command_line(arguments, message):
+    result = generate("It is", *arguments)
+    assert result.returncode == 2 and result.stdout == ""
+    assert message in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr

@@ -1,0 +1,53 @@
+"""The same text in another process, from a saved stream, and by several processes."""
+
+import json
+import multiprocessing
+import subprocess
+import sys
+
+from gpt2np import LanguageModel
+from gpt2np.runtime.ranks import max_processes
+
+SCRIPT = """
+import json, sys
+from gpt2np import LanguageModel
+lm = LanguageModel.load(sys.argv[1])
+options = {"max_new_tokens": 25, "temperature": 1.2, "top_p": 0.95}
+best = lm.generate("The king", num_return_sequences=2, seed=11, **options)
+print(json.dumps([best.ids, best.alternatives[0].ids]))
+"""
+
+
+def test_the_same_seed_again_and_in_another_process(bundled):
+    process = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(bundled)], capture_output=True, check=True, timeout=120
+    )
+    lm = LanguageModel.load(bundled)
+    options = {"max_new_tokens": 25, "temperature": 1.2, "top_p": 0.95}
+    here = [lm.generate("The king", seed=seed, **options).ids for seed in (11, 12)]
+    assert here == [lm.generate("The king", seed=seed, **options).ids for seed in (11, 12)]
+    assert json.loads(process.stdout) == here and here[0] != here[1]
+
+
+def continue_elsewhere(lm, state):
+    stream = lm.resume(state)
+    "".join(stream)
+    return stream.completion.ids
+
+
+def test_another_process_continues(lm):
+    stream = lm.stream("The fox", max_new_tokens=30, seed=3)
+    for _ in range(4):
+        stream.step()
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        ids = pool.apply(continue_elsewhere, (lm, stream.state))
+    assert ids == lm.generate("The fox", max_new_tokens=30, seed=3).ids
+
+
+def test_several_processes_write_the_same(bundled, lm):
+    other = LanguageModel.load(bundled, draft=bundled, processes=2)
+    prompts, options = ["The king", "Once upon a time", "A fox"], {"max_new_tokens": 30, "seed": 3}
+    found = [text.ids for text in other.generate_batch(prompts, **options)]
+    assert found == [text.ids for text in lm.generate_batch(prompts, **options)]
+    if max_processes() > 1:
+        assert len(other.model.worker_pids) == len(other.draft.worker_pids) == 1
