@@ -1,7 +1,7 @@
 """Chat templates from strangers: bounded time, memory and output, and one-line errors."""
 
 import errno
-import os
+import sys
 import time
 
 import pytest
@@ -45,6 +45,8 @@ def limit_seconds(monkeypatch):
     ],
 )
 def test_limits(source, told, limit_seconds):
+    if told == "MemoryError" and sys.platform != "linux":
+        pytest.skip("the system has no limit on memory")
     if "seconds" in told:
         limit_seconds(1)
     started = time.monotonic()
@@ -67,10 +69,10 @@ def test_after_a_limit_the_next_conversation_is_rendered(limit_seconds):
 
 def test_the_process_ends_with_the_template():
     template = ChatTemplate("a", {}, "x")
-    pid = template._process.pid
+    process = template._process
+    assert process.poll() is None
     del template
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert process.poll() is not None
 
 
 def test_an_operating_system_without_a_limit_on_memory(monkeypatch):
