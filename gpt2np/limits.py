@@ -47,7 +47,7 @@ class Limits:
         10, "seconds", "A chat template that takes longer to compile or to render is an error."
     )
     max_template_memory_bytes: int = _limit(
-        512 * MIB, "bytes", "A chat template that needs more memory is an error (not on Windows)."
+        512 * MIB, "bytes", "A chat template that needs more memory is an error (Linux only)."
     )
     max_template_characters: int = _limit(
         4 * MIB, "characters", "A chat template that renders a longer text is an error."

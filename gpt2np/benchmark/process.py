@@ -107,7 +107,7 @@ def peak_memory(workers: Sequence[int] = ()) -> int | None:
     """
     status = Path("/proc/self/status")
     if status.is_file():  # getrusage would include the parent process's peak
-        for line in status.read_text().splitlines():
+        for line in status.read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024 + _worker_memory(workers)
     if sys.platform == "win32":
@@ -131,7 +131,7 @@ def _worker_memory(workers: Sequence[int]) -> int:
 
 
 def _smaps_field(process: str, field: str) -> int:
-    text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    text = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii")
     return int(text.split(f"\n{field}:")[1].split()[0]) * 1024
 
 

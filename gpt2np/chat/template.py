@@ -123,8 +123,8 @@ class ChatTemplate:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
             line = process.stdout.readline()
-        except BrokenPipeError:
-            pass  # the process has ended
+        except OSError:  # the process has ended: EPIPE, on Windows EINVAL
+            pass
         finally:
             timer.cancel()
             if not line.endswith(b"\n"):  # also after Ctrl-C: the answer may still come

@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -55,7 +56,8 @@ def _limit_memory(n_bytes: int) -> None:
         return
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     least = n_bytes if most == resource.RLIM_INFINITY else min(n_bytes, most)
-    resource.setrlimit(resource.RLIMIT_AS, (least, most))
+    with suppress(ValueError):  # macOS refuses any limit below the gigabytes that it maps itself
+        resource.setrlimit(resource.RLIMIT_AS, (least, most))
 
 
 def _render(template: Any, variables: dict[str, Any], max_characters: int) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def prepare_streams() -> None:
-    """Set stdout and stderr to UTF-8 on every platform, and replace closed streams.
+    """Set stdout and stderr to UTF-8 and line feeds on every platform; replace closed streams.
 
     A closed stdin or stderr becomes the null device. A closed stdout becomes a stream on which
     every write fails, because the result would be lost.
@@ -34,7 +34,7 @@ def prepare_streams() -> None:
             stream = open(os.open(os.devnull, flags), mode, encoding="utf-8")  # noqa: SIM115, PTH123
             setattr(sys, name, stream)
         elif mode == "w" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="replace")
+            stream.reconfigure(encoding="utf-8", errors="replace", newline="\n")
 
 
 def discard_stdout() -> None:

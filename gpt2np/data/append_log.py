@@ -226,7 +226,7 @@ class AppendLog:
         with os.scandir(self.folder) as entries:
             for entry in entries:
                 if not (entry.is_file(follow_symlinks=False) if entry.name in own else is_own):
-                    (self.folder / _LOCK).unlink()
+                    self._drop_lock()  # now __exit__ removes nothing
                     raise GPT2NPError(
                         f"{self.folder}, where unfinished work is kept, has a foreign file, "
                         f"{entry.name}; move it away"
@@ -277,6 +277,11 @@ class AppendLog:
         for path in self._own_paths:
             if path.name != _LOCK:
                 path.unlink(missing_ok=True)
+        self._drop_lock()
+
+    def _drop_lock(self) -> None:
+        """Remove the lock, and the folder if it is empty now."""
+        assert self._lock is not None
         if sys.platform == "win32":
             _release_lock(self._lock)  # Windows can't remove an open file
         with suppress(OSError):  # another job has started to use the folder

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 from gpt2np.kernels.threads import thread_count
 
@@ -45,12 +47,22 @@ class Blas:
 def blas() -> Blas | None:
     """Return NumPy's BLAS if it is OpenBLAS or MKL, else None."""
     with suppress(AttributeError, ImportError, OSError):
-        library = ctypes.CDLL(import_module("numpy._core._multiarray_umath").__file__)
-        for pattern in _OPENBLAS:
-            if openblas := _openblas(library, pattern):
-                return openblas
+        for library in _libraries():
+            for pattern in _OPENBLAS:
+                if openblas := _openblas(library, pattern):
+                    return openblas
         return Blas(library.MKL_Get_Max_Threads, library.MKL_Set_Num_Threads, small_kernels=False)
     return None
+
+
+def _libraries() -> Iterator[ctypes.CDLL]:
+    """Yield the libraries in which BLAS's functions can be looked up."""
+    extension = Path(str(import_module("numpy._core._multiarray_umath").__file__))
+    if sys.platform == "win32":
+        # A look-up in NumPy's extension finds no function of the DLLs that the extension needs.
+        for file in sorted(extension.parents[2].glob("numpy.libs/*openblas*.dll")):
+            yield ctypes.CDLL(str(file))
+    yield ctypes.CDLL(str(extension))
 
 
 def _openblas(library: ctypes.CDLL, pattern: str) -> Blas | None:

@@ -38,7 +38,7 @@ def physical_cores(root: Path, cpus: Set[int]) -> int:
     for cpu in cpus:
         file = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
         try:
-            cores.add(file.read_text())
+            cores.add(file.read_text(encoding="ascii"))
         except OSError:
             cores.add(cpu)
     return len(cores)
@@ -60,10 +60,10 @@ def cgroup_quota(root: Path) -> float:
 def _cpu_cgroups(root: Path) -> Iterator[Path]:
     """Yield the folders of the process's CPU control groups and their visible parents."""
     paths = {}  # the path of the control group by controller; "" for version 2
-    for line in (root / "proc/self/cgroup").read_text().splitlines():
+    for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         paths.update(dict.fromkeys(controllers.split(","), path))
-    for line in (root / "proc/self/mountinfo").read_text().splitlines():
+    for line in _lines(root / "proc/self/mountinfo"):
         mount, _, file_system = line.partition(" - ")
         kind, *_, options = file_system.split() or ("", "")
         is_v1 = kind == "cgroup" and "cpu" in options.split(",")
@@ -77,14 +77,19 @@ def _cpu_cgroups(root: Path) -> Iterator[Path]:
         yield from (top / part for part in (inside, *inside.parents))
 
 
+def _lines(file: Path) -> list[str]:
+    return os.fsdecode(file.read_bytes()).splitlines()  # paths can have any bytes
+
+
 def _quota(cgroup: Path) -> float:
     """Return the CPU quota of one control group, in CPUs; infinity without a quota."""
     with suppress(OSError, ValueError):  # version 2; "max" is no number
-        quota, period = (cgroup / "cpu.max").read_text().split()
+        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
         return int(quota) / int(period)
     with suppress(OSError, ValueError):  # version 1
         quota, period = (
-            (cgroup / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
+            (cgroup / f"cpu.cfs_{name}_us").read_text(encoding="ascii")
+            for name in ("quota", "period")
         )
         if int(quota) > 0:
             return int(quota) / int(period)

@@ -106,7 +106,8 @@ def is_fork_safe() -> bool:
     python_threads = {str(thread.native_id) for thread in threading.enumerate()}
     try:
         return all(
-            (thread / "stat").read_text().rpartition(")")[2].split()[0] == "S"  # sleeping
+            # After the name, which can have any bytes, comes the state: S for sleeping.
+            (thread / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"S"
             for thread in Path("/proc/self/task").iterdir()
             if thread.name not in python_threads
         )

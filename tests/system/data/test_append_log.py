@@ -94,6 +94,16 @@ class TestForeignFiles:
             log.resume(TASK)
         assert sorted(path.name for path in folder.iterdir()) == ["letter.txt", "photos"]
 
+    def test_a_foreign_file_with_the_name_of_an_own_one_is_kept(self, tmp_path):
+        folder = tmp_path / "x.partial"
+        (folder / "photos").mkdir(parents=True)
+        (folder / "ids").write_text("dear")
+        told = pytest.raises(GPT2NPError, match=r"x\.partial, where unfinished .* photos")
+        with told, AppendLog(folder, ("ids",)) as log:
+            log.resume(TASK)
+        assert sorted(path.name for path in folder.iterdir()) == ["ids", "photos"]
+        assert (folder / "ids").read_text() == "dear"
+
     def test_foreign_files_beside_a_job_are_kept(self, tmp_path):
         folder = tmp_path / "x.partial"
         with AppendLog(folder, ("ids",)) as log:

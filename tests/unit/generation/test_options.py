@@ -1,6 +1,7 @@
 """Every value out of its range and every contradiction is an error of one line."""
 
 import dataclasses
+import inspect
 import json
 import math
 
@@ -54,8 +55,8 @@ def test_all_options_are_covered():
     names = [field.name for field in dataclasses.fields(GenerationOptions)]
     aliases = {"stop_strings", "do_sample"}  # of transformers
     assert set(WRONG) == set(names) == set(Options.__annotations__) - aliases
-    documented = GenerationOptions.__doc__.partition("Attributes:")[2]
-    assert all(f"        {name}: " in documented for name in names)
+    documented = inspect.getdoc(GenerationOptions).partition("Attributes:")[2]
+    assert all(f"    {name}: " in documented for name in names)
 
 
 @pytest.mark.parametrize(

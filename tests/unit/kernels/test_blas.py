@@ -1,6 +1,10 @@
 """The BLAS library: asked for one thread while a model computes, and left as it was."""
 
+import shutil
+import sys
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -89,3 +93,21 @@ def test_numpy_s_own_openblas_is_found():
     with single_threaded_blas():
         assert library.get_threads() == 1
     assert library.get_threads() == before
+
+
+def test_openblas_is_found_beside_numpy_on_windows(monkeypatch, tmp_path):
+    """There, looking up a name in NumPy's extension doesn't search the DLLs that it needs."""
+    found = sorted(Path(np.__file__).parents[1].glob("numpy.libs/*openblas*.so"))
+    other = pytest.importorskip("_ctypes_test", reason="needs an extension without BLAS")
+    if not found or sys.platform != "linux":
+        pytest.skip("needs Linux and the OpenBLAS of NumPy's wheel")
+    extension = tmp_path / "numpy" / "_core" / "_multiarray_umath.pyd"
+    extension.parent.mkdir(parents=True)
+    shutil.copy(other.__file__, extension)
+    monkeypatch.setattr(module, "import_module", lambda _: SimpleNamespace(__file__=extension))
+    assert module.blas.__wrapped__() is None
+    (tmp_path / "numpy.libs").mkdir()
+    (tmp_path / "numpy.libs" / "libscipy_openblas64_-0.dll").symlink_to(found[0])
+    assert module.blas.__wrapped__() is None
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert module.blas.__wrapped__().get_threads() > 0

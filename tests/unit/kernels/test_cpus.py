@@ -62,6 +62,13 @@ class TestQuota:
         write(f"{path}period_us", "100000\n")
         assert cgroup_quota(tmp_path) == 2.5
 
+    def test_a_mount_point_in_latin_1(self, tmp_path):
+        folder = tmp_path / "proc" / "self"
+        folder.mkdir(parents=True)
+        (folder / "cgroup").write_text("0::/\n")
+        (folder / "mountinfo").write_bytes(V2.replace("/sys/", "/B\xe4r/").encode("latin-1"))
+        assert cgroup_quota(tmp_path) == math.inf
+
     def test_version_1_without_a_limit(self, write, tmp_path):
         write("proc/self/cgroup", "4:cpu,cpuacct:/\n")
         write("proc/self/mountinfo", V1.format(mounted="/"))

@@ -1,0 +1,78 @@
+"""Commands on a standard library that lacks what Windows or macOS lacks; ASCII as the locale."""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import CHECKOUT
+
+PROMPTS = ["Once upon a time", "Der Bär – 🐻", "The fox"]
+
+
+def run(platform, *arguments, **options):
+    """Run a command as on `platform`; return its output, checked to be free of error messages."""
+    program = ["-X", "warn_default_encoding", CHECKOUT / "tests" / "helpers" / "other_platform.py"]
+    command = [sys.executable, *program, platform, *arguments, "--model", "bundled"]
+    locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    result = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), **locale},
+        capture_output=True,
+        timeout=120,
+        **options,
+    )
+    assert result.returncode == 0, result.stderr.decode()
+    return result.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="imitates other platforms on Linux")
+@pytest.mark.parametrize("platform", ["win32", "darwin"])
+class TestOtherPlatforms:
+    def test_a_text(self, platform, lm):
+        output = run(
+            platform, "generate", PROMPTS[1], "--seed", "1", "-n", "30", "--processes", "2"
+        )
+        expected = lm.generate(PROMPTS[1], seed=1, max_new_tokens=30, draft="none")
+        assert output.decode() == f"{PROMPTS[1]}{expected.text}\n"
+
+    def test_many_prompts(self, platform, lm, tmp_path):
+        file, out = tmp_path / "p.txt", tmp_path / "Bär.jsonl"
+        file.write_text("\n".join(PROMPTS), encoding="utf-8")
+        run(platform, "generate", "--prompts", file, "--out", out, "--seed", "1", "-n", "20")
+        lines = [json.loads(line) for line in out.read_bytes().splitlines()]
+        assert [line["prompt"] for line in lines] == PROMPTS
+        assert lines[0]["text"] == lm.generate(PROMPTS[0], seed=1, max_new_tokens=20).text
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["Bär.jsonl", "p.txt"]
+
+    def test_a_lock_is_held_once(self, platform, tmp_path):
+        program = """if True:
+            import sys
+            from pathlib import Path
+            from helpers.other_platform import imitate
+            imitate(sys.argv[1])
+            from gpt2np.data.append_log import _acquire_lock
+            lock = Path(sys.argv[2])
+            print(_acquire_lock(lock) is not None, _acquire_lock(lock) is None)
+        """
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(CHECKOUT / "tests")]),
+        }
+        command = [sys.executable, "-c", program, platform, tmp_path / "x.partial" / "lock"]
+        result = subprocess.run(command, capture_output=True, check=True, env=env)
+        assert result.stdout.split() == [b"True", b"True"]
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_workers_start_with_every_method(method, lm, monkeypatch):
+    """Linux forks until Python 3.13 and has a fork server from 3.14 on; Windows and macOS spawn."""
+    texts = [f"The fox {number} – 🦊" for number in range(50)]
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method(method, force=True)
+    try:
+        assert lm.tokenizer.encode_batch(texts, processes=2) == lm.tokenizer.encode_batch(texts)
+    finally:
+        multiprocessing.set_start_method(before, force=True)

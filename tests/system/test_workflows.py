@@ -1,0 +1,99 @@
+"""The workflows of GitHub Actions agree with pyproject.toml and with the commands of the pages."""
+
+import re
+import sys
+
+import pytest
+from helpers.paths import CHECKOUT
+
+import gpt2np
+
+yaml = pytest.importorskip("yaml")  # required by transformers
+tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11")
+
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in CHECKOUT.glob(".github/workflows/*.yml")
+}
+JOBS = [
+    pytest.param(workflow, job, id=f"{workflow}-{job}")
+    for workflow, content in WORKFLOWS.items()
+    for job in content["jobs"]
+]
+PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TOOLS = ("pip install -e", "pytest", "ruff", "mypy", "lint-imports", "sphinx-build")
+
+pytestmark = pytest.mark.skipif(not WORKFLOWS, reason="no .github here")
+
+
+def supported_versions():
+    pattern = r"Programming Language :: Python :: (3\.\d+)"
+    return [match[1] for line in PROJECT["classifiers"] if (match := re.fullmatch(pattern, line))]
+
+
+def commands(job):
+    """Return the lines of a job's `run` steps."""
+    return [line for step in job.get("steps", ()) for line in step.get("run", "").splitlines()]
+
+
+def test_the_unit_tests_run_on_every_supported_version_and_system():
+    matrix = WORKFLOWS["tests"]["jobs"]["unit"]["strategy"]["matrix"]
+    assert matrix["python"] == supported_versions()
+    assert [name.partition("-")[0] for name in matrix["os"]] == ["ubuntu", "macos", "windows"]
+
+
+def test_the_supported_versions():
+    versions = supported_versions()
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+    assert versions == [f"3.{minor}" for minor in range(10, 10 + len(versions))]
+    assert f"{sys.version_info[0]}.{sys.version_info[1]}" in versions
+    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    assert f"Python ≥ {versions[0]}" in readme
+
+
+def test_the_wheel_is_tried_on_the_oldest_and_the_newest_version():
+    matrix = WORKFLOWS["package"]["jobs"]["install"]["strategy"]["matrix"]
+    versions = supported_versions()
+    assert matrix["python"] == [versions[0], versions[-1]]
+
+
+def test_developers_have_the_same_commands():
+    pages = [CHECKOUT / name for name in ("README.md", "CONTRIBUTING.md", ".ci/run")]
+    written = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    found = [
+        command
+        for job in WORKFLOWS["tests"]["jobs"].values()
+        for command in commands(job)
+        if command.startswith(TOOLS)
+    ]
+    assert {tool for tool in TOOLS for command in found if command.startswith(tool)} == set(TOOLS)
+    for command in found:
+        assert re.search(rf"{re.escape(command)}(?![\w-])", written), command
+
+
+def test_the_extras_exist():
+    for workflow in WORKFLOWS.values():
+        for command in (line for job in workflow["jobs"].values() for line in commands(job)):
+            for extra in re.findall(r"\.\[(\w+)\]", command):
+                assert extra in PROJECT["optional-dependencies"]
+
+
+@pytest.mark.parametrize(("workflow", "name"), JOBS)
+def test_jobs_have_few_permissions_and_pinned_actions(workflow, name):
+    content = WORKFLOWS[workflow]
+    job = content["jobs"][name]
+    assert content["permissions"] == {"contents": "read"}
+    assert job.get("permissions", {}) == ({"id-token": "write"} if name == "publish" else {})
+    assert "uses" in job or job["timeout-minutes"] <= 90
+    actions = [step["uses"] for step in job.get("steps", ()) if "uses" in step]
+    assert all(re.fullmatch(r"[\w./-]+@(v\d+|release/v1)", action) for action in actions)
+    files = [job["uses"]] if "uses" in job else []
+    assert all((CHECKOUT / file).is_file() for file in files)
+
+
+def test_the_version_is_written_once():
+    """CHANGELOG.md has the version as that of the newest release; the tag is compared in CI."""
+    assert "version" in PROJECT["dynamic"]
+    assert "version:" not in (CHECKOUT / "CITATION.cff").read_text().replace("cff-version:", "")
+    changelog = (CHECKOUT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(\d.*?)\]", changelog, re.MULTILINE)[0] == gpt2np.__version__
