@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from gpt2np.generation.ngram_table import NgramTable
     from gpt2np.generation.prefix import Prefix
     from gpt2np.generation.scoring import TextScore
+    from gpt2np.runtime.hooked_context import Hook
 
 __all__ = ["Completion", "LanguageModel", "TextStream"]
 
@@ -427,6 +428,7 @@ class LanguageModel:
         stride: int | None = ...,
         from_end_of_text: bool = ...,
         progress: bool | None = ...,
+        interventions: Hook | Sequence[Hook] | None = ...,
     ) -> TextScore: ...
 
     @overload
@@ -439,6 +441,7 @@ class LanguageModel:
         stride: int | None = ...,
         from_end_of_text: bool = ...,
         progress: bool | None = ...,
+        interventions: Hook | Sequence[Hook] | None = ...,
     ) -> list[TextScore]: ...
 
     def score(
@@ -450,6 +453,7 @@ class LanguageModel:
         stride: int | None = None,
         from_end_of_text: bool = False,
         progress: bool | None = None,
+        interventions: Hook | Sequence[Hook] | None = None,
     ) -> TextScore | list[TextScore]:
         """Compute the log probability of each token of a text, given the tokens before it.
 
@@ -463,7 +467,8 @@ class LanguageModel:
         A text longer than `context` is scored in windows that start every `stride` tokens; see
         `gpt2np.generation.scoring.score_texts`. `from_end_of_text` puts an end-of-text id before
         `given` and the text. Without `from_end_of_text` and `given`, the first token's log
-        probability is NaN. For `progress`, see `generate_batch`.
+        probability is NaN. For `progress`, see `generate_batch`. `interventions` edit each pass;
+        position 0 is the first token of the window, including `given`.
 
         Raises:
             InvalidArgumentError: a token id, context or stride is out of its range, or the model
@@ -480,8 +485,10 @@ class LanguageModel:
         inputs = [self._encode_plain(item) for item in texts]
         prefix = [self.bos_token_id] if from_end_of_text and self.bos_token_id is not None else []
         prefix += list(self._encode_plain(given))
+        _, callbacks, _ = split_arguments({"interventions": interventions})
+        hook = callbacks.interventions
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
-            scores = score_texts(self.model, inputs, prefix, context, stride, bar.update)
+            scores = score_texts(self.model, inputs, prefix, context, stride, bar.update, hook)
         table = self.tokenizer.vocabulary.token_bytes
         scores = [
             replace(score, token_bytes=tuple(table.get(i, b"") for i in score.ids.tolist()))
@@ -590,7 +597,7 @@ class LanguageModel:
             )
             for i in range(options.n_drawn)
         ]
-        constraint = self._constraint(options)
+        constraint = self._constraint(options, callbacks)
         for stream in streams:
             stream.sequence.constraint = constraint
             speculates = options.draft == "auto" and not callbacks.interventions
@@ -636,7 +643,7 @@ class LanguageModel:
             ids,
             options,
             eos_token_ids=self.eos_token_ids,
-            constraint=self._constraint(options),
+            constraint=self._constraint(options, callbacks),
             callbacks=callbacks,
             name=self.name,
         )
@@ -645,9 +652,13 @@ class LanguageModel:
         """Return an empty completion of a prompt whose generation has not begun."""
         return Completion(text, ids, "", [], "cancelled", options.seed or 0, self.name, 0.0)
 
-    def _constraint(self, options: GenerationOptions) -> Constraint | None:
+    def _constraint(self, options: GenerationOptions, callbacks: Callbacks) -> Constraint | None:
         if not options.choices and options.regex is None:
-            return None
+            return callbacks.constraint
+        if callbacks.constraint:
+            raise InvalidArgumentError(
+                "constraint cannot be combined with choices or regex; omit one of them"
+            )
         from gpt2np.constraints import text_constraint
 
         return text_constraint(
