@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
+from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import (
     BatchError,
@@ -45,6 +46,7 @@ from gpt2np.hub import find_model
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
 from gpt2np.progress import progress_bar
+from gpt2np.runtime.arguments import check_sequences
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -90,6 +92,8 @@ class LanguageModel:
         eos_token_ids: frozenset[int] = frozenset(),
         fallback_reason: str | None = None,
     ) -> None:
+        check_argument(isinstance(model, GPT2), "model", model, "a GPT2")
+        check_argument(isinstance(tokenizer, Tokenizer), "tokenizer", tokenizer, "a Tokenizer")
         is_options = defaults is None or isinstance(defaults, GenerationOptions)
         check_argument(is_options, "defaults", defaults, "a GenerationOptions or None")
         if tokenizer.vocabulary.text_vocab_size > model.config.vocab_size:
@@ -197,7 +201,7 @@ class LanguageModel:
         elif isinstance(draft, (str, Path)) and Path(draft).suffix == ".safetensors":
             from gpt2np.generation.ngram_table import read_ngram_table
 
-            table = read_ngram_table(Path(draft).expanduser())
+            table = read_ngram_table(as_path(draft))
             if not table.matches(self.tokenizer.vocabulary.token_bytes):
                 raise InvalidArgumentError(
                     f"the n-gram table {draft} has another vocabulary than {self.name}; train one "
@@ -381,14 +385,20 @@ class LanguageModel:
         `gpt2np.kernels.blas.small_kernels()` is.
 
         Raises:
-            InvalidArgumentError: `state` is not the state of a stream.
+            InvalidArgumentError: `state` is not the state of a stream, or an argument is no
+                callback.
         """
-        _, functions, _ = split_arguments(callbacks)
+        given, functions, prefix = split_arguments(callbacks)
+        if given or prefix:
+            name = next(iter(given), "prefix")
+            raise InvalidArgumentError(f"resume takes callbacks only; {name} is part of the state")
         try:
             options = GenerationOptions(**state["options"])
             options = replace(options, num_return_sequences=1, best_of=None)
             text, ids = state["prompt"], list(state["prompt_ids"])
             [stream] = self._start_streams(text, ids, options, functions)
+            if state["ids"]:
+                check_sequences([state["ids"]], self.model.config.vocab_size)
             stream.restore(state)
         except (KeyError, TypeError) as error:
             raise InvalidArgumentError(f"not the state of a TextStream: {error!r}") from error
@@ -416,7 +426,7 @@ class LanguageModel:
         """
         from gpt2np.generation.prefix import read_prefix
 
-        return read_prefix(Path(path).expanduser(), self.model)
+        return read_prefix(as_path(path), self.model)
 
     @overload
     def score(
@@ -683,7 +693,9 @@ class LanguageModel:
                 raise InvalidArgumentError(
                     "the prefix was computed by another model, or before a weight was changed"
                 )
-            text, ids = self._read_prompt(prompt, None, window) if len(prompt) else ("", [])
+            if isinstance(prompt, Sized) and not len(prompt):
+                return prefix.text, prefix.ids
+            text, ids = self._read_prompt(prompt, None, window)
             return prefix.text + text, prefix.ids + ids
         if isinstance(prompt, str):
             if not window:

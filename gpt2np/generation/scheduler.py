@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpt2np.errors import check_argument
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.sequence import RunningSequence
@@ -40,6 +41,7 @@ class Scheduler:
         for reuse, up to three times `cache_bytes`. With `free_caches`, the scheduler frees the KV
         cache of a sequence that ends.
         """
+        check_argument(isinstance(model, GPT2), "model", model, "a GPT2, such as lm.model")
         self.running: list[RunningSequence] = []
         self.waiting: deque[RunningSequence] = deque()
         self._model = model
@@ -59,6 +61,8 @@ class Scheduler:
 
     def add(self, sequence: RunningSequence) -> None:
         """Add a sequence to the queue."""
+        expected = "a RunningSequence, such as stream.sequence"
+        check_argument(isinstance(sequence, RunningSequence), "sequence", sequence, expected)
         self.waiting.append(sequence)
 
     def step(self) -> list[RunningSequence]:

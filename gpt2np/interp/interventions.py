@@ -26,13 +26,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp.trace import Trace
+from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.interp.trace import Trace, check_trace
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model.hook_points import (
     candidate_hook_points,
@@ -116,6 +117,8 @@ def _index_array(indices: Indices, n: int, label: str) -> IntArray:
 
 def chain(*hooks: Hook) -> Chain:
     """Join several hooks into one; each receives the array that the previous hook returned."""
+    for hook in hooks:
+        check_argument(callable(hook), "hook", hook, "a function hook(name, array)")
     return Chain(hooks)
 
 
@@ -134,6 +137,7 @@ def scale(
     points: str | Sequence[str], factor: float, *, positions: Indices = None, heads: Indices = None
 ) -> Intervention:
     """Return a hook that multiplies the selected positions and heads by `factor`."""
+    check_argument(isinstance(factor, Real), "factor", factor, "a number")
     return Intervention(_as_tuple(points), lambda name, part: part * factor, positions, heads)
 
 
@@ -170,6 +174,8 @@ def mean_ablate(
     traces = over if isinstance(over, Sequence) else [over]
     if not traces:
         raise InvalidArgumentError("mean_ablate needs at least one trace to average over")
+    for trace in traces:
+        check_trace(trace)
     means: dict[str, Array] = {}
     for name in dict.fromkeys(name for trace in traces for name in trace.require(points)):
         if name.endswith("pattern"):
@@ -203,6 +209,7 @@ def patch_from(
     Raises:
         InvalidArgumentError: the source lacks a hook point.
     """
+    check_trace(source)
     names = list(source) if points is None else source.require(points)
     from_positions = positions if source_positions is None else source_positions
 
@@ -220,4 +227,7 @@ def patch_from(
 
 
 def _as_tuple(points: str | Sequence[str]) -> tuple[str, ...]:
-    return (points,) if isinstance(points, str) else tuple(points)
+    names = (points,) if isinstance(points, str) else points
+    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    check_argument(is_list, "points", points, "a name of hook points or a list of names")
+    return tuple(names)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import round_up
 
@@ -118,9 +118,9 @@ class KVCache:
         Raises:
             InvalidArgumentError: `length` is negative, or the cache has fewer tokens.
         """
-        if not 0 <= length <= self.length:
+        if not (is_integer(length) and 0 <= length <= self.length):
             raise InvalidArgumentError(
-                f"length is {length}; a cache of {self.length} tokens can be truncated to 0 to "
+                f"length is {length!r}; a cache of {self.length} tokens can be truncated to 0 to "
                 f"{self.length}"
             )
         self.length = index(length)
