@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+__all__ = [
+    "BatchError",
+    "CheckpointError",
+    "ContextLengthError",
+    "GPT2NPError",
+    "GenerationInterrupted",
+    "InvalidArgumentError",
+    "ModelNotFoundError",
+    "TokenizerError",
+]
+
 _MAX_LENGTH = 2000  # characters of a message; a tensor name in a file can have a million
 
 _repr = Repr()

@@ -25,15 +25,10 @@ from gpt2np.errors import (
     InvalidArgumentError,
     check_argument,
 )
-from gpt2np.generation import (
-    GENERATION_CONFIG_FILE,
-    GenerationOptions,
-    Options,
-    new_seed,
-    option_fields,
-    read_generation_config,
-)
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments, split_arguments
+from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
+from gpt2np.generation.options import GenerationOptions, Options, option_fields
+from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import share_prefix
 from gpt2np.generation.streaming import (
     Completion,

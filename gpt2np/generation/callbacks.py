@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gpt2np.constraints import Constraint
     from gpt2np.generation.prefix import Prefix
 
+__all__ = ["Callbacks", "GeneratedToken", "LogitsProcessor", "StoppingCriterion"]
+
 LogitsProcessor: TypeAlias = Callable[[list[int], Array], ArrayLike]
 """A function (ids, logits) → logits. `ids` are those of prompt and continuation so far."""
 

@@ -21,6 +21,8 @@ from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation.logits_processors import compute_logits
 from gpt2np.model import GPT2, KVCache
 
+__all__ = ["Prefix"]
+
 _METADATA_KEY = "gpt2np_prefix"
 _VERSION = 1
 

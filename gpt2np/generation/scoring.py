@@ -29,6 +29,8 @@ from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.arguments import check_sequences
 from gpt2np.runtime.hooked_context import Hook
 
+__all__ = ["ScoredText", "TextScore", "score_texts"]
+
 _MAX_ROWS = 128  # rows of logits in one pass; more are no faster (benchmarks/NOTES.md)
 _MAX_TOKENS = 512  # tokens in one pass
 

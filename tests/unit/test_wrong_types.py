@@ -9,6 +9,7 @@ import pytest
 import gpt2np
 from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.evaluation.perplexity import perplexity
 from gpt2np.explain import explain
 from gpt2np.generation import Scheduler
 from gpt2np.interp import (
@@ -25,7 +26,7 @@ from gpt2np.interp import (
     zero,
 )
 from gpt2np.model import GPT2
-from gpt2np.tokenizer.training import TrainingOptions
+from gpt2np.tokenizer.training import TrainingOptions, train
 
 CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "processes": (lambda lm: setattr(lm.model, "processes", "2"), "processes is '2'"),
@@ -108,6 +109,14 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "size of a vocabulary": (
         lambda lm: TrainingOptions(vocab_size="x"),
         "vocab_size is 'x'; it must be an integer, at least 1",
+    ),
+    "a text to evaluate": (
+        lambda lm: perplexity(lm, "a text"),
+        "documents is 'a text'; it must be a list of texts",
+    ),
+    "a text to train on": (
+        lambda lm: train("a text", TrainingOptions()),
+        "documents is 'a text'; it must be a list of texts",
     ),
     "model of explain": (lambda lm: explain(lm.model, "a"), "lm is <GPT2"),
 }

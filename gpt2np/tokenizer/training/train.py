@@ -186,6 +186,8 @@ def train(
     Raises InvalidArgumentError if a document has a lone surrogate, or the distinct pieces exceed
     MAX_POSITIONS symbols.
     """
+    is_list = isinstance(documents, Iterable) and not isinstance(documents, (str, bytes))
+    check_argument(is_list, "documents", documents, "a list of texts")
     counts = count_pieces(split_at_separators(options.special_tokens, documents), options.pattern)
     codes = encode_symbols(counts, options.alphabet)
     ends = np.flatnonzero(codes == SEPARATOR_CODES[options.alphabet])
