@@ -118,6 +118,9 @@ class BatchError(InvalidArgumentError):
         super().__init__(message)
         self.completions = completions
 
+    def __reduce__(self) -> tuple[Any, ...]:  # for pools of processes
+        return type(self), (*self.args, self.completions)
+
 
 class GenerationInterrupted(KeyboardInterrupt):
     """Ctrl-C, or the stop button of a notebook, has ended a generation.

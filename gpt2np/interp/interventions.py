@@ -24,8 +24,9 @@ Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -130,7 +131,7 @@ def replace(
     heads: Indices = None,
 ) -> Intervention:
     """Return a hook that sets the selected positions and heads to `value`, by broadcasting."""
-    return Intervention(_as_tuple(points), lambda name, part: value, positions, heads)
+    return Intervention(_as_tuple(points), partial(_constant, value), positions, heads)
 
 
 def scale(
@@ -138,7 +139,7 @@ def scale(
 ) -> Intervention:
     """Return a hook that multiplies the selected positions and heads by `factor`."""
     check_argument(isinstance(factor, Real), "factor", factor, "a number")
-    return Intervention(_as_tuple(points), lambda name, part: part * factor, positions, heads)
+    return Intervention(_as_tuple(points), partial(_scaled, factor), positions, heads)
 
 
 def zero(
@@ -183,14 +184,7 @@ def mean_ablate(
         axis = 1 if get_hook_point(name).by_head else 0
         tokens = np.concatenate([trace[name] for trace in traces], axis)
         means[name] = tokens.mean(axis, keepdims=True)
-
-    def edit(name: str, part: Array) -> ArrayLike:
-        mean = means[name]
-        if get_hook_point(name).by_head:
-            mean = mean[_index_array(heads, len(mean), f"head of {name}")]
-        return mean
-
-    return Intervention(tuple(means), edit, positions, heads)
+    return Intervention(tuple(means), partial(_mean, means, heads), positions, heads)
 
 
 def patch_from(
@@ -212,18 +206,37 @@ def patch_from(
     check_trace(source)
     names = list(source) if points is None else source.require(points)
     from_positions = positions if source_positions is None else source_positions
-
-    def edit(name: str, part: Array) -> ArrayLike:
-        array = source[name]
-        patch: Array = array[_part_index(name, array, from_positions, heads)]
-        if patch.shape != part.shape:
-            raise InvalidArgumentError(
-                f"the source's {patch.shape} does not fit {part.shape} at {name}; "
-                "choose positions and source_positions"
-            )
-        return patch
-
+    edit = partial(_patch, source, from_positions, heads)
     return Intervention(tuple(names), edit, positions, heads)
+
+
+# The edits are functions of this module, not closures, so that interventions can be pickled.
+
+
+def _constant(value: ArrayLike, name: str, part: Array) -> ArrayLike:
+    return value
+
+
+def _scaled(factor: float, name: str, part: Array) -> ArrayLike:
+    return part * factor
+
+
+def _mean(means: Mapping[str, Array], heads: Indices, name: str, part: Array) -> ArrayLike:
+    mean = means[name]
+    if get_hook_point(name).by_head:
+        mean = mean[_index_array(heads, len(mean), f"head of {name}")]
+    return mean
+
+
+def _patch(source: Trace, positions: Indices, heads: Indices, name: str, part: Array) -> ArrayLike:
+    array = source[name]
+    patch: Array = array[_part_index(name, array, positions, heads)]
+    if patch.shape != part.shape:
+        raise InvalidArgumentError(
+            f"the source's {patch.shape} does not fit {part.shape} at {name}; "
+            "choose positions and source_positions"
+        )
+    return patch
 
 
 def _as_tuple(points: str | Sequence[str]) -> tuple[str, ...]:

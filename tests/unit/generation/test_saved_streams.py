@@ -8,7 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
-from gpt2np import GPT2, InvalidArgumentError, KVCache, LanguageModel
+from gpt2np import GPT2, BatchError, InvalidArgumentError, KVCache, LanguageModel, trace
+from gpt2np.interp import mean_ablate, patch_from, scale, zero_head
 
 SETTINGS = [
     {"temperature": 0.0},
@@ -112,6 +113,27 @@ def test_another_process_continues(lm):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         ids = pool.apply(continue_elsewhere, (lm, stream.state))
     assert ids == lm.generate("The fox", max_new_tokens=30, seed=3).ids
+
+
+def ablated(lm, hook):
+    options = {"max_new_tokens": 8, "temperature": 0.0}
+    return lm.generate("The queen said that", interventions=hook, **options).ids
+
+
+def test_interventions_and_errors_travel_between_processes(lm):
+    traced = trace(lm, "The king said that")
+    hooks = [
+        zero_head(3, 2),
+        scale("blocks.3.attn.z", 0.5, heads=2),
+        mean_ablate("blocks.3.attn.z", traced, heads=2),
+        patch_from(traced, "blocks.3.attn.z", heads=2, positions=3),
+    ]
+    for hook in hooks:
+        assert ablated(lm, pickle.loads(pickle.dumps(hook))) == ablated(lm, hook)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(ablated, (lm, hooks[0])) == ablated(lm, hooks[0])
+    error = pickle.loads(pickle.dumps(BatchError("prompt 2 of 3: no", [1, 2, 3])))
+    assert (str(error), error.completions) == ("prompt 2 of 3: no", [1, 2, 3])
 
 
 def test_a_cache_is_pickled_with_its_tokens(lm):
