@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
+from gpt2np.display import card
 from gpt2np.errors import InvalidArgumentError, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import round_up
@@ -130,6 +131,13 @@ class KVCache:
         config = self.place[0].config
         nbytes = cache_nbytes(config, self.length, self.place[0].keys.dtype)
         return f"<KVCache of {self.length} tokens, {config.n_layer} blocks: {nbytes:,} bytes>"
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks."""
+        config = self.place[0].config
+        nbytes = cache_nbytes(config, self.length, self.place[0].keys.dtype)
+        facts = {"tokens": self.length, "blocks": config.n_layer, "bytes": f"{nbytes:,}"}
+        return card("KVCache", facts)
 
     def __getstate__(self) -> dict[str, Any]:
         view = slice(_tiles(self.length)), self.slot
