@@ -24,6 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+__all__ = [
+    "BatchError",
+    "CheckpointError",
+    "ContextLengthError",
+    "GPT2NPError",
+    "GenerationInterrupted",
+    "InvalidArgumentError",
+    "ModelNotFoundError",
+    "TokenizerError",
+]
+
 _MAX_LENGTH = 2000  # characters of a message; a tensor name in a file can have a million
 
 _repr = Repr()
@@ -106,6 +117,9 @@ class BatchError(InvalidArgumentError):
     def __init__(self, message: str, completions: list[Any]) -> None:
         super().__init__(message)
         self.completions = completions
+
+    def __reduce__(self) -> tuple[Any, ...]:  # for pools of processes
+        return type(self), (*self.args, self.completions)
 
 
 class GenerationInterrupted(KeyboardInterrupt):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
+from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import (
     BatchError,
@@ -24,15 +25,10 @@ from gpt2np.errors import (
     InvalidArgumentError,
     check_argument,
 )
-from gpt2np.generation import (
-    GENERATION_CONFIG_FILE,
-    GenerationOptions,
-    Options,
-    new_seed,
-    option_fields,
-    read_generation_config,
-)
 from gpt2np.generation.callbacks import Callbacks, GenerateArguments, split_arguments
+from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
+from gpt2np.generation.options import GenerationOptions, Options, option_fields
+from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import share_prefix
 from gpt2np.generation.streaming import (
     Completion,
@@ -45,6 +41,7 @@ from gpt2np.hub import find_model
 from gpt2np.kernels.blas import small_kernels
 from gpt2np.model import GPT2
 from gpt2np.progress import progress_bar
+from gpt2np.runtime.arguments import check_sequences
 from gpt2np.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from gpt2np.generation.ngram_table import NgramTable
     from gpt2np.generation.prefix import Prefix
     from gpt2np.generation.scoring import TextScore
+    from gpt2np.runtime.hooked_context import Hook
 
 __all__ = ["Completion", "LanguageModel", "TextStream"]
 
@@ -92,6 +90,8 @@ class LanguageModel:
         eos_token_ids: frozenset[int] = frozenset(),
         fallback_reason: str | None = None,
     ) -> None:
+        check_argument(isinstance(model, GPT2), "model", model, "a GPT2")
+        check_argument(isinstance(tokenizer, Tokenizer), "tokenizer", tokenizer, "a Tokenizer")
         is_options = defaults is None or isinstance(defaults, GenerationOptions)
         check_argument(is_options, "defaults", defaults, "a GenerationOptions or None")
         if tokenizer.vocabulary.text_vocab_size > model.config.vocab_size:
@@ -199,7 +199,7 @@ class LanguageModel:
         elif isinstance(draft, (str, Path)) and Path(draft).suffix == ".safetensors":
             from gpt2np.generation.ngram_table import read_ngram_table
 
-            table = read_ngram_table(Path(draft).expanduser())
+            table = read_ngram_table(as_path(draft))
             if not table.matches(self.tokenizer.vocabulary.token_bytes):
                 raise InvalidArgumentError(
                     f"the n-gram table {draft} has another vocabulary than {self.name}; train one "
@@ -383,14 +383,20 @@ class LanguageModel:
         `gpt2np.kernels.blas.small_kernels()` are the same.
 
         Raises:
-            InvalidArgumentError: `state` is not the state of a stream.
+            InvalidArgumentError: `state` is not the state of a stream, or an argument is no
+                callback.
         """
-        _, functions, _ = split_arguments(callbacks)
+        given, functions, prefix = split_arguments(callbacks)
+        if given or prefix:
+            name = next(iter(given), "prefix")
+            raise InvalidArgumentError(f"resume takes callbacks only; {name} is part of the state")
         try:
             options = GenerationOptions(**state["options"])
             options = replace(options, num_return_sequences=1, best_of=None)
             text, ids = state["prompt"], list(state["prompt_ids"])
             [stream] = self._start_streams(text, ids, options, functions)
+            if state["ids"]:
+                check_sequences([state["ids"]], self.model.config.vocab_size)
             stream.restore(state)
         except (KeyError, TypeError) as error:
             raise InvalidArgumentError(f"not the state of a TextStream: {error!r}") from error
@@ -418,7 +424,7 @@ class LanguageModel:
         """
         from gpt2np.generation.prefix import read_prefix
 
-        return read_prefix(Path(path).expanduser(), self.model)
+        return read_prefix(as_path(path), self.model)
 
     @overload
     def score(
@@ -430,6 +436,7 @@ class LanguageModel:
         stride: int | None = ...,
         from_end_of_text: bool = ...,
         progress: bool | None = ...,
+        interventions: Hook | Sequence[Hook] | None = ...,
     ) -> TextScore: ...
 
     @overload
@@ -442,6 +449,7 @@ class LanguageModel:
         stride: int | None = ...,
         from_end_of_text: bool = ...,
         progress: bool | None = ...,
+        interventions: Hook | Sequence[Hook] | None = ...,
     ) -> list[TextScore]: ...
 
     def score(
@@ -453,6 +461,7 @@ class LanguageModel:
         stride: int | None = None,
         from_end_of_text: bool = False,
         progress: bool | None = None,
+        interventions: Hook | Sequence[Hook] | None = None,
     ) -> TextScore | list[TextScore]:
         """Compute the log probability of each token of a text, given the tokens before it.
 
@@ -466,7 +475,8 @@ class LanguageModel:
         A text longer than `context` is scored in windows that start every `stride` tokens; see
         `gpt2np.generation.scoring.score_texts`. `from_end_of_text` puts an end-of-text id before
         `given` and the text. Without `from_end_of_text` and `given`, the first token's log
-        probability is NaN. For `progress`, see `generate_batch`.
+        probability is NaN. For `progress`, see `generate_batch`. `interventions` edit each pass;
+        position 0 is the first token of the window, including `given`.
 
         Raises:
             InvalidArgumentError: a token id, context or stride is out of its range, or the model
@@ -483,8 +493,10 @@ class LanguageModel:
         inputs = [self._encode_plain(item) for item in texts]
         prefix = [self.bos_token_id] if from_end_of_text and self.bos_token_id is not None else []
         prefix += list(self._encode_plain(given))
+        _, callbacks, _ = split_arguments({"interventions": interventions})
+        hook = callbacks.interventions
         with progress_bar(sum(map(np.size, inputs)), "scoring", "token", progress) as bar:
-            scores = score_texts(self.model, inputs, prefix, context, stride, bar.update)
+            scores = score_texts(self.model, inputs, prefix, context, stride, bar.update, hook)
         table = self.tokenizer.vocabulary.token_bytes
         scores = [
             replace(score, token_bytes=tuple(table.get(i, b"") for i in score.ids.tolist()))
@@ -593,7 +605,7 @@ class LanguageModel:
             )
             for i in range(options.n_drawn)
         ]
-        constraint = self._constraint(options)
+        constraint = self._constraint(options, callbacks)
         for stream in streams:
             stream.sequence.constraint = constraint
             speculates = options.draft == "auto" and not callbacks.interventions
@@ -639,7 +651,7 @@ class LanguageModel:
             ids,
             options,
             eos_token_ids=self.eos_token_ids,
-            constraint=self._constraint(options),
+            constraint=self._constraint(options, callbacks),
             callbacks=callbacks,
             name=self.name,
         )
@@ -648,9 +660,13 @@ class LanguageModel:
         """Return an empty completion of a prompt whose generation has not begun."""
         return Completion(text, ids, "", [], "cancelled", options.seed or 0, self.name, 0.0)
 
-    def _constraint(self, options: GenerationOptions) -> Constraint | None:
+    def _constraint(self, options: GenerationOptions, callbacks: Callbacks) -> Constraint | None:
         if not options.choices and options.regex is None:
-            return None
+            return callbacks.constraint
+        if callbacks.constraint:
+            raise InvalidArgumentError(
+                "constraint cannot be combined with choices or regex; omit one of them"
+            )
         from gpt2np.constraints import text_constraint
 
         return text_constraint(
@@ -675,7 +691,9 @@ class LanguageModel:
                 raise InvalidArgumentError(
                     "the prefix was computed by another model, or before a weight was changed"
                 )
-            text, ids = self._read_prompt(prompt, None, window) if len(prompt) else ("", [])
+            if isinstance(prompt, Sized) and not len(prompt):
+                return prefix.text, prefix.ids
+            text, ids = self._read_prompt(prompt, None, window)
             return prefix.text + text, prefix.ids + ids
         if isinstance(prompt, str):
             if not window:

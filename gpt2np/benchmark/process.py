@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from gpt2np.benchmark.timing import Timing, seconds_of
 from gpt2np.errors import GPT2NPError
-from gpt2np.hub import VOCABULARY_FILES
+from gpt2np.hub.model_files import VOCABULARY_FILES
 from gpt2np.model import GPT2, last_token_indices
 from gpt2np.runtime.kv_cache import cache_nbytes
 from gpt2np.tokenizer import Tokenizer

@@ -12,7 +12,8 @@ from gpt2np.benchmark.counts import prefill_flops, weight_bytes_per_token
 from gpt2np.benchmark.machine import describe_machine, measure_limits
 from gpt2np.benchmark.process import Processes, measure_memory, time_to_first_token
 from gpt2np.benchmark.timing import Effort, Speed
-from gpt2np.hub import VOCABULARY_FILES, ModelSource
+from gpt2np.hub import ModelSource
+from gpt2np.hub.model_files import VOCABULARY_FILES
 from gpt2np.language_model import LanguageModel
 from gpt2np.model import GPT2
 from gpt2np.tokenizer import Tokenizer

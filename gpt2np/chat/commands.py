@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpt2np.chat.session import UNSUPPORTED_OPTIONS, read_conversation
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.generation import new_seed
+from gpt2np.generation.sampling import new_seed
 
 if TYPE_CHECKING:
     from gpt2np.chat.session import ChatSession

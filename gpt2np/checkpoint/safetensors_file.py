@@ -26,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from gpt2np.data.files import reject_duplicate_keys
 from gpt2np.errors import CheckpointError
 from gpt2np.limits import limits
+from gpt2np.progress import progress_bar
 
 NUMPY_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 """Maps safetensors' name of a floating-point dtype to the NumPy dtype of the stored bytes."""
@@ -35,6 +36,7 @@ DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF1
 
 CHUNK_SIZE = 1 << 18  # values that are converted at a time; only these are in memory twice
 
+_SLOW_BYTES = 1 << 28  # stored bytes whose conversion takes about a second
 _GIT_LFS_MAGIC = b"version "  # a clone without LFS has a text file that begins so
 _MADV_POPULATE_READ = 22  # Linux's constant, missing from Python's mmap module
 
@@ -118,14 +120,18 @@ def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[st
     paths = {tensor.path for tensor in tensors.values() if _can_view(tensor, dtype)}
     mapped = {path: _map_file(path) for path in paths}
     arrays = {}
-    for name, tensor in tensors.items():
-        if _can_view(tensor, dtype):
-            data = mapped[tensor.path][tensor.offset : tensor.offset + tensor.nbytes]
-            if len(data) < tensor.nbytes:  # the file has changed since its header was read
-                raise _damaged(tensor.path, "it is truncated")
-            arrays[name] = data.view(dtype).reshape(tensor.shape)
-        else:
-            arrays[name] = _convert(name, tensor, dtype)
+    n_converted = sum(t.nbytes for t in tensors.values() if not _can_view(t, dtype))
+    progress = None if n_converted > _SLOW_BYTES else False
+    with progress_bar(n_converted, "loading", "B", progress) as bar:
+        for name, tensor in tensors.items():
+            if _can_view(tensor, dtype):
+                data = mapped[tensor.path][tensor.offset : tensor.offset + tensor.nbytes]
+                if len(data) < tensor.nbytes:  # the file has changed since its header was read
+                    raise _damaged(tensor.path, "it is truncated")
+                arrays[name] = data.view(dtype).reshape(tensor.shape)
+            else:
+                arrays[name] = _convert(name, tensor, dtype)
+                bar.update(tensor.nbytes)
     return arrays
 
 

@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _companion_problems(source: Path, target: Path) -> Iterator[str]:
     """Yield messages about files that were not copied, and about an invalid vocabulary."""
-    from gpt2np.hub import COMPANIONS
+    from gpt2np.hub.model_files import COMPANIONS
     from gpt2np.tokenizer import Tokenizer
 
     names = {path.name for path in source.iterdir() if any(map(path.match, COMPANIONS))}
@@ -104,7 +104,7 @@ def _convert(
     checkpoint: "Checkpoint", target: Path, options: "ConversionOptions"
 ) -> "ConversionReport":
     from gpt2np.checkpoint.convert import convert
-    from gpt2np.hub import COMPANIONS
+    from gpt2np.hub.model_files import COMPANIONS
 
     total = 2 * checkpoint.n_parameters  # every parameter is written and read back
     showing = progress(total=total, desc="converting", unit_scale=True, delay=0.5)

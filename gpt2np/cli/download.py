@@ -33,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     """Download and check a model, print its folder and return the exit code."""
     from gpt2np.checkpoint.load import read_checkpoint
     from gpt2np.errors import ModelNotFoundError
-    from gpt2np.hub import MODEL_FILES, find_model
+    from gpt2np.hub import find_model
+    from gpt2np.hub.model_files import MODEL_FILES
     from gpt2np.tokenizer import Tokenizer
 
     source = find_model(args.model)

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _create_page(lm: "LanguageModel", prompt: str, args: argparse.Namespace) -> "Page":
-    from gpt2np.explain import PROGRESS_STEPS, explain
+    from gpt2np.explain.page import PROGRESS_STEPS, explain
 
     with step_bar(PROGRESS_STEPS, width=18) as start_step:
         return explain(

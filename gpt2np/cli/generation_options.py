@@ -193,7 +193,7 @@ def keywords_as_options(message: str) -> str:
         return f"{_option_name(match['name'])} {value}".rstrip()
 
     return re.sub(
-        r"\b(?P<name>errors|force|from_end_of_text|window)="
+        r"\b(?P<name>errors|force|from_end_of_text|tokenizer|window)="
         r"""(?:True|"(?P<text>\w+)"|slice\((?P<start>\d+), (?P<stop>\d+)\))""",
         option,
         message,

@@ -21,6 +21,7 @@ from gpt2np.errors import (
     InvalidArgumentError,
     did_you_mean,
     printable,
+    short_repr,
 )
 
 COMMANDS = (
@@ -59,6 +60,11 @@ def run(arguments: Sequence[str]) -> int:
     gc.set_threshold(50_000)  # by default, GC takes longer than reading a vocabulary
     # Import only the named command's module; import all of them for `--help`.
     is_named = bool(arguments) and arguments[0] in COMMANDS
+    if arguments and not is_named and not arguments[0].startswith("-"):
+        hint = did_you_mean(arguments[0], COMMANDS)
+        unknown = f"there is no command {short_repr(arguments[0])}{hint}"
+        print_stderr(f"gpt2np: error: {unknown} (try gpt2np --help)")
+        return 2
     modules = {
         name: import_module(f"gpt2np.cli.{name.replace('-', '_')}")
         for name in (arguments[:1] if is_named else COMMANDS)

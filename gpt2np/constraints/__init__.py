@@ -1,5 +1,6 @@
 """Constrained generation: limit the text to given choices or to a regular expression.
 
+    protocol      what a constraint is: Constraint
     syntax        parses a pattern to a syntax tree
     characters    sets of characters and their UTF-8 encodings
     automaton     compiles a syntax tree to an automaton over bytes, on demand
@@ -13,6 +14,7 @@ and only if the text with the token can still become a match.
 # start of "Hello world" it allows "Hello", but not "H" or "He". It also accepts patterns that match
 # nothing. outlines-core 0.2 computes every state in advance, which takes 4 s for .{1,100}x.
 
-from gpt2np.constraints.token_mask import Constraint, text_constraint
+from gpt2np.constraints.protocol import Constraint
+from gpt2np.constraints.token_mask import text_constraint
 
 __all__ = ["Constraint", "text_constraint"]

@@ -30,7 +30,7 @@ def text_constraint(
     *,
     choices: tuple[str, ...] = (),
     regex: str | None = None,
-) -> Constraint:
+) -> TextConstraint:
     """Create a constraint that limits a text to `choices` or to `regex`.
 
     `tokens` maps each token id to its bytes. Later calls with the same mapping object reuse cached
@@ -46,9 +46,8 @@ def text_constraint(
 
 
 @dataclass(frozen=True, eq=False)
-class Constraint:
-    """The state of a constraint after a text. Immutable, so sequences and threads can share
-    it.
+class TextConstraint:
+    """The state of a constraint to choices or a regular expression; see `Constraint`.
 
     `state` is a set of NFA positions (see `Reading`), not the number of a DFA state: numbers become
     invalid when `_TokenMasks` replaces the automaton.
@@ -72,12 +71,12 @@ class Constraint:
         """
         return self.masks.mask(self.state)
 
-    def advance(self, token_id: int) -> Constraint:
+    def advance(self, token_id: int) -> TextConstraint:
         """Return the constraint after one more token; an end-of-text token changes nothing."""
         if token_id in self.masks.eos_token_ids:
             return self
         data = self.masks.tokens.get(token_id, b"")
-        return Constraint(self.masks, self.masks.after(self.state, data))
+        return TextConstraint(self.masks, self.masks.after(self.state, data))
 
 
 class _TokenMasks:
@@ -154,14 +153,16 @@ class _Vocabulary:
 
 
 @lru_cache(maxsize=8)
-def _start(choices: tuple[str, ...], pattern: str | None, vocabulary: _Vocabulary) -> Constraint:
+def _start(
+    choices: tuple[str, ...], pattern: str | None, vocabulary: _Vocabulary
+) -> TextConstraint:
     automaton = ByteAutomaton.of(literals(choices) if pattern is None else parse(pattern))
     if automaton.start == DEAD:
         subject = "one of no choices" if pattern is None else f"the pattern {short_repr(pattern)}"
         raise InvalidArgumentError(f"no text matches {subject}")
     trie, eos_token_ids = _trie(vocabulary), vocabulary.eos_token_ids
     masks = _TokenMasks(automaton, trie, vocabulary.text_tokens, eos_token_ids)
-    constraint = Constraint(masks, automaton.readings(automaton.start))
+    constraint = TextConstraint(masks, automaton.readings(automaton.start))
     constraint.allowed()  # refuses a pattern that is too large, before the first token
     return constraint
 

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
 from gpt2np.limits import how_to_raise, limits
 
 TYPE_CHECKING = False
@@ -20,6 +20,16 @@ def check_is_file(path: Path, error: type[GPT2NPError]) -> None:
     """Raise `error` if `path` is a folder, pipe or device; reading a pipe might never end."""
     if path.exists() and not path.is_file():
         raise error(f"{path} is not a file")
+
+
+def as_path(path: str | Path) -> Path:
+    """Convert an argument to a path; `~` becomes the home folder.
+
+    Raises:
+        InvalidArgumentError: `path` is neither a text nor a path.
+    """
+    check_argument(isinstance(path, (str, os.PathLike)), "path", path, "a text or a Path")
+    return Path(path).expanduser()
 
 
 def check_output_file(

@@ -16,8 +16,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
+
+from gpt2np.errors import check_argument
+
+__all__ = ["ProgressCallback", "Result"]
 
 ProgressCallback = Callable[[int, int, Mapping[str, float]], object]
 """Called as `on_progress(done, total, metrics)`; `metrics` are the values so far, by name."""
@@ -25,6 +29,12 @@ ProgressCallback = Callable[[int, int, Mapping[str, float]], object]
 
 def ignore_progress(done: int, total: int, metrics: Mapping[str, float]) -> None:
     """Do nothing: the default `ProgressCallback`."""
+
+
+def check_texts(name: str, texts: object) -> None:
+    """Raise InvalidArgumentError if `texts` is not a list of texts."""
+    is_list = isinstance(texts, Sequence) and not isinstance(texts, (str, bytes))
+    check_argument(is_list, name, texts, "a list of texts")
 
 
 def exp_or_inf(nats: float) -> float:

@@ -20,10 +20,19 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation import ProgressCallback, Result, exp_or_inf, format_share, ignore_progress
+from gpt2np.evaluation import (
+    ProgressCallback,
+    Result,
+    check_texts,
+    exp_or_inf,
+    format_share,
+    ignore_progress,
+)
 from gpt2np.evaluation.loglikelihood import continuation_window, encode, require_bos_token_id
 from gpt2np.generation.scoring import Window, score_windows
 from gpt2np.language_model import LanguageModel
+
+__all__ = ["Lambada", "lambada"]
 
 Definition = Literal["harness", "gpt2-paper"]
 
@@ -116,6 +125,7 @@ def lambada(
         InvalidArgumentError: there are no passages, or a passage is empty.
         ContextLengthError: a target is longer than the model's context.
     """
+    check_texts("passages", passages)
     if not passages:
         raise InvalidArgumentError("there are no passages; give a file that is not empty")
     for number, text in enumerate(passages, 1):

@@ -18,6 +18,8 @@ from gpt2np.evaluation import ProgressCallback, Result, format_share, ignore_pro
 from gpt2np.evaluation.loglikelihood import continuation_loglikelihoods
 from gpt2np.language_model import LanguageModel
 
+__all__ = ["MultipleChoice", "Question", "multiple_choice", "read_question"]
+
 
 @dataclass(frozen=True)
 class Question:

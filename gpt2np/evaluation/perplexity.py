@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from gpt2np.errors import InvalidArgumentError
-from gpt2np.evaluation import ProgressCallback, Result, exp_or_inf, ignore_progress
+from gpt2np.evaluation import ProgressCallback, Result, check_texts, exp_or_inf, ignore_progress
 from gpt2np.evaluation.loglikelihood import require_bos_token_id, rolling_loglikelihoods
 from gpt2np.generation.scoring import (
     Span,
@@ -33,6 +33,8 @@ from gpt2np.generation.scoring import (
 )
 from gpt2np.kernels.array import IntArray
 from gpt2np.language_model import LanguageModel
+
+__all__ = ["Perplexity", "WikiText", "perplexity", "split_pages", "wikitext"]
 
 PER_UNIT = ("word_perplexity", "byte_perplexity", "bits_per_byte")
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"), ('"', '"'), ("'", "'"))
@@ -173,6 +175,7 @@ def perplexity(
     Raises:
         InvalidArgumentError: context or stride is invalid, or no token can be scored.
     """
+    check_texts("documents", documents)
     context, stride = check_window(lm.model, context, stride)
     prefix = [require_bos_token_id(lm)] if from_end_of_text else []
     encoded = [
@@ -263,6 +266,7 @@ def wikitext(
     Raises:
         InvalidArgumentError: there are no pages, or the model has no end-of-text token.
     """
+    check_texts("pages", pages)
     if not any(page.strip() for page in pages):
         raise InvalidArgumentError("there is no text; give a WikiText file that is not empty")
     result = WikiText(0, 0, 0, 0.0)

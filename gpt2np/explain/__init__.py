@@ -11,6 +11,6 @@ markup    HTML helpers
 figures   arrays as PNG images, line charts as SVG
 """
 
-from gpt2np.explain.page import PROGRESS_STEPS, Page, explain
+from gpt2np.explain.page import Page, explain
 
-__all__ = ["PROGRESS_STEPS", "Page", "explain"]
+__all__ = ["Page", "explain"]

@@ -9,7 +9,6 @@ beam_search, speculation       beam search; speculative decoding
 scoring                        log probabilities of given texts
 """
 
-from gpt2np.generation.config_file import GENERATION_CONFIG_FILE, read_generation_config
 from gpt2np.generation.logits_processors import (
     apply_temperature,
     min_p_filter,
@@ -17,28 +16,21 @@ from gpt2np.generation.logits_processors import (
     top_p_filter,
     typical_filter,
 )
-from gpt2np.generation.options import GenerationOptions, Options, option_fields
-from gpt2np.generation.sampling import RandomGenerator, new_seed, next_id, next_probabilities
+from gpt2np.generation.options import GenerationOptions, Options
+from gpt2np.generation.sampling import RandomGenerator, next_id, next_probabilities
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.sequence import FinishReason, RunningSequence, start_sequence
-from gpt2np.generation.stopping import StopStrings
+from gpt2np.generation.sequence import RunningSequence, start_sequence
 
 __all__ = [
-    "GENERATION_CONFIG_FILE",
-    "FinishReason",
     "GenerationOptions",
     "Options",
     "RandomGenerator",
     "RunningSequence",
     "Scheduler",
-    "StopStrings",
     "apply_temperature",
     "min_p_filter",
-    "new_seed",
     "next_id",
     "next_probabilities",
-    "option_fields",
-    "read_generation_config",
     "start_sequence",
     "top_k_filter",
     "top_p_filter",

@@ -13,7 +13,7 @@ are a list, and logits an array (V,).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -26,7 +26,10 @@ from gpt2np.kernels.array import Array
 from gpt2np.runtime.hooked_context import Chain, Hook, after_prompt
 
 if TYPE_CHECKING:
+    from gpt2np.constraints import Constraint
     from gpt2np.generation.prefix import Prefix
+
+__all__ = ["Callbacks", "GeneratedToken", "LogitsProcessor", "StoppingCriterion"]
 
 LogitsProcessor: TypeAlias = Callable[[list[int], Array], ArrayLike]
 """A function (ids, logits) → logits. `ids` are those of prompt and continuation so far."""
@@ -49,7 +52,7 @@ class GeneratedToken(TokenLogprob):
 
 @dataclass(frozen=True)
 class Callbacks:
-    """The caller's functions for one sequence.
+    """The caller's functions for one sequence, and the caller's constraint.
 
     They are called on the thread that generates; with asyncio, on a thread of the model.
 
@@ -60,12 +63,14 @@ class Callbacks:
         on_token: receives each new token.
         interventions: a hook for all forward passes; see `gpt2np.interp`. A hook with a method
             `after_prompt` is replaced by its result once the prompt is computed.
+        constraint: which tokens may come next; see `gpt2np.constraints.Constraint`.
     """
 
     logits_processor: tuple[LogitsProcessor, ...] = ()
     stopping_criteria: tuple[StoppingCriterion, ...] = ()
     on_token: Callable[[GeneratedToken], object] | None = None
     interventions: Hook | None = None
+    constraint: Constraint | None = None
 
     def process(self, ids: Sequence[int], logits: Array) -> Array:
         """Apply the logits processors to logits (V,).
@@ -112,6 +117,7 @@ class GenerateArguments(Options, total=False):
     stopping_criteria: StoppingCriterion | Sequence[StoppingCriterion] | None
     on_token: Callable[[GeneratedToken], object] | None
     interventions: Hook | Sequence[Hook] | None
+    constraint: Constraint | None
     prefix: Prefix | None
 
 
@@ -119,22 +125,32 @@ def split_arguments(arguments: GenerateArguments) -> tuple[Options, Callbacks, P
     """Split the arguments of `LanguageModel.generate` into options, callbacks and prefix.
 
     Raises:
-        InvalidArgumentError: a callback is not a function, or not a list of functions.
+        InvalidArgumentError: a callback is not a function, or not a list of functions; a constraint
+            lacks a member.
     """
     options: dict[str, Any] = dict(arguments)
     prefix = options.pop("prefix", None)
-    callbacks: dict[str, Any] = {}
-    for field in fields(Callbacks):
-        value = options.pop(field.name, None)
-        if value is None:
-            continue
-        takes_list = field.name != "on_token"
-        functions = tuple(value) if takes_list and isinstance(value, (list, tuple)) else (value,)
-        expected = "a function or a list of functions" if takes_list else "a function"
-        check_argument(all(map(callable, functions)), field.name, value, expected)
-        callbacks[field.name] = functions
-    if hooks := callbacks.get("interventions"):
-        callbacks["interventions"] = Chain(hooks)
-    if on_token := callbacks.get("on_token"):
-        [callbacks["on_token"]] = on_token
-    return cast(Options, options), Callbacks(**callbacks), prefix
+    on_token, constraint = options.pop("on_token", None), options.pop("constraint", None)
+    check_argument(on_token is None or callable(on_token), "on_token", on_token, "a function")
+    if constraint is not None:
+        from gpt2np.constraints import Constraint
+
+        expected = "an object with allowed(), advance(token_id) and complete"
+        check_argument(isinstance(constraint, Constraint), "constraint", constraint, expected)
+    processors, criteria, hooks = (
+        _functions(name, options.pop(name, None))
+        for name in ("logits_processor", "stopping_criteria", "interventions")
+    )
+    interventions = Chain(hooks) if hooks else None
+    callbacks = Callbacks(processors, criteria, on_token, interventions, constraint)
+    return cast(Options, options), callbacks, prefix
+
+
+def _functions(name: str, value: Any) -> tuple[Any, ...]:
+    """Check one function, a list of functions or None. Returns a tuple."""
+    if value is None:
+        return ()
+    functions = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    expected = "a function or a list of functions"
+    check_argument(all(map(callable, functions)), name, value, expected)
+    return functions

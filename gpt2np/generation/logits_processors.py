@@ -163,11 +163,18 @@ def process_logits(
     if options.ignore_eos or history.n_generated < options.min_new_tokens:
         logits = ban(logits, eos_token_ids)
     if constraint:
-        logits = np.where(constraint.allowed(), logits, -math.inf)
+        allowed = np.asarray(constraint.allowed())
+        if allowed.shape != logits.shape or allowed.dtype != bool:
+            raise InvalidArgumentError(
+                f"allowed() of the constraint returned an array {allowed.shape} of {allowed.dtype};"
+                f" it must return {logits.shape} of bool"
+            )
+        logits = np.where(allowed, logits, -math.inf)
     if logits is not unprocessed and not math.isfinite(logits.max()):
         raise InvalidArgumentError(
             f"after {history.n_generated} tokens every token is ruled out; loosen what bans "
-            f"tokens: bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, choices, regex"
+            f"tokens: bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, the constraint "
+            f"(choices, regex)"
         )
     return logits
 

@@ -58,7 +58,7 @@ class Options(TypedDict, total=False):
 
 _OTHER_ARGUMENTS = (  # of `generate`
     *("stop_strings", "do_sample", "logits_processor", "stopping_criteria", "on_token"),
-    *("interventions", "prefix"),
+    *("interventions", "constraint", "prefix"),
 )
 
 

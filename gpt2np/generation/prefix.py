@@ -16,10 +16,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from gpt2np.checkpoint.names import weight_shapes
-from gpt2np.data.files import atomic_path
+from gpt2np.data.files import as_path, atomic_path
 from gpt2np.errors import CheckpointError, InvalidArgumentError
 from gpt2np.generation.logits_processors import compute_logits
 from gpt2np.model import GPT2, KVCache
+
+__all__ = ["Prefix"]
 
 _METADATA_KEY = "gpt2np_prefix"
 _VERSION = 1
@@ -65,7 +67,7 @@ class Prefix:
             "text": self.text,
             "model": model_fingerprint(self.model),
         }
-        with atomic_path(Path(path)) as temporary:
+        with atomic_path(as_path(path)) as temporary:
             temporary.write_bytes(save(arrays, {_METADATA_KEY: json.dumps(description)}))
 
 

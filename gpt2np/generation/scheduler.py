@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpt2np.errors import check_argument
 from gpt2np.generation.logits_processors import check_finite
 from gpt2np.generation.model_draft import ModelDraft
 from gpt2np.generation.sequence import RunningSequence
@@ -48,6 +49,7 @@ class Scheduler:
         A decode step computes at most `prefill_chunk` tokens of prompts (default: no limit). Thus a
         long prompt delays the running sequences by at most one chunk.
         """
+        check_argument(isinstance(model, GPT2), "model", model, "a GPT2, such as lm.model")
         self.running: list[RunningSequence] = []
         self.waiting: list[RunningSequence] = []
         self._model = model
@@ -68,6 +70,8 @@ class Scheduler:
 
     def add(self, sequence: RunningSequence) -> None:
         """Add a sequence to the queue."""
+        expected = "a RunningSequence, such as stream.sequence"
+        check_argument(isinstance(sequence, RunningSequence), "sequence", sequence, expected)
         self.waiting.append(sequence)
 
     def step(self) -> list[RunningSequence]:

@@ -27,6 +27,9 @@ from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.threads import even_slices, parallel_for
 from gpt2np.model import GPT2, KVCache
 from gpt2np.runtime.arguments import check_sequences
+from gpt2np.runtime.hooked_context import Hook
+
+__all__ = ["ScoredText", "TextScore", "score_texts"]
 
 _MAX_ROWS = 128  # rows of logits in one pass; more are no faster (benchmarks/NOTES.md)
 _MAX_TOKENS = 512  # tokens in one pass
@@ -201,13 +204,14 @@ def score_texts(
     context: int | None = None,
     stride: int | None = None,
     on_progress: Callable[[int], object] = lambda n_tokens: None,
+    hook: Hook | None = None,
 ) -> list[TextScore]:
     """Compute the log probability of each token of several texts, given the tokens before it.
 
     Each text follows the ids `prefix`, which are not scored. Windows have `context` tokens and
     start every `stride` tokens; by default, `context` is the model's, and `stride` half of it.
     Short texts share a forward pass. `on_progress` receives the number of tokens scored since its
-    last call.
+    last call. With a `hook`, each window has a forward pass of its own.
 
     Raises:
         InvalidArgumentError: a token id, context or stride is out of its range.
@@ -226,7 +230,7 @@ def score_texts(
             ]
         )
     windows = map(windows_of, inputs, spans_by_text)
-    scores, results = score_windows(model, chain.from_iterable(windows)), []
+    scores, results = score_windows(model, chain.from_iterable(windows), hook=hook), []
     for ids, spans in zip(inputs, spans_by_text, strict=True):
         log_probabilities, best = np.full(len(ids), np.nan), np.full(len(ids), -1)
         for span, score in zip(spans, scores, strict=False):
@@ -263,11 +267,15 @@ def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[
 
 
 def score_windows(
-    model: GPT2, windows: Iterable[Window], excluded: Sequence[int] = ()
+    model: GPT2,
+    windows: Iterable[Window],
+    excluded: Sequence[int] = (),
+    hook: Hook | None = None,
 ) -> Iterator[WindowScore]:
     """Yield the scores of each window, in order. Short windows share a forward pass.
 
-    `windows` is read lazily. `WindowScore.best_allowed` is never an id in `excluded`.
+    `windows` is read lazily. `WindowScore.best_allowed` is never an id in `excluded`. With a
+    `hook`, each window has a forward pass of its own.
 
     Raises:
         CheckpointError: the logits are infinite or NaN.
@@ -275,18 +283,18 @@ def score_windows(
     """
     batch: list[Window] = []
     for window in windows:
-        if batch and sum(len(w.ids) for w in [*batch, window]) > _MAX_TOKENS:
-            yield from _score_batch(model, batch, excluded)
+        if batch and (hook or sum(len(w.ids) for w in [*batch, window]) > _MAX_TOKENS):
+            yield from _score_batch(model, batch, excluded, hook)
             batch = []
         batch.append(window)
     if batch:
-        yield from _score_batch(model, batch, excluded)
+        yield from _score_batch(model, batch, excluded, hook)
 
 
 def _score_batch(
-    model: GPT2, windows: Sequence[Window], excluded: Sequence[int]
+    model: GPT2, windows: Sequence[Window], excluded: Sequence[int], hook: Hook | None
 ) -> Iterator[WindowScore]:
-    """Score windows as packed sequences, in forward passes of bounded size."""
+    """Score windows as packed sequences, in forward passes of bounded size; with a hook, in one."""
     inputs = [window.ids[:-1] for window in windows]
     stops = np.cumsum([len(ids) for ids in inputs])
     starts = stops - [len(ids) for ids in inputs]
@@ -298,9 +306,11 @@ def _score_batch(
     targets = np.concatenate([window.ids[window.first :] for window in windows])
     caches = [model.new_cache() for _ in windows]
     parts, n_scored = [], 0
-    for start, stop in _passes(int(stops[-1]), rows):
+    n_tokens = int(stops[-1])
+    for start, stop in [(0, n_tokens)] if hook else _passes(n_tokens, rows):
         end = int(np.searchsorted(rows, stop))
-        logits = _forward(model, inputs, starts, caches, (start, stop), rows[n_scored:end])
+        span = (start, stop)
+        logits = _forward(model, inputs, starts, caches, span, rows[n_scored:end], hook)
         parts.append(_score_logits(model, logits, targets[n_scored:end], excluded))
         n_scored = end
     joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
@@ -329,6 +339,7 @@ def _forward(
     caches: Sequence[KVCache],
     span: tuple[int, int],
     rows: IntArray,
+    hook: Hook | None,
 ) -> Array:
     """Run tokens span[0] … span[1] - 1 of the joined inputs; return the logits of tokens `rows`."""
     new, used_caches = [], []
@@ -338,7 +349,7 @@ def _forward(
             new.append(chunk)
             used_caches.append(cache)
     with np.errstate(over="ignore", invalid="ignore"):  # _score_logits raises an error instead
-        return model.forward(new, used_caches, logits_indices=rows - span[0])
+        return model.forward(new, used_caches, logits_indices=rows - span[0], hook=hook)
 
 
 def _score_logits(

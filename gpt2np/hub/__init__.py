@@ -6,13 +6,5 @@ imports huggingface_hub only when needed.
 """
 
 from gpt2np.hub.find import ModelSource, find_model, find_vocabulary
-from gpt2np.hub.model_files import COMPANIONS, MODEL_FILES, VOCABULARY_FILES
 
-__all__ = [
-    "COMPANIONS",
-    "MODEL_FILES",
-    "VOCABULARY_FILES",
-    "ModelSource",
-    "find_model",
-    "find_vocabulary",
-]
+__all__ = ["ModelSource", "find_model", "find_vocabulary"]

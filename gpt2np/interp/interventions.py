@@ -24,15 +24,17 @@ Zero and mean ablation: Wang et al. 2022. Activation patching: Meng et al. 2022.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpt2np.errors import InvalidArgumentError
-from gpt2np.interp.trace import Trace
+from gpt2np.errors import InvalidArgumentError, check_argument
+from gpt2np.interp.trace import Trace, check_trace
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model.hook_points import (
     candidate_hook_points,
@@ -116,6 +118,8 @@ def _index_array(indices: Indices, n: int, label: str) -> IntArray:
 
 def chain(*hooks: Hook) -> Chain:
     """Join several hooks into one; each receives the array that the previous hook returned."""
+    for hook in hooks:
+        check_argument(callable(hook), "hook", hook, "a function hook(name, array)")
     return Chain(hooks)
 
 
@@ -127,14 +131,15 @@ def replace(
     heads: Indices = None,
 ) -> Intervention:
     """Return a hook that sets the selected positions and heads to `value`, by broadcasting."""
-    return Intervention(_as_tuple(points), lambda name, part: value, positions, heads)
+    return Intervention(_as_tuple(points), partial(_constant, value), positions, heads)
 
 
 def scale(
     points: str | Sequence[str], factor: float, *, positions: Indices = None, heads: Indices = None
 ) -> Intervention:
     """Return a hook that multiplies the selected positions and heads by `factor`."""
-    return Intervention(_as_tuple(points), lambda name, part: part * factor, positions, heads)
+    check_argument(isinstance(factor, Real), "factor", factor, "a number")
+    return Intervention(_as_tuple(points), partial(_scaled, factor), positions, heads)
 
 
 def zero(
@@ -170,6 +175,8 @@ def mean_ablate(
     traces = over if isinstance(over, Sequence) else [over]
     if not traces:
         raise InvalidArgumentError("mean_ablate needs at least one trace to average over")
+    for trace in traces:
+        check_trace(trace)
     means: dict[str, Array] = {}
     for name in dict.fromkeys(name for trace in traces for name in trace.require(points)):
         if name.endswith("pattern"):
@@ -177,14 +184,7 @@ def mean_ablate(
         axis = 1 if get_hook_point(name).by_head else 0
         tokens = np.concatenate([trace[name] for trace in traces], axis)
         means[name] = tokens.mean(axis, keepdims=True)
-
-    def edit(name: str, part: Array) -> ArrayLike:
-        mean = means[name]
-        if get_hook_point(name).by_head:
-            mean = mean[_index_array(heads, len(mean), f"head of {name}")]
-        return mean
-
-    return Intervention(tuple(means), edit, positions, heads)
+    return Intervention(tuple(means), partial(_mean, means, heads), positions, heads)
 
 
 def patch_from(
@@ -203,21 +203,44 @@ def patch_from(
     Raises:
         InvalidArgumentError: the source lacks a hook point.
     """
+    check_trace(source)
     names = list(source) if points is None else source.require(points)
     from_positions = positions if source_positions is None else source_positions
-
-    def edit(name: str, part: Array) -> ArrayLike:
-        array = source[name]
-        patch: Array = array[_part_index(name, array, from_positions, heads)]
-        if patch.shape != part.shape:
-            raise InvalidArgumentError(
-                f"the source's {patch.shape} does not fit {part.shape} at {name}; "
-                "choose positions and source_positions"
-            )
-        return patch
-
+    edit = partial(_patch, source, from_positions, heads)
     return Intervention(tuple(names), edit, positions, heads)
 
 
+# The edits are functions of this module, not closures, so that interventions can be pickled.
+
+
+def _constant(value: ArrayLike, name: str, part: Array) -> ArrayLike:
+    return value
+
+
+def _scaled(factor: float, name: str, part: Array) -> ArrayLike:
+    return part * factor
+
+
+def _mean(means: Mapping[str, Array], heads: Indices, name: str, part: Array) -> ArrayLike:
+    mean = means[name]
+    if get_hook_point(name).by_head:
+        mean = mean[_index_array(heads, len(mean), f"head of {name}")]
+    return mean
+
+
+def _patch(source: Trace, positions: Indices, heads: Indices, name: str, part: Array) -> ArrayLike:
+    array = source[name]
+    patch: Array = array[_part_index(name, array, positions, heads)]
+    if patch.shape != part.shape:
+        raise InvalidArgumentError(
+            f"the source's {patch.shape} does not fit {part.shape} at {name}; "
+            "choose positions and source_positions"
+        )
+    return patch
+
+
 def _as_tuple(points: str | Sequence[str]) -> tuple[str, ...]:
-    return (points,) if isinstance(points, str) else tuple(points)
+    names = (points,) if isinstance(points, str) else points
+    is_list = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    check_argument(is_list, "points", points, "a name of hook points or a list of names")
+    return tuple(names)

@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpt2np.data.files import atomic_path
+from gpt2np.data.files import as_path, atomic_path
 from gpt2np.display import table
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError, check_argument
 from gpt2np.kernels.array import Array, IntArray, equal_fields
@@ -94,7 +94,7 @@ class Trace(Mapping[str, Array]):
         config = asdict(self.config) | {"eos_token_id": list(self.config.eos_token_ids)}
         arrays: dict[str, Any] = {"ids": self.ids, "config": json.dumps(config), **self.arrays}
         # np.savez would append .npz to a file name.
-        with atomic_path(Path(path)) as temporary, temporary.open("wb") as file:
+        with atomic_path(as_path(path)) as temporary, temporary.open("wb") as file:
             np.savez(file, **arrays)
 
     @classmethod
@@ -105,6 +105,7 @@ class Trace(Mapping[str, Array]):
             InvalidArgumentError: the file is damaged, or `save` did not write it.
             OSError: the file can't be read.
         """
+        path = as_path(path)
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file.items())

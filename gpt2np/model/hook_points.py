@@ -105,8 +105,15 @@ def _names_in_blocks(blocks: Iterable[int]) -> list[str]:
 
 
 def get_hook_point(name: str) -> HookPoint:
-    """Return the hook point with a given name, such as "blocks.3.attn.q"."""
-    return _BY_NAME[re.sub(r"^blocks\.\d+\.", "blocks.{i}.", name)]
+    """Return the hook point with a given name, such as "blocks.3.attn.q".
+
+    Raises:
+        InvalidArgumentError: there is no such hook point.
+    """
+    point = _BY_NAME.get(re.sub(r"^blocks\.\d+\.", "blocks.{i}.", name))
+    if point is None:
+        raise InvalidArgumentError(_unknown(name, hook_point_names(1)))
+    return point
 
 
 def _block_number(name: str) -> int | None:

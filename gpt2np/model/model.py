@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
 from gpt2np.checkpoint.load import load_weights, read_checkpoint
+from gpt2np.data.files import as_path
 from gpt2np.display import card
 from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.kernels.array import Array
@@ -50,6 +51,9 @@ class GPT2:
     """
 
     def __init__(self, config: GPT2Config, weights: Mapping[str, Array]) -> None:
+        check_argument(isinstance(config, GPT2Config), "config", config, "a GPT2Config")
+        is_mapping = isinstance(weights, Mapping)
+        check_argument(is_mapping, "weights", weights, "a mapping from names to arrays")
         raise_mmap_threshold()
         self.config = config
         self.weights = pack_weights(config, weights)
@@ -76,9 +80,10 @@ class GPT2:
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
-        checkpoint = read_checkpoint(Path(folder))
+        folder = as_path(folder)
+        checkpoint = read_checkpoint(folder)
         model = cls(checkpoint.config, load_weights(checkpoint, dtype))
-        model._folder = Path(folder).absolute()
+        model._folder = folder.absolute()
         return model
 
     def save(self, folder: str | Path) -> None:
@@ -93,7 +98,7 @@ class GPT2:
         from gpt2np.checkpoint.convert import write_checkpoint  # most programs write no model
 
         with self.weights.locked():
-            write_checkpoint(self.config, self.weights, Path(folder))
+            write_checkpoint(self.config, self.weights, as_path(folder))
 
     @property
     def summary(self) -> str:

@@ -79,10 +79,13 @@ def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeigh
     """Wrap a model's weights, named as in `weight_shapes`, in a mapping that packs them on demand.
 
     Raises:
-        InvalidArgumentError: an array does not have the shape that the config demands.
+        InvalidArgumentError: an array is missing, or does not have the shape that the config
+            demands.
     """
     shapes = weight_shapes(config)
     for name, shape in shapes.items():
+        if name not in arrays:
+            raise InvalidArgumentError(f"the weights lack {name}")
         if arrays[name].shape != shape:
             raise InvalidArgumentError(f"{name} has shape {arrays[name].shape}, expected {shape}")
     names = [*shapes, *([LM_HEAD] if LM_HEAD in arrays else [])]

@@ -26,7 +26,8 @@ from gpt2np.data.append_log import (
 )
 from gpt2np.data.files import check_output_file, followed
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
-from gpt2np.generation import Scheduler, new_seed
+from gpt2np.generation import Scheduler
+from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import RunningSequence
 from gpt2np.generation.streaming import Completion, TextStream, pick_best
 from gpt2np.language_model import LanguageModel

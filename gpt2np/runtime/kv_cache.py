@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from gpt2np.checkpoint.config import GPT2Config
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.display import card
+from gpt2np.errors import InvalidArgumentError, is_integer
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import round_up
 
@@ -121,9 +122,9 @@ class KVCache:
         Raises:
             InvalidArgumentError: `length` is negative, or the cache has fewer tokens.
         """
-        if not 0 <= length <= self.length:
+        if not (is_integer(length) and 0 <= length <= self.length):
             raise InvalidArgumentError(
-                f"length is {length}; a cache of {self.length} tokens can be truncated to 0 to "
+                f"length is {length!r}; a cache of {self.length} tokens can be truncated to 0 to "
                 f"{self.length}"
             )
         self.length = index(length)
@@ -133,6 +134,13 @@ class KVCache:
         config = self.place[0].config
         nbytes = cache_nbytes(config, self.length, self.place[0].keys.dtype)
         return f"<KVCache of {self.length} tokens, {config.n_layer} blocks: {nbytes:,} bytes>"
+
+    def _repr_html_(self) -> str:
+        """Return a card for notebooks."""
+        config = self.place[0].config
+        nbytes = cache_nbytes(config, self.length, self.place[0].keys.dtype)
+        facts = {"tokens": self.length, "blocks": config.n_layer, "bytes": f"{nbytes:,}"}
+        return card("KVCache", facts)
 
     def __getstate__(self) -> dict[str, Any]:
         view = slice(_tiles(self.length)), self.slot

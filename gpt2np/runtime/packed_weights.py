@@ -199,6 +199,7 @@ class PackedWeights(MutableMapping[str, Array]):
             return self._source.gather_rows(name, indices)
 
     def __getitem__(self, name: str) -> Array:
+        self._check_name(name)
         with self._lock:
             if name in self._arrays:
                 view = self._arrays[name].view()
@@ -211,6 +212,7 @@ class PackedWeights(MutableMapping[str, Array]):
         return array
 
     def __setitem__(self, name: str, array: Array) -> None:
+        self._check_name(name)
         if np.shape(array) != self._shapes[name]:
             raise InvalidArgumentError(
                 f"{name} has shape {np.shape(array)}, expected {self._shapes[name]}"
@@ -223,6 +225,10 @@ class PackedWeights(MutableMapping[str, Array]):
             self._arrays[name] = np.array(array, self.dtype)
             if self._packed_pass is not None:
                 self._packed_pass = self._arrange(self._source, True)
+
+    def _check_name(self, name: str) -> None:
+        if name not in self._shapes:
+            raise KeyError(f"the model has no weight {name!r}; list(model.weights) has the names")
 
     def __delitem__(self, name: str) -> None:
         raise TypeError("a model needs all of its weights")

@@ -87,7 +87,7 @@ def _read_folder(folder: Path) -> Vocabulary:
     expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
     raise TokenizerError(
         f"{folder} has no vocabulary: expected {expected}; add the files, or name another "
-        "vocabulary (tokenizer=…, --tokenizer …)"
+        'vocabulary, such as tokenizer="gpt2"'
     )
 
 

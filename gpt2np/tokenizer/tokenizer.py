@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 
+from gpt2np.data.files import as_path
 from gpt2np.errors import InvalidArgumentError, TokenizerError, check_argument
 from gpt2np.tokenizer.bpe import BoundedCache, merge_pairs
 from gpt2np.tokenizer.formats import read_tiktoken, read_vocabulary, write_vocabulary
@@ -134,7 +135,7 @@ class Tokenizer:
         `pattern` depends on the file's name: OpenAI's for cl100k_base and o200k_base, Qwen's for
         qwen, otherwise GPT-2's. Raises TokenizerError if the file is missing or damaged.
         """
-        return cls(read_tiktoken(Path(file), pattern, special_tokens))
+        return cls(read_tiktoken(as_path(file), pattern, special_tokens))
 
     def save(self, folder: str | Path) -> None:
         """Write the vocabulary in Hugging Face's formats.
@@ -147,7 +148,7 @@ class Tokenizer:
             TokenizerError: Hugging Face's formats can't express the vocabulary.
             OSError: the folder can't be created or written to.
         """
-        write_vocabulary(self.vocabulary, Path(folder))
+        write_vocabulary(self.vocabulary, as_path(folder))
 
     def __repr__(self) -> str:
         return f"<Tokenizer of {self.vocab_size} ids, special tokens {list(self.special_tokens)}>"
@@ -338,6 +339,8 @@ class Tokenizer:
             raise InvalidArgumentError(
                 f"id {error.args[0]} is not in the vocabulary of {len(table)} tokens"
             ) from error
+        except TypeError as error:  # an item can't be a key
+            raise InvalidArgumentError(f"ids must be integers, not lists ({error})") from error
 
     def token_texts(self, ids: Iterable[int]) -> list[str]:
         r"""Return the text of each token, for display.

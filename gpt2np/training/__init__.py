@@ -3,7 +3,3 @@
 options   hyperparameters
 trainer   model, optimizers and training steps; the only module that imports PyTorch
 """
-
-from gpt2np.training.options import TrainingOptions
-
-__all__ = ["TrainingOptions"]

@@ -6,10 +6,12 @@ import html.parser
 import numpy as np
 import pytest
 
-from gpt2np import trace
+from gpt2np import GPT2, trace
+from gpt2np.checkpoint import safetensors_file
 from gpt2np.display import MAX_ROWS, MAX_TOKENS, colored_tokens, frame, table
 from gpt2np.explain import explain
 from gpt2np.interp import lens_table
+from gpt2np.progress import progress_bar
 
 HOSTILE = '<script>alert("x")</script>'
 
@@ -59,7 +61,7 @@ def shown(lm):
 
 
 WITH_HTML = (
-    *("LanguageModel", "GPT2", "TextStream", "Completion", "TextScore", "Trace"),
+    *("LanguageModel", "GPT2", "KVCache", "TextStream", "Completion", "TextScore", "Trace"),
     *("LensTable", "Page"),
 )
 
@@ -135,6 +137,19 @@ def test_long_tables_and_texts_are_cut():
     assert "… 7 more tokens" in colored_tokens("", ["a"] * (MAX_TOKENS + 7))
     assert "more" not in colored_tokens("", ["a"] * MAX_TOKENS)
     assert "<b>" not in frame("<b>") + table((HOSTILE,), [(HOSTILE,)], HOSTILE)
+
+
+def test_loading_shows_a_bar_if_weights_are_converted(bundled, monkeypatch, capsys):
+    """The bundled weights are stored as float16."""
+    for slow_bytes, is_shown in ((1, True), (1 << 28, False)):
+        monkeypatch.setattr(safetensors_file, "_SLOW_BYTES", slow_bytes)
+        monkeypatch.setattr(
+            safetensors_file,
+            "progress_bar",
+            lambda *args: progress_bar(*args[:3], True if args[3] is None else args[3]),
+        )
+        GPT2.from_folder(bundled)
+        assert ("loading" in capsys.readouterr().err) == is_shown
 
 
 def test_progress_bars(lm, capsys):

@@ -9,9 +9,24 @@ import pytest
 import gpt2np
 from gpt2np import LanguageModel
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.evaluation.perplexity import perplexity
 from gpt2np.explain import explain
-from gpt2np.interp import attribution, induction_scores, lens_table, logit_lens, trace
+from gpt2np.generation import Scheduler
+from gpt2np.interp import (
+    attribution,
+    chain,
+    hook_point_shape,
+    induction_scores,
+    lens_table,
+    logit_lens,
+    mean_ablate,
+    patch_from,
+    scale,
+    trace,
+    zero,
+)
 from gpt2np.model import GPT2
+from gpt2np.tokenizer.training import TrainingOptions, train
 
 CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "processes": (lambda lm: setattr(lm.model, "processes", "2"), "processes is '2'"),
@@ -53,6 +68,56 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "trace of lens": (lambda lm: lens_table(lm, "a text"), "trace is 'a text'; it must be a Trace"),
     "n of lens": (lambda lm: lens_table(lm, trace(lm, "a"), "x"), "n is 'x'"),
     "trace of attribution": (lambda lm: attribution(lm, "a text", 5), "trace is 'a text'"),
+    "model": (lambda lm: LanguageModel("a", lm.tokenizer), "model is 'a'; it must be a GPT2"),
+    "tokenizer": (lambda lm: LanguageModel(lm.model, "a"), "tokenizer is 'a'"),
+    "config": (lambda lm: GPT2(5, {}), "config is 5; it must be a GPT2Config"),
+    "weights": (lambda lm: GPT2(lm.model.config, 5), "weights is 5"),
+    "missing weights": (lambda lm: GPT2(lm.model.config, {}), "the weights lack wte.weight"),
+    "prompt after a prefix": (lambda lm: lm.generate(5, prefix=lm.prefix("a")), "prompt is 5"),
+    "path of a prefix": (lambda lm: lm.load_prefix(5), "path is 5; it must be a text or a Path"),
+    "path of a trace": (lambda lm: trace(lm, "a", "embed").save(5), "path is 5"),
+    "path of a model": (lambda lm: lm.model.save(5), "path is 5"),
+    "path of a tokenizer": (lambda lm: lm.tokenizer.save(5), "path is 5"),
+    "folder": (lambda lm: GPT2.from_folder(5), "path is 5"),
+    "state": (lambda lm: lm.resume(5), "not the state of a TextStream"),
+    "ids of a state": (lambda lm: lm.resume({**lm.stream("a").state, "ids": "xyz"}), "integers"),
+    "id of a state": (lambda lm: lm.resume({**lm.stream("a").state, "ids": [5000]}), "id 5000 is"),
+    "option of resume": (
+        lambda lm: lm.resume(lm.stream("a").state, temperature=1.0),
+        "resume takes callbacks only; temperature is part of the state",
+    ),
+    "decode nested": (lambda lm: lm.tokenizer.decode([[1, 2]]), "ids must be integers"),
+    "processes of encode": (
+        lambda lm: lm.tokenizer.encode_batch(["a"], processes="2"),
+        "processes is '2'; it must be at least 1",
+    ),
+    "length of a cache": (lambda lm: lm.model.new_cache().truncate("x"), "length is 'x'"),
+    "points to zero": (lambda lm: zero(5), "points is 5; it must be a name of hook points"),
+    "factor": (lambda lm: scale("embed", "x"), "factor is 'x'; it must be a number"),
+    "source of a patch": (lambda lm: patch_from(5), "trace is 5; it must be a Trace"),
+    "traces of a mean": (lambda lm: mean_ablate("embed", 5), "trace is 5; it must be a Trace"),
+    "chained hook": (lambda lm: chain(5), "hook is 5; it must be a function"),
+    "hook point": (
+        lambda lm: hook_point_shape("nope", lm.model.config, 3),
+        "unknown hook point 'nope'",
+    ),
+    "scheduler": (lambda lm: Scheduler(lm), "model is <LanguageModel .*; it must be a GPT2"),
+    "scheduled stream": (
+        lambda lm: Scheduler(lm.model).add(lm.stream("a")),
+        "it must be a RunningSequence, such as stream.sequence",
+    ),
+    "size of a vocabulary": (
+        lambda lm: TrainingOptions(vocab_size="x"),
+        "vocab_size is 'x'; it must be an integer, at least 1",
+    ),
+    "a text to evaluate": (
+        lambda lm: perplexity(lm, "a text"),
+        "documents is 'a text'; it must be a list of texts",
+    ),
+    "a text to train on": (
+        lambda lm: train("a text", TrainingOptions()),
+        "documents is 'a text'; it must be a list of texts",
+    ),
     "model of explain": (lambda lm: explain(lm.model, "a"), "lm is <GPT2"),
 }
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt2np.data.text import any_literal, is_unicode_text
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, check_argument, is_integer
 from gpt2np.tokenizer.bpe import merge_pairs
 from gpt2np.tokenizer.pre_tokenizer import (
     GPT2_PATTERN,
@@ -95,12 +95,10 @@ class TrainingOptions:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_token_length", "limit_alphabet"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InvalidArgumentError(f"{name} is {value}; it must be at least 1")
-        if self.min_frequency < 0:
-            raise InvalidArgumentError(
-                f"min_frequency is {self.min_frequency}; it must be at least 0"
-            )
+            is_size = value is None or (is_integer(value) and value >= 1)
+            check_argument(is_size, name, value, "an integer, at least 1")
+        is_count = is_integer(self.min_frequency) and self.min_frequency >= 0
+        check_argument(is_count, "min_frequency", self.min_frequency, "an integer, at least 0")
         if self.alphabet not in ("bytes", "characters"):
             raise InvalidArgumentError(
                 f"alphabet is {self.alphabet!r}; expected 'bytes' or 'characters'"
@@ -188,6 +186,8 @@ def train(
     Raises InvalidArgumentError if a document has a lone surrogate, or the distinct pieces exceed
     MAX_POSITIONS symbols.
     """
+    is_list = isinstance(documents, Iterable) and not isinstance(documents, (str, bytes))
+    check_argument(is_list, "documents", documents, "a list of texts")
     counts = count_pieces(split_at_separators(options.special_tokens, documents), options.pattern)
     codes = encode_symbols(counts, options.alphabet)
     ends = np.flatnonzero(codes == SEPARATOR_CODES[options.alphabet])

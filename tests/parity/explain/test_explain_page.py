@@ -14,7 +14,6 @@ from helpers.references import save_reference
 
 from gpt2np import CheckpointError, ContextLengthError, InvalidArgumentError, LanguageModel, load
 from gpt2np.benchmark.counts import hook_point_flops
-from gpt2np.explain import PROGRESS_STEPS, explain
 from gpt2np.explain.audit import seconds_per_part
 from gpt2np.explain.figures import Line, line_chart, picture_url
 from gpt2np.explain.markup import (
@@ -24,6 +23,7 @@ from gpt2np.explain.markup import (
     script_json,
     token_text,
 )
+from gpt2np.explain.page import PROGRESS_STEPS, explain
 from gpt2np.explain.run import MAX_TOKENS
 
 

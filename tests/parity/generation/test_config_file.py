@@ -6,7 +6,7 @@ import pytest
 from transformers import GenerationConfig
 
 from gpt2np import CheckpointError
-from gpt2np.generation import read_generation_config
+from gpt2np.generation.config_file import read_generation_config
 
 
 def read(folder, **content):

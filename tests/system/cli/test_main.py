@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpt2np.cli.main import run
+
 posix = pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
 
 
@@ -117,3 +119,13 @@ def test_a_variable_that_huggingface_hub_cannot_read(command):
     assert (result.returncode, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
     assert "HF_HUB_DOWNLOAD_TIMEOUT is 'abc'; expected a number of seconds" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("generat", "; did you mean 'generate'?"), ("tokenise", ""), ("nope", "")]
+)
+def test_a_command_that_does_not_exist(capsys, name, hint):
+    assert run([name, "x"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"gpt2np: error: there is no command '{name}'")
+    assert hint in error and error.endswith("(try gpt2np --help)\n") and error.count("\n") == 1

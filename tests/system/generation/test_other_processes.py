@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from gpt2np import LanguageModel
+from gpt2np.interp import zero_head
 from gpt2np.runtime.ranks import max_processes
 
 SCRIPT = """
@@ -42,6 +43,17 @@ def test_another_process_continues(lm):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         ids = pool.apply(continue_elsewhere, (lm, stream.state))
     assert ids == lm.generate("The fox", max_new_tokens=30, seed=3).ids
+
+
+def ablated(lm, hook):
+    options = {"max_new_tokens": 8, "temperature": 0.0}
+    return lm.generate("The queen said that", interventions=hook, **options).ids
+
+
+def test_interventions_travel_to_another_process(lm):
+    hook = zero_head(3, 2)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(ablated, (lm, hook)) == ablated(lm, hook)
 
 
 def test_several_processes_write_the_same(bundled, lm):

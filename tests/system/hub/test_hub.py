@@ -22,8 +22,8 @@ from gpt2np import Tokenizer
 from gpt2np.checkpoint.convert import ConversionOptions, convert
 from gpt2np.checkpoint.load import read_checkpoint
 from gpt2np.errors import ModelNotFoundError
-from gpt2np.hub import MODEL_FILES, VOCABULARY_FILES, find_model, find_vocabulary
-from gpt2np.hub.model_files import NGRAM_TABLE_FILE
+from gpt2np.hub import find_model, find_vocabulary
+from gpt2np.hub.model_files import MODEL_FILES, NGRAM_TABLE_FILE, VOCABULARY_FILES
 from gpt2np.hub.repository import HubId, parse_hub_id
 
 FILES = ("config.json", "generation_config.json", "model.safetensors", "vocab.json", "merges.txt")

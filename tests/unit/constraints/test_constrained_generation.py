@@ -1,9 +1,15 @@
 """Choices and regexes through LanguageModel."""
 
+import asyncio
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
 import pytest
 import regex
 
 from gpt2np import InvalidArgumentError
+from gpt2np.constraints import Constraint
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -54,6 +60,81 @@ def test_with_filters_beams_samples_and_guesses(lm):
         assert regex.fullmatch(options["regex"], completion.text)
     strict = lm.generate("The king", seed=3, top_k=1, **options)
     assert regex.fullmatch(options["regex"], strict.text)
+
+
+@dataclass(frozen=True)
+class Vowels:
+    """A constraint of a user: the regular expression [aeiou]{n}."""
+
+    texts: dict[int, str]  # text of each token
+    n: int
+
+    @property
+    def complete(self):
+        return self.n == 0
+
+    def allowed(self):
+        fits = {i for i, t in self.texts.items() if 0 < len(t) <= self.n and set(t) <= set("aeiou")}
+        return np.array([i in fits for i in range(len(self.texts))])
+
+    def advance(self, token_id):
+        return replace(self, n=self.n - len(self.texts[token_id]))
+
+
+@pytest.fixture(scope="module")
+def vowels(lm):
+    table = lm.tokenizer.vocabulary.token_bytes
+    return Vowels({i: table[i].decode("latin-1") for i in range(4096)}, 12)
+
+
+@pytest.mark.parametrize(
+    "options", [{"seed": 1}, {"seed": 2, "logprobs": 1}, {"seed": 3, "num_beams": 3}]
+)
+def test_a_constraint_of_a_class_of_ones_own(lm, vowels, options):
+    """It gives the ids of the regular expression with the same masks."""
+    assert isinstance(vowels, Constraint)
+    expected = lm.generate("It was", regex="[aeiou]{12}", **options)
+    assert len(expected.text) == 12
+    result = lm.generate("It was", constraint=vowels, **options)
+    assert result == expected and result.finish_reason == "stop"
+    assert lm.generate_batch(["It was", "The"], constraint=vowels, **options)[0] == expected
+    assert asyncio.run(lm.agenerate("It was", constraint=vowels, **options)) == expected
+    mixed = lm.generate_batch(["It was", "The"], [{"constraint": vowels}, {}], **options)
+    assert mixed[0] == expected and len(mixed[1].ids) > 12
+
+
+def test_a_stream_with_a_constraint_is_saved(lm, vowels):
+    expected = lm.generate("It was", constraint=vowels, seed=1)
+    stream = lm.stream("It was", constraint=vowels, seed=1)
+    start = next(stream)
+    restored = lm.resume(json.loads(json.dumps(stream.state)), constraint=vowels)
+    assert start + "".join(restored) == expected.text
+    assert restored.completion.ids == expected.ids
+
+
+@pytest.mark.parametrize(
+    ("allowed", "message"),
+    [
+        (lambda: np.ones(5, bool), r"returned an array \(5,\) of bool; it must .* \(4096,\)"),
+        (lambda: np.ones(4096), r"of float64; it must return \(4096,\) of bool"),
+        (lambda: [True, False], r"returned an array \(2,\)"),
+        (lambda: np.zeros(4096, bool), "every token is ruled out"),
+    ],
+)
+def test_masks_of_a_constraint_are_checked(lm, vowels, allowed, message):
+    class Wrong(Vowels):
+        def allowed(self):
+            return allowed()
+
+    with pytest.raises(InvalidArgumentError, match=message):
+        lm.generate("It was", constraint=Wrong(vowels.texts, 3))
+
+
+def test_what_is_no_constraint(lm, vowels):
+    with pytest.raises(InvalidArgumentError, match=r"constraint is 'yes'; it must be an object"):
+        lm.generate("It was", constraint="yes")
+    with pytest.raises(InvalidArgumentError, match="constraint cannot be combined with choices"):
+        lm.generate("It was", constraint=vowels, choices=["a"])
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,23 @@ def test_interventions_of_one_prompt_leave_the_others_alone(lm):
     assert streams[0].completion.ids != plain[0].ids
 
 
+def test_interventions_act_on_scores(lm):
+    """Each log probability is that of a pass over the text alone."""
+    hook = chain(zero_head(0, 1), zero("blocks.1.mlp.out", positions=1))
+    texts = ["Once upon a time there was a king.", "The fox", "a " * 300]
+    scores = lm.score(texts, given="Oh!", interventions=hook)
+    for text, score in zip(texts, scores, strict=True):
+        ids = [*lm.tokenizer.encode("Oh!"), *lm.tokenizer.encode(text)]
+        logits = lm.model.forward([ids], hook=hook)[-len(score.ids) - 1 : -1].astype(np.float64)
+        logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        expected = logprobs[np.arange(len(score.ids)), score.ids]
+        np.testing.assert_allclose(score.log_probabilities, expected, atol=1e-4)
+    assert lm.score(texts[0], given="Oh!").total != scores[0].total
+    assert lm.score(texts[0], given="Oh!", interventions=[hook]) == scores[0]
+    long = lm.score("The fox ran. " * 300, interventions=hook)
+    assert np.isfinite(long.log_probabilities[1:]).all()
+
+
 @pytest.mark.parametrize("options", [{"window": 20}, {"prompt_logprobs": 1}])
 def test_interventions_refuse_options_that_move_positions(lm, options):
     with pytest.raises(InvalidArgumentError, match="interventions cannot be combined"):

@@ -7,7 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
-from gpt2np import GPT2, InvalidArgumentError, KVCache, LanguageModel
+from gpt2np import GPT2, BatchError, InvalidArgumentError, KVCache, LanguageModel, trace
+from gpt2np.interp import mean_ablate, patch_from, scale, zero_head
 
 SETTINGS = [
     {"temperature": 0.0},
@@ -103,6 +104,25 @@ def test_a_changed_model_is_pickled_as_a_whole(lm):
     assert not np.array_equal(expected, lm.model.forward([[5, 6, 7]]))
     np.testing.assert_array_equal(copy.copy(model).forward([[5, 6, 7]]), expected)
     assert isinstance(restored, GPT2)
+
+
+def ablated(lm, hook):
+    options = {"max_new_tokens": 8, "temperature": 0.0}
+    return lm.generate("The queen said that", interventions=hook, **options).ids
+
+
+def test_interventions_and_errors_travel_between_processes(lm):
+    traced = trace(lm, "The king said that")
+    hooks = [
+        zero_head(3, 2),
+        scale("blocks.3.attn.z", 0.5, heads=2),
+        mean_ablate("blocks.3.attn.z", traced, heads=2),
+        patch_from(traced, "blocks.3.attn.z", heads=2, positions=3),
+    ]
+    for hook in hooks:
+        assert ablated(lm, pickle.loads(pickle.dumps(hook))) == ablated(lm, hook)
+    error = pickle.loads(pickle.dumps(BatchError("prompt 2 of 3: no", [1, 2, 3])))
+    assert (str(error), error.completions) == ("prompt 2 of 3: no", [1, 2, 3])
 
 
 def test_a_cache_is_pickled_with_its_tokens(lm):
