@@ -133,3 +133,20 @@ def interrupt_copy(n_lines):
         return trace
 
     return lambda: trace if left > 0 else None
+
+
+def test_an_interrupted_score_is_computed_again(bundled, monkeypatch):
+    lm = LanguageModel.load(bundled)
+    texts = ["Once upon a time there was a fox. " * 40, "The king"]
+    expected, forward, calls = lm.score(texts), lm.model.forward, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(lm.model, "forward", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lm.score(texts)
+    assert lm.score(texts) == expected
