@@ -31,9 +31,9 @@ def has_both():
 def test_the_same_tests_with_other_routines():
     """OpenBLAS reads the variable when NumPy is imported, so that takes another process."""
     other = "Haswell" if small_kernels() else "SkylakeX"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        command,
+        [*command, *FILES],
         cwd=CHECKOUT / "tests",
         env={**os.environ, "OPENBLAS_CORETYPE": other},
         capture_output=True,
