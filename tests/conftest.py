@@ -99,6 +99,11 @@ def show(request):
     return lambda title, line: request.node.user_properties.append((title, line))
 
 
+def pytest_xdist_auto_num_workers(config):
+    """`pytest -m slow` runs one test at a time, because some take gigabytes."""
+    return 1 if config.option.markexpr == "slow" else None
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print the tables, whose lines the workers of pytest-xdist send in the tests' reports."""
     tables: dict[str, list[str]] = {}

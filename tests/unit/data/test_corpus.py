@@ -208,9 +208,10 @@ class TestLimits:
         with pytest.raises(UnreadableFileError, match="more than 3,000,000 characters"):
             self._read(path, split_long_documents=split)
 
-    def test_a_gzip_bomb(self, tmp_path):
+    def test_a_gzip_bomb(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(corpus, "_MIN_CHECKED_GZIP_BYTES", 4 << 20)
         path = tmp_path / "x.txt.gz"
-        path.write_bytes(gzip.compress(b" \n" * (80 << 19)))
+        path.write_bytes(gzip.compress(b" \n" * (5 << 19)))
         with pytest.raises(UnreadableFileError, match=r"set GPT2NP_MAX_GZIP_RATIO"):
             for _ in read_parts([path], CorpusOptions(split_long_documents=True)):
                 pass

@@ -75,7 +75,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("number", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_prompts_in_a_batch(lm, early_exit, bundled, data, number, setting, show):
     prompts, options = story_prompts(data, lm, number), SETTINGS[setting] | {"max_new_tokens": 20}
     plain = lm.generate_batch(prompts, **options)
@@ -108,7 +108,7 @@ def flips(lm, options, completions):
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_alone_and_with_stops(drafting, setting):
-    lm, options = drafting, SETTINGS[setting] | {"max_new_tokens": 40}
+    lm, options = drafting, SETTINGS[setting] | {"max_new_tokens": 30}
     for prompt in ["one two three, one two three, one", "The king said", "a\n" * 9]:
         plain = lm.generate(prompt, **options, draft="none")
         stop = plain.text[25:28] or "zz"
