@@ -9,6 +9,8 @@ from pathlib import Path
 # Both libraries read the variables when they are imported.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Otherwise each process that a test starts would compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import numpy as np
 import pytest

@@ -151,7 +151,7 @@ def wait_for_journal(process, folder):
 
 
 class TestInterruption:
-    COUNT = 2000
+    COUNT = 1000
 
     def arguments(self, tmp_path, out):
         where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / out)]
@@ -172,7 +172,7 @@ class TestInterruption:
                 lines.exists() and lines.stat().st_size > before + 2000
             ):
                 time.sleep(0.01)
-            time.sleep(rng.random() * 0.5)
+            time.sleep(rng.random() * 0.2)
             process.send_signal(signal.SIGKILL)
             kills += process.wait() == -signal.SIGKILL
         return kills

@@ -4,7 +4,6 @@ import base64
 import inspect
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 
 import nbformat
@@ -55,16 +54,9 @@ def execute(path):
     return fresh, time.perf_counter() - start
 
 
-@pytest.fixture(scope="module")
-def runs():
-    """Return a future of each notebook's execution, by path; two run at a time."""
-    with ThreadPoolExecutor(2) as pool:
-        yield {path: pool.submit(execute, path) for path in PATHS}
-
-
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_fresh_run_says_the_same(path, runs, show):
-    fresh, seconds = runs[path].result()
+def test_a_fresh_run_says_the_same(path, show):
+    fresh, seconds = execute(path)
     show("walkthrough", f"{path.stem}: {seconds:.1f} s")
     assert seconds < TIMEOUT
     new_cells = [cell for cell in fresh.cells if cell.cell_type == "code"]

@@ -15,8 +15,8 @@ FILES = [
     "unit/kernels/test_matmul.py",
     "unit/kernels/test_linear.py",
     "parity/runtime/test_attention.py",
-    "system/runtime/test_invariance.py",
 ]
+SLOW_FILES = ["system/runtime/test_invariance.py"]
 
 
 def has_both():
@@ -28,12 +28,13 @@ def has_both():
 
 
 @pytest.mark.skipif(not has_both(), reason="needs OpenBLAS, Linux and AVX-512")
-def test_the_same_tests_with_other_routines():
+@pytest.mark.parametrize("files", [FILES, pytest.param(SLOW_FILES, marks=pytest.mark.slow)])
+def test_the_same_tests_with_other_routines(files):
     """OpenBLAS reads the variable when NumPy is imported, so that takes another process."""
     other = "Haswell" if small_kernels() else "SkylakeX"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *FILES]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        command,
+        [*command, *files],
         cwd=CHECKOUT / "tests",
         env={**os.environ, "OPENBLAS_CORETYPE": other},
         capture_output=True,

@@ -45,18 +45,37 @@ def with_processes(model, count):
     return model
 
 
-@pytest.fixture(scope="module", params=SHAPES)
-def alone(request):
-    model = random_model(**SHAPES[request.param])
+def slow(*case):
+    return pytest.param(case, marks=pytest.mark.slow)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        *((2, shape) for shape in SHAPES),
+        (3, "small heads"),
+        slow(3, "GPT-2 small's width"),  # three spin on two cores
+        slow(3, "GPT-2 XL's width"),
+    ],
+    ids=lambda case: f"{case[0]}-{case[1]}",
+)
+def case(request):
+    """(number of processes, name of the model's shape)."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def alone(case):
+    model = random_model(**SHAPES[case[1]])
     model.forward([[1]])
     return model
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def model(request, alone):
+@pytest.fixture(scope="module")
+def model(case, alone):
     model = random_model(**{key: getattr(alone.config, key) for key in next(iter(SHAPES.values()))})
     model.forward([[1]])
-    yield with_processes(model, request.param)
+    yield with_processes(model, case[0])
     model.processes = 1
 
 
@@ -518,6 +537,7 @@ class TestWhenSomethingHappens:
         for left, failure in enumerate(failures):
             with_processes(model, 2)
             gc.collect()  # an old file that is closed during the pass would be one more to open
+            # Files that other tests or torch left open have gaps between their numbers.
             unused = (n for n in itertools.count() if not os.path.lexists(f"/proc/self/fd/{n}"))
             limit = next(itertools.islice(unused, left, None))
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
