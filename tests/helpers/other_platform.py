@@ -15,6 +15,7 @@ import sys
 import types
 import warnings
 from importlib import import_module
+from pathlib import Path
 
 if os.name == "posix":
     import fcntl
@@ -39,6 +40,9 @@ CHOOSE_AT_IMPORT = (
 MODULES_NOT_ON_WINDOWS = ("fcntl", "grp", "pwd", "readline", "resource", "termios", "tty")
 
 
+real_open = builtins.open
+
+
 def lock_as_windows(file: int, mode: int, size: int) -> None:
     """Lock a file as `msvcrt.locking` does: a lock that is held elsewhere is a PermissionError."""
     try:
@@ -52,11 +56,27 @@ def refuse(*args):
     raise ValueError("current limit exceeds maximum limit")
 
 
-def open_without_proc(file, *args, _open=builtins.open, **options):
+def open_without_proc(file, *args, **options):
     """Open a file, but none in /proc or /sys."""
     if isinstance(file, (str, os.PathLike)) and str(file).startswith(("/proc/", "/sys/")):
         raise FileNotFoundError(2, "No such file or directory", str(file))
-    return _open(file, *args, **options)
+    return real_open(file, *args, **options)
+
+
+def refuse_if_open(function):
+    """Make a function of `os` refuse paths that this process has open or mapped, as on Windows."""
+
+    def refusing(*paths, **options):
+        links = list(Path("/proc/self/fd").iterdir())
+        used = {os.path.realpath(link) for link in links if link.is_symlink()}
+        with real_open("/proc/self/maps", encoding="utf-8") as maps:
+            used |= {"/" + line.rstrip().partition("/")[2] for line in maps if "/" in line}
+        for path in paths:
+            if os.path.realpath(path) in used:
+                raise PermissionError(13, "The process cannot access the file", str(path))
+        return function(*paths, **options)
+
+    return refusing
 
 
 def imitate(name: str) -> None:
@@ -73,6 +93,8 @@ def imitate(name: str) -> None:
     builtins.open = io.open = open_without_proc
     if name == "win32":
         sys.modules.update(dict.fromkeys(MODULES_NOT_ON_WINDOWS))
+        for function in ("remove", "rename", "replace", "rmdir", "unlink"):
+            setattr(os, function, refuse_if_open(getattr(os, function)))
         sys.modules["msvcrt"] = types.ModuleType("msvcrt")
         sys.modules["msvcrt"].__dict__.update(locking=lock_as_windows, LK_NBLCK=2)
     else:

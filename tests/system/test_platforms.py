@@ -12,8 +12,8 @@ from helpers.paths import CHECKOUT
 PROMPTS = ["Once upon a time", "Der Bär – 🐻", "The fox"]
 
 
-def run(platform, *arguments, **options):
-    """Run a command as on `platform`; return its output, checked to be free of error messages."""
+def run(platform, *arguments, returncode=0):
+    """Run a command as on `platform`, and check its exit code; return stdout and stderr."""
     program = ["-X", "warn_default_encoding", CHECKOUT / "tests" / "helpers" / "other_platform.py"]
     command = [sys.executable, *program, platform, *arguments, "--model", "bundled"]
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
@@ -22,21 +22,20 @@ def run(platform, *arguments, **options):
         env={**os.environ, "PYTHONPATH": str(CHECKOUT), **locale},
         capture_output=True,
         timeout=120,
-        **options,
     )
-    assert result.returncode == 0, result.stderr.decode()
-    return result.stdout
+    assert result.returncode == returncode, result.stderr.decode()
+    return result.stdout.decode(), result.stderr.decode()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="imitates other platforms on Linux")
 @pytest.mark.parametrize("platform", ["win32", "darwin"])
 class TestOtherPlatforms:
     def test_a_text(self, platform, lm):
-        output = run(
+        output, _ = run(
             platform, "generate", PROMPTS[1], "--seed", "1", "-n", "30", "--processes", "2"
         )
         expected = lm.generate(PROMPTS[1], seed=1, max_new_tokens=30, draft="none")
-        assert output.decode() == f"{PROMPTS[1]}{expected.text}\n"
+        assert output == f"{PROMPTS[1]}{expected.text}\n"
 
     def test_many_prompts(self, platform, lm, tmp_path):
         file, out = tmp_path / "p.txt", tmp_path / "Bär.jsonl"
@@ -46,6 +45,18 @@ class TestOtherPlatforms:
         assert [line["prompt"] for line in lines] == PROMPTS
         assert lines[0]["text"] == lm.generate(PROMPTS[0], seed=1, max_new_tokens=20).text
         assert sorted(path.name for path in tmp_path.iterdir()) == ["Bär.jsonl", "p.txt"]
+
+    def test_unfinished_work_of_others_is_kept(self, platform, tmp_path):
+        file, folder = tmp_path / "p.txt", tmp_path / "o.npz.partial"
+        file.write_text("The fox\n", encoding="utf-8")
+        folder.mkdir()
+        (folder / "photo").touch()
+        _, message = run(platform, "encode", file, tmp_path / "o.npz", returncode=1)
+        assert "has a foreign file, photo; move it away" in message
+        assert [path.name for path in folder.iterdir()] == ["photo"]
+        (folder / "photo").unlink()
+        run(platform, "encode", file, tmp_path / "o.npz")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["o.npz", "p.txt"]
 
     def test_a_lock_is_held_once(self, platform, tmp_path):
         program = """if True:
