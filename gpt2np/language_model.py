@@ -684,9 +684,8 @@ class LanguageModel:
         ids = [int(token_id) for token_id in prompt]
         detokenizer = StreamingDetokenizer(self.tokenizer, GenerationOptions())
         for token_id in ids:
-            detokenizer.push(token_id)
-        detokenizer.finish()
-        return detokenizer.text, ids or self.encode_prompt("")
+            detokenizer = detokenizer.push(token_id)
+        return detokenizer.finish().text, ids or self.encode_prompt("")
 
     def _check_length(self, prompt: str) -> None:
         """Raise ContextLengthError if `prompt` has too many characters for the context.

@@ -120,8 +120,12 @@ def _generate(
         completion, exit_code = _run_streams(streams, lm.tokenizer, args, prompt)
     completions = [completion, *completion.alternatives]
     print_stderr(_summary(completions, lm.model.config.n_positions, bool(args.window)))
-    if (args.choices or args.regex) and any(c.finish_reason == "length" for c in completions):
-        print_stderr("the token limit ended the text before it was complete; increase -n")
+    reasons = {c.finish_reason for c in completions} if args.choices or args.regex else set()
+    for reason, limit, option in (("length", "token", "-n"), ("time", "time", "--max-time")):
+        if reason in reasons:
+            print_stderr(
+                f"the {limit} limit ended the text before it was complete; increase {option}"
+            )
     return exit_code
 
 

@@ -47,6 +47,7 @@ _OPTIONS = {
     "Stopping": """
 -n --max-new-tokens N  Maximum number of tokens to generate (default: 200)
 --min-new-tokens N  Generate at least N tokens before the end-of-text token (default: 0)
+--max-time S  End the output after S seconds, with the text so far (default: no limit)
 --ignore-eos  Never generate the end-of-text token
 --stop TEXT...  End the output before TEXT, such as $'\\n'; may be given several times
 --stop-regex PATTERN...  End the output before a match of PATTERN; may be given several times
@@ -61,7 +62,7 @@ _OPTIONS = {
 """,
 }
 """Group title → options with a metavar ("..." if the option may be repeated) and a help text."""
-_TYPES = dict.fromkeys("TPX", float) | dict.fromkeys(("K", "N", "ID", "SEED"), int)
+_TYPES = dict.fromkeys("TPXS", float) | dict.fromkeys(("K", "N", "ID", "SEED"), int)
 
 
 def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool = True) -> None:

@@ -80,6 +80,11 @@ class _Search:
             return "stop"
         return "length" if len(ids) == self.max_length else None
 
+    def hypothesis(
+        self, ids: list[int], total_logprob: np.float32, reason: FinishReason
+    ) -> Hypothesis:
+        return Hypothesis(ids, self.score(total_logprob, len(ids)), reason)
+
     def score(self, total_logprob: np.float32, length: int) -> float:
         return float(np.float32(total_logprob / np.float32(length**self.options.length_penalty)))
 
@@ -118,6 +123,9 @@ def beam_search(
     while True:
         logits = compute_logits(model, new, [beam.cache for beam in beams], last_token_indices(new))
         beams = _next_beams(search, beams, logits)
+        if time.monotonic() >= start.deadline:
+            search.add([search.hypothesis(beam.ids, beam.total_logprob, "time") for beam in beams])
+            beams = []
         if not beams or search.is_finished:
             return search.hypotheses
         new = [[beam.ids[-1]] for beam in beams]
@@ -149,7 +157,7 @@ def _next_beams(search: _Search, beams: Sequence[_Beam], logits: Array) -> list[
         if reason is None:
             running.append((index, _Beam(ids, total_logprob, beam.cache, constraint)))
         elif rank < options.num_beams:  # a worse candidate that ends is dropped
-            ended.append(Hypothesis(ids, search.score(total_logprob, len(ids)), reason))
+            ended.append(search.hypothesis(ids, total_logprob, reason))
     search.add(ended)
     running = running[: options.num_beams]
     if running and search.is_full:  # can the best running beam still enter `hypotheses`?
@@ -252,11 +260,13 @@ def _cut_at_stop(
 ) -> tuple[str, Hypothesis]:
     """Cut a hypothesis at the first stop text. Returns the text and the shortened hypothesis."""
     for i, token_id in enumerate(hypothesis.ids):
-        if detokenizer.push(token_id):
+        detokenizer = detokenizer.push(token_id)
+        if detokenizer.is_stopped:
             ids = hypothesis.ids[: i + 1]
             hypothesis = replace(hypothesis, ids=ids, finish_reason="stop")
             break
-    if detokenizer.finish():
+    detokenizer = detokenizer.finish()
+    if detokenizer.is_stopped:
         hypothesis = replace(hypothesis, finish_reason="stop")
     return detokenizer.text, hypothesis
 

@@ -88,8 +88,8 @@ class ModelDraft:
             self._restart(length - n_positions // 2)
 
     def _restart(self, start: int) -> None:
-        self.start = max(0, start)
         self.cache.truncate(0)
+        self.start = max(0, start)
 
 
 @lru_cache

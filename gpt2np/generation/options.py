@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     bad_words_ids: Sequence[Sequence[int]]
     max_new_tokens: int
     min_new_tokens: int
+    max_time: float | None
     ignore_eos: bool
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
@@ -127,6 +128,8 @@ class GenerationOptions:
       Stopping:
         max_new_tokens: maximum number of new tokens, at least 1.
         min_new_tokens: forbid the end-of-text token before this many new tokens.
+        max_time: end after this many seconds, counted from the call, with the text so far; None for
+            no limit. The decode step in progress is completed.
         ignore_eos: never generate the end-of-text token.
         stop: one or more texts that end the generation; the result's text ends before the match.
         stop_token_ids: ids that end the generation; the result's text excludes them.
@@ -182,6 +185,7 @@ class GenerationOptions:
 
     max_new_tokens: int = 200
     min_new_tokens: int = 0
+    max_time: float | None = None
     ignore_eos: bool = False
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
@@ -263,8 +267,12 @@ def _number(low: float, high: float) -> Predicate:
     return lambda value: _is_number(value) and low <= value <= high
 
 
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
 def _is_probability(value: Any) -> bool:
-    return _is_number(value) and 0 < value <= 1
+    return _is_positive(value) and value <= 1
 
 
 def _or_none(is_valid: Predicate) -> Predicate:
@@ -284,6 +292,7 @@ _RANGES: dict[str, tuple[Predicate, str]] = {
     "no_repeat_ngram_size": (_integer(0), "an integer, at least 1, or 0 for none"),
     "max_new_tokens": (_integer(1), "an integer, at least 1"),
     "min_new_tokens": (_integer(0), "an integer, at least 0"),
+    "max_time": (_or_none(_is_positive), "a number of seconds above 0, or None"),
     "ignore_eos": (_is_bool, "True or False"),
     "window": (_integer(0), "an integer, at least 1, or 0 to end when the context is full"),
     "num_beams": (_integer(1, 64), "an integer from 1 to 64"),

@@ -6,10 +6,8 @@ Log probabilities come from the unprocessed logits, before penalties and filters
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -42,18 +40,15 @@ class RandomGenerator:
 
     def __init__(self, seed: int | None) -> None:
         self._seed = seed
-        self._numbers = array("d")
-
-    @cached_property
-    def _generator(self) -> np.random.Generator:
-        # Lazy: the import of numpy.random takes 20 ms, and greedy decoding does not need it.
-        return np.random.default_rng(self._seed)
+        self._numbers = np.empty(0)
 
     def number(self, index: int) -> float:
-        """Return the random number for token `index`, counted from 0."""
-        while len(self._numbers) <= index:
-            self._numbers.append(self._generator.random())
-        return self._numbers[index]
+        """Return random number `index`, counted from 0."""
+        if index >= len(self._numbers):
+            # From the beginning: Ctrl-C between two draws would lose a number. The import of
+            # numpy.random takes 20 ms, and greedy decoding does not need it.
+            self._numbers = np.random.default_rng(self._seed).random(2 * index + 64)
+        return float(self._numbers[index])
 
 
 def next_probabilities(logits: Array, options: GenerationOptions) -> Array:

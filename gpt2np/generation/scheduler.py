@@ -1,7 +1,7 @@
 """Continuous batching: sequences join a batch when memory allows, and leave when they end."""
 
 import sys
-from collections import deque
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -48,7 +48,7 @@ class Scheduler:
         long prompt delays the running sequences by at most one chunk.
         """
         self.running: list[RunningSequence] = []
-        self.waiting: deque[RunningSequence] = deque()
+        self.waiting: list[RunningSequence] = []
         self._model = model
         self._max_running = max_running
         self._cache_bytes = limits().max_cache_bytes if cache_bytes is None else cache_bytes
@@ -72,12 +72,20 @@ class Scheduler:
     def step(self) -> list[RunningSequence]:
         """Run one decode step: each running sequence gets one token, or more with draft tokens.
 
-        Returns the sequences that have ended since the last step. A sequence ends with its `error`
-        set if the options forbid every next token, or the caller's code raises an exception.
+        Returns the sequences that have ended since the last step. A sequence that runs or waits
+        ends before the step if its deadline has passed. A sequence ends with its `error` set if the
+        options forbid every next token, or the caller's code raises an exception.
+
+        A step that an exception interrupts, such as Ctrl-C, can be repeated: each sequence has its
+        new token or not, and goes on with the same tokens as without the interruption.
 
         Raises:
             CheckpointError: the logits are infinite or NaN.
         """
+        now = time.monotonic()
+        for sequence in (*self.running, *self.waiting):
+            if sequence.deadline <= now:
+                sequence.end("time")
         if self.waiting:
             self._admit()
         n_left = self._prefill_chunk
@@ -95,23 +103,18 @@ class Scheduler:
                 if is_last_chunk:
                     logits_indices += range(n_tokens - 1 - len(draft), n_tokens)
             caches = [sequence.cache for sequence in batch]
-            try:
-                with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises instead
-                    logits = self._model.forward(
-                        inputs, caches, logits_indices=logits_indices, hook=batch[0].hook
-                    )
-                check_finite(logits, self._model)
-                start = 0
-                for sequence, draft in zip(batch, drafts, strict=True):
-                    if sequence.n_pending > 0:  # more chunks of a prompt
-                        continue
-                    stop = start + 1 + len(draft)
-                    _accept(sequence, logits[start:stop], draft)
-                    start = stop
-            except BaseException:  # such as Ctrl-C: restore the state that the next step expects
-                for sequence in batch:
-                    sequence.drop_rejected()
-                raise
+            with np.errstate(over="ignore", invalid="ignore"):  # check_finite raises instead
+                logits = self._model.forward(
+                    inputs, caches, logits_indices=logits_indices, hook=batch[0].hook
+                )
+            check_finite(logits, self._model)
+            start = 0
+            for sequence, draft in zip(batch, drafts, strict=True):
+                if sequence.n_pending > 0:  # more chunks of a prompt
+                    continue
+                stop = start + 1 + len(draft)
+                _accept(sequence, logits[start:stop], draft)
+                start = stop
         return self._remove_finished()
 
     def _batches(self) -> list[list[RunningSequence]]:
@@ -129,11 +132,13 @@ class Scheduler:
     ) -> tuple[list[RunningSequence], list[list[int]], int]:
         """Select the sequences of the next pass, with at most `n_left` tokens of prompts.
 
-        Computes shared prefixes, and slides full context windows. Returns the sequences, the next
-        ids of each, and how many tokens of prompts are left.
+        Drops what an interrupted step has left in the KV caches, slides full context windows, and
+        computes shared prefixes. Returns the sequences, the next ids of each, and how many tokens
+        of prompts are left.
         """
         batch, inputs = [], []
         for sequence in group:
+            sequence.drop_rejected()
             sequence.slide_window()
             if prefix := sequence.shared_prefix:
                 n_left -= prefix.compute(self._model, n_left)
@@ -159,7 +164,9 @@ class Scheduler:
         if sequence.cache.length or sequence.n_pending == 1 or not _is_shareable(sequence):
             return True
         best_length, donor = _MIN_SHARED - 1, None
-        for earlier in self.running[: self.running.index(sequence)]:
+        for earlier in self.running:
+            if earlier is sequence:
+                break
             if _is_shareable(earlier):
                 shared = _common_length(sequence.prompt[:-1], earlier.prompt)
                 if shared > best_length:
@@ -168,8 +175,9 @@ class Scheduler:
             return True
         if donor.cache.length < best_length:
             return False
-        sequence.cache = donor.cache.copy()
-        sequence.cache.truncate(best_length)
+        cache = donor.cache.copy()
+        cache.truncate(best_length)
+        sequence.cache = cache
         return True
 
     def _admit(self) -> None:
@@ -178,25 +186,30 @@ class Scheduler:
         prefixes = {prefix for prefix in prefixes if prefix.cache is not None}
         reserved = sum(map(self._nbytes, self.running))
         reserved += sum(_max_nbytes(self._model, len(prefix.ids)) for prefix in prefixes)
-        while self.waiting:
-            candidate = self.waiting[0]
+        running = self.running.copy()
+        for candidate in self.waiting:
             reserved += self._nbytes(candidate)
             prefix = candidate.shared_prefix
             if prefix and prefix not in prefixes:
                 prefixes.add(prefix)
                 reserved += _max_nbytes(self._model, len(prefix.ids))
-            fits = len(self.running) < self._max_running and reserved <= self._cache_bytes
-            if self.running and not fits:
-                return
-            self.running.append(self.waiting.popleft())
+            fits = len(running) < self._max_running and reserved <= self._cache_bytes
+            if running and not fits:
+                break
+            running.append(candidate)
+        waiting = self.waiting[len(running) - len(self.running) :]
+        self.running, self.waiting = running, waiting  # without a call: Ctrl-C can't come between
 
     def _remove_finished(self) -> list[RunningSequence]:
-        finished = [sequence for sequence in self.running if sequence.finish_reason]
-        if finished:
-            self.running = [s for s in self.running if s.finish_reason is None]
+        finished = [s for s in (*self.running, *self.waiting) if s.finish_reason]
+        if not finished:
+            return finished
         for sequence in finished if self._free_caches else ():
             sequence.cache = self._model.new_cache()
             sequence.speculation = None
+        running = [sequence for sequence in self.running if sequence.finish_reason is None]
+        waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
+        self.running, self.waiting = running, waiting  # without a call: Ctrl-C can't come between
         return finished
 
     def _nbytes(self, sequence: RunningSequence) -> int:

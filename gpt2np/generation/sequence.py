@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -29,20 +30,24 @@ if TYPE_CHECKING:
     from gpt2np.generation.model_draft import ModelDraft
     from gpt2np.generation.ngram_draft import NgramDraft
 
-FinishReason = Literal["eos", "length", "stop", "cancelled"]
+FinishReason = Literal["eos", "length", "stop", "time", "cancelled"]
 
 
 class Listener(Protocol):
-    """Receives the new token ids of a sequence; may end the sequence."""
+    """Follows the new token ids of a sequence; may end the sequence.
 
-    def push(self, token_id: int) -> bool:
-        """Receive a new token id; return True to end the sequence after this id.
+    A listener is immutable, so that an interrupted decode step changes none.
+    """
 
-        Not called for end-of-text ids and stop ids.
-        """
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the sequence ends here, with the finish reason "stop"."""
 
-    def finish(self) -> bool:
-        """Handle the end of the sequence; return True to set the finish reason to "stop"."""
+    def push(self, token_id: int) -> Listener:
+        """Return the listener after a new token id, which is no end-of-text id and no stop id."""
+
+    def finish(self) -> Listener:
+        """Return the listener after the end of the sequence."""
 
 
 @dataclass
@@ -57,10 +62,11 @@ class RunningSequence:
         vocab_size: the model's number of token ids.
         cache: KV cache of the tokens computed so far.
         rng: source of the random numbers, one per token.
+        deadline: value of `time.monotonic()` at which the scheduler ends the sequence.
         constraint: state of the constraint on the text, if any.
         shared_prefix: shared prompt whose KV cache the sequence has not yet copied, if any.
         speculation: source of draft tokens, if any.
-        listener: receives the generated ids, and may end the sequence; None if nothing listens.
+        listener: has followed the generated ids, and may end the sequence; None if nothing listens.
         callbacks: the caller's logits processors, stopping criteria and interventions.
         on_token: receives the log probabilities of each new token.
         ids: the generated ids, including the one that ended the sequence.
@@ -70,7 +76,8 @@ class RunningSequence:
         error: the error that ended the sequence, if any.
         finish_reason: None while the sequence runs; "eos" after one of `eos_token_ids`; "length" at
             `max_new_tokens` or when the context is full; "stop" after a stop id, at the listener's
-            request or when the constraint is complete; "cancelled" by the caller or after an error.
+            request or when the constraint is complete; "time" after `max_time`; "cancelled" by the
+            caller or after an error.
     """
 
     prompt: Sequence[int]
@@ -80,6 +87,7 @@ class RunningSequence:
     vocab_size: int
     cache: KVCache
     rng: RandomGenerator
+    deadline: float = math.inf
     constraint: Constraint | None = None
     shared_prefix: SharedPrefix | None = None
     speculation: NgramDraft | ModelDraft | None = None
@@ -141,8 +149,9 @@ class RunningSequence:
         This empties the KV cache, because keys and values depend on the tokens' positions.
         """
         if self.length - self.context_start > self.n_positions:
-            self.context_start = self.length - self.options.window
+            # In this order, so that a repetition after Ctrl-C finds the context still full.
             self.cache.truncate(0)
+            self.context_start = self.length - self.options.window
 
     def accept(self, logits: Array, draft: Sequence[int] = ()) -> int:
         """Select and append one token per row of logits until a draft token is rejected.
@@ -179,41 +188,48 @@ class RunningSequence:
 
     def append(self, token_id: int, logits: Array) -> None:
         """Append a token id selected from logits (V,); update the state and `finish_reason`."""
-        options, logprob = self.options, None
+        options, logprob, n = self.options, None, len(self.ids)
         if options.logprobs is not None or options.best_of is not None or self.on_token:
             logprob = token_logprob(logits, token_id, options.logprobs or 0)
         constraint = self.constraint.advance(token_id) if self.constraint else None
-        # The slow calls come first, so that Ctrl-C hardly ever interrupts the update of the state.
-        self.logprobs[len(self.ids) :] = [logprob] if logprob else []
-        self.constraint = constraint
-        self.ids.append(token_id)
-        self.finish_reason = self._finish_reason_after(token_id, logits)
+        is_end = token_id in self.eos_token_ids or token_id in options.stop_token_ids
+        listener = self.listener.push(token_id) if self.listener and not is_end else self.listener
+        reason = self._finish_reason_after(token_id, logits, constraint, listener)
+        if reason and listener:
+            listener = listener.finish()
+            reason = "stop" if listener.is_stopped else reason
+        new = [logprob] if logprob else [], constraint, listener, reason, [token_id]
+        # One statement without a call: Ctrl-C interrupts only after calls, so all change or none.
+        self.logprobs[n:], self.constraint, self.listener, self.finish_reason, self.ids[n:] = new
         if logprob and self.on_token:
             self.on_token(logprob)
-        if self.finish_reason and self.listener and self.listener.finish():
-            self.finish_reason = "stop"
 
     def end(self, reason: FinishReason, error: Exception | None = None) -> None:
         """End the sequence. Does nothing if the sequence has already ended."""
         if self.finish_reason is None:
-            self.finish_reason, self.error = reason, error
-            if self.listener and self.listener.finish():
-                self.finish_reason = "stop"
+            listener = self.listener and self.listener.finish()
+            reason = "stop" if listener and listener.is_stopped else reason
+            self.listener, self.finish_reason, self.error = listener, reason, error
 
-    def _finish_reason_after(self, token_id: int, logits: Array) -> FinishReason | None:
+    def _finish_reason_after(
+        self,
+        token_id: int,
+        logits: Array,
+        constraint: Constraint | None,
+        listener: Listener | None,
+    ) -> FinishReason | None:
+        """Return why the sequence ends after `token_id`, if it does."""
         if token_id in self.eos_token_ids:
             return "eos"
-        if token_id in self.options.stop_token_ids:
+        if token_id in self.options.stop_token_ids or (listener and listener.is_stopped):
             return "stop"
-        if self.listener and self.listener.push(token_id):
-            return "stop"
-        if self.constraint and self.constraint.complete:
+        if constraint and constraint.complete:
             return "stop"
         criteria = self.callbacks.stopping_criteria
-        if criteria and self.callbacks.should_stop([*self.prompt, *self.ids], logits):
+        if criteria and self.callbacks.should_stop([*self.prompt, *self.ids, token_id], logits):
             return "stop"
-        is_full = self.length - self.context_start > self.n_positions and not self.options.window
-        return "length" if is_full or len(self.ids) == self.options.max_new_tokens else None
+        is_full = self.length - self.context_start >= self.n_positions and not self.options.window
+        return "length" if is_full or len(self.ids) + 1 == self.options.max_new_tokens else None
 
 
 def start_sequence(
@@ -246,7 +262,8 @@ def start_sequence(
     _check_ids(options, config.vocab_size)
     rng, cache = RandomGenerator(options.seed), model.new_cache()
     sizes = config.n_positions, config.vocab_size
-    return RunningSequence(prompt, options, eos_token_ids, *sizes, cache, rng)
+    deadline = time.monotonic() + (options.max_time or math.inf)
+    return RunningSequence(prompt, options, eos_token_ids, *sizes, cache, rng, deadline)
 
 
 def _check_ids(options: GenerationOptions, vocab_size: int) -> None:

@@ -106,8 +106,8 @@ class StopPatterns:
         try:
             return search(*args, **kwargs, timeout=_TIMEOUT_S)
         except (TimeoutError, MemoryError) as error:
-            patterns, self._patterns = self._patterns, []
-            listed = ", ".join(repr(pattern.pattern) for pattern in patterns)
+            listed = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
+            self._patterns.clear()  # also those of copies
             raise _too_slow(listed, self._text) from error
 
     def _pass_until(self, end: int) -> str:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpt2np.display import colored_tokens
 from gpt2np.errors import InvalidArgumentError
@@ -22,7 +21,7 @@ from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import FinishReason, RunningSequence, start_sequence
 from gpt2np.generation.stopping import StopStrings
 from gpt2np.model import GPT2
-from gpt2np.tokenizer import Tokenizer
+from gpt2np.tokenizer import StreamingDecoder, Tokenizer
 
 if TYPE_CHECKING:
     from gpt2np.generation.stop_regex import StopPatterns
@@ -40,8 +39,8 @@ class Completion:
         ids: all generated ids, including any end-of-text id and the ids of a stop text.
         tokens: the text of each of `ids`.
         finish_reason: "eos" (end-of-text id), "stop" (stop text, stop id, or a complete
-            constraint), "length" (max_new_tokens, or a full context), "cancelled"; None while the
-            generation runs.
+            constraint), "length" (max_new_tokens, or a full context), "time" (max_time),
+            "cancelled"; None while the generation runs.
         seed: the seed that reproduces this continuation.
         model: the model's name.
         seconds: time of the generation, including prefill and any wait in a queue; ignored by `==`.
@@ -87,21 +86,21 @@ def _logprob(fields: Mapping[str, Any]) -> TokenLogprob:
 
 
 class StreamingDetokenizer:
-    """Decodes token ids to text as they arrive, up to a stop text.
+    """The text of the token ids so far, up to a stop text.
 
     Pieces of text end at character boundaries. Text that may be the beginning of a stop text is
-    held back.
+    held back. A detokenizer is immutable: `push` returns the next one.
 
     Attributes:
-        seconds: time from the creation of the detokenizer to the latest token id.
-        n_read: number of pieces that `read_new` has returned.
+        seconds: time from the creation of the first detokenizer to the latest token id.
+        n_pieces: number of pieces of text.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, options: GenerationOptions, eos_token_ids: Collection[int] = ()
     ) -> None:
         """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`."""
-        self._decoder = tokenizer.streaming_decoder()
+        self._decoder: StreamingDecoder = tokenizer.streaming_decoder()
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._stops: StopStrings | StopPatterns
         if options.stop_regex:
@@ -110,36 +109,50 @@ class StreamingDetokenizer:
             self._stops = StopPatterns(options.stop, options.stop_regex)
         else:
             self._stops = StopStrings(options.stop)
-        self._pieces: list[str] = []
-        self.n_read = 0  # pieces
+        self._pieces: list[str] = []  # later detokenizers share the list
+        self.n_pieces = 0
         self._started = time.perf_counter()
         self.seconds = 0.0
 
     @property
     def text(self) -> str:
-        """The decoded text so far."""
-        return "".join(self._pieces)
+        """The text so far."""
+        return self.text_from(0)
 
-    def read_new(self) -> str:
-        """Return the text added since the last call; may be empty."""
-        start, self.n_read = self.n_read, len(self._pieces)
-        return "".join(self._pieces[start:])
+    def text_from(self, piece: int) -> str:
+        """Return the text from a piece on, given by its index."""
+        return "".join(self._pieces[piece : self.n_pieces])
 
-    def push(self, token_id: int) -> bool:
-        """Add a token id; return whether the text has reached a stop text."""
-        self.seconds = time.perf_counter() - self._started
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the text has reached a stop text."""
+        return self._stops.matched is not None
+
+    def push(self, token_id: int) -> StreamingDetokenizer:
+        """Return the detokenizer after one more token id."""
+        after = self._copy()
         if token_id not in self._skipped_ids:
-            self._pieces.append(self._stops.push(self._decoder.push(token_id)))
-        return self._stops.matched is not None
+            after._append(after._stops.push(after._decoder.push(token_id)))
+        return after
 
-    def finish(self) -> bool:
-        """End the text: add text held back as a possible stop text; tell if a stop text matched."""
-        self.seconds = time.perf_counter() - self._started
-        if self._stops.matched is None:
-            self._pieces.append(self._stops.push(self._decoder.finish()))
-        if self._stops.matched is None:
-            self._pieces.append(self._stops.finish())
-        return self._stops.matched is not None
+    def finish(self) -> StreamingDetokenizer:
+        """Return the detokenizer after the end: with the text held back, up to a stop text."""
+        after = self._copy()
+        if not after.is_stopped:
+            after._append(after._stops.push(after._decoder.finish()))
+        if not after.is_stopped:
+            after._append(after._stops.finish())
+        return after
+
+    def _copy(self) -> StreamingDetokenizer:
+        after = copy(self)
+        after._decoder, after._stops = copy(self._decoder), copy(self._stops)
+        after.seconds = time.perf_counter() - self._started
+        return after
+
+    def _append(self, piece: str) -> None:
+        self._pieces[self.n_pieces :] = [piece]  # replaces the piece of an interrupted step
+        self.n_pieces += 1
 
 
 class TextStream(Iterator[str]):
@@ -173,14 +186,18 @@ class TextStream(Iterator[str]):
         self._lock = threading.Lock()  # held by the reader
         self._prompt = prompt
         self._tokenizer = tokenizer
-        self._detokenizer = StreamingDetokenizer(tokenizer, options, eos_token_ids)
+        self._n_read = 0  # pieces
         self.sequence: RunningSequence = start_sequence(model, prompt_ids, options, eos_token_ids)
-        self.sequence.listener = self._detokenizer
+        self.sequence.listener = StreamingDetokenizer(tokenizer, options, eos_token_ids)
         self.sequence.callbacks = callbacks or Callbacks()
         if self.sequence.callbacks.on_token:
             self.sequence.on_token = self._call_on_token
         # Keep the KV cache at the end, because a chat reuses it for the next answer.
         self._scheduler = Scheduler(model, free_caches=False)
+
+    @property
+    def _detokenizer(self) -> StreamingDetokenizer:
+        return cast(StreamingDetokenizer, self.sequence.listener)
 
     def __repr__(self) -> str:
         state = self.sequence.finish_reason or "running"
@@ -214,7 +231,7 @@ class TextStream(Iterator[str]):
             "prompt_logprobs": [asdict(token) for token in sequence.prompt_logprobs],
             "context_start": sequence.context_start,
             "finish_reason": sequence.finish_reason,
-            "n_read": self._detokenizer.n_read,
+            "n_read": self._n_read,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -225,12 +242,12 @@ class TextStream(Iterator[str]):
         for token_id in state["ids"]:
             sequence.constraint = sequence.constraint and sequence.constraint.advance(token_id)
             sequence.ids.append(token_id)
-            self._detokenizer.push(token_id)
+            sequence.listener = self._detokenizer.push(token_id)
         sequence.context_start = state["context_start"]
         if state["finish_reason"]:
-            self._detokenizer.finish()
+            sequence.listener = self._detokenizer.finish()
             sequence.finish_reason = state["finish_reason"]
-        self._detokenizer.n_read = state["n_read"]
+        self._n_read = state["n_read"]
 
     @property
     def running(self) -> bool:
@@ -266,25 +283,25 @@ class TextStream(Iterator[str]):
     def __deepcopy__(self, memo: dict[int, Any]) -> TextStream:  # the copy has the same model
         return copy(self)
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Refuse other readers of the stream during the `with` block.
+    def _reading(self) -> threading.Lock:
+        """Return the lock that a reader holds.
 
         Raises:
             InvalidArgumentError: another thread or task is reading the stream.
         """
-        if not self._lock.acquire(blocking=False):
+        if self._lock.locked():
             raise InvalidArgumentError(
                 "another thread or task is reading this stream; read each stream in one place"
             )
-        try:
-            yield
-        finally:
-            self._lock.release()
+        return self._lock
 
     def step(self) -> None:
-        """Generate one token, or more with draft tokens; `new_text` returns their text."""
-        with self.reading():
+        """Generate one token, or more with draft tokens; `new_text` returns their text.
+
+        Raises:
+            InvalidArgumentError: another thread or task is reading the stream.
+        """
+        with self._reading():
             if not self._scheduler.busy:
                 self._scheduler.add(self.sequence)
             self._scheduler.step()
@@ -303,13 +320,16 @@ class TextStream(Iterator[str]):
     async def __aiter__(self) -> AsyncIterator[str]:
         from gpt2np.generation.async_engine import run_async
 
-        with self.reading():
+        with self._reading():
             async for piece in run_async(self):
                 yield piece
 
     def new_text(self) -> str:
         """Return the text added since the last call; may be empty."""
-        return self._detokenizer.read_new()
+        detokenizer = self._detokenizer
+        text = detokenizer.text_from(self._n_read)
+        self._n_read = detokenizer.n_pieces  # last, so that Ctrl-C loses no text
+        return text
 
     def cancel(self) -> str:
         """End the generation; return the text added since the last call of `new_text`."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -83,31 +83,32 @@ _users = 0
 _threads_before = 1
 
 
-class single_threaded_blas:
+@contextmanager
+def single_threaded_blas() -> Iterator[None]:
     """Set BLAS to one thread during the `with` block, in the whole process.
 
     Idle BLAS threads spin, and would slow down the Python threads that share the work. If `with`
     blocks of several threads overlap, the last block to end restores the previous thread count.
     """
-
-    def __enter__(self) -> None:
-        global _users, _threads_before
-        library = blas()
-        if library is not None:
-            with _lock:
-                _users += 1
-                if _users == 1:
-                    _threads_before = library.get_threads()
-                    library.set_threads(1)
-
-    def __exit__(self, *exception: object) -> None:
-        global _users
-        library = blas()
-        if library is not None:
-            with _lock:
-                _users -= 1
-                if _users == 0:
-                    library.set_threads(_threads_before)
+    global _users, _threads_before
+    library = blas()
+    if library is None:
+        yield
+        return
+    is_counted = False
+    try:
+        with _lock:
+            if _users == 0:
+                _threads_before = library.get_threads()
+            _users, is_counted = _users + 1, True  # at once, in case Ctrl-C interrupts the block
+            if _users == 1:
+                library.set_threads(1)
+        yield
+    finally:
+        with _lock:
+            _users -= is_counted
+            if is_counted and _users == 0:
+                library.set_threads(_threads_before)
 
 
 def _reset_after_fork() -> None:

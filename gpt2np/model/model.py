@@ -25,7 +25,7 @@ from gpt2np.model.gpt2 import gpt2
 from gpt2np.model.weights import pack_weights
 from gpt2np.runtime.arguments import check_caches, check_logits_indices, check_sequences
 from gpt2np.runtime.hooked_context import Hook
-from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, rollback_on_error
+from gpt2np.runtime.kv_cache import KVCache, private_zeros, reserve, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.ranks import max_processes
 
@@ -245,8 +245,12 @@ class GPT2:
             logits = self._group.run(new, caches, indices)
             if logits is not None:
                 return logits
-        with rollback_on_error(caches):
+        lengths = [cache.length for cache in caches]
+        try:
             return self._runner.run(new, caches, indices, hook)
+        except BaseException:  # such as Ctrl-C
+            roll_back(caches, lengths)
+            raise
 
     def unembed(self, x: Array) -> Array:
         """Return the logits (n, V) for outputs x (n, C) of the final layer norm."""

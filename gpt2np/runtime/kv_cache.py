@@ -175,7 +175,7 @@ class KVStore:
         self.config, self._allocate = config, allocate
         self._nonzero = [0] * slots  # tokens per slot whose values may differ from 0
         self._high_water_mark = [0] * slots  # tokens per slot that have ever taken memory
-        self._owners: WeakValueDictionary[int, KVCache] = WeakValueDictionary()
+        self._last_owners: WeakValueDictionary[int, KVCache] = WeakValueDictionary()  # by slot
         self._lock = threading.Lock()
 
     @property
@@ -194,20 +194,24 @@ class KVStore:
         slot, or if more than half of the store's memory would stay unused.
         """
         with self._lock:
-            free = [slot for slot in range(len(self._nonzero)) if slot not in self._owners]
-            staying = sum(_tiles(cache.length) for cache in self._owners.values())
+            owners = self._owners()
+            free = [slot for slot in range(len(self._nonzero)) if slot not in owners]
+            staying = sum(_tiles(cache.length) for cache in owners.values())
             arriving = len(caches) * max(1, _tiles(length))
             is_wasteful = sum(self._high_water_mark) > 2 * TILE * (staying + arriving)
             if len(free) < len(caches) or self.capacity < length or is_wasteful:
                 return False
             for slot, cache in zip(free, caches, strict=False):
                 self._copy(cache, slot)
-                self._owners[slot] = cache
+                self._last_owners[slot] = cache
                 # One assignment: Ctrl-C must not leave a cache between two stores.
-                previous, cache.place = cache.place, (self, slot)
-                if previous[0] is not self:
-                    previous[0].free_slot(previous[1], cache)
+                cache.place = self, slot
             return True
+
+    def _owners(self) -> dict[int, KVCache]:
+        """Return the cache in each slot that is taken: slot → cache."""
+        owners = self._last_owners.items()
+        return {slot: cache for slot, cache in owners if cache.place == (self, slot)}
 
     def _copy(self, cache: KVCache, slot: int) -> None:
         tiles = _tiles(cache.length)
@@ -215,11 +219,6 @@ class KVStore:
         self.reserve_slot(slot, tiles * TILE)  # before the copy, in case Ctrl-C interrupts it
         self.keys[:tiles, slot] = cache.store.keys[:tiles, cache.slot]
         self.values[:tiles, slot] = cache.store.values[:tiles, cache.slot]
-
-    def free_slot(self, slot: int, cache: KVCache) -> None:
-        """Free a slot if the slot still belongs to `cache`."""
-        if self._owners.get(slot) is cache:
-            del self._owners[slot]
 
     def reserve_slot(self, slot: int, length: int) -> None:
         """Record that up to `length` tokens will be written to a slot: `clear` must zero them."""
@@ -317,19 +316,10 @@ def reserve(
         store.reserve_slot(slot, n)
 
 
-class rollback_on_error:
-    """Truncate the caches to their previous lengths if the `with` block raises an exception."""
-
-    def __init__(self, caches: Sequence[KVCache]) -> None:
-        self._before = [(cache, cache.length) for cache in caches]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error:
-            for cache, length in self._before:
-                cache.truncate(length)
+def roll_back(caches: Sequence[KVCache], lengths: Sequence[int]) -> None:
+    """Truncate the caches to their lengths before a pass that failed."""
+    for cache, length in zip(caches, lengths, strict=True):
+        cache.truncate(length)
 
 
 def _move_to_new_store(caches: Sequence[KVCache], length: int, allocate: Allocator | None) -> None:

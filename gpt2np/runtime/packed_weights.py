@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,11 +153,9 @@ class PackedWeights(MutableMapping[str, Array]):
         """Whether a pass has used the weights."""
         return self._was_read or self._packed_pass is not None
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other threads from assigning weights during the `with` block."""
-        with self._lock:
-            yield
+    def locked(self) -> AbstractContextManager[object]:
+        """Return a lock that keeps other threads from assigning weights during a `with` block."""
+        return self._lock
 
     @property
     def _source(self) -> WeightSource:

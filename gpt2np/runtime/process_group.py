@@ -29,7 +29,7 @@ from gpt2np.kernels.blas import single_threaded_blas, small_kernels
 from gpt2np.kernels.matmul import SMALL_BATCH
 from gpt2np.kernels.threads import inline
 from gpt2np.runtime.batch import MIN_TOKENS_PER_WORKER
-from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, rollback_on_error
+from gpt2np.runtime.kv_cache import KVCache, KVStore, private_zeros, roll_back
 from gpt2np.runtime.model_runner import ModelRunner
 from gpt2np.runtime.rank_tuner import RankTuner
 from gpt2np.runtime.ranks import COUNTER_STRIDE, Rank, RankFailedError
@@ -121,23 +121,27 @@ class ProcessGroup:
         The caches must have capacity for the new tokens. Returns None if another thread's pass is
         running, a cache is in private memory, the token ids exceed MAX_MESSAGE, or a rank fails.
         """
-        if self.world_size == 1 or not self._lock.acquire(blocking=False):
+        if self.world_size == 1 or self._lock.locked():
             return None
-        try:
+        # The block waits if another thread's pass has just begun. Unlike acquire(blocking=False),
+        # it can't be interrupted by Ctrl-C with the lock taken.
+        with self._lock:
             if self.world_size == 1 or any(c.store not in self._store_offsets for c in caches):
                 return None
-            with rollback_on_error(caches):
+            lengths = [cache.length for cache in caches]
+            try:
                 if self.tuner is None:
                     return self._run_on_ranks(self.world_size, sequences, caches, logits_indices)
                 return self._run_timed(self.tuner, sequences, caches, logits_indices)
-        except RankFailedError as error:
-            self.world_size = 1
-            if self.end.alive:  # otherwise this process exits, which has ended the workers
-                self.end()
-                warnings.warn(f"the model continues on one process: {error}", stacklevel=3)
-            return None
-        finally:
-            self._lock.release()
+            except BaseException as error:
+                roll_back(caches, lengths)
+                if not isinstance(error, RankFailedError):
+                    raise
+                self.world_size = 1
+                if self.end.alive:  # otherwise this process exits, which has ended the workers
+                    self.end()
+                    warnings.warn(f"the model continues on one process: {error}", stacklevel=3)
+                return None
 
     def _run_timed(
         self,

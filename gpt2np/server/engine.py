@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from gpt2np.errors import GPT2NPError
 from gpt2np.generation.async_engine import AsyncEngine, call_in
 from gpt2np.generation.sampling import TokenLogprob
-from gpt2np.generation.sequence import FinishReason
+from gpt2np.generation.scheduler import Scheduler
+from gpt2np.generation.sequence import FinishReason, RunningSequence
 from gpt2np.generation.streaming import TextStream
 from gpt2np.language_model import LanguageModel
 from gpt2np.server.metrics import Metrics
@@ -59,9 +60,21 @@ class Engine:
         self._max_sequences = max_sequences
         self._n_sequences = 0  # changed in the event loop's thread only
         self._streams: set[TextStream] = set()
-        self._runner = AsyncEngine(
-            max_running, lambda scheduler: metrics.observe_step(lm, scheduler)
-        )
+        self._submitted: dict[int, float] = {}  # times of waiting sequences, by id()
+        self._last_step = 0.0  # time at which the last decode step ended
+        self._runner = AsyncEngine(max_running, self._on_step)
+
+    def _on_step(self, scheduler: Scheduler) -> None:
+        """Record a decode step; a sequence that now runs waited until the last step ended."""
+        self._metrics.observe_step(self.lm, scheduler)
+        for sequence in scheduler.running:
+            self._record_start(sequence)
+        self._last_step = time.perf_counter()
+
+    def _record_start(self, sequence: RunningSequence) -> None:
+        submitted = self._submitted.pop(id(sequence), None)
+        if submitted is not None:
+            self._metrics.observe_queue(max(0.0, self._last_step - submitted))
 
     def reserve(self, n: int) -> None:
         """Take places for n sequences; `release` frees them.
@@ -122,6 +135,7 @@ class Engine:
                 now = time.perf_counter()
                 self._metrics.observe_tokens(len(ids), is_first=n_ids == 0, seconds=now - last)
                 if is_last:
+                    self._record_start(sequence)
                     self._metrics.observe_end(sequence, now - submitted)
                 last = now
                 if every_step or is_last:
@@ -130,6 +144,7 @@ class Engine:
                     call_in(loop, add, Update(index, text, ids, logprobs, reason))
                 n_ids += len(ids)
 
+            self._submitted[id(stream.sequence)] = submitted
             self._runner.add(stream, notify)
 
         self._streams |= set(streams)

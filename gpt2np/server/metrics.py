@@ -30,6 +30,7 @@ class Metrics:
             registry=self._registry,
         )
         self._first = self._histogram("time_to_first_token_seconds", "Queue, prefill, first token")
+        self._queue = self._histogram("request_queue_time_seconds", "Time in the queue")
         self._next = self._histogram("inter_token_latency_seconds", "Time between two tokens")
         self._whole = self._histogram("e2e_request_latency_seconds", "Time of the whole sequence")
         self._prompt = self._histogram("request_prompt_tokens", "Tokens of a prompt", _COUNTS)
@@ -52,6 +53,10 @@ class Metrics:
         self._waiting.set(len(scheduler.waiting))
         self._cache.set(sum(cache_nbytes(config, s.cache.length, dtype) for s in running))
         self._batch.observe(len(running))
+
+    def observe_queue(self, seconds: float) -> None:
+        """Record how long a sequence waited for its first step."""
+        self._queue.observe(seconds)
 
     def observe_tokens(self, n: int, *, is_first: bool, seconds: float) -> None:
         """Record the n tokens of a step, `seconds` after the step before, or after submission."""

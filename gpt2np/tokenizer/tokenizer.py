@@ -437,18 +437,24 @@ class StreamingDecoder:
 
     def __init__(self, tokens: Mapping[int, bytes]) -> None:
         self._tokens = tokens
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._incomplete = b""  # the first bytes of a character
 
     def push(self, token_id: int) -> str:
         """Return the text that `token_id` completes, or "" if it completes no character.
 
         An id without a token decodes to "", because some models have more embeddings than tokens.
         """
-        return self._decoder.decode(self._tokens.get(token_id, b""))
+        return self._decode(self._tokens.get(token_id, b""), is_final=False)
 
     def finish(self) -> str:
         """Return the end of the text: U+FFFD if a character is incomplete, else ""."""
-        return self._decoder.decode(b"", final=True)
+        return self._decode(b"", is_final=True)
+
+    def _decode(self, new: bytes, is_final: bool) -> str:
+        data = self._incomplete + new
+        text, n_decoded = codecs.utf_8_decode(data, "replace", is_final)
+        self._incomplete = data[n_decoded:]
+        return text
 
 
 def _check_ids(ids: object) -> None:

@@ -14,7 +14,7 @@ SHAPES = {
 
 
 def random_model(dtype=np.float32, **shape):
-    config = GPT2Config(vocab_size=1031, n_positions=1100, **shape)
+    config = GPT2Config(**{"vocab_size": 1031, "n_positions": 1100, **shape})
     rng = np.random.default_rng(0)
     return GPT2(
         config,

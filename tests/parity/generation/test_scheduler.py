@@ -46,15 +46,18 @@ def random_options(rng, vocab_size, longest=24):
 class StopPair:
     """Listener that stops once five divides the sum of the last two ids."""
 
-    def __init__(self):
-        self.ids = []
+    def __init__(self, ids=()):
+        self.ids = ids
 
-    def push(self, token_id):
-        self.ids.append(token_id)
+    @property
+    def is_stopped(self):
         return len(self.ids) > 4 and sum(self.ids[-2:]) % 5 == 0
 
+    def push(self, token_id):
+        return StopPair((*self.ids, token_id))
+
     def finish(self):
-        return False
+        return self
 
 
 class EveryThird:
@@ -181,7 +184,7 @@ class TestScheduler:
         for sequence in sequences:
             scheduler.add(sequence)
         assert scheduler.free == 0 and scheduler.step() == []
-        assert scheduler.running == sequences[:2] and list(scheduler.waiting) == sequences[2:]
+        assert scheduler.running == sequences[:2] and scheduler.waiting == sequences[2:]
         ended = []
         while scheduler.busy:
             ended += scheduler.step()

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from helpers.server import running_server
@@ -357,6 +358,47 @@ class TestQueueAndCancellation:
             assert "0.1 seconds" in response.json()["error"]["message"]
             *_, last = read_events(client, **LONG, n=8)
             assert "0.1 seconds" in last["error"]["message"]
+
+    def test_waiting_requests_leave_the_queue_at_once(self, tmp_path):
+        arguments = ("--model", "bundled", "--max-running", "2", "--max-queued", "1200")
+        with server_and_client(tmp_path, *arguments) as (server, client):
+            started = threading.Thread(target=complete, args=[client], kwargs=LONG)
+            started.start()
+            wait_until(lambda: metric(client, "num_requests_running") == 1)
+            with httpx.Client(base_url=server.url) as impatient:
+                body = {**LONG, "n": 1000}
+                with pytest.raises(httpx.ReadTimeout):
+                    impatient.post("/v1/completions", json=body, timeout=0.5)
+            wait_until(lambda: metric(client, "num_requests_waiting") == 0, seconds=2)
+            assert metric(client, "num_requests_running") == 1
+            started.join()
+
+    def test_metrics_count_what_the_clients_saw(self, tmp_path):
+        with server_and_client(tmp_path, "--model", "bundled") as (_, client):
+            n_new = n_prompt = 0
+            for i, prompt in enumerate(PROMPTS):
+                counts = complete(client, prompt=prompt, seed=i)["usage"]
+                n_new += counts["completion_tokens"]
+                n_prompt += counts["prompt_tokens"]
+            assert metric(client, "generation_tokens_total") == n_new
+            assert metric(client, "prompt_tokens_total") == n_prompt
+            assert metric(client, "request_success_total") == len(PROMPTS)
+            for name in ("time_to_first_token", "request_queue_time", "e2e_request_latency"):
+                assert metric(client, f"{name}_seconds_count") == len(PROMPTS)
+            assert metric(client, "inter_token_latency_seconds_count") <= n_new - len(PROMPTS)
+
+    def test_the_server_survives_its_worker_processes(self, tmp_path, lm):
+        expected = generate(lm, "The fox", seed=1).text
+        with server_and_client(tmp_path, "--model", "bundled", "--processes", "2") as (
+            server,
+            client,
+        ):
+            for _ in range(2):
+                answer = complete(client, prompt="The fox", seed=1)
+                assert answer["choices"][0]["text"] == expected
+                children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+                for pid in " ".join(path.read_text() for path in children).split():
+                    os.kill(int(pid), signal.SIGKILL)
 
 
 class TestAccess:

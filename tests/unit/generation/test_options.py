@@ -30,6 +30,7 @@ WRONG = {
     "bad_words": ("x", None, 5, [""], [[]], [[-1]], [[1.5]], [None], [["a"]], [[5]], [5]),
     "bad_words_ids": ("x", None, 5, [""], [[]], [[-1]], [[1.5]], [None], [["a"]], ["a"], [5]),
     "min_new_tokens": (*WHOLE, None),
+    "max_time": ("x", True, math.nan, math.inf, 10**400, 0, -1),
     "ignore_eos": (None, 1, "yes"),
     "seed": WHOLE,
     "num_return_sequences": (*WHOLE, None, 0, 1001, 10**9),

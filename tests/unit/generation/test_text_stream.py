@@ -65,14 +65,14 @@ def run(tokenizer, ids, stops, patterns):
     )
     pieces, stopped = [], None
     for n, token_id in enumerate(ids, 1):
-        stop = detokenizer.push(token_id)
-        pieces.append(detokenizer.read_new())
-        if stop:
+        start, detokenizer = detokenizer.n_pieces, detokenizer.push(token_id)
+        pieces.append(detokenizer.text_from(start))
+        if detokenizer.is_stopped:
             stopped = n
             break
-    detokenizer.finish()
-    pieces.append(detokenizer.read_new())
-    assert detokenizer.text == "".join(pieces) and detokenizer.read_new() == ""
+    start, detokenizer = detokenizer.n_pieces, detokenizer.finish()
+    pieces.append(detokenizer.text_from(start))
+    assert detokenizer.text == "".join(pieces)
     return pieces, stopped
 
 
@@ -142,5 +142,5 @@ def test_silent_ids(tokenizer):
         tokenizer, GenerationOptions(stop_token_ids=[70]), eos_token_ids={80}
     )
     for token_id in (80, 65, 70, 66):
-        detokenizer.push(token_id)
+        detokenizer = detokenizer.push(token_id)
     assert detokenizer.text == tokenizer.decode([65, 66])

@@ -1,0 +1,135 @@
+"""Exceptions raised at random points of gpt2np's code, as by the handlers of signals.
+
+CPython runs signal handlers at three kinds of points: after a call of a C function, at a jump
+backwards, and at the start of a function. `BytecodeInterrupter` raises at random ones of these
+points, each as likely as the others; `TimerInterrupter` at random times, by a real signal.
+"""
+
+import dis
+import signal
+import sys
+import time
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import gpt2np
+
+_FOLDER = str(Path(gpt2np.__file__).parent)
+_TESTS = str(Path(__file__).parents[1])
+
+
+class Interruption(KeyboardInterrupt):
+    pass
+
+
+class Interrupter:
+    """Calls functions, and interrupts most calls at a random point.
+
+    Attributes:
+        n_interrupted: number of calls that were interrupted.
+    """
+
+    def __init__(self, rng):
+        self.rng, self.n_interrupted = rng, 0
+        self.sizes = defaultdict(lambda: self.first_size)  # of the last whole call, by function
+
+    def __call__(self, function, *arguments):
+        """Call a function. Returns (its result, the exception that interrupted the call)."""
+        name = getattr(function, "__qualname__", repr(function))
+        point = self.rng.random() * 1.1 * self.sizes[name]
+        self.start(point)
+        try:
+            result = function(*arguments)
+        except KeyboardInterrupt as error:
+            self.stop()
+            self.n_interrupted += 1
+            self.sizes[name] *= 1.1  # so that every call succeeds in the end
+            return None, error.with_traceback(None)
+        self.sizes[name] = max(self.stop(), self.first_size / 100)
+        return result, None
+
+
+class BytecodeInterrupter(Interrupter):
+    """Interrupts at a random point; counts the points of a call."""
+
+    first_size = 2000
+
+    def start(self, point):
+        count, returned = 0, False
+
+        def trace_call(frame, event, argument):
+            if not frame.f_code.co_filename.startswith(_FOLDER):
+                return None
+            points = _points(frame.f_code)
+            frame.f_trace_lines, frame.f_trace_opcodes = False, True
+
+            def trace(frame, event, argument):
+                nonlocal count, returned
+                if event == "return":
+                    returned = True  # no handler runs between a return and its call's end
+                elif event == "opcode":
+                    if frame.f_lasti in points and not returned:
+                        count += 1
+                        if count > point:
+                            raise Interruption
+                    returned = False
+                return trace
+
+            return trace
+
+        self.count = lambda: count
+        sys.settrace(trace_call)
+
+    def stop(self):
+        sys.settrace(None)
+        return self.count()
+
+
+@cache
+def _points(code):
+    """Return the offsets at which an exception looks like one of a signal handler.
+
+    After a call, the exception belongs to the call: the next offset is left out where other
+    exception handlers hold.
+    """
+    table = dis._parse_exception_table(code) if sys.version_info >= (3, 11) else []
+
+    def handler(offset):
+        return next((e for e in table if e.start <= offset < e.end), None)
+
+    points, previous = set(), None
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("RESUME", "JUMP_BACKWARD"):
+            points.add(instruction.offset)
+        is_after_call = previous is not None and previous.opname.startswith("CALL")
+        if is_after_call and handler(previous.offset) == handler(instruction.offset):
+            points.add(instruction.offset)
+        previous = instruction
+    return frozenset(points)
+
+
+class TimerInterrupter(Interrupter):
+    """Interrupts at a random time, by a signal; measures the seconds of a call."""
+
+    first_size = 0.01
+
+    def __init__(self, rng):
+        super().__init__(rng)
+        signal.signal(signal.SIGALRM, self.handle)
+
+    def handle(self, number, frame):
+        # Neither the tests nor the garbage collector, whose exceptions are lost.
+        while frame and not frame.f_code.co_filename.startswith(_FOLDER):
+            if frame.f_code.co_filename.startswith(_TESTS):
+                return
+            frame = frame.f_back
+        raise Interruption
+
+    def start(self, point):
+        self.started = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, max(point, 1e-6))
+
+    def stop(self):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return time.perf_counter() - self.started

@@ -1,0 +1,199 @@
+"""Interruptions at random points leave model, caches, schedulers and streams usable and exact."""
+
+import pickle
+import random
+import signal
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+from helpers.interruptions import BytecodeInterrupter, TimerInterrupter
+from helpers.random_models import random_model
+
+from gpt2np import LanguageModel, Tokenizer
+from gpt2np.errors import GenerationInterrupted
+from gpt2np.generation import Scheduler
+from gpt2np.generation.sequence import share_prefix
+
+PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3, 1, 2"]
+OPTIONS = [
+    {"draft": "none", "logprobs": 1},
+    {"frequency_penalty": 0.5, "no_repeat_ngram_size": 2},
+    {"temperature": 0, "logprobs": 2, "prompt_logprobs": 1},
+    {"regex": "[ a-z]{5,40}", "repetition_penalty": 1.3},
+    {"stop": ["zzz", "e"], "logprobs": 0},
+    {"stop_regex": ["[0-9]{3}"], "min_p": 0.01},
+    {"window": 20, "max_new_tokens": 40},
+]
+
+
+@pytest.fixture(scope="module")
+def lm(bundled):
+    tokenizer = Tokenizer.load(bundled)
+    sizes = {"vocab_size": tokenizer.vocab_size, "n_positions": 48}
+    model = random_model(n_layer=2, n_embd=16, n_head=2, n_inner=32, **sizes)
+    lm = LanguageModel(model, tokenizer)
+    lm.use_draft(LanguageModel(model, tokenizer))  # drafts that are accepted, and rolled back
+    lm.generate_batch(PROMPTS, max_new_tokens=9, seed=1)  # packs the weights
+    return lm
+
+
+def streams_of(lm, rng):
+    """Return a list of streams with random options; some of them share a prefix."""
+    streams = []
+    for seed in range(rng.randrange(1, 4)):
+        options = {"max_new_tokens": 8} | rng.choice(OPTIONS)
+        prompt = rng.choice(PROMPTS)
+        several = [
+            lm.stream(prompt, **options, seed=seed + i) for i in range(rng.choice([1, 1, 3]))
+        ]
+        share_prefix([stream.sequence for stream in several])
+        streams += several
+    return streams
+
+
+def check_scheduler(lm, interrupt, rng):
+    seed = rng.random()
+    streams, expected = (streams_of(lm, random.Random(seed)) for _ in range(2))
+    for stream in expected:
+        run_all(lm, [stream])
+    scheduler = Scheduler(lm.model, max_running=rng.choice([1, 2, 16]))
+    for stream in streams:
+        scheduler.add(stream.sequence)
+    texts, finished, n_calls = [""] * len(streams), [], 0
+    while scheduler.busy:
+        result, _ = interrupt(scheduler.step)
+        finished += result or []
+        n_calls += 1
+        assert n_calls < 10_000, "the scheduler does not end"
+        for i, stream in enumerate(streams):
+            texts[i] += interrupt(stream.new_text)[0] or ""
+    for i, stream in enumerate(streams):
+        assert texts[i] + stream.new_text() == stream.completion.text
+        assert stream.completion == expected[i].completion
+    assert sorted(map(id, finished)) == sorted(id(stream.sequence) for stream in streams)
+
+
+def run_all(lm, streams):
+    scheduler = Scheduler(lm.model)
+    for stream in streams:
+        scheduler.add(stream.sequence)
+    while scheduler.busy:
+        scheduler.step()
+
+
+def check_stream(lm, interrupt, rng):
+    options = {"max_new_tokens": 8} | rng.choice(OPTIONS) | {"seed": rng.randrange(99)}
+    prompt, text = rng.choice(PROMPTS), ""
+    expected, stream = lm.generate(prompt, **options), lm.stream(prompt, **options)
+    while True:
+        piece, error = interrupt(next, stream, None)
+        if piece is None and not error:
+            break
+        text += piece or ""
+        if rng.random() < 0.1:
+            resumed, error = interrupt(lm.resume, stream.state)
+            stream = stream if error else resumed
+    assert text == expected.text and stream.completion == expected
+
+
+def check_generate(lm, interrupt, rng):
+    options = {"max_new_tokens": 6, "seed": rng.randrange(99)} | rng.choice(OPTIONS[:6])
+    if rng.random() < 0.2:
+        options = {"max_new_tokens": 6, "num_beams": 3, "temperature": 0, "logprobs": 1}
+    prompts = rng.sample(PROMPTS, rng.choice([1, 3]))
+    generate = partial(lm.generate_batch, prompts, **options)
+    generate.__qualname__ = f"generate_batch {len(prompts)}"
+    expected = generate()
+    result, error = interrupt(generate)
+    if isinstance(error, GenerationInterrupted):
+        for completion, whole in zip(error.completions, expected, strict=True):
+            n = len(completion.ids)
+            assert completion.ids == whole.ids[:n]
+            assert completion.finish_reason in ("cancelled", whole.finish_reason)
+            if options.get("logprobs") is not None and n:
+                assert completion.logprobs == whole.logprobs[:n]
+            assert lm.tokenizer.decode(completion.ids).startswith(completion.text)
+    assert (result or generate()) == expected
+
+
+def check_score(lm, interrupt, rng):
+    texts = [*rng.sample(PROMPTS, 2), "a b c d e " * rng.choice([1, 9])]
+    expected, (scores, _) = lm.score(texts), interrupt(partial(lm.score, texts))
+    assert (scores or lm.score(texts)) == expected
+
+
+def check_caches(lm, interrupt, rng):
+    model, ids = lm.model, lm.tokenizer.encode("Once upon a time there was a fox, and a king " * 4)
+    ids = [ids[:40], ids[3:43]]
+    whole = model.forward(ids)
+    caches, done = [model.new_cache(), model.new_cache()], 0
+    while done < 40:
+        n = min(rng.choice([1, 1, 7, 20]), 40 - done)
+        new = [each[done : done + n] for each in ids]
+        logits, error = interrupt(model.forward, new, caches)
+        if error:
+            assert [cache.length for cache in caches] == [done, done]
+        else:
+            rows = [done + i * 40 + k for i in range(2) for k in range(n)]
+            np.testing.assert_allclose(logits, whole[rows], atol=1e-4)
+            done += n
+        i = rng.randrange(2)
+        if rng.random() < 0.3:
+            copy, error = interrupt(caches[i].copy)
+            assert error or copy.length == done
+            caches[i] = caches[i] if error else copy
+        if rng.random() < 0.1:
+            interrupt(caches[i].truncate, caches[i].length // 2)
+            done = min(cache.length for cache in caches)
+            for cache in caches:
+                cache.truncate(done)
+        if rng.random() < 0.2:
+            copy, error = interrupt(pickle.loads, pickle.dumps(caches[i]))
+            caches[i] = caches[i] if error else copy
+
+
+def check_prefix(lm, interrupt, rng):
+    expected = lm.generate("Once upon a time the fox", max_new_tokens=5, seed=1)
+    prefix, _ = interrupt(lm.prefix, "Once upon a time")
+    prefix = prefix or lm.prefix("Once upon a time")
+    generate = partial(lm.generate, " the fox", prefix=prefix, max_new_tokens=5, seed=1)
+    generate.__qualname__ = "generate prefix"
+    result, _ = interrupt(generate)
+    assert (result or generate()).ids == expected.ids == generate().ids
+
+
+CHECKS = [check_scheduler, check_stream, check_generate, check_score, check_caches, check_prefix]
+
+
+def run_checks(lm, interrupt, count):
+    """Run the checks in turn until `count` calls have been interrupted."""
+    while interrupt.n_interrupted < count:
+        for check in CHECKS:
+            seed = interrupt.rng.randrange(10**9)
+            try:
+                check(lm, interrupt, random.Random(seed))
+            except Exception as error:
+                raise AssertionError(f"{check.__name__}, seed {seed}") from error
+
+
+@pytest.fixture
+def restored():
+    handler, trace = signal.getsignal(signal.SIGALRM), sys.gettrace()
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, handler)
+    sys.settrace(trace)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no exception tables")
+@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.slow)])
+def test_at_random_bytecodes(lm, restored, count):
+    run_checks(lm, BytecodeInterrupter(random.Random(count)), count)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no interval timers")
+@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.slow)])
+def test_by_signals_at_random_times(lm, restored, count):
+    run_checks(lm, TimerInterrupter(random.Random(count)), count)
