@@ -217,9 +217,12 @@ def compare_server(
     from lm_eval.models.openai_completions import LocalCompletionsAPI
 
     with urlopen(f"{url}/v1/models") as response:
-        name = json.load(response)["data"][0]["id"]
-    # The client cuts long texts into windows that are two ids shorter than max_length.
-    peer = HFLM(pretrained=model, dtype="float32", device="cpu", batch_size=1, max_length=1022)
+        served = json.load(response)["data"][0]
+    name, context = served["id"], served["max_model_len"]
+    # The client cuts long texts into windows that are two ids shorter than its max_length.
+    peer = HFLM(
+        pretrained=model, dtype="float32", device="cpu", batch_size=1, max_length=context - 2
+    )
     one, eight = (
         LocalCompletionsAPI(
             base_url=f"{url}/v1/completions",
@@ -227,7 +230,7 @@ def compare_server(
             tokenizer_backend="huggingface" if tokenizer else "remote",
             tokenizer=tokenizer,
             num_concurrent=n,
-            max_length=1024,
+            max_length=context,
             max_retries=1,
         )
         for tokenizer, n in ((model, 1), (None, 8))
@@ -249,8 +252,8 @@ def compare_server(
 
 def equal_greedy_texts(prompts: Sequence[str], one: Any, other: Any) -> float:
     """Return the share of prompts that two models continue greedily with the same text."""
-    pairs = zip(*(greedy_texts(lm, prompts, 40) for lm in (one, other)), strict=True)
-    return sum(a == b for a, b in pairs) / len(prompts)
+    texts, others = (greedy_texts(lm, prompts, 40) for lm in (one, other))
+    return sum(map(str.__eq__, texts, others)) / len(prompts)
 
 
 def _timed(way: str, run: Callable[..., dict[str, Numbers]], *arguments: Any) -> dict[str, Numbers]:
