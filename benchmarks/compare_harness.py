@@ -2,11 +2,15 @@
 
     pip install "lm-eval[hf]>=0.4.10"
     python benchmarks/compare_harness.py weights ../shared/data --limit 300
+    python benchmarks/compare_harness.py weights ../shared/data --server http://127.0.0.1:8000
 
 One checkpoint runs the harness's tasks lambada_openai, wikitext, hellaswag, arc_easy and piqa in
 three ways: transformers in the harness, gpt2np in the harness, and `gpt2np eval`. All data are
 local files: LAMBADA's test set and pages of WikiText-2's test set. Questions for the other tasks
 are made from LAMBADA's passages. Greedy texts are compared, too.
+
+With --server, the harness's `local-completions` model scores a running `gpt2np serve` of the same
+checkpoint instead (`pip install "lm-eval[api]"`), with 1 and with 8 requests at a time.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from gpt2np.evaluation.perplexity import split_pages
 
@@ -115,6 +120,22 @@ def write_tasks(folder: Path, records: dict[str, list[Record]]) -> list[str]:
     return names
 
 
+def write_generation_task(folder: Path) -> str:
+    """Write a task that generates LAMBADA's last word; return its name."""
+    first_word = {"function": "regex", "regex_pattern": r"(\w+)"}
+    task: Record = {
+        "include": str(folder / "local_lambada.yaml"),
+        "task": "local_lambada_generation",
+        "output_type": "generate_until",
+        "doc_to_target": "{{text.split(' ')[-1]}}",
+        "generation_kwargs": {"until": ["\n", "."], "max_gen_toks": 8, "temperature": 0},
+        "filter_list": [{"name": "none", "filter": [first_word, {"function": "take_first"}]}],
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean"}],
+    }
+    (folder / "local_lambada_generation.yaml").write_text(json.dumps(task), encoding="utf-8")
+    return "local_lambada_generation"
+
+
 def by_harness(model: Any, folder: Path, names: Sequence[str]) -> dict[str, Numbers]:
     """Evaluate the tasks with the harness."""
     import lm_eval
@@ -180,9 +201,59 @@ def compare(model: str, records: dict[str, list[Record]]) -> Iterator[tuple[str,
             yield f"{task} {metric}", [way[task][metric] for way in ways]
     if "lambada" in records:
         prompts = [record["text"] for record in records["lambada"][:20]]
-        theirs, ours = (greedy_texts(lm, prompts, 40) for lm in (peer, own))
-        same = sum(a == b for a, b in zip(theirs, ours, strict=True)) / len(prompts)
+        same = equal_greedy_texts(prompts, peer, own)
         yield f"greedy texts equal, of {len(prompts)}", [1.0, same, same]
+
+
+def compare_server(
+    model: str, url: str, records: dict[str, list[Record]]
+) -> Iterator[tuple[str, list[float]]]:
+    """Yield the name of each metric, and its values in transformers and on the server at `url`.
+
+    The server is asked with 1 and with 8 requests at a time; the tokenizer is that of `model` in
+    transformers with 1 request at a time, else the server's own.
+    """
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    with urlopen(f"{url}/v1/models") as response:
+        served = json.load(response)["data"][0]
+    name, context = served["id"], served["max_model_len"]
+    # The client cuts long texts into windows that are two ids shorter than its max_length.
+    peer = HFLM(
+        pretrained=model, dtype="float32", device="cpu", batch_size=1, max_length=context - 2
+    )
+    one, eight = (
+        LocalCompletionsAPI(
+            base_url=f"{url}/v1/completions",
+            model=name,
+            tokenizer_backend="huggingface" if tokenizer else "remote",
+            tokenizer=tokenizer,
+            num_concurrent=n,
+            max_length=context,
+            max_retries=1,
+        )
+        for tokenizer, n in ((model, 1), (None, 8))
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        tasks = [*write_tasks(folder, records), write_generation_task(folder)]
+        ways = [
+            _timed(way, by_harness, lm, folder, tasks)
+            for way, lm in (("transformers", peer), ("server, 1", one), ("server, 8", eight))
+        ]
+    for task, numbers in ways[0].items():
+        for metric in numbers:
+            yield f"{task} {metric}", [way[task][metric] for way in ways]
+    prompts = [record["text"] for record in records["lambada"][:20]]
+    same = [equal_greedy_texts(prompts, peer, lm) for lm in (one, eight)]
+    yield f"greedy texts equal, of {len(prompts)}", [1.0, *same]
+
+
+def equal_greedy_texts(prompts: Sequence[str], one: Any, other: Any) -> float:
+    """Return the share of prompts that two models continue greedily with the same text."""
+    texts, others = (greedy_texts(lm, prompts, 40) for lm in (one, other))
+    return sum(map(str.__eq__, texts, others)) / len(prompts)
 
 
 def _timed(way: str, run: Callable[..., dict[str, Numbers]], *arguments: Any) -> dict[str, Numbers]:
@@ -201,13 +272,20 @@ def main() -> int:
     add("--limit", type=int, default=100, help="passages and questions (default: 100)")
     add("--pages", type=int, default=2, help="pages of WikiText (default: 2)")
     add("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS), help="tasks (default: all)")
+    add("--server", metavar="URL", help="compare a server of the model, as at http://HOST:PORT")
     args = parser.parse_args()
     records = records_of(args.data, args.first, args.limit, args.pages)
     counts = {name: len(records[name]) for name in args.tasks}
     print(f"{args.model}, from index {args.first} on: {counts}\n")
-    print("| | transformers in the harness | gpt2np in the harness | `gpt2np eval` | difference |")
-    print("|---|---|---|---|---|")
-    for name, values in compare(args.model, {name: records[name] for name in args.tasks}):
+    records = {name: records[name] for name in args.tasks}
+    if args.server:
+        header = "| | transformers in the harness | server, 1 at a time | server, 8 at a time |"
+        rows = compare_server(args.model, args.server, records)
+    else:
+        header = "| | transformers in the harness | gpt2np in the harness | `gpt2np eval` |"
+        rows = compare(args.model, records)
+    print(f"{header} difference |\n|---|---|---|---|---|")
+    for name, values in rows:
         difference = max(abs(value / values[0] - 1) if values[0] else value for value in values)
         cells = " | ".join(f"{value:.6g}" for value in values)
         print(f"| {name} | {cells} | {difference:.1e} |", flush=True)

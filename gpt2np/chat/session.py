@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,8 +86,6 @@ class Conversation:
 def read_conversation(path: Path) -> Conversation:
     """Read a conversation from a file that `Conversation.save` has written.
 
-    The file holds an optional system message, then messages of user and assistant in turn.
-
     Raises:
         InvalidArgumentError: the file can't be read, or does not hold a conversation.
     """
@@ -94,9 +93,21 @@ def read_conversation(path: Path) -> Conversation:
     messages = saved.get("messages")
     if not isinstance(messages, list):
         raise InvalidArgumentError(f'{path} is not a conversation: expected a list "messages"')
+    return conversation_from_messages(messages, f"{path}: ")
+
+
+def conversation_from_messages(messages: Sequence[object], origin: str = "") -> Conversation:
+    """Convert messages, each a dict with role and content, to a conversation.
+
+    `origin` begins the text of errors.
+
+    Raises:
+        InvalidArgumentError: the messages are not an optional system message, then user and
+            assistant in turn.
+    """
     conversation = Conversation()
     for number, message in enumerate(messages, 1):
-        checked = check_message(message, f"{path}: message {number}")
+        checked = check_message(message, f"{origin}message {number}")
         role, content = checked["role"], checked["content"]
         last = conversation.exchanges[-1] if conversation.exchanges else None
         if role == "system" and number == 1:
@@ -107,7 +118,7 @@ def read_conversation(path: Path) -> Conversation:
             last.answer = content
         else:
             raise InvalidArgumentError(
-                f"{path}: message {number} has the role {role!r} out of order; expected an "
+                f"{origin}message {number} has the role {role!r} out of order; expected an "
                 "optional system message, then user and assistant in turn"
             )
     return conversation

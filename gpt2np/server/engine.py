@@ -61,20 +61,20 @@ class Engine:
         self._n_sequences = 0  # changed in the event loop's thread only
         self._streams: set[TextStream] = set()
         self._submitted: dict[int, float] = {}  # times of waiting sequences, by id()
-        self._last_step = 0.0  # time at which the last decode step ended
+        self._step_start = self._step_end = 0.0  # of the last decode step
         self._runner = AsyncEngine(max_running, self._on_step)
 
     def _on_step(self, scheduler: Scheduler) -> None:
-        """Record a decode step; a sequence that now runs waited until the last step ended."""
+        """Record a decode step; a sequence that now runs waited until the step began."""
         self._metrics.observe_step(self.lm, scheduler)
+        self._step_start, self._step_end = self._step_end, time.perf_counter()
         for sequence in scheduler.running:
             self._record_start(sequence)
-        self._last_step = time.perf_counter()
 
     def _record_start(self, sequence: RunningSequence) -> None:
         submitted = self._submitted.pop(id(sequence), None)
         if submitted is not None:
-            self._metrics.observe_queue(max(0.0, self._last_step - submitted))
+            self._metrics.observe_queue(max(0.0, self._step_start - submitted))
 
     def reserve(self, n: int) -> None:
         """Take places for n sequences; `release` frees them.

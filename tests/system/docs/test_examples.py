@@ -21,7 +21,7 @@ PAGES = sorted(
     and not path.is_relative_to(CHECKOUT / "docs" / "tutorial" / "walkthrough")
 )
 MAX_NOT_RUN = 12  # blocks of all pages that need a network, a terminal or minutes
-LANGUAGES = {"python", "console", "sh", "text", "json", "html", "toml"}
+LANGUAGES = {"python", "console", "sh", "text", "json", "html", "toml", "yaml", "ini", "dockerfile"}
 
 
 def blocks(page):
@@ -41,7 +41,7 @@ def test_the_examples_run_and_print_the_output_shown(page, tmp_path, monkeypatch
             continue
         where = f"{page}, line {block.line}"
         if block.language == "python":
-            needed = re.findall(r"^(?:import|from) (fastapi|httpx|pandas)", block.code, re.M)
+            needed = re.findall(r"^(?:import|from) (fastapi|httpx|openai|pandas)", block.code, re.M)
             if missing := [name for name in needed if find_spec(name) is None]:
                 pytest.skip(f"{where}: no {missing[0]}")
             output = run_python(block, names)

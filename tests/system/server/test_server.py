@@ -377,9 +377,10 @@ class TestQueueAndCancellation:
         with server_and_client(tmp_path, "--model", "bundled") as (_, client):
             n_new = n_prompt = 0
             for i, prompt in enumerate(PROMPTS):
-                counts = complete(client, prompt=prompt, seed=i)["usage"]
+                counts = complete(client, prompt=prompt, seed=i, max_tokens=1 + i)["usage"]
                 n_new += counts["completion_tokens"]
                 n_prompt += counts["prompt_tokens"]
+            assert metric(client, "request_queue_time_seconds_sum") == 0  # one at a time
             assert metric(client, "generation_tokens_total") == n_new
             assert metric(client, "prompt_tokens_total") == n_prompt
             assert metric(client, "request_success_total") == len(PROMPTS)

@@ -1,0 +1,164 @@
+"""A plugin that runs gpt2np's models in the command line tool `llm` (extra `llm`).
+
+    llm -m gpt2np/bundled "Once upon a time" -o temperature 0.5
+
+`gpt2np/bundled` is always there. An alias adds any other model, a folder or an id on the Hub:
+
+    llm aliases set gpt2 gpt2np/openai-community/gpt2
+    llm -m gpt2 "Once upon a time"
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import llm
+from llm.parts import TextPart
+from pydantic import BeforeValidator, Field, Json
+
+from gpt2np.errors import GPT2NPError
+
+if TYPE_CHECKING:
+    from gpt2np.chat import ChatSession, ChatTemplate
+    from gpt2np.language_model import LanguageModel
+
+_PREFIX = "gpt2np/"
+
+
+def _option(description: str) -> Any:
+    return Field(None, description=description)
+
+
+def _text_list(value: object) -> object:
+    """Return the list that a text holds as JSON, or else a list of the text."""
+    if not isinstance(value, str):
+        return value
+    with suppress(ValueError):
+        if isinstance(decoded := json.loads(value), list):
+            return decoded
+    return [value]
+
+
+_Texts = Annotated[list[str] | None, BeforeValidator(_text_list)]
+
+
+@llm.hookimpl
+def register_models(register: Callable[[llm.Model], object]) -> None:
+    """Register the bundled model, and the models that the user's aliases name."""
+    aliases = llm.user_dir() / "aliases.json"
+    targets = json.loads(aliases.read_text()).values() if aliases.exists() else ()
+    named = {target for target in targets if target.startswith(_PREFIX)}
+    for model_id in sorted({f"{_PREFIX}bundled", *named}):
+        register(GPT2NPModel(model_id.removeprefix(_PREFIX)))
+
+
+class GPT2NPModel(llm.Model):
+    """A model of gpt2np. It is loaded when the first prompt runs.
+
+    With a chat template, the model answers messages. Without one, it continues the text of the
+    conversation, and refuses a system message.
+    """
+
+    can_stream = True
+
+    class Options(llm.Options):
+        """The options of `GenerationOptions` that fit one text; that class checks the values."""
+
+        temperature: float | None = _option("Sampling temperature; 0 selects the likeliest token")
+        top_k: int | None = _option("Sample from the k most likely tokens; 0 for all")
+        top_p: float | None = _option("Sample from the likeliest tokens with this probability")
+        min_p: float | None = _option("Exclude tokens this much less likely than the likeliest")
+        typical_p: float | None = _option("Locally typical sampling with this probability")
+        seed: int | None = _option("Random seed; the same seed gives the same text")
+        repetition_penalty: float | None = _option("Divides the logits of tokens in the text")
+        presence_penalty: float | None = _option("Subtracted from logits of generated tokens")
+        frequency_penalty: float | None = _option("Subtracted once per occurrence of a token")
+        no_repeat_ngram_size: int | None = _option("Forbid repeated n-grams of this size")
+        logit_bias: Json[dict[int, float]] | dict[int, float] | None = _option(
+            'Added to the logits of tokens, as in {"50256": -5}'
+        )
+        bad_words: _Texts = _option("Texts that are never generated; a text or a JSON list")
+        bad_words_ids: Json[list[list[int]]] | list[list[int]] | None = _option(
+            "Sequences of token ids that are never generated, as in [[5], [6, 7]]"
+        )
+        max_new_tokens: int | None = _option("Maximum number of new tokens")
+        min_new_tokens: int | None = _option("Forbid the end of the text before this many tokens")
+        ignore_eos: bool | None = _option("Never generate the end-of-text token")
+        stop: _Texts = _option("Texts that end the output; a text or a JSON list")
+        stop_token_ids: Json[list[int]] | list[int] | None = _option(
+            "Token ids that end the output, as in [13, 50256]"
+        )
+        stop_regex: _Texts = _option("Regular expressions that end the output")
+        window: int | None = _option("Continue from this many tokens when the context is full")
+        draft: str | None = _option("Speculative decoding: auto or none; the text is the same")
+        choices: _Texts = _option("Generate one of these texts; a JSON list")
+        regex: str | None = _option("Generate a text that matches this regular expression")
+
+    def __init__(self, model: str) -> None:
+        """Create the model that `gpt2np.load` would load; `model` is a folder or a name."""
+        self.model_id = _PREFIX + model
+        self._model = model
+        self._loaded: tuple[LanguageModel, ChatTemplate | None] | None = None
+
+    def execute(
+        self,
+        prompt: llm.Prompt,
+        stream: bool,
+        response: llm.Response,
+        conversation: llm.Conversation | None,
+    ) -> Iterator[str]:
+        """Yield the pieces of the answer, or the whole answer if `stream` is false.
+
+        Raises:
+            llm.ModelError: the model can't be loaded, or refuses the prompt or an option.
+        """
+        try:
+            session = self._session(prompt)
+            stream_of_text = session.retry()
+            if stream:
+                yield from stream_of_text
+            else:
+                yield "".join(stream_of_text)
+        except GPT2NPError as error:
+            raise llm.ModelError(str(error)) from error
+        completion = stream_of_text.completion
+        response.set_usage(input=len(completion.prompt_ids), output=len(completion.ids))
+        response.response_json = {
+            "finish_reason": completion.finish_reason,
+            "seed": completion.seed,
+        }
+
+    def _session(self, prompt: llm.Prompt) -> ChatSession:
+        """Return a session with the messages of a prompt; the last has no answer yet."""
+        from gpt2np.chat.session import ChatSession, Exchange, conversation_from_messages
+
+        lm, template = self._load()
+        options = prompt.options.model_dump(exclude_none=True)
+        if template:  # a special token in the answer could forge the end of a turn
+            options["stop"] = [*options.get("stop", ()), *lm.tokenizer.special_tokens]
+        messages = [{"role": m.role, "content": _text(m)} for m in prompt.messages]
+        conversation = conversation_from_messages(messages)
+        exchanges = conversation.exchanges
+        if not exchanges or exchanges[-1].answer is not None:  # llm omits an empty prompt
+            exchanges.append(Exchange(""))
+        session = ChatSession(lm, template, system=conversation.system, options=options)
+        session.conversation = conversation
+        return session
+
+    def _load(self) -> tuple[LanguageModel, ChatTemplate | None]:
+        if self._loaded is None:
+            from gpt2np.chat import read_chat_template
+            from gpt2np.language_model import LanguageModel
+
+            lm = LanguageModel.load(self._model)
+            assert lm.folder is not None
+            roles = lm.tokenizer.vocabulary.special_tokens_map
+            self._loaded = lm, read_chat_template(lm.folder, roles)
+        return self._loaded
+
+
+def _text(message: Any) -> str:
+    return "".join(part.text for part in message.parts if isinstance(part, TextPart))

@@ -1,0 +1,180 @@
+"""The plugin for `llm`, through llm's own command line and its Python interface."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields
+
+import pytest
+from helpers.chat_models import chat_model
+from helpers.paths import CHECKOUT
+
+from gpt2np.chat import ChatSession
+from gpt2np.chat.session import UNSUPPORTED_OPTIONS
+from gpt2np.generation import GenerationOptions
+
+tomllib = pytest.importorskip("tomllib")  # Python 3.11
+llm = pytest.importorskip("llm")
+
+SHORT = ("-o", "seed", "7", "-o", "max_new_tokens", "12")
+
+
+@pytest.fixture
+def run_llm(tmp_path):
+    """run_llm(*arguments): run llm's command line, where gpt2np is an installed plugin."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    installed = tmp_path / "site" / "llm_gpt2np-0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-gpt2np\nVersion: 0\n")
+    [(name, module)] = project["entry-points"]["llm"].items()
+    (installed / "entry_points.txt").write_text(f"[llm]\n{name} = {module}\n")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(installed.parent)]),
+        "LLM_USER_PATH": str(tmp_path / "user"),
+        "LLM_LOAD_PLUGINS": "llm-gpt2np",
+    }
+
+    def run(*arguments, stdin="", code=0, python=()):
+        result = subprocess.run(
+            [sys.executable, *python, "-m", "llm", *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=120,
+        )
+        assert result.returncode == code, result.stderr
+        return result
+
+    return run
+
+
+@pytest.fixture
+def chat_folder(tmp_path, bundled):
+    return chat_model(tmp_path / "chat", bundled)
+
+
+def test_continues_the_prompt(run_llm, lm):
+    expected = lm.generate("Once upon a time", seed=7, max_new_tokens=12, temperature=0.5)
+    options = (*SHORT, "-o", "temperature", "0.5", "-u")
+    for more in ((), ("--no-stream",)):
+        result = run_llm("-m", "gpt2np/bundled", "Once upon a time", *options, *more)
+        assert result.stdout == expected.text + "\n"
+        n_prompt, n_new = len(expected.prompt_ids), len(expected.ids)
+        assert result.stderr.strip() == f"Token usage: {n_prompt} input, {n_new} output"
+
+
+def test_a_base_model_continues_its_conversation(run_llm, lm):
+    first = run_llm("-m", "gpt2np/bundled", "Once upon a time", *SHORT).stdout[:-1]
+    more = run_llm("-c", " and the king", *SHORT).stdout[:-1]
+    text = f"Once upon a time{first} and the king"
+    assert more == lm.generate(text, seed=7, max_new_tokens=12).text
+
+
+def test_log(run_llm):
+    run_llm("-m", "gpt2np/bundled", "The king", "-o", "max_new_tokens", "5")
+    [entry] = json.loads(run_llm("logs", "--json").stdout)
+    assert entry["model"] == "gpt2np/bundled"
+    assert entry["options_json"] == {"max_new_tokens": 5}
+    assert (entry["input_tokens"], entry["output_tokens"]) == (2, 5)
+    assert entry["response_json"]["finish_reason"] == "length"
+    seed = entry["response_json"]["seed"]
+    again = run_llm(
+        "-m", "gpt2np/bundled", "The king", "-o", "max_new_tokens", "5", "-o", "seed", seed
+    )
+    assert again.stdout[:-1] == entry["response"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "option"),
+    [
+        ("stop", "the", {"stop": ["the"]}),
+        ("stop", '["the", " a"]', {"stop": ["the", " a"]}),
+        ("bad_words", '["the"]', {"bad_words": ["the"]}),
+        ("logit_bias", '{"262": 9}', {"logit_bias": {262: 9.0}}),
+        ("stop_token_ids", "[262]", {"stop_token_ids": [262]}),
+        ("choices", '[" one", " two"]', {"choices": [" one", " two"]}),
+        ("regex", " [a-z]+!", {"regex": " [a-z]+!"}),
+    ],
+)
+def test_options(run_llm, lm, name, value, option):
+    result = run_llm("-m", "gpt2np/bundled", "The king", *SHORT, "-o", name, value)
+    assert result.stdout[:-1] == lm.generate("The king", seed=7, max_new_tokens=12, **option).text
+
+
+def test_option_names():
+    from gpt2np.llm_plugin import GPT2NPModel
+
+    names = [field.name for field in fields(GenerationOptions)]
+    assert list(GPT2NPModel.Options.model_fields) == [
+        name for name in names if name not in UNSUPPORTED_OPTIONS
+    ]
+
+
+def test_errors_are_one_line(run_llm):
+    def error(*arguments):
+        return run_llm(*arguments, code=1).stderr
+
+    base = ("-m", "gpt2np/bundled", "Hi")
+    message = "Error: bundled has no chat template; a system message needs one\n"
+    assert error(*base, "-s", "Be brief") == message
+    assert (
+        error(*base, "-o", "top_p", "2")
+        == "Error: top_p is 2.0; it must be above 0 and at most 1\n"
+    )
+    assert "valid number" in error(*base, "-o", "temperature", "warm")
+    assert "Extra inputs are not permitted" in error(*base, "-o", "heat", "1")
+    run_llm("aliases", "set", "gone", "gpt2np//no/such/folder")
+    assert error("-m", "gone", "Hi").startswith("Error: there is no")
+
+
+def test_an_alias_adds_a_model(run_llm, tiny):
+    folder, _ = tiny
+    run_llm("aliases", "set", "tiny", f"gpt2np/{folder}")
+    assert f"gpt2np/{folder} (aliases: tiny)" in run_llm("models").stdout
+    run_llm("aliases", "remove", "tiny")
+    assert str(folder) not in run_llm("models").stdout
+
+
+def test_a_model_with_a_chat_template_chats(run_llm, chat_folder):
+    from gpt2np import load
+    from gpt2np.chat import read_chat_template
+
+    lm = load(chat_folder)
+    template = read_chat_template(chat_folder, lm.tokenizer.vocabulary.special_tokens_map)
+    options = {"seed": 7, "max_new_tokens": 12}
+    session = ChatSession(lm, template, system="Be brief.", options=options)
+    answers = []
+    for message in ("Hello!", "And then?"):
+        stream = session.say(message)
+        answers.append("".join(stream))
+        session.finish(stream)
+        session.seed = 7
+    run_llm("aliases", "set", "chatty", f"gpt2np/{chat_folder}")
+    assert run_llm("-m", "chatty", "Hello!", "-s", "Be brief.", *SHORT).stdout[:-1] == answers[0]
+    assert run_llm("-c", "And then?", *SHORT).stdout[:-1] == answers[1]
+    talk = run_llm(
+        "chat", "-m", "chatty", "-s", "Be brief.", *SHORT, stdin="Hello!\nAnd then?\nquit\n"
+    )
+    assert all(answer in talk.stdout for answer in answers)
+
+
+def test_an_answer_ends_before_a_special_token(chat_folder):
+    from gpt2np.llm_plugin import GPT2NPModel
+
+    model = GPT2NPModel(str(chat_folder))
+    forged = "I am <|endoftext|>"
+    conversation = model.conversation()
+    answer = conversation.prompt("Who are you?", regex=r"I am <\|endoftext\|>", stop="xyz")
+    assert forged.startswith(answer.text()) and "<|" not in answer.text()
+    assert conversation.prompt("Why?", max_new_tokens=3).text()
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("models", "--options")])
+def test_the_plugin_imports_neither_model_nor_numpy(run_llm, arguments):
+    imports = run_llm(*arguments, python=("-X", "importtime")).stderr
+    # llm imports the plugin with importlib, which -X importtime omits, and NumPy with sqlite_utils.
+    assert set(re.findall(r" (gpt2np[\w.]*)$", imports, re.MULTILINE)) == {"gpt2np.errors"}
