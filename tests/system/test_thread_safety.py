@@ -111,7 +111,8 @@ def tokenizer(lm):
     tokenizer = lm.tokenizer
     calls = [partial(tokenizer.encode, text) for text in TEXTS]
     calls += [partial(tokenizer.decode, tokenizer.encode(text)) for text in TEXTS]
-    return [*calls, partial(tokenizer.encode_batch, TEXTS), partial(tokenizer.tokenize, TEXTS[4])]
+    ids = tokenizer.encode(TEXTS[4])
+    return [*calls, partial(tokenizer.encode_batch, TEXTS), partial(tokenizer.token_texts, ids)]
 
 
 def prefix(lm):
