@@ -32,7 +32,6 @@ from gpt2np.generation.sampling import new_seed
 from gpt2np.generation.sequence import share_prefix
 from gpt2np.generation.streaming import (
     Completion,
-    StreamingDetokenizer,
     TextStream,
     pick_best,
     run_streams,
@@ -703,10 +702,8 @@ class LanguageModel:
         is_list = is_list and all(isinstance(token_id, Integral) for token_id in prompt)
         check_argument(is_list, "prompt", prompt, "a text or a list of ids")
         ids = [int(token_id) for token_id in prompt]
-        detokenizer = StreamingDetokenizer(self.tokenizer, GenerationOptions())
-        for token_id in ids:
-            detokenizer = detokenizer.push(token_id)
-        return detokenizer.finish().text, ids or self.encode_prompt("")
+        decoder = self.tokenizer.streaming_decoder()
+        return "".join(map(decoder.push, ids)) + decoder.finish(), ids or self.encode_prompt("")
 
     def _check_length(self, prompt: str) -> None:
         """Raise ContextLengthError if `prompt` has too many characters for the context.

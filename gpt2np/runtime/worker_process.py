@@ -40,7 +40,10 @@ class Worker:
     def pid(self) -> int:
         """The process id, from the worker's first message; 0 if the worker ended without one."""
         if self._pid is None:
-            self._pid = int(self._receive() or 0)
+            from socket import MSG_PEEK
+
+            # The message stays in the socket, in case Ctrl-C comes before the assignment.
+            self._pid = int(self._receive(MSG_PEEK) or 0)
         return self._pid
 
     def _receive(self, flags: int = 0) -> bytes:
@@ -72,6 +75,8 @@ class Worker:
         if not self.has_ended():
             return ""
         error = self._receive(MSG_DONTWAIT).decode()
+        if error.isdigit():  # the first message, the process id
+            error = self._receive(MSG_DONTWAIT).decode()
         return ": ".join(filter(None, ["another rank's process has ended", error]))
 
     def has_ended(self) -> bool:

@@ -116,20 +116,23 @@ class TimerInterrupter(Interrupter):
 
     def __init__(self, rng):
         super().__init__(rng)
+        self.is_armed = False
         signal.signal(signal.SIGALRM, self.handle)
 
     def handle(self, number, frame):
         # Neither the tests nor the garbage collector, whose exceptions are lost.
-        while frame and not frame.f_code.co_filename.startswith(_FOLDER):
+        while frame and self.is_armed and not frame.f_code.co_filename.startswith(_FOLDER):
             if frame.f_code.co_filename.startswith(_TESTS):
                 return
             frame = frame.f_back
-        raise Interruption
+        if self.is_armed:  # a signal may arrive late, after a fork that blocked it
+            raise Interruption
 
     def start(self, point):
-        self.started = time.perf_counter()
+        self.started, self.is_armed = time.perf_counter(), True
         signal.setitimer(signal.ITIMER_REAL, max(point, 1e-6))
 
     def stop(self):
+        self.is_armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         return time.perf_counter() - self.started

@@ -15,6 +15,7 @@ from gpt2np import LanguageModel, Tokenizer
 from gpt2np.errors import GenerationInterrupted
 from gpt2np.generation import Scheduler
 from gpt2np.generation.sequence import share_prefix
+from gpt2np.runtime.ranks import max_processes
 
 PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3, 1, 2"]
 OPTIONS = [
@@ -197,3 +198,15 @@ def test_at_random_bytecodes(lm, restored, count):
 @pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.slow)])
 def test_by_signals_at_random_times(lm, restored, count):
     run_checks(lm, TimerInterrupter(random.Random(count)), count)
+
+
+@pytest.mark.skipif(max_processes() == 1, reason="one process only")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # logging's at fork
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
+def test_by_signals_with_two_ranks(lm, restored, count):
+    lm.model.processes = 2
+    try:
+        run_checks(lm, TimerInterrupter(random.Random(count)), count)
+        assert lm.model.processes == 2
+    finally:
+        lm.model.processes = 1
