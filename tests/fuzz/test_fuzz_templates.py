@@ -55,6 +55,7 @@ def accesses(tmp_path_factory, small_limits):
         ChatTemplate("a{{ strftime_now('%Y') }}", {}, "x").render(MESSAGES)
         usual = set(log.read_text().splitlines())
         assert usual
+        usual.add("open <template>")  # Python looks for the source of a syntax error
         yield lambda: set(log.read_text().splitlines()) - usual
 
 
