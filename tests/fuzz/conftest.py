@@ -11,7 +11,10 @@ from functools import wraps
 from pathlib import Path
 
 import pytest
+from helpers.random_models import save_byte_model
 from hypothesis import HealthCheck, settings
+
+from gpt2np import LanguageModel
 
 LAST_CASE = Path(".hypothesis/last_case")
 """Start of the path of a file with the arguments of the current case, for a process that hangs."""
@@ -90,3 +93,17 @@ def limited_resources():
         resource.setrlimit(resource.RLIMIT_AS, before)
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, handler)
+
+
+@pytest.fixture(scope="session")
+def byte_model(tmp_path_factory):
+    """Folder of a tiny random model."""
+    folder = tmp_path_factory.mktemp("byte_model")
+    save_byte_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def byte_lm(byte_model):
+    """The model of `byte_model`."""
+    return LanguageModel.load(byte_model)
