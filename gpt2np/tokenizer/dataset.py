@@ -168,12 +168,12 @@ def _encode_batches(
             log.append(ids, records)
             n_tokens += len(ids) // itemsize
             lengths, file_end = log.lengths, file_ends[batch.file]
-            digest = digests[batch.file + 1]
+            new = {"digest": digests[batch.file + 1], "checksums": log.checksums}
             if batch.ends_file:
-                point = ResumePoint(batch.file + 1, 0, file_end, lengths, lengths, digest)
+                point = ResumePoint(batch.file + 1, 0, file_end, lengths, lengths, **new)
             else:
                 n_batches, done = point.batches + 1, min(point.done + batch.nbytes, file_end)
-                point = replace(point, batches=n_batches, done=done, lengths=lengths, digest=digest)
+                point = replace(point, batches=n_batches, done=done, lengths=lengths, **new)
             log.save(point)
             callbacks.on_progress(point.done, n_tokens)
     except BrokenExecutor as error:
