@@ -225,18 +225,11 @@ class AppendLog:
 
     def _matching(self, points: Sequence[ResumePoint]) -> list[ResumePoint]:
         """Return the resume points whose checksums match the files."""
-        lengths = zip(*(point.lengths for point in points), strict=True)
-        found = [_prefix_checksums(path, ends) for path, ends in zip(self.paths, lengths)]  # noqa: B905
-        return [
-            point
-            for point in points
-            if all(
-                checksums.get(length) == checksum
-                for checksums, length, checksum in zip(
-                    found, point.lengths, point.checksums, strict=True
-                )
-            )
-        ]
+        matching = [*points]
+        for i, path in enumerate(self.paths):
+            found = _prefix_checksums(path, [point.lengths[i] for point in matching])
+            matching = [p for p in matching if found.get(p.lengths[i]) == p.checksums[i]]
+        return matching
 
     def _check_folder(self) -> None:
         """Raise GPT2NPError for files and links that no AppendLog has made; change nothing."""

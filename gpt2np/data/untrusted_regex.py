@@ -79,8 +79,8 @@ def search_seconds(n_characters: int) -> float:
 def too_slow(name: str, patterns: str, n_characters: int) -> InvalidArgumentError:
     """Return the error for a search that took too long or too much memory."""
     return InvalidArgumentError(
-        f"a search for {name} took more than {search_seconds(n_characters):g} s or all memory in a "
-        f"text of {n_characters:,} characters: {patterns}; avoid nested repetition, as in (a+)+"
+        f"a search for {name} took more than {search_seconds(n_characters):.2g} s or all memory in "
+        f"a text of {n_characters:,} characters: {patterns}; avoid nested repetition, as in (a+)+"
     )
 
 
