@@ -217,7 +217,7 @@ def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_no_arrays(options)
     for name, (is_valid, expected) in _RANGES.items():
         check_argument(is_valid(options[name]), name, options[name], expected)
-    if options["choices"] == []:  # () is the default
+    if isinstance(options["choices"], list) and not options["choices"]:  # () is the default
         raise InvalidArgumentError("choices is an empty list; give at least one text")
     normalized: dict[str, Any] = {
         **{name: _texts(name, options[name]) for name in _TEXT_OPTIONS},

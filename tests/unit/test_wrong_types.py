@@ -33,6 +33,10 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
         r"temperature is array\(\[1, 2\]\); it must be a Python value",
     ),
     "array of strings": (lambda lm: lm.generate("a", draft=np.array(["a", "b"])), "draft is array"),
+    "NumPy number": (
+        lambda lm: lm.generate("a", choices=np.int64(3)),
+        r"choices is np\.int64\(3\)",
+    ),
     "prefix": (lambda lm: lm.generate("a", prefix="b"), "prefix is 'b'; it must be made by"),
     "stride": (lambda lm: lm.score("a text", stride="x"), "stride is 'x'"),
     "context": (lambda lm: lm.score("a text", context=3.5), "context is 3.5"),
