@@ -60,6 +60,17 @@ class Limits:
     max_choices_characters: int = _limit(
         50_000, "characters", "Longer `choices`, all together, are refused."
     )
+    max_pattern_characters: int = _limit(
+        100_000,
+        "characters",
+        "A larger regular expression, with its repetitions expanded, is refused.",
+    )
+    max_pattern_seconds: int = _limit(
+        2,
+        "seconds",
+        "A longer search for `stop_regex` or a vocabulary's own pattern is an error; for each "
+        "100,000 characters of text, as many seconds more are allowed.",
+    )
     max_line_bytes: int = _limit(
         64 * MIB, "bytes", "A longer line of a .jsonl file or prompt file is an error."
     )

@@ -9,6 +9,7 @@ from every DFA state but DEAD.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from threading import Lock
@@ -28,7 +29,11 @@ DEAD = 0
 
 MAX_CHARACTER_STATES = 50_000
 MAX_CLOSURES = 300_000  # states in the epsilon closures of all states
-MAX_BYTE_STATES = 20_000
+# Readings of all states of an automaton, where each state counts STATE_SIZE more for its row of
+# targets. A reading takes up to 100 bytes, so an automaton takes up to 100 MB.
+MAX_SIZE = 1_000_000
+STATE_SIZE = 50
+MAX_MERGED = 40_000_000  # readings merged to compute the states, which takes about 2 s
 
 _MATCH = 0
 _UNKNOWN = -1
@@ -37,7 +42,7 @@ MATCHED: Reading = (END, _MATCH)
 
 
 class TooManyStatesError(InvalidArgumentError):
-    """An automaton has reached its maximum number of states."""
+    """An automaton has reached MAX_SIZE or MAX_MERGED."""
 
 
 class CharacterAutomaton:
@@ -141,6 +146,8 @@ class ByteAutomaton:
         self._states: dict[frozenset[Reading], int] = {}
         self._targets = np.zeros((16, 256), np.int32)  # state, byte → state
         self._lock = Lock()
+        self._size = 0
+        self._n_merged = 0
         self._state(frozenset())  # DEAD
         self.start = self._state(self.characters.readings(self.characters.start))
 
@@ -168,7 +175,7 @@ class ByteAutomaton:
         """Return the state after states[i] reads the byte data[i], for each i. Returns (n,).
 
         Raises:
-            TooManyStatesError: the automaton needs more than MAX_BYTE_STATES states.
+            TooManyStatesError: the automaton exceeds MAX_SIZE or MAX_MERGED.
         """
         with self._lock:
             targets = self._targets[states, data]
@@ -184,24 +191,35 @@ class ByteAutomaton:
         readings, nodes = self._readings[state], self.characters.nodes
         edges = [(a, b, to, then) for node, then in readings for a, b, to in nodes.edges[node]]
         borders = sorted({0, 256, *(edge[0] for edge in edges), *(edge[1] + 1 for edge in edges)})
-        for low, high in pairwise(borders):
-            reached: set[Reading] = set()
-            for _, _, to, then in (edge for edge in edges if edge[0] <= low <= edge[1]):
-                reached |= self.characters.readings(then) if to == END else {(to, then)}
-            self._targets[state, low:high] = self._state(frozenset(reached))
+        reached: list[set[Reading]] = [set() for _ in borders[1:]]  # for the bytes between borders
+        for low, high, to, then in edges:
+            new = self.characters.readings(then) if to == END else {(to, then)}
+            between = reached[bisect_left(borders, low) : bisect_left(borders, high + 1)]
+            self._n_merged += len(new) * len(between)
+            if self._n_merged > MAX_MERGED:
+                raise self._too_large()
+            for merged in between:
+                merged |= new
+        for (low, high), merged in zip(pairwise(borders), reached, strict=True):
+            self._targets[state, low:high] = self._state(frozenset(merged))
 
     def _state(self, readings: frozenset[Reading]) -> int:
         if readings in self._states:
             return self._states[readings]
         state = len(self._readings)
-        if state == MAX_BYTE_STATES:
-            raise TooManyStatesError(
-                f"the pattern or the choices need more than {MAX_BYTE_STATES:,} states; simplify "
-                "them"
-            )
+        self._size += STATE_SIZE + len(readings)
+        if self._size > MAX_SIZE:
+            raise self._too_large()
         if state == len(self._targets):
             self._targets = np.concatenate([self._targets, np.zeros_like(self._targets)])
         self._targets[state] = _UNKNOWN if readings else DEAD
         self._readings.append(readings)
         self._states[readings] = state
         return state
+
+    @staticmethod
+    def _too_large() -> TooManyStatesError:
+        return TooManyStatesError(
+            "the pattern or the choices are too large: one token may be followed in too many ways; "
+            "use smaller counts, or fewer alternatives"
+        )

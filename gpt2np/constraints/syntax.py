@@ -20,10 +20,14 @@ from dataclasses import dataclass
 import regex
 
 from gpt2np.constraints.characters import Ranges, character_set, characters_of, complement
+from gpt2np.data.untrusted_regex import check_length
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 MAX_DEPTH = 100
 """Maximum nesting depth of groups."""
+
+MAX_RANGES = 300_000
+"""Maximum number of ranges of characters in all sets in brackets; \\w has 760."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,9 @@ def parse(pattern: str) -> Tree:
     """Parse a regular expression to a syntax tree.
 
     Raises:
-        InvalidArgumentError: the pattern is malformed, or uses unsupported syntax.
+        InvalidArgumentError: the pattern is malformed or too long, or uses unsupported syntax.
     """
+    check_length(pattern, "the pattern")
     return _Parser(pattern).parse()
 
 
@@ -128,6 +133,7 @@ class _Parser:
         self.pattern = pattern
         self.position = 1 if pattern.startswith("^") else 0
         self.depth = 0
+        self.n_ranges = 0
 
     def parse(self) -> Tree:
         tree = self._alternation()
@@ -215,16 +221,20 @@ class _Parser:
         opened = self.position
         self.position += 1
         is_negated = self._skip("^")
-        ranges: list[tuple[int, int]] = []
+        ranges: set[tuple[int, int]] = set()
         first = True
         while first or self._next() != "]":
             if self.position == len(self.pattern):
                 self.position = opened
                 raise self._error("[ is not closed")
-            ranges += self._class_item()
+            ranges.update(self._class_item())
             first = False
         self.position += 1
-        return complement(character_set(ranges)) if is_negated else character_set(ranges)
+        characters = character_set(ranges)
+        self.n_ranges += len(characters)
+        if self.n_ranges > MAX_RANGES:
+            raise self._error(f"too large: more than {MAX_RANGES:,} ranges of characters")
+        return complement(characters) if is_negated else characters
 
     def _class_item(self) -> Ranges:
         """Parse one item of a set in brackets: a character, a range, or an escape."""

@@ -67,7 +67,7 @@ class TextConstraint:
         End-of-text ids are allowed if the text so far matches.
 
         Raises:
-            InvalidArgumentError: the mask needs more than MAX_BYTE_STATES automaton states.
+            InvalidArgumentError: the mask needs an automaton of more than MAX_SIZE.
         """
         return self.masks.mask(self.state)
 
@@ -82,7 +82,7 @@ class TextConstraint:
 class _TokenMasks:
     """The token masks of one constraint, computed from an automaton and cached.
 
-    A fresh automaton for the same pattern replaces an automaton of MAX_BYTE_STATES states. So
+    A fresh automaton for the same pattern replaces an automaton that has reached its limits. So
     memory is bounded, and results don't depend on earlier texts.
     """
 
@@ -117,7 +117,7 @@ class _TokenMasks:
     def _query(self, readings: frozenset[Reading], query: Callable[[ByteAutomaton, int], _T]) -> _T:
         """Call query(automaton, state) with the state number that stands for `readings`.
 
-        If the automaton exceeds MAX_BYTE_STATES, repeat the call with a fresh automaton.
+        If the automaton exceeds a limit, repeat the call with a fresh automaton.
         """
         automaton = self._automaton
         try:

@@ -2,8 +2,9 @@
 
 Each line of the journal is a resume point: how much input had been read, and how long the files
 were, at one moment. A line is written after the files have reached the disk, so the files are never
-shorter than the line says. To resume, the files are truncated to the last resume point. If the
-settings or the input read so far have changed, nothing is truncated, and an error names the change.
+shorter than the line says. To resume, the files are truncated to the last resume point whose
+checksums match. If the settings or the input read so far have changed, nothing is truncated, and an
+error names the change.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
+from zlib import crc32
 
 from gpt2np.data.files import errors_name, followed
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, short_repr
@@ -30,6 +32,7 @@ _LOCK = "lock"
 _SCRATCH = "scratch"  # a file that replaces another file once it is complete
 
 _SAVE_INTERVAL_S = 1.0
+_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class ResumePoint:
     # lengths at the start of the current input file, to undo that file if it turns out damaged
     rollback_lengths: tuple[int, ...] = ()
     digest: str = ""  # digest of the input read so far
+    checksums: tuple[int, ...] = ()  # CRC-32 of each output file
 
     @property
     def files_started(self) -> int:
@@ -146,6 +150,7 @@ class AppendLog:
     folder: Path
     names: Sequence[str]  # names of the files in the folder
     _files: list[IO[bytes]] = field(default_factory=list, init=False)
+    _checksums: list[int] = field(default_factory=list, init=False)
     _lock: int | None = field(default=None, init=False)
     _saved_at: float = field(default_factory=time.monotonic, init=False)
 
@@ -164,6 +169,11 @@ class AppendLog:
         """Length of each append-only file, in bytes."""
         return tuple(file.tell() for file in self._files)
 
+    @property
+    def checksums(self) -> tuple[int, ...]:
+        """CRC-32 of each append-only file."""
+        return tuple(self._checksums)
+
     def resume(
         self, task: Task, callbacks: JobCallbacks | None = None, *, force: bool = False
     ) -> ResumePoint:
@@ -177,25 +187,20 @@ class AppendLog:
             GPT2NPError: another job uses the folder; or it is not a folder of unfinished work.
         """
         callbacks = callbacks or JobCallbacks()
-        with suppress(FileNotFoundError):
-            if not stat.S_ISDIR(self.folder.lstat().st_mode):
-                raise GPT2NPError(
-                    f"{self.folder}, where unfinished work is kept, is a link or not a folder; "
-                    "move it elsewhere"
-                )
+        self._check_links()
         self._lock = _acquire_lock(self.folder / _LOCK)
         if self._lock is None:
             raise GPT2NPError(
                 f"another process is writing to {self.folder}, or another thread of this process; "
                 "wait for it to end, or choose another output file"
             )
-        self._check_folder()
+        self._check_foreign()
         self._files = [path.open("ab") for path in self.paths]
-        sizes = [path.stat().st_size for path in self.paths]
         saved = self._read_journal()
-        points = [point for point in saved if not _any_longer(point.lengths, sizes)]
+        points = self._matching(saved)
         changes = [*_changes(_read_task(self.folder), task)] if points else []
-        last = ResumePoint(0, 0, 0, (0,) * len(self.names), (0,) * len(self.names))
+        none = (0,) * len(self.names)
+        last = ResumePoint(lengths=none, rollback_lengths=none, checksums=none)
         digests = {} if changes else task.digests([point.files_started for point in points])
         for point in () if changes else points:
             if point.digest == digests.get(point.files_started):
@@ -210,8 +215,8 @@ class AppendLog:
                 "undo the change to go on, or give force=True to start over"
             )
         if saved and not points:
-            changes.append("its files have been truncated")
-        self.truncate(last.lengths)
+            changes.append("its files have been truncated or changed")
+        self._truncate(last.lengths, last.checksums)
         self._replace(_TASK, task.as_json())
         if changes:
             callbacks.on_restart(changes)
@@ -219,32 +224,67 @@ class AppendLog:
             callbacks.on_resume(last.done)
         return last
 
-    def _check_folder(self) -> None:
+    def _matching(self, points: Sequence[ResumePoint]) -> list[ResumePoint]:
+        """Return the resume points whose checksums match the files."""
+        matching = [*points]
+        for i, path in enumerate(self.paths):
+            found = _prefix_checksums(path, [point.lengths[i] for point in matching])
+            matching = [p for p in matching if found.get(p.lengths[i]) == p.checksums[i]]
+        return matching
+
+    def _check_links(self) -> None:
+        """Raise GPT2NPError if the folder or one of the log's files is a link; change nothing."""
+        try:
+            is_folder = stat.S_ISDIR(self.folder.lstat().st_mode)
+        except FileNotFoundError:
+            return
+        if not is_folder:
+            raise GPT2NPError(
+                f"{self.folder}, where unfinished work is kept, is a link or not a folder; move it "
+                "elsewhere"
+            )
+        for path in self._own_paths:
+            with suppress(FileNotFoundError):
+                status = path.lstat()
+                if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+                    raise self._foreign(path.name)
+
+    def _check_foreign(self) -> None:
         """Raise GPT2NPError, and release the lock, if the folder has files of other programs."""
         own = {path.name for path in self._own_paths}
-        is_own = (self.folder / _TASK).exists()
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                if not (entry.is_file(follow_symlinks=False) if entry.name in own else is_own):
+        if not (self.folder / _TASK).exists():
+            for path in self.folder.iterdir():
+                if path.name not in own:
                     self._drop_lock()  # now __exit__ removes nothing
-                    raise GPT2NPError(
-                        f"{self.folder}, where unfinished work is kept, has a foreign file, "
-                        f"{entry.name}; move it away"
-                    )
+                    raise self._foreign(path.name)
+
+    def _foreign(self, name: str) -> GPT2NPError:
+        return GPT2NPError(
+            f"{self.folder}, where unfinished work is kept, has a foreign file or link, {name}; "
+            "move it away"
+        )
 
     def append(self, *contents: bytes) -> None:
         """Append one item of `contents` to each file."""
-        for path, file, content in zip(self.paths, self._files, contents, strict=True):
+        for i, (path, content) in enumerate(zip(self.paths, contents, strict=True)):
             with errors_name(path):
-                file.write(content)
+                self._files[i].write(content)
+            self._checksums[i] = crc32(content, self._checksums[i])
 
     def truncate(self, lengths: Sequence[int]) -> None:
         """Truncate the files to `lengths`, and drop resume points with greater lengths."""
+        for file in self._files:
+            file.flush()
+        ends = zip(self.paths, lengths, strict=True)
+        self._truncate(lengths, [_prefix_checksums(path, (end,))[end] for path, end in ends])
+
+    def _truncate(self, lengths: Sequence[int], checksums: Sequence[int]) -> None:
         kept = [point for point in self._read_journal() if not _any_longer(point.lengths, lengths)]
         self._replace(_JOURNAL, "".join(map(_journal_line, kept)))
         for file, length in zip(self._files, lengths, strict=True):
             file.truncate(length)
             file.seek(length)
+        self._checksums = [*checksums]
 
     def save(self, point: ResumePoint, *, force: bool = False) -> None:
         """Flush the files to the disk, then append the resume point `point` to the journal.
@@ -343,18 +383,32 @@ def _any_longer(lengths: Sequence[int], limits: Sequence[int]) -> bool:
     return any(length > limit for length, limit in zip(lengths, limits, strict=True))
 
 
+def _prefix_checksums(path: Path, ends: Iterable[int]) -> dict[int, int]:
+    """Return {n: CRC-32 of the first n bytes} for each n of `ends` within the file."""
+    checksums, checksum, position = {}, 0, 0
+    with path.open("rb") as file:
+        for end in sorted(set(ends)):
+            while position < end and (data := file.read(min(end - position, _READ_BYTES))):
+                checksum = crc32(data, checksum)
+                position += len(data)
+            if position == end:
+                checksums[end] = checksum
+    return checksums
+
+
 def _journal_line(point: ResumePoint) -> str:
-    return json.dumps(asdict(point)) + "\n"
+    """Return a line with the CRC-32 of the resume point, and the resume point as JSON."""
+    text = json.dumps(asdict(point))
+    return f"{crc32(text.encode()):08x} {text}\n"
 
 
 def _parse_journal_line(line: str) -> ResumePoint | None:
-    try:
-        content = json.loads(line)
-        lengths = tuple(content.pop("lengths"))
-        rollback_lengths = tuple(content.pop("rollback_lengths"))
-        return ResumePoint(**content, lengths=lengths, rollback_lengths=rollback_lengths)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    checksum, _, text = line.partition(" ")
+    if f"{crc32(text.encode(errors='replace')):08x}" != checksum:
         return None  # after a power failure the disk may hold anything
+    content = json.loads(text)
+    tuples = ("lengths", "rollback_lengths", "checksums")
+    return ResumePoint(**{**content, **{name: tuple(content[name]) for name in tuples}})
 
 
 _locks: set[int] = set()  # file descriptors of the locks that this process holds

@@ -68,10 +68,11 @@ def option_fields(options: Options) -> dict[str, Any]:
     `stop_strings` becomes `stop`, and `do_sample=False` becomes `temperature=0.0`.
 
     Raises:
-        InvalidArgumentError: an alias contradicts another option.
+        InvalidArgumentError: an alias contradicts another option, or a value is an array.
         TypeError: an option does not exist.
     """
     given: dict[str, Any] = dict(options)
+    _check_no_arrays(given)
     if "stop_strings" in given:
         if "stop" in given:
             raise InvalidArgumentError("stop and stop_strings mean the same; give one")
@@ -219,9 +220,10 @@ class GenerationOptions:
 
 def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check all options. Returns list options as hashable tuples."""
+    _check_no_arrays(options)
     for name, (is_valid, expected) in _RANGES.items():
         check_argument(is_valid(options[name]), name, options[name], expected)
-    if options["choices"] == []:  # () is the default
+    if isinstance(options["choices"], list) and not options["choices"]:  # () is the default
         raise InvalidArgumentError("choices is an empty list; give at least one text")
     normalized: dict[str, Any] = {
         **{name: _texts(name, options[name]) for name in _TEXT_OPTIONS},
@@ -230,14 +232,22 @@ def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
         "logit_bias": _logit_bias(options["logit_bias"]),
     }
     if normalized["stop_regex"]:
+        from gpt2np.data.untrusted_regex import check_sizes
         from gpt2np.generation.stop_regex import compile_stop_regex
 
+        check_sizes(normalized["stop_regex"], "stop_regex")
         for pattern in normalized["stop_regex"]:
             compile_stop_regex(pattern)
     for is_contradiction, message in _CONTRADICTIONS:
         if is_contradiction(options):
             raise InvalidArgumentError(message.format(**options))
     return normalized
+
+
+def _check_no_arrays(options: Mapping[str, Any]) -> None:
+    """Raise InvalidArgumentError for an array, which has no truth value and no single equality."""
+    for name, value in options.items():
+        check_argument(not getattr(value, "ndim", 0), name, value, "a Python value, not an array")
 
 
 def _is_number(value: Any) -> bool:

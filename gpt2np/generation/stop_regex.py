@@ -3,25 +3,20 @@
 This is a separate module because importing `regex` takes 9 ms, and few generations need it.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from time import process_time
 from typing import Any
 
 import regex
 
+from gpt2np.data.untrusted_regex import BRACKETS, compile_pattern, search_seconds, too_slow
 from gpt2np.errors import InvalidArgumentError, short_repr
 
 # Trial characters after the text: every anchor, such as \b and $, matches before one of them and
 # fails before another.
 _NEXT = ("x", " ", "\n")
-_BRACKETS = r"(?s)\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(?P<mark>\((?:\?!)?|\))"
-_SYNTAX = regex.compile(rf"{_BRACKETS}|\{{(?P<least>\d*)(?:,(?P<most>\d*))?\}}|.")
-_UNUSUAL = r"\(\?(?:#|[\w-]*[x1])"  # comments, verbose mode, nested sets (V1)
-_RECURSION = r"\(\?(?:R|[+-]?\d+|&\w+|P>\w+)\)"
 _MAX_LOOKAHEADS = 20
-_MAX_SIZE = 100_000  # characters and sets, with counted repetitions expanded, as by `regex`
-_TIMEOUT_S = 2.0  # of one search, because some patterns take exponential time
 
 
 class StopPatterns:
@@ -38,7 +33,7 @@ class StopPatterns:
     """
 
     def __init__(self, stops: Sequence[str], patterns: Sequence[str]) -> None:
-        self._patterns = [compile_stop_regex(regex.escape(stop)) for stop in stops]
+        self._patterns = [regex.compile(regex.escape(stop)) for stop in stops]
         self._patterns += [compile_stop_regex(pattern) for pattern in patterns]
         self._vetoes = {pattern: _veto_patterns(pattern) for pattern in patterns}
         self._text = ""
@@ -51,6 +46,7 @@ class StopPatterns:
         Raises:
             InvalidArgumentError: a search takes too long. Afterwards the patterns are ignored.
         """
+        self._set_deadline()
         self._text += piece
         matches = self._matches()
         final = [match for match in matches if self._is_final(match)]
@@ -71,6 +67,7 @@ class StopPatterns:
         Raises:
             InvalidArgumentError: a search takes too long.
         """
+        self._set_deadline()
         if matches := self._matches():
             return self._stop_at(matches)
         return self._pass_until(len(self._text))
@@ -99,16 +96,22 @@ class StopPatterns:
     ) -> regex.Match[str] | None:
         return self._call(pattern.search, text, self._n_passed, partial=partial)
 
+    def _set_deadline(self) -> None:
+        self._deadline = process_time() + search_seconds(len(self._text))
+
     def _call(
         self, search: Callable[..., regex.Match[str] | None], *args: Any, **kwargs: Any
     ) -> regex.Match[str] | None:
-        """Call a search function with a time limit."""
+        """Call a search function; all searches after one piece of text share a time limit."""
         try:
-            return search(*args, **kwargs, timeout=_TIMEOUT_S)
+            timeout = self._deadline - process_time()
+            if timeout <= 0:
+                raise TimeoutError
+            return search(*args, **kwargs, timeout=timeout)
         except (TimeoutError, MemoryError) as error:
-            listed = ", ".join(repr(pattern.pattern) for pattern in self._patterns)
+            listed = ", ".join(short_repr(pattern.pattern) for pattern in self._patterns)
             self._patterns.clear()  # also those of copies
-            raise _too_slow(listed, self._text) from error
+            raise too_slow("stop_regex", listed, len(self._text)) from error
 
     def _pass_until(self, end: int) -> str:
         start, self._n_passed = self._n_passed, end
@@ -138,39 +141,13 @@ def _negative_lookaheads(pattern: str) -> list[tuple[int, int]]:
     """Return the offsets of the opening and closing bracket of each negative look-ahead."""
     lookaheads: list[tuple[int, int]] = []
     opened: list[tuple[int, str]] = []
-    for bracket in regex.finditer(_BRACKETS, pattern):
+    for bracket in regex.finditer(BRACKETS, pattern):
         if bracket["mark"] == ")" and opened:
             start, mark = opened.pop()
             lookaheads += [(start, bracket.start())] if mark == "(?!" else []
         elif bracket["mark"]:
             opened.append((bracket.start(), bracket["mark"]))
     return lookaheads
-
-
-def _too_slow(patterns: str, text: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"a search for stop_regex took more than {_TIMEOUT_S} s or all memory in a text of "
-        f"{len(text):,} characters: {patterns}; avoid nested repetition, as in (a+)+"
-    )
-
-
-def _expanded_size(pattern: str) -> int:
-    """Return about how many characters and sets a pattern has with its repetitions expanded."""
-    sizes, last = [0], 0  # of each open group, and of the last item
-    if regex.search(_UNUSUAL, pattern):  # then as if all repetitions were nested
-        return len(pattern) * math.prod(int(n) or 1 for n in regex.findall(r"\d+", pattern))
-    for match in _SYNTAX.finditer(pattern):
-        if match["mark"] == ")" and len(sizes) > 1:
-            last = sizes.pop()
-        elif match["mark"]:
-            sizes.append(last := 0)
-            continue
-        elif match["least"] is not None:
-            last *= max(int(match["most"] or match["least"] or 1) - 1, 0)
-        else:
-            last = 1
-        sizes[-1] += last
-    return sum(sizes)
 
 
 def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
@@ -180,29 +157,19 @@ def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
         InvalidArgumentError: the pattern is not a regular expression, is too large, or matches the
             empty text, which would end every generation at once.
     """
+    if pattern.count("(?!") > _MAX_LOOKAHEADS:
+        raise InvalidArgumentError(
+            f"stop_regex {short_repr(pattern)} is too large: more than {_MAX_LOOKAHEADS} negative "
+            "look-aheads"
+        )
+    compiled = compile_pattern(pattern, "stop_regex")
     try:
-        if (
-            _expanded_size(pattern) > _MAX_SIZE
-            or pattern.count("(?!") > _MAX_LOOKAHEADS
-            or regex.search(_RECURSION, pattern)
-        ):
-            raise OverflowError
-        compiled = regex.compile(pattern)
-        matches_empty = compiled.match("", timeout=_TIMEOUT_S)
-    except TimeoutError as error:
-        raise _too_slow(repr(pattern), "") from error
-    except regex.error as error:
-        raise InvalidArgumentError(
-            f"stop_regex {pattern!r} is not a regular expression: {error}"
-        ) from error
-    except (RecursionError, MemoryError, OverflowError, ValueError) as error:
-        raise InvalidArgumentError(
-            f"stop_regex {short_repr(pattern)} is too large: it is recursive, nests too deep, "
-            f"repeats too often, or has more than {_MAX_LOOKAHEADS} negative look-aheads"
-        ) from error
+        matches_empty = compiled.match("", timeout=search_seconds(0))
+    except (TimeoutError, MemoryError) as error:
+        raise too_slow("stop_regex", short_repr(pattern), 0) from error
     if matches_empty:
         raise InvalidArgumentError(
-            f"stop_regex {pattern!r} matches the empty text, which would end the generation at "
-            f"once; let it match at least one character"
+            f"stop_regex {short_repr(pattern)} matches the empty text, which would end the "
+            "generation at once; let it match at least one character"
         )
     return compiled

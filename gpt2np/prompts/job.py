@@ -217,8 +217,8 @@ class PromptJob:
         while (number := self._resume_point.done + 1) in self._finished:
             output, message, digest = self._finished.pop(number)
             self._log.append(output, message)
-            lengths = self._log.lengths
-            self._resume_point = ResumePoint(number, 0, number, lengths, lengths, digest)
+            lengths, checksums = self._log.lengths, self._log.checksums
+            self._resume_point = ResumePoint(number, 0, number, lengths, lengths, digest, checksums)
         if self._resume_point.done > previous:
             self._callbacks.on_progress(self._resume_point.done, self._n_tokens)
             self._log.save(self._resume_point)

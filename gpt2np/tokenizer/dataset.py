@@ -168,12 +168,19 @@ def _encode_batches(
             log.append(ids, records)
             n_tokens += len(ids) // itemsize
             lengths, file_end = log.lengths, file_ends[batch.file]
-            digest = digests[batch.file + 1]
+            digest, checksums = digests[batch.file + 1], log.checksums
             if batch.ends_file:
-                point = ResumePoint(batch.file + 1, 0, file_end, lengths, lengths, digest)
+                n_files = batch.file + 1
+                point = ResumePoint(n_files, 0, file_end, lengths, lengths, digest, checksums)
             else:
-                n_batches, done = point.batches + 1, min(point.done + batch.nbytes, file_end)
-                point = replace(point, batches=n_batches, done=done, lengths=lengths, digest=digest)
+                point = replace(
+                    point,
+                    batches=point.batches + 1,
+                    done=min(point.done + batch.nbytes, file_end),
+                    lengths=lengths,
+                    digest=digest,
+                    checksums=checksums,
+                )
             log.save(point)
             callbacks.on_progress(point.done, n_tokens)
     except BrokenExecutor as error:

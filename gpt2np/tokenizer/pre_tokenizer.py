@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from itertools import pairwise
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import short_repr
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _WHITESPACE = r" \t\n\r\x0b\x0c"
@@ -116,7 +116,8 @@ def make_pre_tokenizer(patterns: tuple[str, ...]) -> PreTokenizer:
 
         make_pre_tokenizer((GPT2_PATTERN,))("It's  so") → ["It", "'s", " ", " so"]
 
-    Raises InvalidArgumentError if a pattern is not a regular expression.
+    Raises InvalidArgumentError if a pattern is not a regular expression, or too large. A split that
+    takes too long raises InvalidArgumentError, too.
     """
     if HF_GPT2_PATTERN in patterns:
         patterns = tuple(GPT2_PATTERN if p == HF_GPT2_PATTERN else p for p in patterns)
@@ -147,22 +148,21 @@ def _split_by(pattern: str) -> PreTokenizer:
 
 @lru_cache(maxsize=32)
 def _split_by_regex(pattern: str) -> PreTokenizer:
-    import regex
+    from gpt2np.data.untrusted_regex import compile_pattern, search_seconds, too_slow
 
-    try:
-        compiled = regex.compile(pattern)
-    except regex.error as error:
-        raise InvalidArgumentError(
-            f"the pattern {pattern!r} is not a regular expression: {error}"
-        ) from error
+    compiled = compile_pattern(pattern, "the pattern")
 
     def split(text: str) -> list[str]:
         masked = _mask_newer_characters(text)
-        if masked is text and not compiled.groups:
-            pieces: list[str] = compiled.findall(text)
-            if sum(map(len, pieces)) == len(text) and "" not in pieces:
-                return pieces
-        spans = [match.span() for match in compiled.finditer(masked)]
+        timeout = None if pattern in KNOWN_PATTERNS else search_seconds(len(text))
+        try:
+            if masked is text and not compiled.groups:
+                pieces: list[str] = compiled.findall(text, timeout=timeout)
+                if sum(map(len, pieces)) == len(text) and "" not in pieces:
+                    return pieces
+            spans = [match.span() for match in compiled.finditer(masked, timeout=timeout)]
+        except (TimeoutError, MemoryError) as error:
+            raise too_slow("the vocabulary's pattern", short_repr(pattern), len(text)) from error
         borders = sorted({0, len(text), *(border for span in spans for border in span)})
         return [text[start:end] for start, end in pairwise(borders)]
 

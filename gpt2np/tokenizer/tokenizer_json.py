@@ -15,7 +15,7 @@ from itertools import repeat
 from pathlib import Path
 
 from gpt2np.data.files import atomic_write_text, read_json_object
-from gpt2np.errors import TokenizerError, short_repr
+from gpt2np.errors import InvalidArgumentError, TokenizerError, short_repr
 from gpt2np.limits import limits
 from gpt2np.tokenizer.gpt2_files import are_gpt2_merges
 from gpt2np.tokenizer.pre_tokenizer import GPT2_PATTERN, HF_GPT2_PATTERN, KNOWN_PATTERNS
@@ -162,14 +162,16 @@ def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
         raise _unsupported(path, f"Split with behavior {behavior[0]!r} and invert = {behavior[1]}")
     import regex
 
+    from gpt2np.data.untrusted_regex import compile_pattern
+
     pattern = regex.escape(pattern) if kind == "String" else pattern
     matches_all = pattern.endswith(r"|\s+") and r"[^\s\p{L}\p{N}]" in pattern
     if behavior == ("Removed", True) and not matches_all:
         raise _unsupported(path, "Split with behavior 'Removed' for a pattern that may skip text")
     try:
-        regex.compile(pattern)
-    except regex.error as error:
-        raise _unsupported(path, f"the pattern {short_repr(pattern)} ({error})") from error
+        compile_pattern(pattern, "the pattern")
+    except InvalidArgumentError as error:
+        raise TokenizerError(f"{path}: {error}") from error
     return [GPT2_PATTERN if pattern == HF_GPT2_PATTERN else pattern]
 
 

@@ -4,6 +4,7 @@ Serves model info, file trees and files by revision, redirects large files to an
 private, gated and renamed repositories, and simulates network trouble on demand.
 """
 
+import gzip
 import hashlib
 import http.server
 import json
@@ -67,6 +68,8 @@ class Trouble:
         refused: name of a small file that is answered with status 403.
         headers: headers of a hostile answer, instead of the right ones.
         extra: bytes to send after the end of every small file.
+        gzip: send small files compressed, although they are requested uncompressed.
+        endless: never end the answer with a small file.
     """
 
     cut: int | None = None
@@ -78,6 +81,8 @@ class Trouble:
     refused: str | None = None
     headers: dict = field(default_factory=dict)
     extra: bytes = b""
+    gzip: bool = False
+    endless: bool = False
 
 
 @dataclass
@@ -190,8 +195,13 @@ class Hub:
         if not file.endswith(LARGE):
             etag = f'"{hashlib.sha1(content).hexdigest()}"'
             headers |= {"ETag": etag} | self.trouble.headers
-            extra = self.trouble.extra if request.command == "GET" else b""
-            return self._send(request, 200, headers, content + extra)
+            if request.command == "GET":
+                content += self.trouble.extra
+            if request.command == "GET" and self.trouble.gzip:
+                headers["Content-Encoding"] = "gzip"
+                content = gzip.compress(content)
+            trouble = self.trouble if self.trouble.endless else None
+            return self._send(request, 200, headers, content, trouble)
         digest = _sha256(content)
         headers |= {
             "Location": f"{self.large_url}/{digest}",
@@ -228,11 +238,17 @@ class Hub:
         request.send_response(status)
         for key, value in headers.items():
             request.send_header(key, value)
-        request.send_header("Content-Length", str(len(body)))
+        trouble = trouble or Trouble()
+        if request.command == "HEAD" or not trouble.endless:
+            request.send_header("Content-Length", str(len(body)))
         request.end_headers()
         if request.command == "HEAD":
             return
-        trouble = trouble or Trouble()
+        while trouble.endless:
+            try:
+                request.wfile.write(bytes(1 << 20))
+            except OSError:  # the client has had enough
+                return
         request.wfile.write(body[: trouble.cut if trouble.stall is None else trouble.stall])
         if trouble.stall is not None:
             self._ended.wait()

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from gpt2np import GPT2
+from gpt2np import GPT2, Tokenizer
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.model import GPT2Config
+from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary, bytes_to_chars
 
 SHAPES = {
     "GPT-2 small's width": {"n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 3},
@@ -29,3 +30,13 @@ def random_model(dtype=np.float32, *, tied=True, **shape):
             for name, size in shapes.items()
         },
     )
+
+
+def save_byte_model(folder):
+    """Write a tiny model with a context of 64 tokens: a token per byte, some longer, an end."""
+    words = [bytes([byte]) for byte in range(256)]
+    words += [word.encode() for word in ("aa", "ab", "12", " a", "漢", "😀")]
+    ids = {bytes_to_chars(word): i for i, word in enumerate(words)}
+    shape = {"n_embd": 8, "n_head": 2, "n_inner": 8, "n_layer": 1}
+    random_model(vocab_size=len(ids) + 1, n_positions=64, **shape).save(folder)
+    Tokenizer(Vocabulary(ids, {}, (AddedToken("<|endoftext|>", len(ids)),))).save(folder)

@@ -43,6 +43,15 @@ CALLS: dict[str, tuple[Callable[[LanguageModel], object], str]] = {
     "no dicts": (lambda lm: lm.generate_batch(["a"], [5]), r"per_prompt_options is \[5\]"),
     "no list": (lambda lm: lm.generate_batch(["a"], 5), "per_prompt_options is 5"),
     "prompt": (lambda lm: lm.generate(5), "prompt is 5; it must be a text or a list of ids"),
+    "array": (
+        lambda lm: lm.generate("a", temperature=np.array([1, 2])),
+        r"temperature is array\(\[1, 2\]\); it must be a Python value",
+    ),
+    "array of strings": (lambda lm: lm.generate("a", draft=np.array(["a", "b"])), "draft is array"),
+    "NumPy number": (
+        lambda lm: lm.generate("a", choices=np.int64(3)),
+        r"choices is np\.int64\(3\)",
+    ),
     "prefix": (lambda lm: lm.generate("a", prefix="b"), "prefix is 'b'; it must be made by"),
     "stride": (lambda lm: lm.score("a text", stride="x"), "stride is 'x'"),
     "context": (lambda lm: lm.score("a text", context=3.5), "context is 3.5"),

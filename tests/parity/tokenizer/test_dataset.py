@@ -281,7 +281,7 @@ class TestResuming:
         self.resume(corpus, tmp_path / "whole.bin", tokenizer)
         self.interrupt(corpus, tmp_path / "x.bin", tokenizer, 8)
         os.truncate(tmp_path / "x.bin.partial" / "ids", 3)
-        told = [["its files have been truncated"]]
+        told = [["its files have been truncated or changed"]]
         assert self.resume(corpus, tmp_path / "x.bin", tokenizer)[0] == told
         assert (tmp_path / "x.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
 
@@ -363,10 +363,12 @@ class TestResuming:
         with AppendLog(tmp_path / "x", ("ids",)) as log:
             log.resume(task)
             log.append(b"long content")
-            log.save(ResumePoint(0, 1, 5, log.lengths, (0,), "digest"), force=True)
+            point = ResumePoint(0, 1, 5, log.lengths, (0,), "digest", log.checksums)
+            log.save(point, force=True)
             log.truncate((0,))
             log.append(b"other content")
-            point = ResumePoint(1, 0, 9, log.lengths, (0,), "a digest that changes")
+            digest = "a digest that changes"
+            point = ResumePoint(1, 0, 9, log.lengths, (0,), digest, log.checksums)
             log.save(point, force=True)
         with AppendLog(tmp_path / "x", ("ids",)) as log:
             assert log.resume(task, force=True).lengths == (0,)

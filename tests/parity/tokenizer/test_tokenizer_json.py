@@ -220,7 +220,7 @@ def changed(path, value):
         (changed(["pre_tokenizer", "pretokenizers", 0, "behavior"], "Removed"), "'Removed'"),
         (
             changed(["pre_tokenizer", "pretokenizers", 0, "pattern"], {"Regex": "("}),
-            "support the pattern",
+            r"the pattern '\(' is not a regular expression",
         ),
         (changed(["post_processor"], {"type": "BertProcessing"}), "'BertProcessing'"),
         (changed(["post_processor"], BOS), "a post-processor that adds <s>"),

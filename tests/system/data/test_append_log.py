@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -38,7 +39,7 @@ def test_one_process_at_a_time(tmp_path):
     with AppendLog(folder, ("ids",)) as log:
         assert log.resume(TASK).done == 0
         log.append(b"abc")
-        log.save(ResumePoint(0, 1, 3, log.lengths, (0,), "digest"), force=True)
+        log.save(ResumePoint(0, 1, 3, log.lengths, (0,), "digest", log.checksums), force=True)
     with AppendLog(folder, ("ids",)) as log:
         assert log.lengths == ()
         log.resume(TASK)
@@ -111,7 +112,7 @@ class TestForeignFiles:
             log.append(b"abc")
             (folder / "photos").mkdir()
             (folder / "letter.txt").write_text("dear")
-            log.save(ResumePoint(0, 1, 3, log.lengths, (0,), "digest"), force=True)
+            log.save(ResumePoint(0, 1, 3, log.lengths, (0,), "digest", log.checksums), force=True)
         with AppendLog(folder, ("ids",)) as log:
             assert log.resume(TASK).done == 3
             log.remove()
@@ -128,20 +129,99 @@ class TestForeignFiles:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("linked", ["", "ids", "lock", "journal", "task.json", "scratch"])
-    def test_links_are_refused(self, tmp_path, linked):
-        folder = tmp_path / "x.partial"
-        target = tmp_path / "target"
+    @pytest.mark.parametrize("kind", ["link", "broken link", "hard link", "pipe", "folder"])
+    def test_links_are_refused(self, tmp_path, linked, kind):
+        """Neither the target of a link nor any other file changes, and a pipe blocks nothing."""
+        folder, target = tmp_path / "x.partial", tmp_path / "target"
         if linked:
             folder.mkdir()
-            target.write_text("kept")
-        else:
-            target.mkdir()
-            (target / "ids").write_text("kept")
-        (folder / linked).symlink_to(target)
-        told = pytest.raises(GPT2NPError, match=r"x\.partial, .* (link|foreign file)")
+            (folder / "parts").write_text("kept")
+        elif kind in ("hard link", "folder"):
+            pytest.skip("a folder has no hard link, and is no link")
+        target.write_text("kept")
+        make = {
+            "link": lambda path: path.symlink_to(target),
+            "broken link": lambda path: path.symlink_to(tmp_path / "missing"),
+            "hard link": lambda path: path.hardlink_to(target),
+            "pipe": os.mkfifo,
+            "folder": Path.mkdir,
+        }
+        make[kind](folder / linked if linked else folder)
+        before = sorted(tmp_path.rglob("*"))
+        told = pytest.raises(GPT2NPError, match=r"x\.partial, .* link")
+        with told, AppendLog(folder, ("ids", "parts")) as log:
+            log.resume(TASK)
+        assert target.read_text() == "kept" and sorted(tmp_path.rglob("*")) == before
+
+    def test_a_refused_folder_keeps_files_with_our_names(self, tmp_path):
+        folder = tmp_path / "x.partial"
+        folder.mkdir()
+        for name in ("lock", "ids", "journal", "letter.txt"):
+            (folder / name).write_text("dear")
+        told = pytest.raises(GPT2NPError, match=r"foreign file or link, letter\.txt")
         with told, AppendLog(folder, ("ids",)) as log:
             log.resume(TASK)
-        assert (target if linked else target / "ids").read_text() == "kept"
+        assert {path.read_text() for path in folder.iterdir()} == {"dear"}
+
+
+class TestDamage:
+    """A resume point counts only if the journal's line and the files are as they were written."""
+
+    @staticmethod
+    def _resume(folder):
+        with AppendLog(folder, ("ids", "parts")) as log:
+            point = log.resume(TASK)
+            contents = [path.read_bytes() for path in log.paths]
+            log.save(point, force=True)
+        return point.done, contents
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        """A folder with the resume points 3 (b"abc", b"x") and 6 (b"abcdef", b"xy")."""
+        folder = tmp_path / "x.partial"
+        with AppendLog(folder, ("ids", "parts")) as log:
+            log.resume(TASK)
+            for contents, done in (((b"abc", b"x"), 3), ((b"def", b"y"), 6)):
+                log.append(*contents)
+                point = ResumePoint(0, 1, done, log.lengths, (0, 0), "digest", log.checksums)
+                log.save(point, force=True)
+            log.append(b"not saved", b"z")
+        return folder
+
+    def test_no_damage(self, folder):
+        assert self._resume(folder) == (6, [b"abcdef", b"xy"])
+        assert self._resume(folder) == (6, [b"abcdef", b"xy"])
+
+    @pytest.mark.parametrize(
+        ("name", "content", "done"),
+        [
+            ("ids", b"abcdeF", 3),
+            ("ids", b"abcde", 3),
+            ("ids", b"aBcdef", 0),
+            ("ids", b"", 0),
+            ("parts", b"xY", 3),
+            ("parts", b"X", 0),
+            ("journal", b"", 0),
+        ],
+    )
+    def test_changed_files(self, folder, name, content, done):
+        (folder / name).write_bytes(content)
+        kept = {0: [b"", b""], 3: [b"abc", b"x"]}
+        assert self._resume(folder) == (done, kept[done])
+
+    def test_a_changed_journal(self, folder):
+        journal = (folder / "journal").read_text()
+        (folder / "journal").write_text(journal.replace('"done": 6', '"done": 5'))
+        assert self._resume(folder)[0] == 3
+
+    def test_after_truncation(self, folder):
+        with AppendLog(folder, ("ids", "parts")) as log:
+            log.resume(TASK)
+            log.truncate((2, 1))
+            log.append(b"x", b"")
+            point = ResumePoint(0, 1, 4, log.lengths, (0, 0), "digest", log.checksums)
+            log.save(point, force=True)
+        assert self._resume(folder) == (4, [b"abx", b"x"])
 
 
 def test_the_folder_of_a_linked_output_is_beside_its_target(tmp_path):

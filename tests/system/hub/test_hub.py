@@ -761,6 +761,17 @@ class TestHostileAnswers:
         fails(command(hub.url, "download", "gpt2"), "sends more than", "it announced")
         assert sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) < 1_000_000
 
+    def test_a_compressed_answer(self, hub, command, home):
+        """100 MB of zeros, sent as 100 kB."""
+        hub.trouble = Trouble(extra=bytes(100_000_000), gzip=True)
+        fails(command(hub.url, "download", "gpt2"), "sends more than", "it announced")
+        assert sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) < 1_000_000
+
+    def test_an_answer_without_end(self, hub, command, home):
+        hub.trouble = Trouble(endless=True)
+        fails(command(hub.url, "download", "gpt2"), "sends more than", "it announced")
+        assert sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) < 1_000_000
+
     def test_files_above_the_limit(self, hub, command):
         result = command(hub.url, "download", "gpt2", GPT2NP_MAX_HUB_WEIGHTS_BYTES="1000")
         fails(result, "11.8 MB, more than 0.0 MB", "set GPT2NP_MAX_HUB_WEIGHTS_BYTES")

@@ -1,6 +1,7 @@
 """Byte automata against the `regex` package: full matches and possible matches."""
 
 import random
+import time
 
 import pytest
 import regex
@@ -172,6 +173,27 @@ def test_too_large(pattern):
         ByteAutomaton.of(parse(pattern))
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a" * 1_000_000,
+        "()" * 1_000_000,
+        "".join(rf"[\w{chr(i)}]" for i in range(0xAC00, 0xAC00 + 10_000)),
+    ],
+)
+def test_refused_at_once(pattern):
+    started = time.process_time()
+    with pytest.raises(InvalidArgumentError, match="too large"):
+        ByteAutomaton.of(parse(pattern))
+    assert time.process_time() - started < 10  # 12 s to minutes, without the limits
+
+
+def test_many_ranges_in_one_set_are_merged():
+    started = time.process_time()
+    parse("[" + r"\w" * 10_000 + "]")
+    assert time.process_time() - started < 2
+
+
 def test_nothing_repeated_without_end_is_nothing():
     automaton = ByteAutomaton.of(parse("(?:(?:(?:){999999999}){999999999})*"))
     assert matches(automaton, automaton.start)
@@ -180,7 +202,7 @@ def test_nothing_repeated_without_end_is_nothing():
 def test_too_many_states():
     automaton = ByteAutomaton.of(parse("(?:a|b)*a(?:a|b){20}"))
     rng, state = random.Random(1), automaton.start
-    with pytest.raises(InvalidArgumentError, match=r"more than 20,000 states"):
+    with pytest.raises(InvalidArgumentError, match="too large: one token"):
         for _ in range(100_000):
             state = automaton.after(state, rng.choice([b"a", b"b"]))
 

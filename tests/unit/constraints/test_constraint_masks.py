@@ -1,6 +1,8 @@
 """Token masks against a test of every token; texts that follow the masks."""
 
 import random
+import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -108,11 +110,11 @@ def test_choices(tokens):
 
 
 def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
-    """All texts need more states than an automaton may have; each result is that of the text alone.
+    """All texts need a larger automaton than is allowed; each result is that of the text alone.
 
     Each of the 2⁷ endings of a text has a state of its own.
     """
-    monkeypatch.setattr(automaton, "MAX_BYTE_STATES", 60)
+    monkeypatch.setattr(automaton, "MAX_SIZE", 60 * automaton.STATE_SIZE)
     few = {number: data for number, data in tokens.items() if len(data) < 3}
     start, known = constraint(few, regex="[ab]*a[ab]{7}c"), []
     rng = random.Random(4)
@@ -120,7 +122,7 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
     for text in texts:
         state = after(start, few, text)
         known.append((state, state.allowed().copy()))
-    monkeypatch.setattr(automaton, "MAX_BYTE_STATES", 20_000)
+    monkeypatch.undo()
     alone = constraint(dict(few), regex="[ab]*a[ab]{7}c")
     for text, (state, mask) in zip(texts, known, strict=True):
         assert (mask == after(alone, few, text).allowed()).all()
@@ -130,12 +132,12 @@ def test_what_ran_before_makes_no_difference(tokens, monkeypatch):
 
 def test_one_id_that_takes_too_many_states(tokens, monkeypatch):
     start = constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")
-    monkeypatch.setattr(automaton, "MAX_BYTE_STATES", 50)
+    monkeypatch.setattr(automaton, "MAX_SIZE", 50 * automaton.STATE_SIZE)
     for _ in range(2):
-        with pytest.raises(InvalidArgumentError, match="need more than 50 states"):
+        with pytest.raises(InvalidArgumentError, match="too large: one token"):
             constraint(dict(tokens), regex=r"(?:\w|a)*a\w{9}")  # before the first token
         start.masks._automaton = automaton.ByteAutomaton(start.masks._automaton.characters)
-        with pytest.raises(InvalidArgumentError, match="need more than 50 states"):
+        with pytest.raises(InvalidArgumentError, match="too large: one token"):
             after(start, tokens, "xaxxa").allowed()
 
 
@@ -183,3 +185,22 @@ def test_a_vocabulary_that_lacks_bytes(tokens):
     some = {number: data for number, data in tokens.items() if data not in (b"\xc3", b"a")}
     with pytest.raises(InvalidArgumentError, match="lacks 2 of them, such as 0x61"):
         constraint(some, regex="b")
+
+
+MANY_READINGS = "|".join(
+    "".join(f"[^{random.Random(row).choice('abcdefghijklmnopqrstuvwxyz')}]" for _ in range(30))
+    for row in range(800)
+)
+
+
+def test_many_readings_take_bounded_time_and_memory(tokens):
+    """800 alternatives, nearly all of which remain after each letter; 24 s and 1.7 GB before."""
+    started = time.process_time()
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgumentError, match="too large: one token may be followed"):
+            constraint(tokens, regex=MANY_READINGS)
+        assert tracemalloc.get_traced_memory()[1] < 400 << 20
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - started < 60

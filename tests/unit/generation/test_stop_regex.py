@@ -1,12 +1,21 @@
 """Stop regexes: the same result wherever the pieces are cut, and no endless search."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from gpt2np import InvalidArgumentError, LanguageModel
-from gpt2np.generation import GenerationOptions, stop_regex
+from gpt2np.data import untrusted_regex
+from gpt2np.generation import GenerationOptions
 from gpt2np.generation.stop_regex import StopPatterns, compile_stop_regex
+from gpt2np.limits import Limits
+
+
+def set_seconds(monkeypatch, seconds):
+    """Set the time limit of a search."""
+    changed = replace(Limits(), max_pattern_seconds=seconds)
+    monkeypatch.setattr(untrusted_regex, "limits", lambda: changed)
 
 
 def run(pattern, pieces):
@@ -85,6 +94,8 @@ def test_results_do_not_depend_on_the_pieces(pattern, text):
         "(?x)(a{400}) {400}",
         "(a{400})(?#comment){400}",
         "(?V1)(?:a{400}[[b])]){400}",
+        "(){99999}",  # minutes, because compiling empty groups takes quadratic time
+        "a" * 100_001,
         *("(?R)x", "(x(?1))", "(?P<n>x(?&n))", "(?P<n>x(?P>n))", "(x)(?-1)"),  # recursion
     ],
 )
@@ -101,15 +112,31 @@ def test_not_too_large(pattern):
     compile_stop_regex(pattern)
 
 
+def test_many_patterns_are_as_large_as_one():
+    patterns = [f"(?:a?){{9999}}{i}" for i in range(1000)]
+    started = time.process_time()
+    with pytest.raises(InvalidArgumentError, match=r"stop_regex .* too large: more than 100,000"):
+        GenerationOptions(stop_regex=patterns)
+    assert time.process_time() - started < 5
+
+
+def test_many_slow_patterns_share_a_time_limit(monkeypatch):
+    set_seconds(monkeypatch, 0.05)
+    patterns, started = StopPatterns([], [f"(a|aa)+$b{i}" for i in range(400)]), time.process_time()
+    with pytest.raises(InvalidArgumentError, match="took more than"):
+        patterns.push("a" * 24)
+    assert time.process_time() - started < 5
+
+
 def test_too_slow_for_the_empty_text(monkeypatch):
     """Refused before the first token."""
-    monkeypatch.setattr(stop_regex, "_TIMEOUT_S", 0.05)
+    set_seconds(monkeypatch, 0.05)
     with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .* in a text of 0 char"):
         GenerationOptions(stop_regex=[r"(?:(?:a?|b?)(?:|c?)){40}\B$(?!)"])
 
 
 def test_a_search_without_end(monkeypatch):
-    monkeypatch.setattr(stop_regex, "_TIMEOUT_S", 0.05)
+    set_seconds(monkeypatch, 0.05)
     patterns, started = StopPatterns([], ["(a|aa)+$b"]), time.perf_counter()
     with pytest.raises(InvalidArgumentError, match=r"took more than 0.05 s .*: '\(a\|aa\)\+\$b'"):
         patterns.push("a" * 48)
@@ -118,7 +145,7 @@ def test_a_search_without_end(monkeypatch):
 
 
 def test_a_search_without_end_in_a_generation(bundled, monkeypatch):
-    monkeypatch.setattr(stop_regex, "_TIMEOUT_S", 0.05)
+    set_seconds(monkeypatch, 0.05)
     lm = LanguageModel.load(bundled)
     bias = {lm.tokenizer.encode("a")[0]: 1000.0}
     with pytest.raises(InvalidArgumentError, match="a search for stop_regex took more than"):

@@ -1,12 +1,14 @@
 """Pieces of text, and that splitting into words first never changes them."""
 
 import random
+import time
 
 import pytest
 import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.tokenizer import pre_tokenizer as module
 from gpt2np.tokenizer.pre_tokenizer import (
     CL100K_PATTERN,
@@ -81,3 +83,20 @@ def test_gpt2s_pattern_in_ascii():
 def test_pieces_join_to_the_text(pattern, text):
     pieces = make_pre_tokenizer((pattern,))(text)
     assert "".join(pieces) == text and "" not in pieces
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?:(?:(?:a?){1000}){1000}){1000}x", "(){99999}", "(?R)x", "a" * 100_001]
+)
+def test_patterns_that_are_not_compiled(pattern):
+    """Each takes minutes or gigabytes to compile or to search."""
+    with pytest.raises(InvalidArgumentError, match=r"the pattern .* too large"):
+        make_pre_tokenizer((pattern,))
+
+
+def test_a_split_without_end():
+    split, started = make_pre_tokenizer(("(?:a|a)+b",)), time.process_time()
+    with pytest.raises(InvalidArgumentError, match=r"the vocabulary's pattern took more than 2 s"):
+        split("a" * 60)
+    assert time.process_time() - started < 20  # years without the time limit
+    assert split("aab") == ["aab"]

@@ -353,3 +353,14 @@ class TestHostileFiles:
         path = self._write(tmp_path / "x.tiktoken", tokens)  # a million merges, of 256 bytes each
         with pytest.raises(TokenizerError, match=r"4,344 tokens have more than 69,504 merges"):
             read_vocabulary(path)
+
+    @pytest.mark.parametrize("pattern", ["(){99999}", "(?:(?:(?:a?){1000}){1000}){1000}x"])
+    def test_a_pattern_that_is_too_large(self, tmp_path, bundled, pattern):
+        Tokenizer.load(bundled).save(tmp_path)
+        content = json.loads((tmp_path / "tokenizer.json").read_text())
+        split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+        steps = [split, {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]
+        content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        with pytest.raises(TokenizerError, match=r"tokenizer\.json: the pattern .* too large"):
+            read_vocabulary(tmp_path)

@@ -1,0 +1,95 @@
+"""Patterns from strangers: refused in one line, or every generated text matches; never slow."""
+
+from contextlib import suppress
+
+import regex as regex_package
+from helpers.one_line import assert_one_line
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt2np import GPT2NPError, Tokenizer
+from gpt2np.tokenizer.vocabulary import Vocabulary
+
+TOO_SLOW = 2.0  # seconds of a match that checks a text
+
+TEXTS = ("", "a", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", "It's 12:30, é漢😀\n\n  x")
+
+
+def join(parts):
+    return "".join(parts)
+
+
+ATOMS = r"""
+a b 0 9 é 漢 😀 . \d \w \S \n \. \x41 \p{Greek} \P{L} [a-z] [^a] [é-ü0] [^\W\d] [] [a [z-a] ( ) ^ $
+| \b (?R) (?i) (a)\1 (?=a) (?!a) (?<=a) (?<!b) (?>a) \K \G \ (?:a?) (?:a|a)+ (?:.*.*) (?i:ss) \X
+""".split()  # noqa: SIM905
+COUNTS = """
+* + ? *? ++ {2} {0,3} {,3} {2,} {3,1} {1000} {0,1000} {8000} {99999} {0,99999} {9999999999}
+""".split()  # noqa: SIM905
+atoms = st.sampled_from([*ATOMS, " ", "\x00"])
+counts = st.sampled_from(["", "", *COUNTS])
+
+
+def larger(patterns):
+    several = st.lists(patterns, max_size=4)
+    groups = st.sampled_from(("(%s)", "(?:%s)", "(?P<n>%s)", "(?!%s)", "(?=%s)", "[%s]"))
+    return st.one_of(
+        several.map(join),
+        several.map("|".join),
+        st.tuples(st.sampled_from(("(?:%s)", "(%s)")), patterns, counts).map(
+            lambda case: case[0] % case[1] + case[2]
+        ),
+        st.tuples(groups, patterns).map(lambda case: case[0] % case[1]),
+    )
+
+
+patterns = st.one_of(
+    st.recursive(st.tuples(atoms, counts).map(join), larger, max_leaves=12),
+    st.recursive(st.sampled_from("ab"), larger, max_leaves=6),
+    st.text("ab(){}[]|*+?\\^$,.0123456789?:=!<>P-é", max_size=30),
+    st.text(max_size=10),
+)
+
+
+@given(pattern=patterns, seed=st.integers(0, 99))
+def test_constraint(byte_lm, pattern, seed):
+    try:
+        completion = byte_lm.generate("a", regex=pattern, seed=seed, max_new_tokens=30)
+    except GPT2NPError as error:
+        assert_one_line(error)
+        return
+    ended = completion.finish_reason in ("stop", "eos")
+    text = completion.text if ended else completion.text.rstrip("�")
+    # `regex` takes exponential time for some patterns, and refuses counts of nothing: (?:){1000000}
+    with suppress(TimeoutError, regex_package.error):
+        compiled = regex_package.compile(pattern)
+        assert compiled.fullmatch(text, partial=not ended, timeout=TOO_SLOW)
+
+
+@given(choices=st.lists(st.text(min_size=1), min_size=1, max_size=30), seed=st.integers(0, 99))
+def test_choices(byte_lm, choices, seed):
+    completion = byte_lm.generate("a", choices=choices, seed=seed, max_new_tokens=60)
+    assert completion.finish_reason == "length" or completion.text in choices
+
+
+@given(stop_patterns=st.lists(patterns, min_size=1, max_size=3), seed=st.integers(0, 99))
+def test_stop_regex(byte_lm, stop_patterns, seed):
+    options = {"seed": seed, "max_new_tokens": 30}
+    whole = byte_lm.generate("a", **options)
+    try:
+        stopped = byte_lm.generate("a", stop_regex=stop_patterns, **options)
+    except GPT2NPError as error:
+        assert_one_line(error)
+        return
+    assert whole.text.startswith(stopped.text)
+
+
+@given(pattern=patterns, texts=st.lists(st.one_of(st.sampled_from(TEXTS), st.text()), max_size=3))
+def test_split_pattern(byte_lm, pattern, texts):
+    ids = byte_lm.tokenizer.vocabulary.ids
+    try:
+        tokenizer = Tokenizer(Vocabulary(ids, {}, patterns=(pattern,)))
+        for text in texts:
+            assert tokenizer.decode(tokenizer.encode(text)) == text
+    except GPT2NPError as error:
+        assert_one_line(error)
