@@ -115,7 +115,7 @@ def step_bar(total: int, width: int) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def progress(**options: Any) -> Iterator[tqdm[Any]]:
-    """Show a progress bar at a terminal; Ctrl-C raises KeyboardInterrupt, so the bar is closed.
+    """Show a progress bar at a terminal. In the `with` block, Ctrl-C raises KeyboardInterrupt.
 
     `options` are those of tqdm.
     """

@@ -82,8 +82,8 @@ class TextConstraint:
 class _TokenMasks:
     """The token masks of one constraint, computed from an automaton and cached.
 
-    A fresh automaton for the same pattern replaces an automaton that has reached its limits. So
-    memory is bounded, and results don't depend on earlier texts.
+    The automaton gets new states while texts are read. Once it reaches its limits, a fresh
+    automaton for the same pattern replaces it, which bounds memory and changes no result.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class _TokenMasks:
         self._trie = trie
 
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
-        """Advance a state, given as NFA positions, by a token's bytes; no bytes lead to DEAD."""
+        """Advance a state, a set of NFA positions, by a token's bytes; DEAD if `data` is empty."""
         if not data:
             return self._automaton.readings(DEAD)
         return self._query(

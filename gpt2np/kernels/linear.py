@@ -106,7 +106,7 @@ def linear(
 
 
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
-    """Project x (N, C) to the queries, keys and values of h `heads`. Returns (3, h, N, D)."""
+    """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
     groups, _, _, k, _ = w.panels.shape
     if groups > 1 or k > x.shape[1]:
         x = _split_k(x, groups, k)[:, None, None]

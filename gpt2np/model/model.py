@@ -145,12 +145,12 @@ class GPT2:
         """The number of processes that compute a pass together, 1 to 64, or "auto"; 1 by default.
 
         With "auto", measured times select the number for each pass, up to the number of CPU cores:
-        see `rank_choices`. The first half second of passes uses one process. Nevertheless, repeated
-        runs of a program compute logits with the same bits.
+        see `rank_choices`. The first half second of passes uses one process. "auto" chooses only
+        between numbers that give the same bits, so repeated runs compute equal logits.
 
         The number stays 1 except on Linux with an x86 processor. A pass with a hook, or with logits
-        for more than 64 tokens, runs in this process alone. The number affects the logits at most
-        by rounding; `forward` tells when the bits are equal.
+        for more than 64 tokens, runs in this process alone. A number that you set can affect the
+        logits by rounding; `forward` tells when the bits are equal.
 
         The first pass that needs workers forks them. Workers share this process's memory, and end
         with the model. They can use caches that `new_cache` makes after `processes` is set.

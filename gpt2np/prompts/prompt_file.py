@@ -61,7 +61,7 @@ def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
 
 
 def line_digests(path: Path, numbers: Iterable[int]) -> dict[int, str]:
-    """Return {line number: digest of the file up to the line}, without lines beyond the end."""
+    """Map each line number to the digest of the file through that line, if the line exists."""
     wanted = set(numbers)
     with path.open("rb") as file:
         lines = enumerate(_with_digests(bounded_lines(file, path)), 1)

@@ -104,7 +104,7 @@ class Context:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def qkv(self, x: Array, w: PackedHeads, heads: slice) -> Array:
-        """Project x (N, C) to the queries, keys and values of h `heads`. Returns (3, h, N, D)."""
+        """Project x (N, C) to q, k and v of a slice of h heads. Returns (3, h, N, D)."""
         return project_heads(x, w, heads)
 
     def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:

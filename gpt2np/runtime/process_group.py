@@ -279,7 +279,7 @@ def _serve(
 class _WorkerCaches:
     """A worker's KV caches: views of the shared memory that holds rank 0's caches.
 
-    Passes reuse KVCache objects, since ModelRunner looks up earlier batches by these objects.
+    Each pass gets the KVCache objects of earlier passes: ModelRunner finds earlier batches by them.
     """
 
     def __init__(self, runner: ModelRunner, memory: SharedMemory) -> None:

@@ -373,7 +373,7 @@ def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
 
 
 def position_weights(ends: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the count of the piece at each position, (N,). Separators are at `ends`."""
+    """Return (N,): how often the piece at each position occurs; 0 for separators, at `ends`."""
     if len(counts) and counts.min() == counts.max():
         return np.broadcast_to(counts[0], ends[-1] + 1)  # takes no memory
     return np.repeat(np.append(counts, 0), np.diff(ends, append=ends[-1] + 1))
