@@ -60,7 +60,7 @@ def check_argument(is_valid: bool, name: str, value: object, expected: str) -> N
 
 
 def install_hint(extra: str) -> str:
-    """Return how to install the packages of an extra, from the package or a checkout."""
+    """Return a hint on how to install the packages of gpt2np's optional feature `extra`."""
     return f"run: pip install 'gpt2np[{extra}]', or in a checkout: pip install '.[{extra}]'"
 
 

@@ -376,8 +376,8 @@ class LanguageModel:
     ) -> TextStream:
         """Continue a generation from `TextStream.state`, perhaps in another process.
 
-        The rest of the text is the same as without the interruption, if the model is the same and
-        `gpt2np.kernels.blas.small_kernels()` is.
+        The rest of the text is the same as without the interruption, if the model and the result of
+        `gpt2np.kernels.blas.small_kernels()` are the same.
 
         Raises:
             InvalidArgumentError: `state` is not the state of a stream.
@@ -538,7 +538,7 @@ class LanguageModel:
         options: GenerationOptions | None,
         changes: GenerateArguments,
     ) -> list[tuple[GenerationOptions, Callbacks, Prefix | None]]:
-        """Return the complete options of each prompt, with consecutive seeds, and its callbacks."""
+        """Return each prompt's complete options, with consecutive seeds, callbacks and prefix."""
         if per_prompt_options is None:
             per_prompt_options = [{} for _ in prompts]
         is_iterable = isinstance(per_prompt_options, Iterable)
@@ -569,7 +569,7 @@ class LanguageModel:
         prefix: Prefix | None = None,
         index: int = 0,
     ) -> list[TextStream]:
-        """Return one stream per continuation; `index` is the index of the first in the call."""
+        """Return one stream per continuation; `index` counts earlier continuations of the call."""
         if callbacks.interventions and (options.window or options.prompt_logprobs is not None):
             raise InvalidArgumentError(
                 "interventions cannot be combined with window or prompt_logprobs; omit one of them"
@@ -662,7 +662,7 @@ class LanguageModel:
     def _read_prompt(
         self, prompt: Prompt, prefix: Prefix | None = None, window: int = 0
     ) -> tuple[str, list[int]]:
-        """Return the text and the token ids of prefix and prompt."""
+        """Return the text and token ids of prefix + prompt; with `window`, accept any length."""
         if prefix is not None:
             from gpt2np.generation.prefix import Prefix
 
@@ -689,7 +689,7 @@ class LanguageModel:
         return detokenizer.text, ids or self.encode_prompt("")
 
     def _check_length(self, prompt: str) -> None:
-        """Raise ContextLengthError if `prompt` exceeds the context, whatever its tokens are.
+        """Raise ContextLengthError if `prompt` has too many characters for the context.
 
         Unlike encoding, this check costs no time and no memory.
         """
@@ -719,7 +719,7 @@ def _streams(results: Sequence[Completion | list[TextStream]]) -> list[TextStrea
 
 @contextmanager
 def _naming_prompt(number: int, count: int) -> Iterator[None]:
-    """Add the number of the prompt, of several, to an error's message."""
+    """Put "prompt {number} of {count}" before an error's message, if `count` exceeds 1."""
     try:
         yield
     except (GPT2NPError, TypeError) as error:

@@ -23,7 +23,7 @@ def _limit(default: int, unit: str, effect: str) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits. Each field's metadata has the unit, and the effect of a larger value."""
+    """Limits on untrusted input. A field's metadata has the unit and the effect of more."""
 
     # Parsing JSON can take fifty times the file's size in memory. GPT-2 XL's header has 60,000
     # bytes; the largest common tokenizer_config.json has 1.2 million.
@@ -95,7 +95,7 @@ class Limits:
 
 @cache
 def limits() -> Limits:
-    """Return the limits; environment variables replace the defaults.
+    """Return the limits on untrusted input; environment variables replace the defaults.
 
     Raises InvalidArgumentError if a variable is not a positive integer.
     """

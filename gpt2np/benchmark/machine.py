@@ -107,10 +107,7 @@ def read_bandwidth(data: Array, threads: int, effort: Effort) -> float:
 
 
 def matmul_flops(left: Array, right: Array, effort: Effort) -> float:
-    """Measure the floating-point operations per second of the product left @ right.
-
-    `left` is (n, k), `right` (k, m).
-    """
+    """Measure the floating-point operations per second of left (n, k) @ right (k, m)."""
     result = np.empty((len(left), right.shape[1]), left.dtype)
     operations = 2 * left.size * right.shape[1]
     return _rate(operations, lambda: np.dot(left, right, out=result), effort)

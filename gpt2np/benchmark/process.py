@@ -58,7 +58,7 @@ def _read_first_byte(command: Sequence[str]) -> None:
 
 
 def measure_memory(folder: Path, dtype: str, processes: Processes) -> dict[str, Any]:
-    """Measure the memory of a process that fills the model's context; see `fill_context`.
+    """Call `fill_context` in a new process: measure the memory of a model with full context.
 
     Raises:
         GPT2NPError: the process fails.

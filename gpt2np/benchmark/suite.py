@@ -25,7 +25,7 @@ _BATCH_SIZES = (2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Plan:
-    """Cases and repetitions of a benchmark. A context is a number of cached tokens per sequence."""
+    """The cases that a benchmark measures, such as prompt lengths, and the repetitions."""
 
     n_positions: int
     limit_effort: Effort  # for each limit of the machine
@@ -36,12 +36,12 @@ class Plan:
 
     @property
     def prompt_lengths(self) -> list[int]:
-        """Lengths of the prefills."""
+        """Lengths of the prompts whose prefill is measured, in tokens."""
         return sorted({min(length, self.n_positions) for length in (64, 512, 1000)})
 
     @property
     def context_lengths(self) -> list[int]:
-        """Context lengths of the decode steps."""
+        """Numbers of cached tokens in the decode steps that are measured."""
         lengths = (64, self.n_positions // 2, 900)
         return sorted({min(length, self.n_positions - 1) for length in lengths})
 
@@ -52,12 +52,12 @@ class Plan:
 
     @property
     def n_measurements(self) -> int:
-        """Number of times that `run_suite` reports progress."""
+        """Number of measurements; `run_suite` calls `on_progress` before each."""
         return len(self.prompt_lengths) + len(self.context_lengths) + 7
 
 
 def plan_for(n_positions: int, quick: bool = False) -> Plan:
-    """Return a plan for a context of `n_positions` tokens; `quick` reduces the repetitions."""
+    """Plan the benchmark of a model with `n_positions` positions; `quick`: fewer repetitions."""
     if quick:
         efforts = Effort(3, 0.1), Effort(1, 0.3), Effort(7, 0.2), Effort(5, 0.1)
         return Plan(n_positions, *efforts, rounds=1)
@@ -260,7 +260,7 @@ def _rows(results: Mapping[str, Any]) -> Iterator[Row]:
 def _rate_row(
     measurement: str, case: str, timing: Mapping[str, Any], tokens: int, comparison: str
 ) -> Row:
-    """Return the row of a timing (in seconds) as tokens per second."""
+    """Return a table row that shows a timing of `tokens` tokens as tokens per second."""
 
     def rate(seconds: float) -> str:
         return _format_rate(tokens / seconds)
@@ -272,7 +272,7 @@ def _rate_row(
 def _range(
     timing: Mapping[str, Any], formatted: Callable[[float], str], reverse: bool = False
 ) -> str:
-    """Format the fastest and the slowest run, or "" for a single run."""
+    """Format the fastest and slowest run as "a – b", or "" for one run; `reverse`: "b – a"."""
     ends = [formatted(timing[name]) for name in ("fastest", "slowest")]
     return " – ".join(reversed(ends) if reverse else ends) if timing["runs"] > 1 else ""
 

@@ -89,8 +89,8 @@ def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing
 class Speed:
     """Timing of a pass that computes `tokens` new tokens for each of `sequences` sequences.
 
-    `relative_time` is the median time divided by that of the plain case: a pass over a single
-    token, or a text without draft tokens.
+    `relative_time` is the median time divided by the median time of a pass over one token or, for
+    a text with draft tokens, of the same text without draft tokens.
     """
 
     tokens: int
@@ -170,7 +170,7 @@ def time_batches(
 
 
 def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effort) -> Speed:
-    """Time the verification of draft tokens: one pass with logits for `tokens` tokens."""
+    """Time a pass that verifies `tokens` draft tokens, after `context` cached tokens."""
     caches = fill_caches(model, context, 1)
     steps = [_decode_step(model, caches, count) for count in (1, tokens)]
     settle(model, tokens, steps[1])
@@ -179,7 +179,7 @@ def time_draft(model: GPT2, tokens: int, context: int, rounds: int, effort: Effo
 
 
 def time_text(lm: LanguageModel, tokens: int, rounds: int) -> tuple[Speed, Speed]:
-    """Time the sampling of texts, in turns without and with drafts; each round has a new seed."""
+    """Time the sampling of texts without and with draft tokens; each round has a new seed."""
     runs: dict[Draft, list[float]] = {"none": [], "auto": []}
     prompt = lm.tokenizer.encode(_TEXT)[:_TEXT_IDS]
     for seed in range(-1, rounds):  # seed -1 is a warm-up
@@ -199,9 +199,7 @@ def _random_ids(model: GPT2, count: int) -> list[int]:
 
 
 def _decode_step(model: GPT2, caches: Sequence[KVCache], tokens: int = 1) -> Callable[[], None]:
-    """Return a function that runs one decode step and then truncates the KV caches again.
-
-    The step has `tokens` new tokens per sequence."""
+    """Return a function that decodes `tokens` tokens per sequence, then truncates the KV caches."""
     new = [_random_ids(model, tokens)] * len(caches)
     lengths = [cache.length for cache in caches]
 

@@ -77,8 +77,8 @@ RETRY = "retry"
 class Command(NamedTuple):
     """A slash command, with the syntax of its arguments and a description for /help.
 
-    `function(session, arguments)` returns a message for the user. For QUIT and RETRY, the caller of
-    `run_command` executes the command.
+    `function(session, arguments)` returns a message for the user. Instead, `function` can be QUIT
+    or RETRY, which `run_command` returns to the caller.
     """
 
     arguments: str

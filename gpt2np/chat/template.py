@@ -90,7 +90,7 @@ class ChatTemplate:
         raise TokenizerError(f"{self.origin}: the chat template fails: {answer['message']}")
 
     def _start(self) -> None:
-        """Start the process of the template, and compile the template there."""
+        """Start the worker process, and compile the template there."""
         script = Path(__file__).with_name("template_worker.py")
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = Popen([sys.executable, script], stdin=PIPE, stdout=PIPE, env=env)
@@ -107,7 +107,7 @@ class ChatTemplate:
             )
 
     def _ask(self, request: dict[str, Any]) -> dict[str, str]:
-        """Send a request to the process and return the answer; end the process if it is late."""
+        """Return the worker process's answer to a request; kill the process on a timeout."""
         process, seconds = self._process, limits().max_template_seconds
         assert process and process.stdin and process.stdout
         deadline = time.monotonic() + seconds

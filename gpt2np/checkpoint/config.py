@@ -69,7 +69,7 @@ class GPT2Config:
     def from_file(cls, path: str | Path) -> GPT2Config:
         """Read a `config.json`.
 
-        Raises CheckpointError if the file is missing or damaged, or as `from_mapping` does.
+        Raises CheckpointError if the file is missing or damaged, or `from_mapping` rejects it.
         """
         content = read_json_object(Path(path), CheckpointError, max_bytes=limits().max_config_bytes)
         return cls.from_mapping(content, source=str(path))

@@ -38,7 +38,7 @@ _ROUNDING_ERRORS = {
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """Options for writing a checkpoint.
+    """Options for writing a checkpoint, such as the dtype and the maximum size of a weight file.
 
     Raises InvalidArgumentError if an option is invalid.
     """
@@ -60,7 +60,7 @@ class ConversionOptions:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Summary of a conversion."""
+    """The weight files that `convert` has written, and how rounding changed the weights."""
 
     files: list[str]  # names of the weight files, without the index
     nbytes: int  # total size of the tensors in bytes
@@ -186,7 +186,7 @@ def _write(
 
 
 def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return files that match a pattern, without links out of the folder or its Hub cache."""
+    """Return the files that match `patterns`; links must lead to `folder` or the Hub cache."""
     resolved = folder.resolve()
     allowed_parents = (resolved, resolved.parent.parent / "blobs")
     files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
@@ -194,9 +194,9 @@ def _find_companions(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]]:
-    """Distribute tensors among files in order. Returns the names of each file's tensors.
+    """Distribute tensors over weight files in order; return each file's tensor names.
 
-    A file has at most `limit` bytes of tensors, or a single larger tensor.
+    `sizes` has the tensors' bytes. A file has at most `limit` bytes, or a single larger tensor.
     """
     shards: list[list[str]] = [[]]
     shard_size = 0
@@ -212,7 +212,7 @@ def plan_shards(sizes: dict[str, int], limit: int | None) -> dict[str, list[str]
 
 
 def _write_config(checkpoint: Checkpoint, folder: Path, dtype: str, tied: bool) -> None:
-    """Write the source's config.json with GPT-2's names instead of aliases, and the new dtype."""
+    """Copy the source's config.json; set `dtype`, and replace aliases such as hidden_size."""
     content = read_json_object(
         checkpoint.folder / CONFIG_FILE, CheckpointError, max_bytes=limits().max_config_bytes
     )
@@ -235,7 +235,7 @@ def _config_entries(config: GPT2Config, dtype: str, tied: bool) -> dict[str, Any
 def _verify(
     source: Checkpoint, written: Checkpoint, names: Iterable[str], on_progress: ProgressCallback
 ) -> tuple[float, list[str]]:
-    """Compare written weights with the source. Returns the last two fields of the report."""
+    """Compare `written` with `source`; return the largest error and the non-finite weights."""
     written.validate()
     largest_change, not_finite = 0.0, []
     for name in names:
@@ -257,7 +257,7 @@ def _verify(
 
 
 def _rounding_error(before: NDArray[Any], after: NDArray[Any], dtype: str) -> float | None:
-    """Return the largest |after - before|, or None if rounding to `dtype` cannot explain it."""
+    """Return the largest |after - before|, or None if it exceeds rounding to `dtype`."""
     finite = np.isfinite(before)
     if not np.array_equal(before[~finite], after[~finite].astype(before.dtype), equal_nan=True):
         return None

@@ -34,8 +34,8 @@ class Checkpoint:
     Attributes:
         folder: the model folder.
         config: the architecture.
-        tensors: the stored tensors by GPT-2's names, without causal masks. If only the unembedding
-            of a tied pair is stored (by safetensors' save_model), its name is `wte.weight`.
+        tensors: the stored tensors by GPT-2's names, without causal masks. If embedding and
+            unembedding are one tensor, the name is `wte.weight`, even if stored as the unembedding.
         transposed: whether matrices are stored `[out, in]`, as by nanoGPT (torch.nn.Linear),
             instead of `[in, out]`.
     """
@@ -116,7 +116,7 @@ class Checkpoint:
         return (values[i : i + CHUNK_SIZE] for i in range(0, len(values), CHUNK_SIZE))
 
     def is_tied(self) -> bool:
-        """Tell whether the unembedding is not stored or equals the embedding; may read both."""
+        """Tell whether the unembedding is the embedding: not stored, or with equal values."""
         if LM_HEAD not in self.tensors:
             return True
         pair = read_chunks(self.tensors[LM_HEAD]), read_chunks(self.tensors[WTE])
@@ -158,7 +158,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def _read_headers(folder: Path) -> dict[str, TensorInfo]:
-    """Return tensors by stored name, from the weight file or else the shards in the index."""
+    """Return the headers of all tensors by stored name, from the weight file or the shards."""
     if (folder / WEIGHTS_FILE).exists():
         return read_header(folder / WEIGHTS_FILE)
     index = folder / INDEX_FILE

@@ -51,7 +51,7 @@ class TensorInfo:
 
     @property
     def size(self) -> int:
-        """Number of values."""
+        """Number of values in the tensor."""
         return math.prod(self.shape)
 
 

@@ -101,31 +101,37 @@ def _add_perplexity(add: Callable[..., object]) -> None:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="Text file (UTF-8) or .jsonl file; - is text on standard input",
+        help="Text file (UTF-8) or .jsonl file; - reads text from standard input",
     )
     add("--context", type=int, metavar="K", help="Tokens per window (default: the model's context)")
-    add("--stride", type=int, metavar="S", help="Tokens between window starts (default: K / 2)")
+    stride = "Tokens from the start of a window to the start of the next (default: --context / 2)"
+    add("--stride", type=int, metavar="S", help=stride)
     insert = "Insert <|endoftext|> before each document, to score also the document's first token"
     add("--from-end-of-text", action="store_true", help=insert)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
 
 
 def _add_lambada(add: Callable[..., object]) -> None:
-    add("file", type=Path, metavar="FILE", help="File of passages (.jsonl)")
-    definition = "Definition of the task (default: harness)"
+    add("file", type=Path, metavar="FILE", help=".jsonl file with one passage per line")
+    definition = "Predict the last word (harness) or the last token (gpt2-paper) (default: harness)"
     add("--definition", choices=("harness", "gpt2-paper"), default="harness", help=definition)
-    add("--stop-words", type=Path, metavar="FILE", help="Text file of stop words, for gpt2-paper")
-    add("--field", default="text", help="Field with the passage (default: text)")
+    stop_words = (
+        "File of words that the second accuracy of gpt2-paper never predicts (default: English "
+        "function words)"
+    )
+    add("--stop-words", type=Path, metavar="FILE", help=stop_words)
+    add("--field", default="text", help="JSON field with the passage (default: text)")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N passages")
 
 
 def _add_wikitext(add: Callable[..., object]) -> None:
-    add("file", type=Path, metavar="FILE", help="WikiText file or .jsonl file of pages")
+    file = "WikiText file, or .jsonl file with one page per line"
+    add("file", type=Path, metavar="FILE", help=file)
     add("--limit", type=int, metavar="N", help="Evaluate only the first N pages")
 
 
 def _add_choices(add: Callable[..., object]) -> None:
-    add("file", type=Path, metavar="FILE", help="File of questions (.jsonl)")
+    add("file", type=Path, metavar="FILE", help=".jsonl file with one question per line")
     add("--limit", type=int, metavar="N", help="Evaluate only the first N questions")
 
 

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--position",
         type=int,
         metavar="T",
-        help="Token to follow, from 0 in the window (default: last)",
+        help="Token to show in detail, from 0 in the window (default: last)",
     )
     add(
         "-n",

@@ -78,8 +78,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--logprobs", type=int, metavar="K", help=logprobs)
     add("--prompt-logprobs", type=int, metavar="K", help="Like --logprobs, for the prompt's tokens")
-    add("--out", type=Path, metavar="FILE.jsonl", help="File to write with --prompts")
-    force = "Overwrite the file --out, or unfinished work of another run"
+    add("--out", type=Path, metavar="FILE.jsonl", help="File for the results of --prompts")
+    force = "Overwrite the file of --out, or unfinished work of another run"
     add("--force", action="store_true", help=force)
 
 
@@ -131,7 +131,7 @@ def _run_streams(
     args: argparse.Namespace,
     prompt: str,
 ) -> tuple["Completion", int]:
-    """Generate texts and print them, even after Ctrl-C; return the best one and the exit code."""
+    """Generate and print texts, even after Ctrl-C; return the best text and the exit code."""
     from gpt2np.generation.streaming import pick_best, run_streams
 
     signal.signal(signal.SIGINT, interrupt_handler)

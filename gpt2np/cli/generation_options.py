@@ -79,7 +79,7 @@ def add_generation_arguments(parser: argparse.ArgumentParser, *, multiple: bool 
 
 
 def _keywords(flag: str, metavar: str) -> dict[str, Any]:
-    """Return the keyword arguments of `add_argument` for an option of `_OPTIONS`."""
+    """Return the keyword arguments of `ArgumentParser.add_argument` for the option `flag`."""
     if not metavar:
         return {"action": "store_true", "default": None}
     if "|" in metavar:
@@ -200,7 +200,7 @@ def keywords_as_options(message: str) -> str:
 
 
 def _replace_names(message: str, names: list[str]) -> str:
-    """Replace `names` with options, but neither in quotes nor where "stop" is an ordinary word."""
+    """Replace parameter `names` in a message by options, but not in quotes or as ordinary words."""
     compounds = "|".join(name for name in names if "_" in name)
     words = "|".join(name for name in names if "_" not in name)
     pattern = re.compile(

@@ -85,7 +85,7 @@ def add_model_or_option(parser: argparse.ArgumentParser, help_text: str) -> None
 
 
 def model_argument(args: argparse.Namespace, *, required: bool = False) -> str | None:
-    """Return MODEL or --model.
+    """Return the argument MODEL, or else the value of the option --model.
 
     Raises:
         InvalidArgumentError: both are given, or neither although `required`.

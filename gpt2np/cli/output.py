@@ -83,7 +83,8 @@ def write_errors(path: Path, *, check_filename: bool = False) -> Iterator[None]:
 def check_not_hidden(target: Path, names: Iterable[str]) -> None:
     """Raise InvalidArgumentError if the new folder `target` would hide a model of the same name.
 
-    Folders take precedence over models. `names` are the models' names in addition to "bundled".
+    gpt2np prefers a folder to a model of the same name. So `target` must not be named "bundled", or
+    like a model in `names`.
     """
     from gpt2np.errors import InvalidArgumentError
 
@@ -127,10 +128,7 @@ def progress(**options: Any) -> Iterator[tqdm[Any]]:
 
 @contextlib.contextmanager
 def job_progress(position: Callable[[int], object], **options: Any) -> Iterator[JobCallbacks]:
-    """Show the progress of a resumable job.
-
-    `position` formats the progress of earlier runs; `options` are those of tqdm.
-    """
+    """Show a job in a tqdm bar with `options`; `position` formats the progress of earlier runs."""
     from gpt2np.data.append_log import JobCallbacks
 
     with progress(**options) as bar:

@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     top = "Number of most likely next tokens to show (default: 10)"
     output("--top", type=int, default=10, metavar="N", help=top)
     output("--json", action="store_true", help="Print the result as one JSON object")
-    output("--npz", type=Path, metavar="FILE", help="Save activations and the prompt's token ids")
-    output("--force", action="store_true", help="Overwrite the file --npz")
+    output("--npz", type=Path, metavar="FILE", help="Save activations and token ids (.npz)")
+    output("--force", action="store_true", help="Overwrite the file of --npz")
     add_model_arguments(parser)
 
 
@@ -151,7 +151,7 @@ def _format_result(
 
 
 def _overview(lm: "LanguageModel", trace: "Trace", width: int | None, top: int) -> "Overview":
-    """Compute the overview; the logit lens covers the last tokens that fit `width` (None: all)."""
+    """Compute the overview; the lens has as many last tokens as fit `width` columns (None: all)."""
     from gpt2np.cli.trace_report import lens_columns
     from gpt2np.interp.summary import overview
 

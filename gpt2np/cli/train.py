@@ -42,7 +42,7 @@ _HELP = {
     "learning_rate": "Peak learning rate; it falls to 0 in the last 60%% of the steps",
     "warmup_steps": "Steps until the peak learning rate",
     "weight_decay": "Weight decay of the matrices inside the blocks",
-    "max_grad_norm": "Scale down gradients with a larger norm",
+    "max_grad_norm": "Scale down gradients to this norm if their norm is larger",
     "seed": "Seed of the initial weights and of the sequences drawn",
     "bf16": "Compute in bfloat16; faster where the processor supports it",
     "torch_compile": "Compile the training step; needs a C++ compiler",
@@ -53,7 +53,8 @@ _PERFORMANCE_OPTIONS = ("bf16", "torch_compile")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("corpus", type=Path, metavar="CORPUS", help="File of ids: .bin or .npy")
+    corpus = "File of token ids: .bin or .npy"
+    parser.add_argument("corpus", type=Path, metavar="CORPUS", help=corpus)
     out = "Folder to write; must be new or empty"
     parser.add_argument("out", type=Path, metavar="OUT", help=out)
     add_vocabulary_argument(parser)
@@ -74,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     add = groups["Output"].add_argument
     add("--save-steps", type=int, default=500, metavar="N",
-        help="Save the unfinished training every N steps (default: 500)")  # fmt: skip
+        help="Save the state of the training every N steps (default: 500)")  # fmt: skip
     add("--logging-steps", type=int, default=100, metavar="N",
-        help="Print the mean loss of N steps to standard error (default: 100)")  # fmt: skip
+        help="Print the mean loss to standard error every N steps (default: 100)")  # fmt: skip
     add("--force", action="store_true", help="Discard unfinished work of another run")
 
 
@@ -117,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _train(trainer: "Trainer", max_steps: int, save_steps: int, logging_steps: int) -> None:
-    """Take all steps; Ctrl-C takes effect only between two steps."""
+    """Train up to step `max_steps`; Ctrl-C takes effect only between two steps."""
     from tqdm import tqdm
 
     if trainer.step:

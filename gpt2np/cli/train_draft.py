@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILES",
-        help="Files, folders or patterns to read; - is text on standard input",
+        help="Files, folders or patterns to read; - reads text from standard input",
     )
     add_vocabulary_argument(parser)
     out = "Table to write; the name must end in .safetensors"
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-bytes", type=int, default=4_000_000, metavar="N", help=max_bytes)
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
     add("--skip-errors", action="store_true", help="Skip files that cannot be read")
-    add("--force", action="store_true", help="Overwrite FILE")
+    add("--force", action="store_true", help="Overwrite the table if it exists")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILES",
-        help="Files, folders or patterns to read; - is text on standard input",
+        help="Files, folders or patterns to read; - reads text from standard input",
     )
     add(
         "--vocab-size",
@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
     add("--skip-errors", action="store_true", help="Skip the rest of a file that cannot be read")
     output = parser.add_argument_group("Output").add_argument
-    output("--out", type=Path, required=True, metavar="FOLDER", help="Folder to write")
-    output("--force", action="store_true", help="Replace a vocabulary in FOLDER")
+    output("--out", type=Path, required=True, metavar="FOLDER", help="Folder for the vocabulary")
+    output("--force", action="store_true", help="Replace a vocabulary in the folder of --out")
     output("--json", action="store_true", help="Print the report as one JSON object")
 
 
@@ -76,7 +76,7 @@ def _add_training_arguments(add: Callable[..., object]) -> None:
     )
     alphabet = "Initial tokens: all 256 bytes, or the characters of the text (default: bytes)"
     add("--alphabet", choices=("bytes", "characters"), default="bytes", help=alphabet)
-    limit = "Keep only the N most frequent characters; others become <unk> (--alphabet characters)"
+    limit = "With --alphabet characters: keep only the N most frequent; others become <unk>"
     add("--limit-alphabet", type=int, metavar="N", help=limit)
 
 
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_out(out: Path, protected: Iterable[Path]) -> None:
-    """Check that --out may hold the new vocabulary; the files `protected` must not exist."""
+    """Raise an error if `out` can't hold a new vocabulary, or a file in `protected` exists."""
     if str(out) == ".":
         raise InvalidArgumentError("--out is empty or the current folder; choose another")
     if str(out) == "-":

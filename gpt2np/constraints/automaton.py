@@ -46,7 +46,7 @@ class TooManyStatesError(InvalidArgumentError):
 
 
 class CharacterAutomaton:
-    """A nondeterministic automaton over characters."""
+    """A nondeterministic automaton (NFA) over characters, built from a regex's syntax tree."""
 
     def __init__(self, tree: Tree) -> None:
         self.nodes = ByteNodes()  # shared by all sets of characters
@@ -63,10 +63,10 @@ class CharacterAutomaton:
         self._live = _closure(_MATCH, sources)  # the states from which _MATCH can be reached
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the possible readings of a state, with MATCHED if the text may end there.
+        """Return the ways to read one character from a state, and MATCHED if the text may end.
 
         Raises:
-            InvalidArgumentError: the closures have more than MAX_CLOSURES states.
+            InvalidArgumentError: the epsilon closures have more than MAX_CLOSURES states.
         """
         if state not in self._readings:
             closure = _closure(state, self.epsilon)
@@ -136,7 +136,7 @@ class ByteAutomaton:
     """A deterministic automaton over bytes; safe to share between threads.
 
     Attributes:
-        characters: the nondeterministic automaton that was compiled.
+        characters: the source NFA, over characters.
         start: the state before the first byte; DEAD if no text matches.
     """
 
@@ -153,15 +153,15 @@ class ByteAutomaton:
 
     @classmethod
     def of(cls, tree: Tree) -> ByteAutomaton:
-        """Compile a syntax tree to an automaton."""
+        """Compile a regex's syntax tree to an automaton over bytes."""
         return cls(CharacterAutomaton(tree))
 
     def readings(self, state: int) -> frozenset[Reading]:
-        """Return the readings of a state; the state's number is valid only for this automaton."""
+        """Return the set of NFA positions (readings) that a state of this automaton stands for."""
         return self._readings[state]
 
     def state(self, readings: frozenset[Reading]) -> int:
-        """Return the number of the state with exactly these readings; add it if it is new."""
+        """Return the number of the state for a set of NFA positions; a new set gets a new state."""
         with self._lock:
             return self._state(readings)
 
@@ -187,7 +187,7 @@ class ByteAutomaton:
         return targets
 
     def _compute_targets(self, state: int) -> None:
-        """Compute the next state of `state` for every byte."""
+        """Fill the transition table's row of a state: the next state for every byte."""
         readings, nodes = self._readings[state], self.characters.nodes
         edges = [(a, b, to, then) for node, then in readings for a, b, to in nodes.edges[node]]
         borders = sorted({0, 256, *(edge[0] for edge in edges), *(edge[1] + 1 for edge in edges)})

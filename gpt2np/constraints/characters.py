@@ -62,10 +62,10 @@ def _all_characters() -> str:
 
 @dataclass
 class ByteNodes:
-    """Nodes of automata that each read one character of a set as bytes; automata share nodes.
+    """A graph of automata, each of which reads one character of a set, byte by byte.
 
     Attributes:
-        edges: the sorted edges of each node. No two nodes have equal edges.
+        edges: the sorted edges of each node. Automata share nodes with equal edges.
     """
 
     edges: list[tuple[Edge, ...]] = field(default_factory=lambda: [()])
@@ -82,9 +82,9 @@ class ByteNodes:
         return self._node(edges) if edges else None
 
     def _edges(self, codes: Sequence[tuple[int, int]], n_continuation: int) -> list[Edge]:
-        """Return edges that read the upper bits of `codes`, before `n_continuation` × 6 lower bits.
+        """Return edges for the first of `n_continuation` + 1 UTF-8 bytes that encode `codes`.
 
-        Consecutive upper bits share an edge if all lower bits may follow.
+        Marker bits are not included. Values share an edge if any continuation bytes may follow.
         """
         if n_continuation == 0:
             return [(a, b, END) for a, b in codes]

@@ -49,7 +49,7 @@ def text_constraint(
 class Constraint:
     """The state of a constraint after a text. Immutable, so sequences and drafts can share it.
 
-    `state` is a set of readings (see `automaton`), not the number of a state: numbers become
+    `state` is a set of NFA positions (see `Reading`), not the number of a DFA state: numbers become
     invalid when `_TokenMasks` replaces the automaton.
     """
 
@@ -100,7 +100,7 @@ class _TokenMasks:
         self._trie = trie
 
     def after(self, readings: frozenset[Reading], data: bytes) -> frozenset[Reading]:
-        """Return the readings after a token's bytes; a token without bytes leads to DEAD."""
+        """Advance a state, given as NFA positions, by a token's bytes; no bytes lead to DEAD."""
         if not data:
             return self._automaton.readings(DEAD)
         return self._query(
@@ -115,7 +115,7 @@ class _TokenMasks:
         return mask
 
     def _query(self, readings: frozenset[Reading], query: Callable[[ByteAutomaton, int], _T]) -> _T:
-        """Call query(automaton, state) for the state with these readings.
+        """Call query(automaton, state) with the state number that stands for `readings`.
 
         If the automaton exceeds a limit, repeat the call with a fresh automaton.
         """
@@ -146,7 +146,7 @@ class _Vocabulary:
 
     @cached_property
     def text_tokens(self) -> dict[int, bytes]:
-        """The bytes of each token id that is text and has an embedding."""
+        """The bytes of each token that is text, not a special token, and has an embedding."""
         excluded = self.eos_token_ids | self.special_ids
         tokens = self.tokens.items()
         return {i: data for i, data in tokens if i < self.vocab_size and i not in excluded}
@@ -188,7 +188,7 @@ class _Level(NamedTuple):
 
 @dataclass(frozen=True)
 class VocabularyTrie:
-    """The prefix tree of the bytes of all tokens; an automaton reads it level by level.
+    """The prefix tree of the bytes of all tokens, which an automaton reads level by level.
 
     Attributes:
         levels: the nodes from depth 1 on; node 0 is the root.

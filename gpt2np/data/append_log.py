@@ -56,16 +56,16 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class Task:
-    """Settings and input of a job; resuming requires the same settings and the same input so far.
+    """Settings and input of a resumable job. To resume, settings and input so far must be equal.
 
     Attributes:
         settings: JSON values by name; an error shows the values.
         fingerprints: digests by name, such as "the model"; an error shows only the name.
-        digests: a function that returns, for given numbers n, the current digest of the first n
-            files (or lines); numbers beyond the end are left out.
-        describe_input: a function that names the files (or lines) with indices from `start` to
-            before `stop`, for errors.
-        harmless: settings that may change to the given values; the results stay valid.
+        digests: a function that returns {n: digest of the first n input files (or lines)} for given
+            numbers n; numbers beyond the end are left out.
+        describe_input: a function (start, stop) that names the input files (or lines) from index
+            `start` to `stop` - 1 for error messages.
+        harmless: settings, with the values to which they may change before a job is resumed.
     """
 
     settings: Mapping[str, Any]
@@ -275,7 +275,7 @@ class AppendLog:
         self._checksums = [*checksums]
 
     def save(self, point: ResumePoint, *, force: bool = False) -> None:
-        """Flush the files to the disk, then append `point` to the journal.
+        """Flush the files to the disk, then append the resume point `point` to the journal.
 
         Without `force`, the call has no effect if the last call was less than a second ago.
         """

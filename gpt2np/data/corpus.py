@@ -169,7 +169,7 @@ def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
 
 
 class _GzipFile(gzip.GzipFile):
-    """A .gz file. Reading from it raises UnreadableFileError if it expands beyond all measure."""
+    """A .gz file that raises UnreadableFileError if it expands by more than `max_gzip_ratio`."""
 
     def read(self, size: int | None = -1) -> bytes:
         return self._checked(super().read(size))
@@ -267,7 +267,7 @@ def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterat
 def _join(
     segments: Iterable[TextPart], options: CorpusOptions, margin: str, file: Path
 ) -> Iterator[TextPart]:
-    """Join segments into documents or parts; strip the characters `margin` from each document."""
+    """Join texts to documents, or parts of long ones; strip `margin` (line ends) at both ends."""
     most = limits().max_document_bytes
     pending: list[str] = []
     length, threshold = 0, _READ_SIZE

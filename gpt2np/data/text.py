@@ -55,9 +55,6 @@ def describe_decode_error(source: object, error: UnicodeDecodeError, offset: int
 
 @lru_cache(maxsize=64)
 def any_literal(literals: frozenset[str]) -> re.Pattern[str]:
-    """Return a pattern that matches the longest of `literals` at a position.
-
-    Without literals, the pattern matches nothing.
-    """
+    """Return a pattern that matches the longest possible of `literals`; nothing if empty."""
     longest_first = sorted(literals, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")

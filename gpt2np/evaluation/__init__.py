@@ -39,10 +39,10 @@ class Result(ABC):
 
     @abstractmethod
     def rows(self) -> list[tuple[str, str]]:
-        """Return the (name, value) rows that `to_text` formats."""
+        """Return the result as a table: (name, value) rows."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict of the JSON_FIELDS, with None for infinite and undefined values."""
+        """Return the result as a dict, with None for infinite and undefined values."""
         values = {name: getattr(self, name) for name in self.JSON_FIELDS}
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value

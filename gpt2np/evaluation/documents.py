@@ -41,7 +41,8 @@ def read_documents(file: Path, errors: Errors = "strict", field: str = "text") -
     <|endoftext|> separates documents, and line ends next to <|endoftext|> are dropped.
 
     Raises:
-        InvalidArgumentError: see `read_text`, `read_records` and `text_field`.
+        InvalidArgumentError: the file cannot be read or decoded, or a line is not a JSON object
+            with text in `field`.
     """
     if file.suffix == ".jsonl":
         records = read_records(file, errors)
@@ -58,6 +59,6 @@ def read_records(file: Path, errors: Errors = "strict") -> Iterator[tuple[str, d
     """Yield (location, JSON object) for each non-blank line; the location is for error messages.
 
     Raises:
-        InvalidArgumentError: see `read_text`; or a line is not a JSON object.
+        InvalidArgumentError: the file cannot be read or decoded, or a line is not a JSON object.
     """
     yield from parse_records(read_text(file, errors).split("\n"), file)

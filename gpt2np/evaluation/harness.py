@@ -73,7 +73,7 @@ class HarnessModel(LM):
     def loglikelihood(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Return each continuation's log probability, and whether the continuation is greedy."""
+        """Return each continuation's log probability, and whether greedy decoding gives it."""
         pairs = [request.args for request in requests]
         answers = continuation_loglikelihoods(self.lm, pairs)
         return self._collect("loglikelihood", requests, answers, disable_tqdm)

@@ -53,11 +53,11 @@ STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 @dataclass(frozen=True)
 class Lambada(Result):
-    """Accuracy and perplexity of a model that predicts last words.
+    """Accuracy and perplexity of a model that predicts the end of passages.
 
-    `definition` is described in the module's docstring. `correct_filtered` counts the correct
-    predictions with the stop-word filter; it is None for "harness". `log_probability` is the sum of
-    the targets' log probabilities, in nats.
+    The target of a prediction is the last word ("harness") or the last token ("gpt2-paper").
+    `correct_filtered` counts the correct predictions if stop words are never predicted; it is None
+    for "harness". `log_probability` is the sum of the targets' log probabilities, in nats.
     """
 
     definition: Definition
@@ -76,17 +76,17 @@ class Lambada(Result):
 
     @property
     def accuracy(self) -> float:
-        """Share of correct predictions."""
+        """Share of passages whose last word, or last token, is predicted correctly."""
         return self.correct / self.passages
 
     @property
     def accuracy_filtered(self) -> float | None:
-        """Share of correct predictions with the stop-word filter; None without that filter."""
+        """Accuracy if stop words are never predicted; None for the definition "harness"."""
         return None if self.correct_filtered is None else self.correct_filtered / self.passages
 
     @property
     def perplexity(self) -> float:
-        """Perplexity per passage: exp of the targets' mean negative log probability."""
+        """Perplexity: exp of the mean negative log probability of the last words or tokens."""
         return exp_or_inf(-self.log_probability / self.passages)
 
     def rows(self) -> list[tuple[str, str]]:
@@ -108,8 +108,9 @@ def lambada(
 ) -> Lambada:
     """Compute accuracy and perplexity of the last words of passages.
 
-    `stop_words` are lower-case words, for the filter of "gpt2-paper". `on_progress` counts
-    passages.
+    `definition` selects the target: the last word ("harness") or the last token ("gpt2-paper").
+    `stop_words`, in lower case, are never predicted in the filtered accuracy of "gpt2-paper".
+    `on_progress` counts passages.
 
     Raises:
         InvalidArgumentError: there are no passages, or a passage is empty.
@@ -137,13 +138,13 @@ def lambada(
 
 
 def last_word_window(lm: LanguageModel, passage: str) -> Window:
-    """Return a window that scores the last space of a passage and the text after the space."""
+    """Return a passage's token ids; only the last space and the text after it are scored."""
     context, _, word = passage.rpartition(" ")
     return continuation_window(lm, context, f" {word}")
 
 
 def last_token_window(lm: LanguageModel, passage: str) -> Window:
-    """Return a window that scores the last token of a passage."""
+    """Return a passage's token ids, of which only the last is scored."""
     ids = encode(lm, passage)[-(lm.model.config.n_positions + 1) :]
     ids = ids if len(ids) > 1 else [require_bos_token_id(lm), *ids]
     return Window(np.array(ids), len(ids) - 1)

@@ -30,10 +30,10 @@ def require_bos_token_id(lm: LanguageModel) -> int:
 
 
 def continuation_window(lm: LanguageModel, context: str, continuation: str) -> Window:
-    """Return a window that scores the continuation, given the context.
+    """Return the token ids of context and continuation; only the continuation is scored.
 
     As in `_encode_pair` of lm_eval, trailing white space of the context counts as continuation. The
-    window holds the n ids of the context, then the ids of the joined text from index n on.
+    result holds the n ids of the context, then the ids of the joined text from index n on.
 
     Raises:
         InvalidArgumentError: the continuation adds no tokens.
@@ -59,12 +59,12 @@ def continuation_window(lm: LanguageModel, context: str, continuation: str) -> W
 def continuation_loglikelihoods(
     lm: LanguageModel, pairs: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[float, bool]]:
-    """Answer `loglikelihood` requests, each a pair of context and continuation.
+    """Answer `loglikelihood` requests of lm_eval, pairs of context and continuation.
 
     Yields the continuation's log probability in nats, and whether greedy decoding generates the
     continuation.
 
-    Raises: see `continuation_window`.
+    Raises the errors of `continuation_window`.
     """
     windows = [continuation_window(lm, *pair) for pair in pairs]
     for window, scored in zip(windows, score_windows(lm.model, windows), strict=True):
@@ -73,7 +73,7 @@ def continuation_loglikelihoods(
 
 
 def rolling_spans(length: int, context: int) -> Iterator[Span]:
-    """Yield windows that score each of `length` tokens once, except the first.
+    """Split `length` tokens into windows in which each token but the first is scored once.
 
     Each window has `context` + 1 tokens, or all tokens of a shorter text. The last window may
     overlap the window before.
@@ -86,7 +86,7 @@ def rolling_spans(length: int, context: int) -> Iterator[Span]:
 
 
 def rolling_loglikelihoods(lm: LanguageModel, texts: Sequence[str]) -> Iterator[float]:
-    """Answer `loglikelihood_rolling` requests.
+    """Answer `loglikelihood_rolling` requests of lm_eval, each a text.
 
     Yields the log probability of each text in nats. An end-of-text token precedes each text.
     """

@@ -32,8 +32,9 @@ class Question:
 class MultipleChoice(Result):
     """Accuracies on multiple-choice questions, named as in lm-evaluation-harness.
 
-    `correct` counts the questions whose correct choice has the highest log probability, summed over
-    tokens. `correct_by_characters` and `correct_by_bytes` divide the sum by the choice's length.
+    The model's answer is the choice with the highest score. For `acc`, the score is the choice's
+    log probability; `correct` counts the correct answers. For `acc_norm`, it is the log probability
+    per character (`correct_by_characters`); for `acc_bytes`, per byte (`correct_by_bytes`).
     """
 
     questions: int
@@ -48,17 +49,17 @@ class MultipleChoice(Result):
 
     @property
     def acc(self) -> float:
-        """Share of correct answers when the score is the log probability."""
+        """Accuracy if the answer is the choice with the highest log probability."""
         return self.correct / self.questions
 
     @property
     def acc_norm(self) -> float:
-        """Share of correct answers when the score is the log probability per character."""
+        """Accuracy if the answer is the choice with the highest log probability per character."""
         return self.correct_by_characters / self.questions
 
     @property
     def acc_bytes(self) -> float:
-        """Share of correct answers when the score is the log probability per byte."""
+        """Accuracy if the answer is the choice with the highest log probability per byte."""
         return self.correct_by_bytes / self.questions
 
     def rows(self) -> list[tuple[str, str]]:
@@ -98,7 +99,7 @@ def multiple_choice(
 
 
 def read_question(record: dict[str, Any], location: str) -> Question:
-    """Convert a JSON record to a question; the module's docstring lists the layouts.
+    """Convert a JSON record to a question: gpt2np's fields, or HellaSwag's, ARC's or PIQA's.
 
     `location`, the file and line of the record, appears in error messages.
 

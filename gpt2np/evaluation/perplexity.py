@@ -65,16 +65,16 @@ class PerUnitResult(Result):
         return self.nats_per(self.bytes) / math.log(2)
 
     def nats_per(self, count: int) -> float:
-        """Return `total_nats` divided by a number of words, bytes or characters."""
+        """Return the nats per word, byte or character, of which the text has `count`."""
         return self.total_nats / count if count else math.inf
 
     def per_unit_rows(self) -> list[tuple[str, str]]:
-        """Return the table's rows for words and bytes."""
+        """Return (name, value) rows: perplexity per word and per byte, and bits per byte."""
         return [(name.replace("_", " "), _readable(getattr(self, name))) for name in PER_UNIT]
 
 
 def _readable(value: float) -> str:
-    """Format a perplexity, which per word can be astronomically large."""
+    """Format a perplexity; a perplexity per word can be astronomically large."""
     if value < 10_000:
         return f"{value:.4f}"
     return f"{value:,.0f}" if value < 1e9 else f"{value:.3g}"
@@ -97,8 +97,8 @@ class Perplexity(PerUnitResult):
         stride: distance between the starts of two windows, in tokens.
         counted: number of scored tokens.
         log_probability: sum of the scored tokens' log probabilities, in nats.
-        guide_mean: mean negative log probability as computed by the guide's program; see
-            `in_guide`.
+        guide_mean: mean negative log probability as computed by the program of Hugging Face's
+            guide; see `in_guide`.
     """
 
     documents: int
@@ -168,8 +168,7 @@ def perplexity(
 
     Windows of `context` tokens start every `stride` tokens. By default, `context` is the model's
     context, and `stride` is half of `context`. `from_end_of_text` puts an end-of-text token before
-    each document, so that the document's first token is scored. `on_progress`
-    receives the number of tokens scored so far.
+    each document, so that the document's first token is scored. `on_progress` counts scored tokens.
 
     Raises:
         InvalidArgumentError: context or stride is invalid, or no token can be scored.
@@ -205,7 +204,7 @@ def _score(
     stride: int,
     on_progress: ProgressCallback,
 ) -> tuple[int, float, float]:
-    """Score encoded texts. Returns `counted`, `log_probability` and `guide_mean` of Perplexity."""
+    """Score texts. Returns the number and log probability of scored tokens, and `guide_mean`."""
     total = sum(strided_count(len(ids), context, stride) for ids in texts)
     if not total:
         raise InvalidArgumentError(
@@ -232,9 +231,9 @@ def _score(
 class WikiText(PerUnitResult):
     """Perplexity of WikiText pages.
 
-    `words` and `bytes` are counted in the file's text. As in the harness, white space at the start
-    or the end of a page adds an empty word. `log_probability` is the sum over the detokenized
-    pages, in nats. An end-of-text token precedes each page.
+    `words` and `bytes` are counted in the file's text. As in lm-evaluation-harness, white space at
+    the start or the end of a page adds an empty word. `log_probability` is the sum over the
+    detokenized pages, in nats. An end-of-text token precedes each page.
     """
 
     pages: int
@@ -282,7 +281,7 @@ def wikitext(
 def split_pages(text: str) -> list[str]:
     """Split the text of a WikiText file before every title, a line such as " = Robert Boulter = ".
 
-    The pages are those of the harness's data set, EleutherAI/wikitext_document_level. Blank text
+    The pages are those of lm-evaluation-harness's EleutherAI/wikitext_document_level. Blank text
     before the first title is not a page.
     """
     pages: list[list[str]] = [[]]
@@ -297,7 +296,7 @@ def split_pages(text: str) -> list[str]:
 
 
 def detokenize(page: str) -> str:
-    """Detokenize a page exactly like the harness's wikitext_detokenizer, including the oddities."""
+    """Detokenize a page exactly like wikitext_detokenizer of lm-evaluation-harness."""
     page = page.replace("s '", "s'")
     page = re.sub("/' [0-9]/", "/'[0-9]/", page)
     for mark in "-,.":

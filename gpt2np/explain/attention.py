@@ -144,10 +144,7 @@ def _softmax_table(run: Run, numbers: Numbers) -> str:
 
 
 def visible_weights(patterns: Array) -> Array:
-    """Return the unmasked weights of attention patterns, row after row.
-
-    `patterns` is (…, N, N). Returns (…, N(N+1)/2).
-    """
+    """Return the unmasked weights of patterns (…, N, N), row after row, as (…, N(N+1)/2)."""
     rows, columns = np.tril_indices(patterns.shape[-1])
     return patterns[..., rows, columns]
 

@@ -116,9 +116,10 @@ def _group_table(counts: dict[str, int], total: int) -> str:
 
 
 def seconds_per_part(model: GPT2, ids: list[int], passes: int) -> dict[str, float]:
-    """Measure the seconds of each of PASS_PARTS, summed over all blocks, without the hook's time.
+    """Measure the seconds of each part of a forward pass, summed over all blocks.
 
-    Returns medians over `passes` passes after a warm-up pass, by hook point.
+    Returns medians over `passes` passes after a warm-up pass, for each hook point in PASS_PARTS.
+    A hook takes the times; the time of the hook is excluded.
     """
     runs = [_time_pass(model, ids) for _ in range(passes + 1)][1:]
     return {part: median(run[part] for run in runs) for part in PASS_PARTS}

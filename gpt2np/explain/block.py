@@ -100,7 +100,7 @@ def active_neurons(activation: Array, output: Array, count: int) -> tuple[Array,
     """Return the neurons that add the longest vectors to the residual stream, and the lengths.
 
     A neuron adds its activation times its row of `output`, the output weights of the MLP.
-    `activation` is (F,), `output` (F, C). Returns two arrays (count,).
+    `activation` is (F,) for F neurons, `output` (F, C). Returns two arrays (count,).
     """
     lengths = np.abs(activation) * np.sqrt(np.einsum("fc,fc->f", output, output))  # (F,)
     neurons = np.argsort(-lengths, kind="stable")[:count]

@@ -29,7 +29,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 26
 
 
 def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
-    """Return an img element with the picture of `picture_url`; `alt`, `attributes` are markup."""
+    """Show an array as an img element (see `picture_url`); `alt`, `attributes` are markup."""
     rows, columns = array.shape
     url = picture_url(array, limit)
     size = f'width="{columns}" height="{rows}"'
@@ -37,10 +37,7 @@ def picture(array: Array, limit: float, alt: str, attributes: str = "") -> str:
 
 
 def picture_url(array: Array, limit: float) -> str:
-    """Return a picture of an array as a data URL.
-
-    Numbers beyond ±limit have full color. `array` is (n, m).
-    """
+    """Return a picture of an array (n, m) as a data URL; numbers beyond ±limit have full color."""
     levels = np.rint(np.clip(array / (limit or 1), -1, 1) * _LEVELS).astype(np.int16)  # (n, m)
     data = base64.b64encode(_png((levels + _LEVELS).astype(np.uint8))).decode("ascii")
     return f"data:image/png;base64,{data}"

@@ -38,7 +38,7 @@ _N_NEAREST = 6
 
 @dataclass(frozen=True)
 class PlacedPiece:
-    """A piece from the pre-tokenizer, and the window's positions that hold the piece's tokens."""
+    """A piece from the pre-tokenizer, and the positions of its tokens on the page."""
 
     piece: MergeTrace
     tokens: range  # without the tokens outside the window
@@ -46,7 +46,7 @@ class PlacedPiece:
 
 
 def pieces_in_window(run: Run) -> list[PlacedPiece]:
-    """Return the pieces of the prompt that have a token in the window."""
+    """Return the pre-tokenizer's pieces of the prompt that have a token on the page."""
     start, placed = 0, []
     length = run.window.stop - run.window.start
     tokenizer = run.lm.tokenizer
@@ -66,7 +66,7 @@ def pieces_in_window(run: Run) -> list[PlacedPiece]:
 
 
 def text_in_window(run: Run) -> str:
-    """Return the text of `pieces_in_window`, or the prompt if the window holds all tokens."""
+    """Return the part of the prompt that the page shows, in whole pre-tokenizer pieces."""
     if len(run.ids) == len(run.all_ids):
         return run.prompt
     return "".join(placed.piece.text for placed in pieces_in_window(run))

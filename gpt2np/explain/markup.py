@@ -128,7 +128,7 @@ class Numbers:
         return array
 
     def show(self, name: str, *index: int, style: str = "4g") -> str:
-        """Return one number of an array as a data element. For `style`, see `format_number`."""
+        """Return one number of an array as an HTML data element. `style`: see `format_number`."""
         value = self.arrays[name][index]
         index_text = ",".join(map(str, index))
         rounded = format_number(value, style)

@@ -110,7 +110,7 @@ def lens_section(run: Run, numbers: Numbers) -> str:
 
 
 def settled_layer(ranks: Array) -> int:
-    """Return the layer from which on the answer has rank 1, else the last; `ranks` is (L+1,)."""
+    """Return the layer from which on a token's `ranks` (L+1,) in the logit lens stay 1, or L."""
     not_first = np.flatnonzero(ranks != 1)
     return min(int(not_first[-1]) + 1, len(ranks) - 1) if len(not_first) else 0
 
@@ -196,7 +196,7 @@ def sampling_section(run: Run, numbers: Numbers) -> str:
 
 
 def _add_distribution(numbers: Numbers, logits: Array, order: Array) -> None:
-    """Add the next-token distribution to `numbers`; `order` lists ids, most likely first."""
+    """Add the distribution of `logits` to `numbers`; `order` lists ids, most likely first."""
     options = GenerationOptions(temperature=1.0, top_k=0, top_p=1.0)
     probabilities = numbers.add("next.probability", next_probabilities(logits, options))
     numbers.add("next.rest", np.asarray(probabilities[order[_N_BARS:]].sum()))
@@ -254,7 +254,7 @@ def _bar_table(run: Run, numbers: Numbers, ids: Array) -> str:
 
 
 def _settings_table(run: Run, numbers: Numbers, logits: Array) -> str:
-    """Return a table: how many tokens, and how much probability, common settings keep."""
+    """Return a table of common sampling settings: the tokens and the probability they keep."""
     rows = []
     for i, (temperature, k, top_p) in enumerate(SETTINGS):
         options = GenerationOptions(temperature=temperature, top_k=k, top_p=top_p)

@@ -47,17 +47,17 @@ class Run:
 
     @property
     def ids(self) -> list[int]:
-        """Token ids of the window, (N,)."""
+        """Ids of the tokens that the page shows, (N,)."""
         return self.all_ids[self.window]
 
     @property
     def model(self) -> GPT2:
-        """The model of `lm`."""
+        """The GPT2 of the language model `lm`."""
         return self.lm.model
 
     @property
     def config(self) -> GPT2Config:
-        """The model's config."""
+        """The config of the model."""
         return self.lm.model.config
 
     @property
@@ -78,7 +78,7 @@ class Run:
         return f"{position} {self.token(self.ids[position])}"
 
     def residual(self, layer: int) -> Array:
-        """Return the residual stream (N, C) before block `layer`, or after the last block for L."""
+        """Return the residual stream (N, C) before block `layer`; for L, after the last block."""
         return self.arrays[f"blocks.{layer - 1}.resid" if layer else "embed"]
 
 
@@ -93,9 +93,9 @@ def run_prompt(
 ) -> Run:
     """Run the model on a prompt, or on a window of its tokens, and keep all activations.
 
-    By default, the focus is the middle block, the last token, and the head with the token's largest
-    attention weight on an earlier token. The first token is excluded, because idle heads attend to
-    the first token; at positions 0 and 1, all visible tokens count.
+    The page shows a block, token and head in detail. By default, these are the middle block, the
+    last token, and the head with the token's largest attention weight on an earlier token. The
+    first token does not count, because idle heads attend to it; it does at positions 0 and 1.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.

@@ -19,9 +19,9 @@ _Deliver = Callable[["str | Exception | None"], None]
 
 
 class AsyncEngine:
-    """Runs the streams of one model. The thread starts with the first stream, and ends when idle.
+    """Runs the streams of one model on a background thread, which ends when no stream is left.
 
-    Its methods may be called from any thread.
+    The methods may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class AsyncEngine:
         self._thread_runs = False
 
     def add(self, stream: TextStream, deliver: _Deliver) -> None:
-        """Run a stream. `deliver` receives pieces of text, then None or the stream's error.
+        """Start a stream. `deliver` receives pieces of text and, at the end, None or an error.
 
-        `deliver` is called on the engine's thread.
+        `deliver` is called on the background thread.
         """
         with self._lock:
             self._new.append((stream, deliver))

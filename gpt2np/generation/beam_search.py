@@ -34,7 +34,7 @@ _NO_CALLBACKS = Callbacks()
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A continuation that has ended."""
+    """A finished continuation that a beam search has found."""
 
     ids: list[int]  # includes the id that ended the continuation
     score: float  # sum of log probabilities / length ** length_penalty
@@ -43,7 +43,7 @@ class Hypothesis:
 
 @dataclass
 class _Beam:
-    """A continuation that has not ended."""
+    """A continuation that the beam search still extends."""
 
     ids: list[int]
     total_logprob: np.float32
@@ -53,7 +53,7 @@ class _Beam:
 
 @dataclass
 class _Search:
-    """The fixed parameters of a search, and the best hypotheses so far."""
+    """The fixed parameters of a beam search, and the best finished continuations so far."""
 
     prompt: list[int]
     options: GenerationOptions
@@ -84,7 +84,7 @@ class _Search:
         return float(np.float32(total_logprob / np.float32(length**self.options.length_penalty)))
 
     def add(self, hypotheses: Sequence[Hypothesis]) -> None:
-        """Add hypotheses and keep the best `num_beams`. Has no effect in a finished search."""
+        """Add finished continuations; keep the best `num_beams`. No effect after the search."""
         if not self.is_finished:
             candidates = [*self.hypotheses, *hypotheses]
             candidates.sort(key=lambda hypothesis: hypothesis.score, reverse=True)

@@ -52,11 +52,11 @@ class Callbacks:
     """The caller's functions for one sequence.
 
     Attributes:
-        logits_processor: applied in order, after the penalties and constraints of the options and
-            before temperature and filters. A token that the options forbid stays forbidden.
-        stopping_criteria: the sequence ends after the first token for which one returns True.
+        logits_processor: functions applied in order, after penalties and constraints of the options
+            and before temperature and filters. A token that the options forbid stays forbidden.
+        stopping_criteria: functions; the sequence ends after a token for which any returns True.
         on_token: receives each new token.
-        interventions: a hook of all forward passes; see `gpt2np.interp`. A hook with a method
+        interventions: a hook for all forward passes; see `gpt2np.interp`. A hook with a method
             `after_prompt` is replaced by its result once the prompt is computed.
     """
 

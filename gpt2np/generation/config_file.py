@@ -84,7 +84,7 @@ def read_generation_config(folder: Path) -> GenerationConfig:
 def _bad_words_ids(
     content: Mapping[str, Any], source: str, eos_token_ids: frozenset[int]
 ) -> list[Any]:
-    """Return `bad_words_ids` without end-of-text ids, as in transformers, and `suppress_tokens`."""
+    """Return `suppress_tokens` and, as in transformers, `bad_words_ids` without end-of-text ids."""
     words = _list(content, "bad_words_ids", source)
     words = [word for word in words if word not in [[end] for end in eos_token_ids]]
     return [*words, *([token_id] for token_id in _list(content, "suppress_tokens", source))]

@@ -68,14 +68,14 @@ def logits_error(model: GPT2) -> CheckpointError:
 
 @dataclass
 class TokenHistory:
-    """The ids before the next token, counted and indexed once, so that long texts cost no more.
+    """The token ids so far, with the counts and n-gram index that penalties and bans need.
 
-    A call repeated after an interruption changes nothing: no id is counted twice.
+    Each id is counted and indexed once, even if a call is repeated after Ctrl-C.
 
     Attributes:
         prompt: the ids of the prompt.
         generated: the ids after the prompt; the list may grow.
-        draft: the ids after `generated`, which later calls replace.
+        draft: draft tokens after `generated`, not yet verified.
     """
 
     prompt: Sequence[int]
@@ -88,28 +88,28 @@ class TokenHistory:
 
     @property
     def n_generated(self) -> int:
-        """Number of ids after the prompt."""
+        """Number of ids after the prompt, draft tokens included."""
         return len(self.generated) + len(self.draft)
 
     def last(self, n: int) -> list[int]:
-        """Return the last `n` ids; fewer if there are no more."""
+        """Return the last `n` token ids so far, draft tokens included; fewer in a short text."""
         return _last(n, self.prompt, self.generated, self.draft)
 
     def counts(self, vocab_size: int) -> IntArray:
-        """Count each id after the prompt. Returns (V,)."""
+        """Return how often each token id occurs after the prompt, (V,)."""
         n, counts = self._counted or (0, np.zeros(vocab_size, np.int64))
         counts = counts + _bincount(self.generated[n:], vocab_size)
         self._counted = len(self.generated), counts
         return counts + _bincount(self.draft, vocab_size)
 
     def is_used(self, vocab_size: int) -> BoolArray:
-        """Return a mask (V,) of the ids of prompt and continuation."""
+        """Return a mask (V,) of the token ids that occur in the prompt or after the prompt."""
         if self._is_in_prompt is None:
             self._is_in_prompt = _bincount(self.prompt, vocab_size) > 0
         return self._is_in_prompt | (self.counts(vocab_size) > 0)
 
     def followers(self, n: int) -> set[int]:
-        """Return the ids that follow the last `n` ids elsewhere, except in `draft`."""
+        """Return the ids that have followed the last `n` ids before; `draft` is not searched."""
         length = len(self.prompt) + len(self.generated)
         ids = _last(length - max(0, self._n_indexed - n), self.prompt, self.generated)
         for i in range(n, len(ids)):
@@ -194,7 +194,7 @@ def repetition_penalty(logits: Array, ids: IntArray, penalty: float) -> Array:
 def presence_and_frequency_penalty(
     logits: Array, counts: IntArray, presence: float, frequency: float
 ) -> Array:
-    """Subtract presence + frequency × count from the logit of each token with a count, (V,)."""
+    """Subtract presence + frequency × count from the logits (V,) whose count (V,) is not 0."""
     generated = np.flatnonzero(counts)
     result = logits.copy()
     result[generated] -= (presence + frequency * counts[generated]).astype(logits.dtype)

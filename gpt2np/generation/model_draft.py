@@ -34,7 +34,7 @@ class ModelDraft:
     """
 
     def __init__(self, model: GPT2, draft: GPT2) -> None:
-        """Draft tokens for the target model `model` with the draft model `draft`."""
+        """Propose draft tokens for the target model `model` with the draft model `draft`."""
         self.model = draft
         self.cache = draft.new_cache()
         self.start = 0  # index, in prompt + ids, of the first id in the context
@@ -58,7 +58,7 @@ class ModelDraft:
         return best
 
     def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
-        """Compare the draft with the ids that followed; update the acceptance rate."""
+        """Compare a draft with the ids then generated; update the acceptance rate."""
         if not draft:
             return
         pairs = zip(draft, new_ids, strict=False)
@@ -123,10 +123,10 @@ class Drafting:
 
 
 def extend_drafts(unfinished: Sequence[Drafting]) -> list[Drafting]:
-    """Add one token to each draft of the first draft's model. Returns the unfinished drafts.
+    """Add a token to each draft that has the first draft's model; return the unfinished drafts.
 
-    Drafts of other models are returned unchanged. A draft ends at a token id for which the draft
-    model has no embedding.
+    Drafts with other draft models are returned unchanged. A draft ends at a token id for which the
+    draft model has no embedding.
     """
     model = unfinished[0].source.model
     known_ids = range(model.config.vocab_size)

@@ -27,7 +27,7 @@ _MIN_GAIN = 1.0  # tokens of the corpus
 
 
 class NgramCounts:
-    """Counts of the n-grams of a corpus, for n from 1 to 4 (3 if V exceeds 65,536).
+    """Counts of the n-grams of a corpus, for n from 1 to 4 (3 if vocab_size exceeds 65,536).
 
     Attributes:
         vocab_size: number of token ids.
@@ -57,7 +57,7 @@ class NgramCounts:
             self._count_pending()
 
     def by_order(self) -> list[tuple[Keys, NDArray[np.uint32]]]:
-        """Return the sorted keys and the counts of the n-grams, for n = 1, 2, …."""
+        """Return, for n = 1, 2, …, the n-grams as sorted integer keys, and their counts."""
         self._count_pending()
         return self._counts
 
@@ -77,7 +77,7 @@ class NgramCounts:
 
 
 def _merge(keys: Keys, counts: NDArray[np.uint32], new: Keys) -> tuple[Keys, NDArray[np.uint32]]:
-    """Add sorted new keys, which may repeat, to sorted keys with counts."""
+    """Count the sorted n-gram keys `new`, and merge the counts into sorted `keys` and `counts`."""
     if not len(new):
         return keys, counts
     starts = _run_starts(new)
@@ -96,7 +96,7 @@ def _run_starts(values: NDArray[Any]) -> NDArray[np.intp]:
 
 @dataclass(frozen=True)
 class _Order:
-    """The n-grams of one length, and the most likely next id after each context."""
+    """The n-grams of one length n, and the likeliest id after each context of n - 1 ids."""
 
     keys: Keys  # of the n-grams
     probabilities: Floats  # of each n-gram's last id, given its context
@@ -142,7 +142,7 @@ def build_table(counts: NgramCounts, fingerprint: str, max_entries: int) -> Ngra
 def _predict(
     keys: Keys, counts: NDArray[np.uint32], vocab_size: int, length: int, shorter: _Order | None
 ) -> _Order:
-    """Find the most likely next id after each context of `length` ids.
+    """Find the likeliest next id after each context of `length` ids, by n-gram keys and counts.
 
     `shorter` is the result for contexts of `length` - 1 ids; None if `length` is 0.
     """

@@ -30,7 +30,7 @@ class NgramDraft:
     """
 
     def __init__(self, load_table: Callable[[], NgramTable | None]) -> None:
-        """Draft from the text so far and a table; the first draft calls `load_table`."""
+        """Draft from the text so far and an n-gram table, which the first draft loads."""
         self._load_table = load_table
         self._text: list[int] = []
         self._index: dict[tuple[int, ...], int] = {}  # n-gram → index after its last occurrence
@@ -81,9 +81,9 @@ class NgramDraft:
         return draft, probabilities
 
     def update(self, draft: Sequence[int], new_ids: Sequence[int]) -> None:
-        """Compare the last proposal with the ids that followed; update the acceptance rates.
+        """Compare the last proposal with the generated ids; update the acceptance rates.
 
-        Proposed tokens count even if they follow the verified `draft`.
+        All proposed tokens count, even those that the forward pass left out of `draft`.
         """
         for (token_id, source), new_id in zip(self._proposed, new_ids, strict=False):
             is_right = token_id == new_id
@@ -93,7 +93,7 @@ class NgramDraft:
                 break
 
     def _next(self, context: Sequence[int]) -> tuple[int, int, float] | None:
-        """Return the best next id, its source and its acceptance probability; None if unknown."""
+        """Return the best draft token after `context`, its source and acceptance probability."""
         best: tuple[int, int, float] | None = None
         if self._table and (found := self._table.lookup(context)):
             token_id, confidence = found

@@ -130,7 +130,7 @@ def max_entries(max_bytes: int, vocab_size: int) -> int:
 
 
 def hash_contexts(keys: NDArray[np.uint64], length: int) -> NDArray[np.uint32]:
-    """Hash contexts of `length` ids, given as keys (see `ngram_counts`)."""
+    """Hash contexts of `length` ids, each given as one integer key (see `ngram_counts`)."""
     seed = np.uint64(length * _LENGTH_SEED & 0xFFFFFFFFFFFFFFFF)
     return (keys * np.uint64(_MULTIPLIER) + seed >> np.uint64(32)).astype(np.uint32)
 
@@ -177,7 +177,7 @@ def read_ngram_table(path: Path) -> NgramTable:
 
 
 def find_ngram_table(folder: Path | None, token_bytes: Mapping[int, bytes]) -> NgramTable | None:
-    """Return the first table with the vocabulary: from a model's folder, or the package's.
+    """Return the n-gram table for a vocabulary, from the model's folder or the package, if any.
 
     Raises:
         CheckpointError: the folder's table is damaged.

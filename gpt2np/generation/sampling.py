@@ -50,7 +50,7 @@ class RandomGenerator:
         return np.random.default_rng(self._seed)
 
     def number(self, index: int) -> float:
-        """Return random number `index`, counted from 0."""
+        """Return the random number for token `index`, counted from 0."""
         while len(self._numbers) <= index:
             self._numbers.append(self._generator.random())
         return self._numbers[index]

@@ -101,7 +101,7 @@ class Scheduler:
         return self._remove_finished()
 
     def _batches(self) -> list[list[RunningSequence]]:
-        """Group the running sequences: one batch, and one more for each with interventions."""
+        """Group the running sequences in one batch; each sequence with interventions runs alone."""
         running = [sequence for sequence in self.running if sequence.finish_reason is None]
         together = [s for s in running if not s.callbacks.interventions]
         if len(together) > 1:
@@ -152,7 +152,7 @@ def _max_nbytes(model: GPT2, length: int) -> int:
 
 
 def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
-    """Sort sequences by KV store and slot: attention handles adjacent slots in one product.
+    """Sort sequences by KV store and slot: attention reads adjacent slots in one product.
 
     KV stores are ordered by their first appearance in `batch`, so that every run gives
     bit-identical results.
@@ -164,9 +164,9 @@ def _sort_by_slot(batch: Sequence[RunningSequence]) -> list[RunningSequence]:
 
 
 def _prepare(batch: Sequence[RunningSequence], model: GPT2) -> Sequence[Sequence[int]]:
-    """Restart full contexts and copy shared prefixes. Returns each sequence's draft tokens.
+    """Slide full context windows, and copy shared prefixes. Returns each sequence's draft tokens.
 
-    A batch with a prompt gets no draft tokens: the pass is compute-bound, so they are not cheap.
+    A batch with a prompt gets no drafts: its pass is compute-bound, so drafts would cost time.
     """
     for sequence in batch:
         sequence.slide_window()

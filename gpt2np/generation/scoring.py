@@ -53,7 +53,7 @@ class Window:
 
 @dataclass(frozen=True)
 class WindowScore:
-    """The scores of a window's scored ids. Every array is (n - first,)."""
+    """The scores of a window's n ids from index `first` on. Every array is (n - first,)."""
 
     log_probabilities: NDArray[np.float64]  # natural logarithms
     best: IntArray  # the most likely id at each position; ties go to the lowest id
@@ -78,9 +78,10 @@ class ScoredText(NamedTuple):
 class TextScore:
     """The log probability of each token of a text, given the preceding tokens.
 
-    Every array is (T,). Log probabilities are natural logarithms. `best` is the most likely id at
-    each position. Tokens that are not scored (see `strided_spans`) have log probability NaN and
-    `best` -1. `token_bytes` has the bytes of each token if a LanguageModel scored the text.
+    Every array is (T,) for T tokens. Log probabilities are natural logarithms. `best` is the most
+    likely id at each position. Tokens that are not scored (see `strided_spans`) have log
+    probability NaN and `best` -1. If a LanguageModel scored the text, `token_bytes` has the bytes
+    of each token.
     """
 
     ids: IntArray
@@ -309,7 +310,7 @@ def _score_batch(
 
 
 def _passes(length: int, rows: IntArray) -> Iterator[tuple[int, int]]:
-    """Yield the range (start, stop) of packed tokens that each forward pass computes.
+    """Yield the range (start, stop) of packed tokens for each forward pass to compute.
 
     `rows` are the sorted indices of the tokens that need logits.
     """
@@ -329,7 +330,7 @@ def _forward(
     span: tuple[int, int],
     rows: IntArray,
 ) -> Array:
-    """Run packed tokens span[0] … span[1] - 1. Returns the logits of tokens `rows`, (R, V)."""
+    """Run tokens span[0] … span[1] - 1 of the joined inputs; return the logits of tokens `rows`."""
     new, used_caches = [], []
     for ids, start, cache in zip(inputs, starts.tolist(), caches, strict=True):
         chunk = ids[max(0, span[0] - start) : max(0, span[1] - start)]
@@ -343,7 +344,7 @@ def _forward(
 def _score_logits(
     model: GPT2, logits: Array, targets: IntArray, excluded: Sequence[int]
 ) -> tuple[NDArray[np.float64], IntArray, IntArray]:
-    """Compute the fields of WindowScore from logits (R, V) and targets (R,). Overwrites logits."""
+    """Compute WindowScore's fields from logits (R, V) and actual ids (R,). Overwrites logits."""
     log_probabilities = np.empty(len(targets))
     best = np.empty(len(targets), np.int64)
     best_allowed = np.empty(len(targets), np.int64)

@@ -36,7 +36,7 @@ class Listener(Protocol):
     """Receives the new token ids of a sequence; may end the sequence."""
 
     def push(self, token_id: int) -> bool:
-        """Receive a new token id; return True to end the sequence after it.
+        """Receive a new token id; return True to end the sequence after this id.
 
         Not called for end-of-text ids and stop ids.
         """
@@ -95,7 +95,7 @@ class RunningSequence:
 
     @cached_property
     def history(self) -> TokenHistory:
-        """What penalties and bans read of prompt and `ids`."""
+        """The token ids of prompt and continuation, counted for penalties and bans."""
         return TokenHistory(self.prompt, self.ids)
 
     @property
@@ -105,7 +105,7 @@ class RunningSequence:
 
     @property
     def hook(self) -> Hook | None:
-        """The interventions on the next pass, if any."""
+        """The caller's hook for the next forward pass, if any."""
         return self.callbacks.hook(is_prompt=self.cache.length == 0)
 
     @property
@@ -166,7 +166,7 @@ class RunningSequence:
         return n_accepted
 
     def drop_rejected(self) -> None:
-        """Truncate the KV cache so that the last token id is pending, as before every step."""
+        """Truncate the KV cache to all tokens but the last, which the next step computes."""
         self.cache.truncate(min(self.cache.length, self.length - self.context_start - 1))
 
     def choose(self, logits: Array) -> int:

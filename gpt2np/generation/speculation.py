@@ -35,7 +35,7 @@ _MIN_SPEEDUP = 1.02  # with n-gram drafts, relative to none; pays for the search
 def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
     """Propose draft tokens for each sequence, as many as should pay off.
 
-    The pass, with one pending token per sequence, has at most `MAX_ROWS` rows.
+    A pass with draft tokens has at most `MAX_ROWS` tokens, each sequence's last token included.
     """
     drafts = _drafts_of_models(batch)
     candidates: list[tuple[float, int, int]] = []  # -probability, length of the draft, sequence
@@ -59,7 +59,7 @@ def propose_drafts(batch: Sequence[RunningSequence]) -> list[list[int]]:
 
 
 def _drafts_of_models(batch: Sequence[RunningSequence]) -> list[list[int]]:
-    """Return the draft tokens of the sequences that have a draft model."""
+    """Return the tokens that draft models propose; [] for a sequence without draft model."""
     drafts: list[list[int]] = [[] for _ in batch]
     if len(batch) >= MAX_ROWS or not any(isinstance(s.speculation, ModelDraft) for s in batch):
         return drafts
@@ -84,14 +84,15 @@ def _drafts_of_models(batch: Sequence[RunningSequence]) -> list[list[int]]:
 def _min_probability(n_rows: int, n_sequences: int) -> float:
     """Return the minimum acceptance probability at which further draft tokens can pay off.
 
-    The added rows must yield at least as many tokens as plain decoding in the added time.
+    Added to a pass over `n_rows` tokens, draft tokens must yield at least as many tokens as plain
+    decoding in the added time.
     """
     costs = [cost / PASS_COSTS[n_rows] - 1 for cost in PASS_COSTS[n_rows + 1 :]]
     return max(0.0, min(n_sequences * cost / r for r, cost in enumerate(costs, 1)))
 
 
 def _best_count(candidates: Sequence[tuple[float, int, int]], n_rows: int, n_sequences: int) -> int:
-    """Return how many of the draft tokens, likeliest first, yield the most tokens per second."""
+    """Return how many `candidates`, draft tokens sorted likeliest first, make decoding fastest."""
     best, n_tokens = 0, float(n_sequences)
     best_speed = _MIN_SPEEDUP * n_tokens / PASS_COSTS[n_rows]
     for count, (negative, _, _) in enumerate(candidates[: MAX_ROWS - n_rows], 1):

@@ -119,10 +119,10 @@ class StopPatterns:
 
 
 def _veto_patterns(pattern: str) -> list[regex.Pattern[str]]:
-    """Return patterns whose partial match means that further text may undo a match of `pattern`.
+    """Return regexes whose partial match means that further text may undo a match of `pattern`.
 
-    In each copy of `pattern`, `(?=(?:X)(?!))` replaces one `(?!X)`, and in the last copy all. The
-    replacement matches at most partially: when further text may complete X.
+    In each copy of `pattern`, `(?=(?:X)(?!))` replaces one negative look-ahead `(?!X)`; in the last
+    copy, all. The replacement matches only partially: as long as further text may complete X.
     """
     lookaheads = _negative_lookaheads(pattern)
     selections = [[lookahead] for lookahead in lookaheads]

@@ -117,7 +117,7 @@ class StreamingDetokenizer:
 
     @property
     def text(self) -> str:
-        """The text so far."""
+        """The decoded text so far."""
         return "".join(self._pieces)
 
     def read_new(self) -> str:
@@ -133,7 +133,7 @@ class StreamingDetokenizer:
         return self._stops.matched is not None
 
     def finish(self) -> bool:
-        """Add the text held back, up to a stop text; return whether there was a stop text."""
+        """End the text: add text held back as a possible stop text; tell if a stop text matched."""
         self.seconds = time.perf_counter() - self._started
         if self._stops.matched is None:
             self._pieces.append(self._stops.push(self._decoder.finish()))
@@ -218,7 +218,7 @@ class TextStream(Iterator[str]):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Bring a new stream with the same prompt and options to a `state`."""
+        """Set a new stream, made with the same prompt and options, to a saved `state`."""
         sequence, self._prompt = self.sequence, state["prompt"]
         sequence.logprobs = [_logprob(token) for token in state["logprobs"]]
         sequence.prompt_logprobs = [_logprob(token) for token in state["prompt_logprobs"]]
@@ -239,7 +239,7 @@ class TextStream(Iterator[str]):
 
     @property
     def completion(self) -> Completion:
-        """The completion so far."""
+        """The result of the generation so far."""
         sequence, options = self.sequence, self.sequence.options
         known = sequence.prompt_logprobs
         unknown = [None] * (len(sequence.prompt) - len(known))
@@ -268,7 +268,7 @@ class TextStream(Iterator[str]):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Refuse other readers during the `with` block.
+        """Refuse other readers of the stream during the `with` block.
 
         Raises:
             InvalidArgumentError: another thread or task is reading the stream.

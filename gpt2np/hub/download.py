@@ -95,7 +95,7 @@ def _download_small_files(model: HubId, files: FileSet, listing: frozenset[str])
 
 
 def _weight_files(model: HubId, files: FileSet, folder: Path, listing: frozenset[str]) -> list[str]:
-    """Return the names of the weight file or the shards, without the index."""
+    """Return the names of the weight file or the shards; [] if `files` has no weights."""
     if not files.has_weights:
         return []
     is_single = WEIGHTS.select(listing.__contains__) == (WEIGHTS_FILE,)
@@ -124,11 +124,7 @@ class _Metadata:
 
 
 def _fetch_metadata(repository: str, name: str, revision: str) -> _Metadata:
-    """Request the metadata of a file.
-
-    Raises ModelNotFoundError if the ETag or the commit is not a plain name, or the size is missing
-    or above the limit.
-    """
+    """Request a file's metadata; ModelNotFoundError if invalid, or if the file is too large."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_url
 
     url = hf_hub_url(repository, name, revision=revision)
@@ -174,7 +170,7 @@ class _CappedFile:
         self.tell, self.seek, self.truncate = file.tell, file.seek, file.truncate
 
     def write(self, data: bytes) -> int:
-        """Write `data`; raises ValueError beyond the announced size."""
+        """Write `data`; raises ValueError if the file would exceed its maximum size."""
         if self._file.tell() + len(data) > self._most:
             raise ValueError(f"the server sends more than the {self._most:,} bytes it announced")
         return self._file.write(data)
@@ -199,7 +195,7 @@ class _Blob:
                 self._complete(self.path.with_name(f"{self.path.name}.incomplete"))
 
     def _complete(self, partial: Path) -> None:
-        """Download the rest of the file; if a resumed file turns out damaged, start at byte 0."""
+        """Download the rest of `partial`; if a resumed download is damaged, start at byte 0."""
         resumed = partial.exists()
         partial.parent.mkdir(parents=True, exist_ok=True)
         self._append_to(partial)

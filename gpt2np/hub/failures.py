@@ -51,7 +51,7 @@ def interrupted(model: HubId, error: Exception) -> ModelNotFoundError:
 def incomplete(
     model: HubId, missing: Collection[str], listing: Collection[str]
 ) -> ModelNotFoundError:
-    """Return the error for a repository that lacks required files."""
+    """Return the error for a repository whose `listing` of files lacks the `missing` files."""
     pickles = find_pickles(name for name in listing if "/" not in name)
     if WEIGHTS.label in missing and pickles:
         advice = conversion_advice(model.repository, model.revision)
@@ -74,7 +74,7 @@ def damaged(label: str) -> ModelNotFoundError:
 
 
 def unusable(name: str, repository: str, problem: str) -> ModelNotFoundError:
-    """Return the error for a file whose metadata can't be used in the cache."""
+    """Return the error for a file whose ETag, commit or size is unfit for the cache."""
     return ModelNotFoundError(
         f"{_endpoint()} announces {name} of {repository} with {problem}, which gpt2np does not use "
         "in the cache; choose another HF_ENDPOINT"
@@ -82,7 +82,7 @@ def unusable(name: str, repository: str, problem: str) -> ModelNotFoundError:
 
 
 def too_large(name: str, repository: str, size: int, most: int, advice: str) -> ModelNotFoundError:
-    """Return the error for a file above the limit."""
+    """Return the error for a file larger than the limit of `most` bytes."""
     return ModelNotFoundError(
         f"{name} of {repository} has {_megabytes(size)}, more than {_megabytes(most)}; {advice}"
     )
@@ -100,8 +100,8 @@ def no_disk_space(label: str, needed: int, free: int) -> ModelNotFoundError:
 def root_cause(error: BaseException) -> str:
     """Return one line that describes the cause of an error.
 
-    Of an error and its causes, the line describes the innermost OSError. Without an OSError, the
-    line describes the outermost error that has a message.
+    The line is the message of the innermost OSError in the chain of causes or, without an OSError,
+    of the outermost error that has a message.
     """
     chain = list(_causes(error))
     system_errors = [e for e in chain if isinstance(e, OSError) and e.errno and e.strerror]

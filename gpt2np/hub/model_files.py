@@ -31,13 +31,13 @@ _LICENSE = re.compile(r"^(license|license_name):[ \t]*(\S.*?)[ \t]*$", re.MULTIL
 
 @dataclass(frozen=True)
 class Alternatives:
-    """Alternative groups of files. The first complete group is used."""
+    """Alternative groups of files (vocabulary formats, say); the first complete group is used."""
 
     label: str  # the name in error messages, if every group is incomplete
     groups: tuple[tuple[str, ...], ...]  # the file names of each group
 
     def select(self, exists: Callable[[str], bool]) -> tuple[str, ...]:
-        """Return the first group whose files all exist, or () if every group is incomplete."""
+        """Return the first group of file names that all exist, or () if there is none."""
         return next((names for names in self.groups if all(map(exists, names))), ())
 
 
@@ -69,12 +69,12 @@ class FileSet:
         return {*self.required, *(name for group in groups for name in group)}
 
     def missing(self, exists: Callable[[str], bool]) -> list[str]:
-        """Return the names of missing required files, and the labels of missing alternatives."""
+        """Return the names of missing required files, and of alternatives like the vocabulary."""
         required = [name for name in self.required if not exists(name)]
         return required + [a.label for a in self.alternatives if not a.select(exists)]
 
     def missing_in(self, folder: Path) -> list[str]:
-        """Return the result of `missing` for the files in `folder`, and the missing shards.
+        """Return the names of the required files, alternatives and shards that `folder` lacks.
 
         Raises CheckpointError if the index of the shards is damaged.
         """
@@ -84,9 +84,9 @@ class FileSet:
         return missing + [name for name in self._weights(folder) if not (folder / name).exists()]
 
     def download_steps(self, listing: Collection[str]) -> tuple[list[str], list[str]]:
-        """Return the names of optional and of required files, without weight files and shards.
+        """Return the files to download: first optional, then required files, without weights.
 
-        Download optional files first: a cache with the required files is then complete.
+        The required files come last: a cache that has them counts as complete.
         """
         required = {*self.required}
         for alternatives in self.alternatives:
@@ -197,10 +197,7 @@ def find_pickles(names: Iterable[str]) -> list[str]:
 
 
 def conversion_advice(model: str, revision: str | None = None) -> str:
-    """Return advice on how to convert pickled weights to safetensors.
-
-    `model` is a folder or a Hub ID.
-    """
+    """Return advice on how to convert the pickled weights of a folder or Hub ID to safetensors."""
     arguments = f"({model!r}, revision={revision!r})" if revision else f"({model!r})"
     return (
         "if you trust the model, convert it with transformers: "

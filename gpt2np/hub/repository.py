@@ -35,7 +35,7 @@ class HubId:
 
     @property
     def cache_names(self) -> list[str]:
-        """The names under which a cache may contain the repository."""
+        """The repository's possible names in the cache: its id, and a short name like "gpt2"."""
         short = _SHORT_NAMES.get(self.repository)
         return [self.repository, short] if short else [self.repository]
 
@@ -102,7 +102,7 @@ def find_cached(model: HubId, files: FileSet) -> Path | None:
 
 
 def missing_in_cache(model: HubId, files: FileSet) -> list[str]:
-    """Return what the first cached snapshot of `model` lacks, or [] if there is no snapshot."""
+    """Return the files that the first cached snapshot of `model` lacks; [] without a snapshot."""
     return next((files.missing_in(folder) for folder in _cached_snapshots(model, files)), [])
 
 

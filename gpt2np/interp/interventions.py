@@ -74,7 +74,7 @@ class Intervention:
         return dataclasses.replace(self, points=tuple(select_hook_points(self.points, n_layer)))
 
     def after_prompt(self) -> Intervention | None:
-        """Return the intervention on generated tokens; None with `positions`."""
+        """Return the intervention for generated tokens: `self`, or None if `positions` are set."""
         return self if self.positions is None else None
 
     def __call__(self, name: str, array: Array) -> Array:
@@ -198,7 +198,7 @@ def patch_from(
     """Return a hook that copies activations from another prompt's trace (activation patching).
 
     By default, all hook points of `source` are copied. `source_positions` are the positions to
-    read in `source` (default: `positions`). Both must have the same number of positions.
+    read in `source`, as many as `positions` (default: `positions`).
 
     Raises:
         InvalidArgumentError: the source lacks a hook point.

@@ -119,10 +119,7 @@ def lens_table(
 
 
 def top_k(scores: Array, k: int) -> IntArray:
-    """Return the indices of the k highest scores in each row of scores (…, V), highest first.
-
-    Of equal scores, the score with the lowest index comes first.
-    """
+    """Return the indices of the k highest scores (…, V), highest first; ties: lowest first."""
     threshold = np.partition(scores, -k, axis=-1)[..., -k, None]
     above, equal = scores > threshold, scores == threshold
     ties = k - above.sum(-1, keepdims=True)

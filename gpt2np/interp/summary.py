@@ -27,7 +27,7 @@ OVERVIEW_POINTS = (*RESIDUALS, PATTERNS, "logits")
 
 @dataclass(frozen=True)
 class AttentionSummary:
-    """Statistics of each attention head, averaged over all queries. Every array is (L, H)."""
+    """Statistics of the attention heads, averaged over all queries: arrays (layers, heads)."""
 
     entropy: Array  # of attention weights, in nats: log T if uniform, 0 on one token
     distance: Array  # distance from query to key in tokens, weighted by attention
@@ -69,7 +69,7 @@ def induction_scores(
 
     The model reads the ids twice in a row. The score averages over the queries of the second copy
     (Olsson et al. 2022, "In-context Learning and Induction Heads"). By default, 50 random ids are
-    drawn with `seed`, or fewer if the context is shorter than 100 tokens. Returns (L, H).
+    drawn with `seed`, or fewer if the context is below 100 tokens. Returns (layers, heads).
 
     Raises:
         InvalidArgumentError: there are fewer than two ids, or the context has fewer than four
@@ -94,7 +94,7 @@ def induction_scores(
 
 
 def _mean_weight_at(pattern: Array, distance: int) -> Array:
-    """Average the weight on the token `distance` before each query of the second copy, (H,)."""
+    """Average each head's weight on the token `distance` before the query, over queries, (H,)."""
     return np.asarray(np.diagonal(pattern, -distance, 1, 2)[:, 1:].mean(-1))
 
 
@@ -189,10 +189,7 @@ def token_bytes(ids: Sequence[int], table: Mapping[int, bytes]) -> list[bytes]:
 
 
 def overview_as_json(summary: Overview, table: Mapping[int, bytes]) -> dict[str, Any]:
-    """Convert an overview to JSON values. `table` maps token ids to bytes.
-
-    Bytes that are not UTF-8 are backslash-escaped.
-    """
+    """Convert an overview to JSON values, with token bytes from `table`, escaped if not UTF-8."""
 
     def tokens(ids: Sequence[int]) -> list[str]:
         return [token.decode("utf-8", "backslashreplace") for token in token_bytes(ids, table)]

@@ -86,7 +86,7 @@ class Trace(Mapping[str, Array]):
         return Trace(self.ids, self.config, {name: self.arrays[name] for name in names})
 
     def save(self, path: str | Path) -> None:
-        """Write an .npz file with every array under its name, "ids", and the config as JSON.
+        """Write the trace to an .npz file: arrays by name, the token "ids", and the config as JSON.
 
         Raises:
             OSError: the file can't be written; an existing file is left unchanged.
@@ -99,7 +99,7 @@ class Trace(Mapping[str, Array]):
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
-        """Read a file that `save` wrote.
+        """Read a trace from a file that `Trace.save` wrote.
 
         Raises:
             InvalidArgumentError: the file is damaged, or `save` did not write it.

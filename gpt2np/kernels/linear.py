@@ -44,7 +44,7 @@ class PackedLinear:
         return int(self.panels.shape[1] * self.panels.shape[3])
 
     def panel_range(self, panels: slice) -> PackedLinear:
-        """Return the layer that computes only the outputs, padding included, of some panels."""
+        """Return a layer that computes only the outputs of the given panels, padding included."""
         m = self.panels.shape[3]
         columns = slice(panels.start * m, panels.stop * m)
         bias = None if self.bias is None else self.bias[columns]
@@ -69,7 +69,7 @@ class LinearOutput:
     """Memory for the output of a linear layer for n rows, which later calls can overwrite.
 
     Attributes:
-        partials: (I, n, P, m), the partial product of each group of inputs.
+        partials: (I, n, P, m), partial products: I groups of inputs, n rows, P panels of m outputs.
         y: (n, P·m), a view of `partials[0]`, where the partial products are summed.
     """
 
@@ -106,7 +106,7 @@ def linear(
 
 
 def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
-    """Project x (N, C) to the queries, keys and values of h heads. Returns (3, h, N, D)."""
+    """Project x (N, C) to the queries, keys and values of h `heads`. Returns (3, h, N, D)."""
     groups, _, _, k, _ = w.panels.shape
     if groups > 1 or k > x.shape[1]:
         x = _split_k(x, groups, k)[:, None, None]
@@ -117,14 +117,14 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
 
 
 def _split_k(x: Array, groups: int, k: int) -> Array:
-    """Split the channels of x (n, C) into groups of k, padded with zeros. Returns (I, n, k)."""
+    """Split the channels of x (n, C) into groups of k, padded with zeros: (groups, n, k)."""
     if groups * k > x.shape[1]:
         x = np.pad(x, ((0, 0), (0, groups * k - x.shape[1])))
     return x.reshape(-1, groups, k).swapaxes(0, 1)
 
 
 def sum_partials(partials: Array) -> Array:
-    """Sum arrays over the first axis, in ascending order (unlike np.sum), into `partials[0]`."""
+    """Sum arrays partials[0], partials[1], … into partials[0], in this order (unlike np.sum)."""
     total: Array = partials[0]
     for i in range(1, partials.shape[0]):
         total += partials[i]

@@ -43,9 +43,9 @@ def min_rows() -> int:
 def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     """Multiply x (…, n, k) by w (…, k, m). Returns (…, n, m).
 
-    m must be a multiple of LANES. If `small_kernels()` and k·m ≤ 500,000, each row of
-    the result has the same bits for any n and any other rows. Otherwise, as with np.matmul, the
-    bits can depend on n and on the other rows.
+    m must be a multiple of LANES, the unit of padding. If `small_kernels()` and k·m ≤ 500,000, each
+    row of the result has the same bits for any n and any other rows. Otherwise, as with np.matmul,
+    the bits can depend on n and on the other rows.
     """
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
     is_cheap = n * w.size <= MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
@@ -84,7 +84,7 @@ def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
 
 
 def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:
-    """Multiply x by a stack of matrices w; each thread multiplies some of the matrices."""
+    """Multiply x by a stack of matrices w on several threads, at most `max_rows` rows at once."""
     x_is_stacked = x.ndim > 2 and x.shape[-3] > 1
 
     def multiply(share: slice) -> None:

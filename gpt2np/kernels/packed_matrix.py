@@ -56,7 +56,7 @@ class PackedMatrix:
         return packed
 
     def column_range(self, start: int, stop: int) -> PackedMatrix:
-        """Return a view of columns start … stop - 1; `start` is the first column of a panel."""
+        """Return a view of columns start … stop - 1; `start` must begin a panel."""
         m = self.panel_shape[1]
         data = self.data[:, start // m : -(-stop // m)]
         return PackedMatrix(data, (self.shape[0], stop - start), self.panel_shape)
@@ -106,5 +106,5 @@ def _data_shape(shape: tuple[int, int], panel_shape: tuple[int, int]) -> tuple[i
 
 
 def round_up(n: int) -> int:
-    """Round n up to a multiple of LANES."""
+    """Round n up to a multiple of LANES, the unit of padding."""
     return -(-n // LANES) * LANES

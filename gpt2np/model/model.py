@@ -42,7 +42,7 @@ class GPT2:
 
     Attributes:
         config: the architecture.
-        weights: a mapping from names to read-only arrays; assignment changes a weight
+        weights: a mapping from names to read-only arrays; `weights[name] = array` replaces one
             (`gpt2np.runtime.packed_weights.PackedWeights`).
     """
 
@@ -119,7 +119,7 @@ class GPT2:
         return f"<GPT2: {self.summary}>"
 
     def _repr_html_(self) -> str:
-        """Return a card for notebooks."""
+        """Return an HTML card with the model's sizes, for notebooks."""
         return card("GPT2", self.facts)
 
     @property
@@ -145,7 +145,7 @@ class GPT2:
         by rounding; `forward` tells when the bits are equal.
 
         The first pass that needs workers forks them. Workers share this process's memory, and end
-        with the model. They can use caches that `new_cache` makes after the assignment.
+        with the model. They can use caches that `new_cache` makes after `processes` is set.
 
         Costs: every pass waits for the slowest process, so a single process can be faster on a busy
         machine. While the number is above 1, BLAS uses one thread in this process. Workers keep the
@@ -188,7 +188,7 @@ class GPT2:
 
     @property
     def rank_choices(self) -> list[RankChoice]:
-        """The numbers of processes that "auto" uses at present, by number of tokens in a pass.
+        """The number of processes that `processes` = "auto" selects, by number of tokens in a pass.
 
         The list is empty if `processes` is not "auto", or no pass has been measured.
         """
@@ -223,9 +223,9 @@ class GPT2:
             logits_indices: the indices of the tokens whose logits are returned, counted over all
                 sequences; by default all N tokens. Generation needs
                 `last_token_indices(sequences)`.
-            hook: a function hook(name, array) → array, called with every inner array. The result
-                must have the array's shape, and replaces the array. `help(gpt2np.model.gpt2)`
-                lists the hook points.
+            hook: a function hook(name, array) → array, called at every hook point of the pass.
+                The result must have the array's shape, and replaces the array.
+                `help(gpt2np.model.gpt2)` lists the hook points.
 
         Raises:
             ContextLengthError: a sequence would exceed n_positions tokens.

@@ -134,7 +134,7 @@ class PlainContext:
         return function(*arrays)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Let the function fill z (H, N, D), and return the joined heads of z, (N, C)."""
+        """Let the function fill z (H, N, D), of x's dtype; return z with joined heads, (N, C)."""
         n, c = x.shape
         z = np.empty((n, self._n_head, c // self._n_head), x.dtype)
         function(slice(0, self._n_head), z.swapaxes(0, 1))

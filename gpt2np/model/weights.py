@@ -20,7 +20,7 @@ _MAX_GROUP = 768  # inputs of one panel
 
 @dataclass(frozen=True)
 class TokenEmbedding:
-    """The token embeddings (V, C), read from the packed matrix; indexed like an array."""
+    """The token embeddings (V, C); indexing by token ids reads rows of the packed matrix."""
 
     gather_rows: Callable[[IntArray], Array]
 
@@ -101,7 +101,7 @@ def _kind(name: str) -> str:
 
 
 def _packings(config: GPT2Config) -> dict[str, Packing]:
-    """Return the packing of each kind of matrix; a bias has the panel width of its matrix.
+    """Return how each kind of matrix is cut into panels; a bias is cut like its matrix.
 
     A panel of c_attn computes the queries, keys or values of one head. A product is summed over
     groups of inputs (split-K): small groups fit the small-matrix kernel, and reduce rounding.
@@ -124,7 +124,7 @@ def _packings(config: GPT2Config) -> dict[str, Packing]:
 
 
 def _group_size(n: int) -> int:
-    """Return how many of n inputs form a group: up to _MAX_GROUP, preferably a divisor of n."""
+    """Return the number of inputs per split-K group, for n inputs; preferably a divisor of n."""
     groups = -(-n // _MAX_GROUP)
     even = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
     return n // even[0] if even else -(-n // groups)

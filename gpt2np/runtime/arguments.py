@@ -15,7 +15,7 @@ from gpt2np.runtime.kv_cache import KVCache
 
 
 def check_sequences(sequences: Sequence[ArrayLike], vocab_size: int) -> list[IntArray]:
-    """Check the sequences, and return the token ids of each sequence as an array (n,).
+    """Check lists of token ids, and return each list as an integer array (n,).
 
     Raises:
         InvalidArgumentError: there is no sequence, a sequence is empty or not a list of integers,
@@ -43,7 +43,7 @@ def check_caches(
     config: GPT2Config,
     dtype: np.dtype[Any],
 ) -> None:
-    """Check that each sequence has its KV cache, and that the new tokens fit the context.
+    """Check that each sequence has its own KV cache, and that its new ids fit the context.
 
     Raises:
         ContextLengthError: a sequence would exceed n_positions tokens.
@@ -68,9 +68,9 @@ def check_caches(
 
 
 def check_logits_indices(logits_indices: ArrayLike | None, n: int) -> IntArray:
-    """Check the indices of the tokens whose logits are requested; return the indices (R,).
+    """Validate and return the indices (R,) of the tokens whose logits are requested.
 
-    None stands for all n tokens.
+    The pass has `n` new tokens. None requests the logits of all `n` tokens.
 
     Raises:
         InvalidArgumentError: an index is not an integer in 0 … n - 1.

@@ -30,13 +30,13 @@ class Batch:
     Attributes:
         token_ids: (N,), the ids of the tokens.
         positions: (N,), the position of each token in its sequence.
-        slices: the range of each sequence's tokens in the pass, all ranks included.
+        slices: for each sequence, the range of its tokens in the pass, with all ranks' tokens.
         caches: the KV cache of each sequence, with capacity for the new tokens.
         kv_writes: where the KV caches store the keys and values of this rank's tokens.
         query_blocks: this rank's queries, in blocks for attention.
         output_rows: (R,), the indices in this batch of the tokens whose logits are requested.
-        logits_mask: for each of the caller's `logits_indices`, whether this batch has that token.
-        copies: the number of rows per token: 2 after `doubled`, else 1.
+        logits_mask: for each token whose logits the caller requests, whether this batch has it.
+        copies: how often each token is computed: 2 for a lone token that `doubled` repeats, else 1.
         outputs: memory for the outputs of linear layers, by layer name and number of rows; later
             passes overwrite the memory. None if threads compute the rows in chunks.
     """
@@ -53,7 +53,7 @@ class Batch:
     outputs: dict[tuple[str, int], LinearOutput] | None = None
 
     def share_of(self, rank: int, world_size: int) -> Batch:
-        """Return the smaller batch that one rank computes: some of the query blocks.
+        """Return the part of this batch that one rank computes: some of the query blocks.
 
         Later blocks attend to more keys. To balance the work, the order of the ranks alternates: of
         two ranks, rank 0 gets blocks 0, 3, 4, 7, …
@@ -76,9 +76,9 @@ class Batch:
         )
 
     def later(self, by: int, sequences: Sequence[IntArray], caches: list[KVCache]) -> Batch:
-        """Return the batch of a later decode step, in which every cache has `by` more tokens.
+        """Return this batch for a later decode step: new token ids, at positions greater by `by`.
 
-        Each sequence must have as many new tokens, and the same cache slot, as in this batch.
+        Each sequence must have as many new ids, and the same cache slot, as in this batch.
         """
         return Batch(
             token_ids=np.concatenate([*sequences] * self.copies),
@@ -94,9 +94,9 @@ class Batch:
         )
 
     def doubled(self) -> Batch:
-        """Repeat the batch's only token, if any: the small-matrix kernel needs two rows.
+        """Return a batch that computes a lone token twice: the small-matrix kernel needs two rows.
 
-        The token's logits, if requested, have two equal rows.
+        This batch must have at most one token. Its logits, if requested, have two equal rows.
         """
         return replace(
             self,
@@ -176,6 +176,6 @@ def _make_batch(
 
 
 def _queries_per_block(tokens: int, n_workers: int) -> int:
-    """Return the number of queries per block that divides the work evenly among workers."""
+    """Return how many queries per attention block divide the tokens evenly among workers."""
     blocks_per_worker = -(-tokens // (n_workers * QUERY_BLOCK))
     return max(MIN_TOKENS_PER_WORKER, -(-tokens // (n_workers * blocks_per_worker)))

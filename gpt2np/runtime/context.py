@@ -36,12 +36,12 @@ Item = TypeVar("Item")
 class Context:
     """One rank's forward pass over a batch: the operations that a model's forward function calls.
 
-    Operations on many rows run on several Python threads.
+    Operations on many rows (tokens) run on several Python threads.
 
     Attributes:
         token_ids: (N,), the ids of the batch's tokens.
         positions: (N,), the position of each token in its sequence.
-        query_blocks: the groups of tokens that attention handles in one call.
+        query_blocks: groups of tokens; attention handles each group in one call.
         layer: the index of the current transformer block.
     """
 
@@ -74,7 +74,7 @@ class Context:
     def hook_qkv(self, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
         """Call the caller's hook with queries, keys and values, and return the hook's results.
 
-        Without a hook, return the arguments. All arrays are (h, N, D).
+        Without a hook, return the arguments. Each array is (h, N, D): heads, tokens, channels.
         """
         return q, k, v
 
@@ -93,7 +93,7 @@ class Context:
         return linear(x, w, then, outputs[w.name, n])
 
     def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:
-        """Return the logits (R, V) of x (R, C).
+        """Return the logits (R, V) for the final hidden states x (R, C) of R tokens.
 
         `w` is the unembedding matrix, or an iterable over consecutive groups of its columns.
         """
@@ -104,24 +104,24 @@ class Context:
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def qkv(self, x: Array, w: PackedHeads, heads: slice) -> Array:
-        """Project x (N, C) to the queries, keys and values of h heads. Returns (3, h, N, D)."""
+        """Project x (N, C) to the queries, keys and values of h `heads`. Returns (3, h, N, D)."""
         return project_heads(x, w, heads)
 
     def by_rows(self, function: Callable[..., Array], *arrays: Array) -> Array:
-        """Apply a function that treats every row (token) separately.
+        """Apply a function that treats every row (token) of the arrays separately.
 
-        Threads compute chunks of more than `max_rows` rows in parallel. The result has the shape of
-        the first array.
+        If there are more than `Context.max_rows` rows, several threads share the rows. The result
+        has the shape of the first array.
         """
         if arrays[0].shape[0] <= self.max_rows:
             return function(*arrays)
         return map_rows(function, arrays[0].shape[1], *arrays)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Compute attention's output for x (N, C); threads share the heads.
+        """Compute attention by calls of `function` for groups of heads, on several threads.
 
-        function(heads, z) computes h heads and writes their output to z (h, N, D). Returns the
-        concatenated output of all heads, (N, C).
+        function(heads, z) must write the output of h heads to z (h, N, D). Only the shape and dtype
+        of x (N, C) are used. Returns the concatenated outputs of all heads, (N, C).
         """
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         if x.shape[0] <= self.max_rows:

@@ -23,13 +23,13 @@ _OUTSIDE_BLOCKS = ("embed", "ln_f", "logits")  # all other names get the prefix 
 
 
 def resolve_hook(hook: Hook, n_layer: int) -> Hook:
-    """Return hook.for_layers(n_layer) if the hook has this method, else the hook."""
+    """Adapt a hook to a model's number of blocks by hook.for_layers(n_layer), if defined."""
     for_layers: Callable[[int], Hook] | None = getattr(hook, "for_layers", None)
     return for_layers(n_layer) if for_layers else hook
 
 
 def after_prompt(hook: Hook) -> Hook | None:
-    """Return hook.after_prompt() if the hook has this method, else the hook."""
+    """Return the hook for generated tokens: hook.after_prompt() if defined, else `hook`."""
     method: Callable[[], Hook | None] | None = getattr(hook, "after_prompt", None)
     return method() if method else hook
 
@@ -41,7 +41,7 @@ class Chain:
     hooks: tuple[Hook, ...]
 
     def for_layers(self, n_layer: int) -> Chain:
-        """Return a copy with every `*` in the hooks' `points` expanded, for `n_layer` blocks.
+        """Return a copy whose hooks have blocks.* expanded to blocks.0 … blocks.{n_layer - 1}.
 
         Raises:
             InvalidArgumentError: the model lacks a hook point.
@@ -49,7 +49,7 @@ class Chain:
         return Chain(tuple(resolve_hook(hook, n_layer) for hook in self.hooks))
 
     def after_prompt(self) -> Chain:
-        """Return the chain for generated tokens; see `after_prompt`."""
+        """Return the chain of the hooks for generated tokens, without hooks for the prompt only."""
         later = (after_prompt(hook) for hook in self.hooks)
         return Chain(tuple(hook for hook in later if hook))
 

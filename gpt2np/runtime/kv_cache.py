@@ -88,10 +88,10 @@ class KVCache:
         return self.place[1]
 
     def read(self, layer: int, heads: slice, n_keys: int, count: int = 1) -> tuple[Array, Array]:
-        """Return views of the tiles with the first `n_keys` keys and values of `count` slots.
+        """Return views of the first `n_keys` keys and values in `count` slots, in whole tiles.
 
-        The slots start with this cache's slot. Returns keys (tiles, count, h, D, TILE) and values
-        (tiles, count, h, TILE, D).
+        The first slot is this cache's. A tile has TILE tokens. Returns keys (tiles, count, h, D,
+        TILE) and values (tiles, count, h, TILE, D).
         """
         store, slot = self.place
         view = slice(-(-n_keys // TILE)), slice(slot, slot + count), layer, heads
@@ -151,7 +151,7 @@ class KVStore:
     system provides the memory page by page when the store is written.
 
     Attributes:
-        keys: (tiles, S, L, H, D, TILE).
+        keys: (tiles, S, L, H, D, TILE): S slots, L layers, H heads, D channels, TILE tokens.
         values: (tiles, S, L, H, TILE, D). Between passes, values beyond the end of a sequence are
             0: matrix products over adjacent slots read as far as the longest sequence.
         config: the model's config.
@@ -190,8 +190,8 @@ class KVStore:
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches to free slots of this store; return False if no cache was moved.
 
-        The store refuses the caches if too few slots are free, `length` exceeds its capacity, or
-        more than half of its memory would stay unused.
+        The store refuses the caches if too few slots are free, if `length` tokens don't fit in a
+        slot, or if more than half of the store's memory would stay unused.
         """
         with self._lock:
             free = [slot for slot in range(len(self._nonzero)) if slot not in self._owners]
@@ -222,7 +222,7 @@ class KVStore:
             del self._owners[slot]
 
     def reserve_slot(self, slot: int, length: int) -> None:
-        """Record that the caller is about to write up to `length` tokens to a slot."""
+        """Record that up to `length` tokens will be written to a slot: `clear` must zero them."""
         self._nonzero[slot] = max(self._nonzero[slot], length)
         self._high_water_mark[slot] = max(self._high_water_mark[slot], length)
 
@@ -252,17 +252,14 @@ class KVWrite:
     offset: IntArray
 
     def select(self, tokens: IntArray) -> KVWrite:
-        """Return the `KVWrite` of a smaller batch, which has only some `tokens` of this batch.
-
-        `tokens` are ascending indices.
-        """
+        """Return the slot mapping of a batch with only `tokens`, sorted indices in this batch."""
         start, stop = np.searchsorted(tokens, (self.tokens.start, self.tokens.stop))
         chosen = tokens[start:stop] - self.tokens.start
         places = self.tile[chosen], self.slot[chosen], self.offset[chosen]
         return KVWrite(self.store, slice(int(start), int(stop)), *places)
 
     def later(self, by: int) -> KVWrite:
-        """Return the `KVWrite` of new tokens in the same slots, at positions greater by `by`."""
+        """Return the slot mapping of new tokens in the same slots, at positions greater by `by`."""
         tile, offset = np.divmod(self.tile * TILE + self.offset + by, TILE)
         return KVWrite(self.store, self.tokens, tile, self.slot, offset)
 
@@ -277,7 +274,7 @@ class KVWrite:
 
 
 def kv_writes(caches: Sequence[KVCache], tokens: Sequence[slice]) -> list[KVWrite]:
-    """Return the slot mappings of new tokens; consecutive caches in one store share a `KVWrite`.
+    """Return the slot mappings of new tokens; consecutive caches in one store share a mapping.
 
     `tokens` has the range of each cache's new tokens in the batch.
     """

@@ -29,7 +29,7 @@ class KVView:
     def scores(self, query: Array) -> Array:
         """Return the dot products of queries (h, n, D) and keys, without the causal mask.
 
-        Returns (h, n, T).
+        Returns (h, n, T) for the T keys of the query block.
         """
         block = self._block
         if block.copies > 1:
@@ -76,6 +76,6 @@ class KVView:
 
 
 def _by_sequence(array: Array, count: int) -> Array:
-    """Split the queries of S adjacent sequences: (…, h, Q, m) → (…, S, h, Q / S, m)."""
+    """Split the axis of Q queries by sequence: (…, h, Q, m) → (…, count, h, Q / count, m)."""
     *leading, heads, queries, m = array.shape
     return array.reshape(*leading, heads, count, queries // count, m).swapaxes(-4, -3)

@@ -59,10 +59,11 @@ class ModelRunner:
         hook: Hook | None = None,
         rank: Rank | None = None,
     ) -> Array:
-        """Append the sequences to the caches; return the logits of the tokens at `logits_indices`.
+        """Run the new tokens of `sequences`; return the logits (R, V) of tokens `logits_indices`.
 
-        The arguments must be valid. With `rank`, this process computes only that rank's share. The
-        result is then in shared memory, which the next pass overwrites. Returns (R, V).
+        The caches get the tokens' keys and values. The arguments must be valid. With `rank`, this
+        process computes only this rank's share of the pass. The logits are then in shared memory,
+        which the next pass overwrites.
         """
         counts = list(map(len, sequences))
         reserve(caches, counts)
@@ -126,7 +127,7 @@ class ModelRunner:
     ) -> Batch:
         """Return the batch of a pass of at most SMALL_BATCH tokens.
 
-        A batch is reused for the same caches, `counts` of new tokens, and `logits_indices`.
+        Reuses an earlier batch with the same caches, `counts` of new tokens, and `logits_indices`.
         """
         lengths = [cache.length for cache in caches]
         places = [cache.place for cache in caches]
@@ -155,7 +156,7 @@ class ModelRunner:
 
 
 def _advance(batch: Batch, logits: Array) -> Array:
-    """Count the computed tokens as cached. Returns the logits without repeated rows."""
+    """Update the caches' lengths after a pass; drop a logits row that `doubled` has repeated."""
     for cache, tokens in zip(batch.caches, batch.slices, strict=True):
         cache.length += tokens.stop - tokens.start
     return logits[: logits.shape[0] // batch.copies]

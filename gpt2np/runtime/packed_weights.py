@@ -56,7 +56,7 @@ class WeightSource:
     packings: Mapping[str, Packing]
 
     def packed(self, name: str) -> PackedMatrix:
-        """Return a weight matrix in panels."""
+        """Return a weight matrix cut into panels, the blocks that fast products read."""
         if name in self.matrices:
             return self.matrices[name]
         packing = self.packings[name]
@@ -131,7 +131,7 @@ class PackedWeights(MutableMapping[str, Array]):
         self._lock = threading.RLock()
 
     def for_pass(self, *, short: bool) -> Any:
-        """Return the weights for one pass, as the object that `arrange` builds.
+        """Return the weights for one pass, as the constructor's argument `arrange` builds them.
 
         Packs the matrices at the first pass if that pass is long, else at the second pass.
         """

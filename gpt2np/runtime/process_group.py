@@ -116,7 +116,7 @@ class ProcessGroup:
     def run(
         self, sequences: Sequence[IntArray], caches: Sequence[KVCache], logits_indices: IntArray
     ) -> Array | None:
-        """Compute a pass on one or more ranks, and return the logits (R, V).
+        """Compute a forward pass on one or more ranks, and return the logits (R, V).
 
         The caches must have capacity for the new tokens. Returns None if another thread's pass is
         running, a cache is in private memory, the token ids exceed MAX_MESSAGE, or a rank fails.
@@ -273,9 +273,9 @@ def _serve(
 
 
 class _WorkerCaches:
-    """KV caches of a worker, which view the memory of rank 0's caches.
+    """A worker's KV caches: views of the shared memory that holds rank 0's caches.
 
-    Consecutive passes use the same `KVCache` objects; `ModelRunner` finds earlier batches by cache.
+    Passes reuse KVCache objects, since ModelRunner looks up earlier batches by these objects.
     """
 
     def __init__(self, runner: ModelRunner, memory: SharedMemory) -> None:
@@ -286,7 +286,7 @@ class _WorkerCaches:
     def attach(self, places: Sequence[Sequence[int]]) -> list[KVCache]:
         """Return the KV cache at each place in shared memory.
 
-        A place is (number of cached tokens, slot, byte offset of the store, slots, tiles).
+        A place is (number of cached tokens, slot, byte offset of the store, its slots, its tiles).
         """
         stores: dict[tuple[int, ...], KVStore] = {}
         caches: dict[tuple[int, ...], KVCache] = {}

@@ -60,7 +60,7 @@ class QueryBlock:
     n_keys: int
 
     def later(self, by: int) -> QueryBlock:
-        """Return this block for new tokens whose positions are greater by `by`."""
+        """Return a copy of this query block for tokens that are `by` positions later."""
         spans = tuple([KVSpan(s.sequence, s.count, s.queries, s.n_keys + by) for s in self.spans])
         return QueryBlock(self.tokens, self.copies, spans, self.mask, self.n_keys + by)
 

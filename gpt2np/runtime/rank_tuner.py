@@ -64,7 +64,7 @@ class _Trial:
 
     @property
     def gain(self) -> float:
-        """The share of the time that the challenger saves; negative if the challenger is slower."""
+        """The share of time that the number of ranks on trial saves; negative if it is slower."""
         # Stalls affect a mean, but not a median. They count against the challenger only, because
         # more ranks stall more often.
         return 1 - float(np.mean(self.challenger_times) / np.median(self.current_times))
@@ -76,7 +76,7 @@ class _Trial:
 
 
 class _Group:
-    """Tunes the number of ranks of passes with similar numbers of rows."""
+    """Tunes the number of ranks (processes) for passes over similar numbers of tokens."""
 
     def __init__(self, candidates: Sequence[int]) -> None:
         self.candidates = candidates  # numbers of ranks, ascending
@@ -92,11 +92,11 @@ class _Group:
 
     @property
     def seconds(self) -> dict[int, float]:
-        """The time of a pass over as many rows as the last pass, by number of ranks."""
+        """Number of ranks → estimated time of a pass over as many tokens as the last pass."""
         return {ranks: time * self._work for ranks, time in sorted(self.times.items())}
 
     def choose(self, affordable: int) -> int:
-        """Return the number of ranks for the next pass, at most `affordable` ranks."""
+        """Return the number of ranks for the next pass; trials test at most `affordable` ranks."""
         if self._trial is None and self._recent and not self._passes:
             self._trial = self._next_trial(affordable)
         trial = self._trial
@@ -116,17 +116,17 @@ class _Group:
         return _Trial(challengers[0], 1 if is_alarm else _ROUNDS, [time], regret)
 
     def _adjacent(self) -> list[int]:
-        """Return the next larger and the next smaller candidate, if any."""
+        """Return the next larger and the next smaller number of ranks to try, if any."""
         i = self.candidates.index(self.ranks)
         return [*self.candidates[i + 1 : i + 2], *self.candidates[max(0, i - 1) : i]]
 
     @property
     def is_settled(self) -> bool:
-        """Whether no trial runs, and both adjacent candidates have been measured."""
+        """Whether no trial runs, and the next larger and smaller numbers of ranks were timed."""
         return self._trial is None and all(ranks in self.times for ranks in self._adjacent())
 
     def record(self, n_rows: int, n_ranks: int, seconds: float) -> float:
-        """Record the time of a pass. Return `seconds`, or 0 for the first pass, not recorded."""
+        """Record the time of a pass, and return `seconds`; ignore the first pass, and return 0."""
         is_first, self._work = not self._work, _FIXED_WORK + n_rows
         if is_first:
             return 0.0  # packs the weights, or touches memory for the first time
@@ -163,13 +163,13 @@ class _Group:
 
 @dataclass(frozen=True)
 class RankChoice:
-    """The current number of ranks for passes over `min_rows` to `max_rows` rows.
+    """The current number of ranks for passes over `min_rows` to `max_rows` rows (tokens).
 
     Attributes:
         min_rows, max_rows: the numbers of rows; `max_rows` is None if there is no upper limit.
         ranks: the number of ranks.
-        seconds: the measured time by number of ranks, scaled to the rows of the last pass.
-        is_settled: whether no trial runs, and the next lower and higher numbers were measured.
+        seconds: number of ranks → measured time, scaled to the number of rows of the last pass.
+        is_settled: whether no A/B test runs, and the next lower and higher numbers were timed.
     """
 
     min_rows: int
@@ -180,7 +180,7 @@ class RankChoice:
 
 
 class RankTuner:
-    """Chooses the number of ranks of each pass by the times of earlier passes."""
+    """Chooses the number of ranks (processes) of each pass by the times of earlier passes."""
 
     def __init__(self, cpus: int, n_head: int) -> None:
         """Use at most `cpus` ranks, and in short passes at most `n_head`."""
@@ -197,7 +197,7 @@ class RankTuner:
         return max(group.candidates[-1] for group in self._groups)
 
     def choose(self, n_rows: int, n_forked: int) -> int:
-        """Return the number of ranks for a pass over `n_rows` rows; `n_forked` ranks exist now."""
+        """Return the number of ranks for a pass over `n_rows` tokens; `n_forked` ranks exist."""
         affordable = max(n_forked, 1 + int(self._seconds / _WARM_UP_S))
         return self._group(n_rows).choose(affordable)
 
@@ -209,7 +209,7 @@ class RankTuner:
         return self._groups[bisect_left(ROW_GROUPS, n_rows)]
 
     def choices(self) -> list[RankChoice]:
-        """Return the current choices, except for numbers of rows without any measured pass."""
+        """Return the current choice for each range of pass lengths in which a pass was timed."""
         return [
             RankChoice(first, last, group.ranks, group.seconds, group.is_settled)
             for first, last, group in zip(

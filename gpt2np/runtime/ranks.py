@@ -83,7 +83,7 @@ class Rank:
                 self._wait(counter, reached)
 
     def _wait(self, counter: int, reached: int) -> None:
-        """Spin, then yield the CPU, then sleep, until a barrier counter is `reached` or higher.
+        """Spin, then yield the CPU, then sleep, until barrier_counters[counter] ≥ `reached`.
 
         If another program takes the CPU of a late rank, sleeping gives the late rank this CPU.
         """
@@ -106,7 +106,7 @@ class Rank:
             time.sleep(min(seconds / 10, _MAX_SLEEP_S))
 
     def share(self, count: int) -> slice:
-        """Return this rank's range of `count` panels or heads. The range can be empty."""
+        """Return this rank's share of `count` heads or weight panels, a range that may be empty."""
         return slice(
             count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size
         )
@@ -126,7 +126,7 @@ class TensorParallelContext(Context):
     def linear(
         self, x: Array, w: PackedLinear, then: Callable[[Array], Array] | None = None
     ) -> Array:
-        """Compute this rank's output columns, wait for the other ranks, and return all columns."""
+        """Compute this rank's columns of a linear layer, wait for all ranks, return all columns."""
         _, n_panels, _, width = w.panels.shape
         y = self._rank.shared_buffers[w.name][: len(x), : n_panels * width]
         share = self._rank.share(n_panels)
@@ -137,11 +137,11 @@ class TensorParallelContext(Context):
         return y[:, : w.out_features]
 
     def unembed(self, x: Array, w: Any) -> Array:
-        """Compute this rank's columns of the logits, and return all columns."""
+        """Compute this rank's columns of the logits, wait for all ranks, return all columns."""
         return self.linear(x, w)
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Compute this rank's heads, wait for the other ranks, and return all heads joined."""
+        """Compute attention for this rank's heads, wait for all ranks, return all heads joined."""
         shape = len(x), self._n_head, self._padded_head_size
         z = self._rank.shared_buffers["attn.z"][: len(x)].reshape(shape)
         heads = self._rank.share(self._n_head)
@@ -159,12 +159,12 @@ class ContextParallelContext(Context):
         self._rank = rank
 
     def by_heads(self, function: Callable[[slice, Array], None], x: Array) -> Array:
-        """Compute all heads in one call, so that ranks wait for each other only once per layer."""
+        """Compute attention for all heads in one call: ranks then wait only once per layer."""
         z = np.empty((x.shape[0], self._n_head, self._padded_head_size), x.dtype)
         function(slice(0, self._n_head), z.swapaxes(0, 1))
         return z[..., : self._head_size].reshape(x.shape)
 
     def append_kv(self, heads: slice, keys: Array, values: Array) -> None:
-        """Append this rank's keys and values, then wait until all ranks have appended theirs."""
+        """Append this rank's keys and values to the KV caches, then wait for the other ranks."""
         super().append_kv(heads, keys, values)
         self._rank.barrier()

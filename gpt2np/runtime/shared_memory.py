@@ -23,8 +23,8 @@ class SharedMemory:
     """An allocator of arrays in one range of shared memory.
 
     The range takes memory only where arrays have been written. Only the process that made the
-    object may allocate. Up to `max_kept` bytes of freed memory are kept for later arrays. New pages
-    would take a fifth of a short prompt's time; in a virtual machine, longer than the prompt.
+    object may allocate. Up to `max_kept` bytes of freed memory are kept for later arrays: page
+    faults would take a fifth of a short prompt's time, and far more in a virtual machine.
 
     Raises:
         OSError: the system does not provide the range.
@@ -94,7 +94,7 @@ class SharedMemory:
 
 
 def _take(ranges: list[Range], size: int) -> int | None:
-    """Remove `size` bytes from the smallest range that fits. Return their start, or None."""
+    """Take `size` bytes from the smallest free range that fits; return the start, or None."""
     large_enough = [
         (stop - start, i) for i, (start, stop) in enumerate(ranges) if stop - start >= size
     ]

@@ -98,10 +98,10 @@ def kill_workers(workers: list[Worker]) -> None:
 
 
 def is_fork_safe() -> bool:
-    """Tell whether no thread of BLAS is busy, so that a fork can't block this process forever.
+    """Tell whether no BLAS thread is busy: a fork during a matrix product can cause a deadlock.
 
-    Call this function while BLAS is set to one thread. A multithreaded product that began earlier
-    may still be running: a thread that Python has not started is then awake.
+    Set BLAS to one thread first. A product that began earlier may still run on several threads. The
+    function looks for a running thread that Python has not started.
     """
     python_threads = {str(thread.native_id) for thread in threading.enumerate()}
     try:

@@ -46,7 +46,7 @@ class Batch(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Total size of the parts in bytes; texts are counted in UTF-8."""
+        """Size of the batch's documents in bytes: texts in UTF-8, and arrays of token ids."""
         return sum(
             len(content.encode()) if isinstance(content, str) else content.nbytes
             for content, _ in self.parts
@@ -61,10 +61,10 @@ def read_batches(
     skip_errors: bool = False,
     start: tuple[int, int] = (0, 0),
 ) -> Iterator[Batch]:
-    """Yield the batches of `files` from `start` on: (file index, batch index within the file).
+    """Yield the documents of `files` in batches, which are the same in every call.
 
-    Batches are the same in every call. Files are text or .jsonl, which may be compressed (.gz), or
-    .npz; each array of an .npz is a document of token ids.
+    `start` is the first batch to yield: (file index, batch index within the file). Files are text
+    or .jsonl, which may be compressed (.gz), or .npz; each array of an .npz is a document of ids.
 
     With `skip_errors`, a file that can't be read yields a batch with an `error`. Otherwise, such a
     file raises UnreadableFileError.
@@ -123,7 +123,7 @@ def _check_ids(array: Any, vocab_size: int, source: str) -> None:
 
 
 def encode_batch(batch: Batch, tokenizer: Tokenizer) -> tuple[bytes, bytes]:
-    """Encode a batch to two byte strings: token ids, and a PART_DTYPE record for each part."""
+    """Encode a batch; return the token ids, and PART_DTYPE records of the documents' lengths."""
     ids, records = bytearray(), []
     end = np.array([tokenizer.eos_token_id], tokenizer.encode_to_numpy("").dtype)
     for content, ends_document in batch.parts:

@@ -48,7 +48,7 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays m
 
 @dataclass(frozen=True)
 class DatasetOptions:
-    """Options for encoding a corpus to a dataset."""
+    """Options of `encode_dataset`, which encodes a corpus to a file of token ids."""
 
     field: str = "text"  # field of a .jsonl line that holds the document
     combine: int = 50_000  # in an .npz, join documents until they have this many characters
@@ -63,7 +63,7 @@ class DatasetOptions:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A finished dataset and its size."""
+    """A file of token ids that `encode_dataset` has written, and its size."""
 
     path: Path
     documents: int  # number of documents
@@ -72,7 +72,7 @@ class Dataset:
 
 
 def check_output(out: Path, *, overwrite: bool = True) -> None:
-    """Raise InvalidArgumentError for a suffix not in SUFFIXES; then call `check_output_file`."""
+    """Raise a GPT2NPError if the suffix of `out` is not in SUFFIXES, or `out` can't be written."""
     if out.suffix not in SUFFIXES:
         raise InvalidArgumentError(
             f"{out}: the suffix selects the format; use one of {', '.join(SUFFIXES)}"
@@ -101,7 +101,7 @@ def encode_dataset(
 
     Raises:
         InvalidArgumentError: a file can't be read, the files have no text, the vocabulary has no
-            `<|endoftext|>`, `check_output` fails, or results would be discarded without `force`.
+            `<|endoftext|>`, `out` can't be written, or results would be discarded without `force`.
         OSError: the output can't be written.
         GPT2NPError: another job writes to `out`, a worker process dies, or a file changes while
             the call runs.
@@ -152,7 +152,7 @@ def _encode_batches(
     digests: Sequence[str],
     point: ResumePoint,
 ) -> None:
-    """Encode all batches after `point`, and append them to the log."""
+    """Encode the files from the resume point `point` on, and append the ids to the log."""
     file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative sizes
     encode, n_tokens = partial(encode_batch, tokenizer=tokenizer), 0
     itemsize = tokenizer.encode_to_numpy("").itemsize
@@ -190,7 +190,7 @@ def _encode_batches(
 
 
 def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Dataset:
-    """Write `out` from the token ids and part records in the log."""
+    """Write the dataset `out` from the log, which has all token ids and document lengths."""
     ids, parts = log.paths
     documents = sum(int(records["ends_document"].sum()) for records in _read_records(parts))
     if not documents:
@@ -228,7 +228,7 @@ def array_bounds(batches: Iterator[NDArray[np.void]], combine: int) -> Iterator[
 
     Documents are joined until they have `combine` characters, including the `<|endoftext|>` between
     them, as in encode.py of nshepperd's gpt-2. No array begins or ends with `<|endoftext|>`.
-    `batches` yields the parts of the documents in order, as arrays of PART_DTYPE.
+    `batches` yields arrays of PART_DTYPE: the lengths of all documents, in order.
     """
     start = end = characters = 0
     for n_ids, n_characters, ends_document, is_array in (

@@ -29,7 +29,7 @@ class Style:
     color: bool = False
 
     def token(self, text: str, index: int) -> str:
-        """Format a token with a background color that differs from its neighbors' colors."""
+        """Color a token's background; tokens with successive `index` have different colors."""
         background = _BACKGROUNDS[index % len(_BACKGROUNDS)]
         return self._format(f"38;5;16;48;5;{background}", text)
 

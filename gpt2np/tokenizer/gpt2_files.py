@@ -162,7 +162,7 @@ def _read_merges(path: Path, data: bytes) -> list[str]:
 def _with_added_tokens(
     ids: dict[str, int], ranks: dict[str, int], unmade: list[str], folder: Path
 ) -> Vocabulary:
-    """Build the vocabulary; remove added tokens from `ids` if no merge makes them (`unmade`)."""
+    """Build the vocabulary; added tokens that no merge makes (`unmade`) are removed from `ids`."""
     from gpt2np.tokenizer.special_tokens import read_for_gpt2_files
 
     special = read_for_gpt2_files(folder)

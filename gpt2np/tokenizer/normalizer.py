@@ -37,7 +37,7 @@ class NormalizedPart:
 
 
 def handle_surrogates(text: str, errors: str) -> str:
-    """Replace, reject or keep the lone surrogates of `text`; `Tokenizer` explains `errors`.
+    """Replace, reject or keep the lone surrogates of `text`, as `errors` selects (see `Tokenizer`).
 
     Raises InvalidArgumentError if `text` is not a str, or `errors` is unknown or rejects a lone
     surrogate.
@@ -136,7 +136,7 @@ _Changes = list[tuple[str, int]]
 
 
 def _decompose(text: str) -> _Changes:
-    """Decompose `text` to NFD: flag added characters, and sort combining marks canonically."""
+    """Decompose `text` to NFD: (character, 1 if decomposition has added it, else 0), …"""
     changes: _Changes = []
     for character in text:
         parts = unicodedata.normalize("NFD", character)
@@ -152,7 +152,7 @@ def _decompose(text: str) -> _Changes:
 
 
 def _compose(changes: Sequence[tuple[str, int]]) -> _Changes:
-    """Compose each base character with the following marks that no other mark blocks."""
+    """Compose the result of `_decompose` to NFC: join base characters and combining marks."""
     composed: _Changes = []
     base, last_class = -1, 0  # index of the base in `composed`; combining class of the last mark
     for character, change in changes:
@@ -195,10 +195,7 @@ def split_added(text: str, tokens: Collection[AddedToken]) -> Iterator[AddedSpan
 
 
 def find_first(text: str, contents: Collection[str]) -> str | None:
-    """Return the text in `contents` that occurs first in `text`, or None if none occurs.
-
-    If several occur at the same position, the longest is returned.
-    """
+    """Return the string of `contents` that is first in `text` (the longest, if tied), or None."""
     match = any_literal(frozenset(contents)).search(text) if contents else None
     return match[0] if match else None
 

@@ -170,7 +170,7 @@ def _split_by_regex(pattern: str) -> PreTokenizer:
 
 
 def _mask_newer_characters(text: str) -> str:
-    """Replace characters newer than Unicode 16 by an unassigned one; without any, return `text`."""
+    """Make characters newer than Unicode 16 unassigned: all versions of `regex` then agree."""
     if text.isascii() or not _may_have_newer()(text):
         return text
     newer = _newer_characters()
@@ -204,8 +204,8 @@ def iter_segments(text: str) -> Iterator[str]:
 def split_words(segment: str, *, at_newlines: bool) -> list[str] | None:
     """Split a segment of a text into words; return a cache key for each word.
 
-    `word_text` converts a key to the word. Words begin at spaces and, with `at_newlines`, at
-    newlines. The caller must not cut a piece at an end of the segment. Returns None if a
+    `word_text` converts a key back to the word. Words begin at spaces and, with `at_newlines`, at
+    newlines. No piece of the pre-tokenizer may cross an end of the segment. Returns None if a
     character in the segment rules out splitting at spaces.
     """
     if any(rare in segment for rare in (_RARE_ASCII if segment.isascii() else _RARE)):

@@ -113,7 +113,7 @@ class SpecialTokens:
         }
 
     def _in_order_of_addition(self, json_tokens: tuple[AddedToken, ...]) -> list[AddedToken]:
-        """Return the tokens in transformers' order of addition; the last duplicate counts."""
+        """Return the tokens in the order in which transformers adds them, without duplicates."""
         mapped = [token for token in self._full_token_map().values() if token is not None]
         by_id = {token.id: token for token in self.declared}
         if not self.overrides_tokenizer_json:
@@ -142,7 +142,7 @@ class SpecialTokens:
         vocab: Mapping[str, int],
         json_tokens: tuple[AddedToken, ...],
     ) -> bool:
-        """Tell whether END_OF_TEXT is only transformers' default; the model lacks its embedding."""
+        """Tell whether END_OF_TEXT is only transformers' default, in none of the model's files."""
         if END_OF_TEXT in vocab or not resolved or [*resolved][-1] != END_OF_TEXT:
             return False
         mentioned = (*self.declared, *json_tokens, *self.token_map.values(), *self.extra)
@@ -235,7 +235,7 @@ def _parse_flag(entries: Mapping[str, Any], key: str, path: Path) -> bool:
 
 
 def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
-    """Parse the special tokens map: the keys in _MAP_KEYS, and further keys like "image_token"."""
+    """Parse the special tokens map: keys like "eos_token" (_MAP_KEYS) and like "image_token"."""
     token_map: _TokenMap = {}
     for key, value in entries.items():
         if value is None and key in _MAP_KEYS:
@@ -248,7 +248,7 @@ def _parse_map(entries: Mapping[str, Any], path: Path) -> _TokenMap:
 def _parse_extra(
     config: Mapping[str, Any], older: Mapping[str, Any], folder: Path
 ) -> tuple[tuple[AddedToken, ...], _TokenMap]:
-    """Parse the extra special tokens: a tuple from JSON lists, a dictionary from JSON objects."""
+    """Parse extra special tokens: JSON lists to a tuple, JSON objects to a dictionary by name."""
     path, tokens = folder / CONFIG_FILE, config.get(_EXTRA) or config.get(_OLD_EXTRA)
     in_config = _EXTRA in config or _OLD_EXTRA in config
     named: _TokenMap = {}
@@ -271,7 +271,7 @@ def _parse_extra(
 
 
 def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
-    """Parse `added_tokens_decoder`: id → content and flags."""
+    """Parse `added_tokens_decoder`, which maps ids to the text and flags of added tokens."""
     if not isinstance(entries, dict):
         raise TokenizerError(f"{path}: {_DECODER} must be an object, not {entries!r:.60}")
     tokens = []
@@ -283,9 +283,10 @@ def _parse_decoder(entries: Any, path: Path) -> tuple[AddedToken, ...]:
 
 
 def _special_texts(config: Mapping[str, Any], older: Mapping[str, Any]) -> set[str]:
-    """Return the texts that transformers knows as special when it reads `added_tokens.json`.
+    """Return the special tokens that transformers knows when it reads `added_tokens.json`.
 
-    JSON objects in the config and the map file's `additional_special_tokens` are read later.
+    `config` is tokenizer_config.json, `older` special_tokens_map.json. Transformers reads JSON
+    objects in `config`, and `additional_special_tokens` in `older`, only after that.
     """
     texts_in_config = {key: value for key, value in config.items() if isinstance(value, str)}
     token_map = {**texts_in_config, **older}

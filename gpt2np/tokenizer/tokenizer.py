@@ -171,7 +171,7 @@ class Tokenizer:
 
     @property
     def splits_before_whitespace(self) -> bool:
-        """Whether cutting a text before white space, after a visible character, keeps its ids."""
+        """Whether a text, cut between a visible character and white space, keeps its token ids."""
         return (
             self._splits_whitespace
             and not self.vocabulary.add_prefix_space
@@ -200,7 +200,7 @@ class Tokenizer:
         return ids
 
     def encode_to_numpy(self, text: str, **options: Any) -> NDArray[np.uint16 | np.uint32]:
-        """Encode `text` to uint16, or to uint32 if `vocab_size` exceeds 65,536. Returns (N,)."""
+        """Encode `text` to an array (N,) of uint16, or uint32 if `vocab_size` exceeds 65,536."""
         import numpy as np
 
         return np.array(
@@ -269,7 +269,7 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> list[MergeTrace]:
-        """Encode `text` and record every merge of every piece; the ids equal those of `encode`."""
+        """Return the pre-tokenizer pieces of `text` with merges and ids; options as in `encode`."""
         from gpt2np.tokenizer.trace import MergeTrace
 
         pieces = self.iter_pieces(
@@ -291,7 +291,7 @@ class Tokenizer:
         disallowed_special: Special = "all",
         errors: str = "replace",
     ) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-        """Yield each piece of `text`, its ids, and whether the piece is an added token."""
+        """Yield each pre-tokenizer piece of `text`, its ids, and whether it is an added token."""
         for part in self._parts(text, allowed_special, disallowed_special, errors):
             if part.added_id is not None:
                 yield part.text, (part.added_id,), True
@@ -300,7 +300,7 @@ class Tokenizer:
                 yield piece, self._piece_cache[piece], False
 
     def merge_steps(self, piece: str) -> tuple[MergeStep, ...]:
-        """Return the merges of a piece; time and memory grow with the square of its length."""
+        """Return the merge steps of a pre-tokenizer piece; the cost is quadratic in its length."""
         from gpt2np.tokenizer.trace import merge_steps
 
         spelled = self.vocabulary.spell(piece)
@@ -472,7 +472,7 @@ def _batch_texts(texts: Iterable[str]) -> Iterator[list[str]]:
 def _encode_packed(
     tokenizer: Tokenizer, options: Mapping[str, Any], texts: list[str]
 ) -> list[array[int]]:
-    """Encode `texts` to arrays: sending an array to a process is ten times as fast as a list."""
+    """Encode `texts` to arrays, which are sent to a process ten times as fast as lists."""
     from array import array
 
     return [array("I", tokenizer.encode(text, **options)) for text in texts]

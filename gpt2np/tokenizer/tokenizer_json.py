@@ -146,7 +146,7 @@ def _flatten_pre_tokenizers(step: dict[str, Any] | None, path: Path) -> list[dic
 
 
 def _parse_patterns(step: dict[str, Any], path: Path) -> list[str]:
-    """Return a list with the pattern of a pre-tokenizer, or an empty list if it has none."""
+    """Return the pattern of a pre-tokenizer `step` in a list, or [] for a step without pattern."""
     if step["type"] == "ByteLevel":
         return [GPT2_PATTERN] if step.get("use_regex", True) else []
     if step["type"] == "Digits":
@@ -232,7 +232,7 @@ def _parse_added_tokens(entries: list[dict[str, Any]], path: Path) -> tuple[Adde
 def _parse_ids(
     vocab: dict[str, int], merges: Iterable[str], made: list[str], byte_level: bool, path: Path
 ) -> dict[str, int]:
-    """Convert `vocab` to `Vocabulary.ids`; check that it has the tokens `made` by `merges`."""
+    """Convert `vocab` to `Vocabulary.ids`; check that all tokens `made` by `merges` have an id."""
     check_ids(vocab, path)
     ids = dict(vocab) if byte_level else {_spell(token): n for token, n in vocab.items()}
     if not all(map(ids.__contains__, made)):
@@ -253,7 +253,7 @@ def _remove_added(
 
 
 def _parse_merges(merges: list[Any], byte_level: bool, path: Path) -> dict[str, int]:
-    """Map "left right" to the rank; a merge in the file is ["left", "right"] or "left right"."""
+    """Map each merge "left right" to its rank; the file may write it as ["left", "right"]."""
     if not byte_level:
         merges = [m if isinstance(m, str) else [_spell(part) for part in m] for m in merges]
     keys = [merge if isinstance(merge, str) else " ".join(merge) for merge in merges]

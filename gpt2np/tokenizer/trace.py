@@ -12,7 +12,7 @@ from gpt2np.tokenizer.normalizer import NormalizedPart
 
 
 class TokenSpan(NamedTuple):
-    """Position of a token in a text."""
+    """Position of a token in a text, in characters and in bytes."""
 
     id: int
     start: int  # text[start:end] are the characters that the token covers, at least in part

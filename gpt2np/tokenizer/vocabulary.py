@@ -128,7 +128,7 @@ class Vocabulary:
 
     @cached_property
     def max_token_characters(self) -> int | None:
-        """Maximum number of characters of a text that one token stands for; None if unlimited."""
+        """Maximum number of a text's characters that one token can cover; None if unlimited."""
         if any(token.lstrip or token.rstrip for token in self.added_tokens):
             return None  # such a token includes all white space beside it
         longest = max(map(len, self.token_bytes.values()), default=1)
@@ -136,7 +136,10 @@ class Vocabulary:
         return max(1, longest) * (2 if self.nfc else 1)
 
     def as_self_encoding(self) -> Vocabulary:
-        """Set `self_encoding` and return `self`. `dataclasses.replace` resets `self_encoding`."""
+        """Set `self_encoding`: each token's text encodes to this token. Returns `self`.
+
+        `dataclasses.replace` resets `self_encoding`.
+        """
         object.__setattr__(self, "self_encoding", True)
         return self
 
@@ -144,7 +147,7 @@ class Vocabulary:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def spell(self, piece: str) -> str:
-        """Spell `piece` like the tokens in `ids`; merging starts from single characters."""
+        """Spell a text as the vocabulary spells its tokens, such as " the" as "Ġthe"."""
         if not self.byte_level:
             return piece.replace(SPACE_PLACEHOLDER, _NO_TOKEN).replace(" ", SPACE_PLACEHOLDER)
         if piece.isascii() and piece.isprintable():

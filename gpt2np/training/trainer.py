@@ -35,10 +35,10 @@ _QUERY_BLOCK = 64  # queries computed at once; keys after the block are skipped
 
 
 class Trainer:
-    """A training run, which is saved in the folder OUT.partial until it ends.
+    """A training run; the folder `out`.partial holds the saved state until the run ends.
 
     A run that is continued from its saved state gives the same weights as an uninterrupted run, if
-    PyTorch computes the same; on a CPU it does. Step n trains on sequences that depend only on the
+    PyTorch is deterministic, as it is on a CPU. Step n trains on sequences that depend only on the
     seed and n.
 
     Attributes:
@@ -109,7 +109,7 @@ class Trainer:
         return self.folder / "state.pt"
 
     def take_step(self) -> float:
-        """Take one step. Returns the loss before the step, in nats per token."""
+        """Take one training step. Returns the loss before the step, in nats per token."""
         options = self._options
         rows = torch.from_numpy(draw_sequences(self._ids, self.step, options)).to(DEVICE)
         loss = self._loss_of(self._model, rows, torch.zeros(1, device=DEVICE).long(), options.bf16)
@@ -120,7 +120,7 @@ class Trainer:
         return loss.item()
 
     def save(self) -> None:
-        """Save the state, to continue the run later."""
+        """Save the state of the training, to continue the run later."""
         state = {
             "settings": self._settings,
             "step": self.step,
@@ -249,7 +249,7 @@ def new_model(config: GPT2Config) -> GPT2LMHeadModel:
 def mean_loss(
     model: GPT2LMHeadModel, rows: Tensor, first_position: Tensor, bf16: bool = True
 ) -> Tensor:
-    """Return the mean negative log likelihood of rows[:, 1:], in nats per token."""
+    """Return the mean loss of rows[:, 1:] in nats; positions count from `first_position`."""
     positions = first_position + torch.arange(rows.shape[1] - 1, device=DEVICE)[None]
     with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=bf16):
         hidden = model.transformer(rows[:, :-1], position_ids=positions).last_hidden_state
@@ -272,7 +272,11 @@ def new_optimizers(
 
 
 def rate_at(progress: float, step: int, warmup_steps: int = 100, decay: float = 0.6) -> float:
-    """Return the factor of the learning rate at `step`, at the share `progress` of the training."""
+    """Return the learning rate at `step`, as a share of the peak learning rate.
+
+    The rate rises for `warmup_steps` steps, and falls to 0 in the last share `decay` of the
+    training. `progress` is the share of the training that is done.
+    """
     return min(1.0, (step + 1) / max(1, warmup_steps), (1.0 - progress) / decay)
 
 
@@ -283,7 +287,7 @@ def update_weights(
     rate: float,
     max_grad_norm: float = 1.0,
 ) -> None:
-    """Compute and clip the gradients, and let the optimizers update the weights."""
+    """Clip the gradients of `loss`, and take an optimizer step with learning rate `rate`."""
     loss.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
     for optimizer in optimizers:

@@ -46,16 +46,17 @@ class MergeLimits:
 
 
 class PieceArray:
-    """Tokens of all pieces of a corpus; the module's docstring explains the layout.
+    """All pieces of a corpus in one array, in which pairs of neighboring tokens are merged.
 
-    N is the number of positions. A pair is one integer: left id << 32 | right id. As in
-    `tokenizers`, merging a pair doesn't reset the pair's count, and new pairs whose merged token
-    would be too long are not counted.
+    Each symbol (byte or character) of a piece and each separator of pieces has one of N positions.
+    A token's id is stored at the token's first and last position. A pair is one integer:
+    left id << 32 | right id. As in `tokenizers`, merging a pair doesn't reset the pair's count, and
+    new pairs whose merged token would be too long are not counted.
 
     Attributes:
         tokens: token id at each position; SEPARATOR before, between and after the pieces. (N,)
         weights: for each position, how often its piece occurs in the corpus. (N,)
-        lengths: number of positions of each token, by id. (maximum number of ids + 1,)
+        lengths: number of symbols in each token, by token id. (maximum number of ids + 1,)
         counts: number of occurrences of each pair.
     """
 
@@ -166,7 +167,7 @@ class PieceArray:
     def _group_by_id(
         self, ids: NDArray[np.int32], positions: NDArray[np.int32]
     ) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
-        """Yield each id except separators, with its total weight and its ascending positions."""
+        """Group `positions` by token id; yield (id, total weight, positions) of non-separators."""
         packed = ids.astype(np.int64) << _ID_BITS | positions
         packed.sort()
         packed = packed[packed.searchsorted(0) :]
@@ -224,7 +225,7 @@ def learn_merges(
 
 
 def _drop_overlaps(starts: NDArray[np.int32], length: int) -> NDArray[np.int32]:
-    """Drop every second pair of a run of overlapping pairs: the second "aa" in "aaa"."""
+    """Drop each pair that starts `length` after a kept pair, as the second "aa" in "aaa"."""
     firsts = np.flatnonzero(np.diff(starts, prepend=-1 - length) != length)
     runs = np.diff(firsts, append=len(starts))
     index_in_run = np.arange(len(starts)) - np.repeat(firsts, runs)

@@ -77,7 +77,7 @@ def tokens_per_document(trained: TrainedVocabulary, parts: Iterable[TextPart]) -
 
 
 def quote_token(token: str, in_bytes: bool) -> str:
-    """Write a token as a Python string, or as Python bytes if a character is incomplete."""
+    """Quote a token as a Python str, or bytes if not UTF-8. `in_bytes`: spelled like "Ġthe"."""
     data = chars_to_bytes(token) if in_bytes else token.encode()
     try:
         return repr(data.decode())

@@ -217,7 +217,7 @@ def train(
 
 
 def _recount_tokens(trained: TrainedVocabulary, pieces: list[str]) -> None:
-    """Recount the tokens of `pieces`: a character that training removed is a token, too."""
+    """Recount the tokens of `pieces`: characters outside the alphabet are tokens, too."""
     ranks = {_spell(*pair, sep=" "): rank for rank, pair in enumerate(trained.merges)}
     for piece in pieces:
         trained.piece_tokens[piece] = len(merge_pairs(_spell(piece), ranks))
@@ -238,7 +238,7 @@ def _without_garbage_collection() -> Iterator[None]:
 def _make_alphabet(
     codes: Codes, weights: NDArray[np.int64], options: TrainingOptions
 ) -> dict[int, str]:
-    """Return the alphabet: a dictionary from byte or code point to character, in sorted order."""
+    """Return {byte or code point: character}, sorted; `weights` has the frequency of `codes`."""
     if options.alphabet == "bytes":
         return {byte: char for char, byte in sorted(CHAR_TO_BYTE.items())}
     counts = np.zeros(N_CODE_POINTS)
@@ -255,7 +255,7 @@ def _make_alphabet(
 def _symbol_ids(
     codes: Codes, alphabet: list[int], n_ids: int, options: TrainingOptions
 ) -> NDArray[np.int32]:
-    """Map `codes` to token ids; `alphabet` takes the last of `n_ids` ids. Returns (N,)."""
+    """Map `codes` (bytes or code points) to token ids; the alphabet gets the last of the ids."""
     id_of_code = np.full(N_CODE_POINTS, _OUTSIDE, np.int32)
     id_of_code[alphabet] = np.arange(n_ids - len(alphabet), n_ids)
     id_of_code[SEPARATOR_CODES[options.alphabet]] = SEPARATOR
@@ -273,7 +273,7 @@ def split_at_separators(separators: Collection[str], documents: Iterable[str]) -
 
 
 def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
-    """Count each piece of the documents. Memory grows with the number of distinct pieces."""
+    """Split documents into pieces by `pattern` (None: no split), and count each distinct piece."""
     pre_tokenize = pattern_pre_tokenizer(pattern)
     pieces: Counter[str] = Counter()
     words: Counter[str] = Counter()
@@ -290,7 +290,7 @@ def count_pieces(documents: Iterable[str], pattern: str | None) -> Counter[str]:
 
 
 def token_counter(pattern: str | None, tokens_per_piece: Mapping[str, int]) -> Callable[[str], int]:
-    """Return a function that counts a text's tokens. An unknown piece raises KeyError."""
+    """Return a function that counts a text's tokens; KeyError for a piece without a count."""
     pre_tokenize = pattern_pre_tokenizer(pattern)
     cache: dict[str, int] = {}
 
@@ -318,7 +318,7 @@ def pattern_pre_tokenizer(pattern: str | None) -> PreTokenizer:
 
 
 def _split_document(document: str, pattern: str | None) -> Iterator[tuple[str, list[str] | None]]:
-    """Yield each segment with the keys of its words, or with None if `split_words` can't split."""
+    """Cut a document into segments; yield each with the cache keys of its words (None: unsplit)."""
     if pattern not in WORD_SPLITTING_PATTERNS:
         yield document, None
         return
@@ -373,7 +373,7 @@ def encode_symbols(pieces: Collection[str], alphabet: Alphabet) -> Codes:
 
 
 def position_weights(ends: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Repeat each piece's count over the piece; separators are at `ends`. Returns (N,)."""
+    """Return the count of the piece at each position, (N,). Separators are at `ends`."""
     if len(counts) and counts.min() == counts.max():
         return np.broadcast_to(counts[0], ends[-1] + 1)  # takes no memory
     return np.repeat(np.append(counts, 0), np.diff(ends, append=ends[-1] + 1))
