@@ -45,18 +45,18 @@ PROMPT = [17, 3, 200, 41, 3]
 
 
 def random_logits() -> np.ndarray:
-    """One row per entry of `OPTIONS`, with ties."""
-    return np.random.default_rng(7).integers(-20, 21, (len(OPTIONS), 50)).astype(np.float32) / 4
+    """Return one row per entry of `OPTIONS`."""
+    return np.random.default_rng(7).normal(0, 3, (len(OPTIONS), 50)).astype(np.float32)
 
 
 def stored_arrays() -> dict[str, np.ndarray]:
-    """Activations of `TINY` on `PROMPT` by hook point, and `random_logits` after `OPTIONS`."""
+    """Return activations of `TINY` on `PROMPT` by hook point, and processed `random_logits`."""
     with np.load(FOLDER / "arrays.npz") as arrays:
         return dict(arrays)
 
 
 def stored_ids() -> dict[str, list]:
-    """Token ids of `TEXTS`, and the ids that `SEARCHES` add to `PROMPT`."""
+    """Return the token ids of `TEXTS`, and the ids that `SEARCHES` add to `PROMPT`."""
     return json.loads((FOLDER / "ids.json").read_text(encoding="utf-8"))
 
 
