@@ -1,8 +1,9 @@
 """Load folders one after another and report the outcomes; run as a separate process.
 
 Standard input: a JSON list of [folder, load tokenizer and generation config, too?]. Standard
-output: one line of JSON per folder with the error or the weights' digests, the time in seconds, the
-additional peak memory, and every opened file. If a folder kills the process, its line is missing.
+output: one line of JSON per folder with the error or the weights' digests, the CPU time in seconds,
+the additional peak memory, and every opened file. If a folder kills the process, its line is
+missing.
 """
 
 import contextlib
@@ -75,7 +76,7 @@ def attempt(folder: str, whole: bool) -> dict:
     opened.clear()
     signal.alarm(TIMEOUT_S)
     result, model = {}, None
-    started = time.perf_counter()
+    started = time.process_time()
     try:
         model = LanguageModel.load(folder).model if whole else GPT2.from_folder(folder)
     except GPT2NPError as error:
@@ -83,7 +84,7 @@ def attempt(folder: str, whole: bool) -> dict:
     except (Exception, Timeout) as error:
         result = {"error": type(error).__name__, "message": repr(error)[:500]}
     signal.alarm(0)
-    result |= {"whole": whole, "seconds": time.perf_counter() - started, "opened": list(opened)}
+    result |= {"whole": whole, "seconds": time.process_time() - started, "opened": list(opened)}
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     if model is not None:
         result["weights"] = {name: digest(array) for name, array in model.weights.items()}

@@ -21,7 +21,10 @@ PATIENCE = 120  # seconds, after which a thread that is waited for will not come
 def three_threads(monkeypatch):
     monkeypatch.setattr(threads, "thread_count", lambda: 3)
     threads._reset_after_fork()
+    # A shell ignores Ctrl-C in programs that run in the background.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
+    signal.signal(signal.SIGINT, before)
     threads._reset_after_fork()
 
 
