@@ -86,6 +86,7 @@ class GPT2NPModel(llm.Model):
         )
         max_new_tokens: int | None = _option("Maximum number of new tokens")
         min_new_tokens: int | None = _option("Forbid the end of the text before this many tokens")
+        max_time: float | None = _option("End the output after this many seconds")
         ignore_eos: bool | None = _option("Never generate the end-of-text token")
         stop: _Texts = _option("Texts that end the output; a text or a JSON list")
         stop_token_ids: Json[list[int]] | list[int] | None = _option(

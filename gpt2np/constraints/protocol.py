@@ -11,8 +11,8 @@ from gpt2np.kernels.array import BoolArray
 class Constraint(Protocol):
     """The state of a constraint after a text; `LanguageModel.generate` takes the first state.
 
-    A state is immutable, because sequences and draft tokens share it. Any class with these three
-    members is a constraint.
+    A state is immutable, because sequences, draft tokens and threads share it. Any class with these
+    three members is a constraint.
     """
 
     @property

@@ -146,10 +146,11 @@ class Scheduler:
             sequence.drop_rejected()
             sequence.slide_window()
             if prefix := sequence.shared_prefix:
-                n_left -= prefix.compute(self._model, n_left)
-                if not prefix.is_computed:
-                    continue
-                prefix.copy_to(sequence)
+                with prefix.lock:
+                    n_left -= prefix.compute(self._model, n_left)
+                    if not prefix.is_computed:
+                        continue
+                    prefix.copy_to(sequence)
             elif not self._copy_prefix(sequence):
                 continue
             if (n := sequence.n_pending) > 1:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from threading import Lock
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gpt2np.errors import ContextLengthError, InvalidArgumentError
@@ -293,6 +294,7 @@ class SharedPrefix:
     cache: KVCache | None = None
     n_computed: int = 0  # number of tokens whose keys and values are in `cache`
     logprobs: list[TokenLogprob] = field(default_factory=list)
+    lock: Lock = field(default_factory=Lock)  # the sequences may run in several threads
 
     @property
     def is_computed(self) -> bool:

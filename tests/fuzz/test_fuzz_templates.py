@@ -129,5 +129,6 @@ def test_templates(accesses, source):
     template = None  # ends the process
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime - before.ru_utime < 3 * (SECONDS + 1)
-    assert after.ru_maxrss << 10 < MEMORY + (100 << 20)
+    largest = after.ru_maxrss << 10  # of all children, also those of earlier tests
+    assert after.ru_maxrss == before.ru_maxrss or largest < MEMORY + (100 << 20)
     assert accesses() == set()

@@ -52,7 +52,7 @@ class TestOtherPlatforms:
         folder.mkdir()
         (folder / "photo").touch()
         _, message = run(platform, "encode", file, tmp_path / "o.npz", returncode=1)
-        assert "has a foreign file, photo; move it away" in message
+        assert "has a foreign file or link, photo; move it away" in message
         assert [path.name for path in folder.iterdir()] == ["photo"]
         (folder / "photo").unlink()
         run(platform, "encode", file, tmp_path / "o.npz")

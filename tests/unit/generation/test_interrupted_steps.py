@@ -86,24 +86,6 @@ def test_interrupted_anywhere(lm, options, n_runs):
     assert total > 2.5 * n_runs
 
 
-def test_an_interruption_after_the_last_token(lm, monkeypatch):
-    stream = lm.stream(PROMPTS[0], max_new_tokens=3, seed=1)
-    scheduler, push, sequence = Scheduler(lm.model), stream.sequence.listener.push, stream.sequence
-
-    def interrupted_push(token_id):
-        if len(sequence.ids) == 3:
-            raise Interruption
-        return push(token_id)
-
-    monkeypatch.setattr(sequence.listener, "push", interrupted_push)
-    scheduler.add(sequence)
-    with pytest.raises(Interruption):
-        while scheduler.busy:
-            scheduler.step()
-    assert scheduler.step() == [sequence]
-    assert len(sequence.ids) == 3 and sequence.finish_reason == "length"
-
-
 @pytest.mark.parametrize("top", [None, 2])
 def test_interrupted_at_each_line_of_the_shared_prefix(lm, top):
     """The continuations run one after the other, so that one may extend a KV cache in use."""
