@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,11 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Otherwise each process that a test starts would compile the package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell that starts the tests in the background makes them, and the processes that they start,
+# ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest

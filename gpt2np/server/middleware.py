@@ -5,15 +5,15 @@ from __future__ import annotations
 import hmac
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpt2np.limits import limits
 from gpt2np.server.responses import error_body
 
-
-class BodyTooLargeError(Exception):
-    """The body of a request is larger than `Limits.max_body_bytes`."""
+_TOO_LARGE = "the body is larger than {:,} bytes"
+_MAX_DISCARDED = 1 << 30  # bytes
 
 
 class Guard:
@@ -37,28 +37,21 @@ class Guard:
             return
         length = headers.get("content-length", "0")
         if not (length.isdecimal() and len(length) < 20 and int(length) <= limit):
-            await _too_large(scope, receive, send)
+            await _discard_body(receive)  # else the client may not read the answer
+            body = error_body(_TOO_LARGE.format(limit), "invalid_request_error")
+            await JSONResponse(body, 413, {"Connection": "close"})(scope, receive, send)
             return
-        n_bytes, has_started = 0, False
+        n_bytes = 0
 
-        async def limited_receive() -> Message:
+        async def limited_receive() -> Message:  # a body in chunks has no content-length
             nonlocal n_bytes
             message = await receive()
             n_bytes += len(message.get("body", b""))
             if n_bytes > limit:
-                raise BodyTooLargeError
+                raise HTTPException(413, _TOO_LARGE.format(limit))
             return message
 
-        async def watched_send(message: Message) -> None:
-            nonlocal has_started
-            has_started = True
-            await send(message)
-
-        try:
-            await self._app(scope, limited_receive, watched_send)
-        except BodyTooLargeError:
-            if not has_started:
-                await _too_large(scope, receive, send)
+        await self._app(scope, limited_receive, send)
 
     def _has_key(self, headers: Headers) -> bool:
         if self._api_key is None:
@@ -67,7 +60,10 @@ class Guard:
         return hmac.compare_digest(headers.get("authorization", "").encode(), expected)
 
 
-async def _too_large(scope: Scope, receive: Receive, send: Send) -> None:
-    message = f"the body is larger than {limits().max_body_bytes:,} bytes"
-    body = error_body(message, "invalid_request_error", "request_too_large")
-    await JSONResponse(body, 413, {"Connection": "close"})(scope, receive, send)
+async def _discard_body(receive: Receive) -> None:
+    """Read the body of a request, up to a limit, and keep nothing."""
+    n_bytes, is_more = 0, True
+    while is_more and n_bytes < _MAX_DISCARDED:
+        message = await receive()
+        n_bytes += len(message.get("body", b""))
+        is_more = message.get("more_body", False)

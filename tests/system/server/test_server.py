@@ -290,8 +290,12 @@ class TestErrors:
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
     def test_large_bodies_are_refused(self, client):
-        response = client.post("/v1/completions", json={"prompt": "a" * 20_000_000})
-        assert response.status_code == 413
+        body = b'{"prompt": "' + b"a" * 100_000_000 + b'"}'
+        headers = {"Content-Type": "application/json"}
+        for content in (body, iter([body])):  # the second is sent in chunks
+            response = client.post("/v1/completions", content=content, headers=headers)
+            assert response.status_code == 413
+            assert "16,777,216" in response.json()["error"]["message"]
 
     def test_unknown_fields_are_ignored(self, client):
         complete(client, prompt="The fox", seed=1, best=3, metadata={"a": 1}, user="me")
