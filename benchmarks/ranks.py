@@ -19,9 +19,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
@@ -42,7 +41,7 @@ CONDITIONS: dict[str, tuple[int, float | None, int | None]] = {
     "eight ranks": (0, None, None),
 }
 WORK = ("1 sequence", "16 sequences", "prompt of 20", "prompt of 900")
-SETTLE_S = 8.0
+SETTLE_S = 4.0  # a first choice that a stall made wrong is corrected within some seconds
 _WARM_UP_S = 0.15  # longer than the period of a quota
 CGROUP_V1, CGROUP_V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
@@ -123,7 +122,7 @@ def measure(name: str, seconds: float, rounds: int, first: int, ranks: int) -> d
         runs = {number: Work(model, work) for number, model in models.items()}
         rates: dict[str, list[float]] = {number: [] for number in models}
         for number, run in runs.items():
-            run.repeat(SETTLE_S if number == "auto" else 0, until=partial(is_settled, run))
+            run.repeat(SETTLE_S if number == "auto" else 0)
         order, shuffle = list(runs), random.Random(0).shuffle
         for _ in range(rounds):
             shuffle(order)
@@ -174,8 +173,8 @@ class Work:
         self._caches: list[Any] = []
         self._pending: list[list[int]] = []
 
-    def repeat(self, seconds: float, until: Callable[[], bool] = lambda: False) -> float:
-        """Run passes for some time, or until the condition holds. Returns tokens per second.
+    def repeat(self, seconds: float) -> float:
+        """Run passes for some time. Returns tokens per second.
 
         The prompts of a decode are not timed.
         """
@@ -193,19 +192,8 @@ class Work:
                 passes, elapsed = passes + 1, elapsed + time.perf_counter() - start
             self.ids.append(ids[0])
             self._pending = [[token_id] for token_id in ids]
-            if passes and (elapsed >= seconds or until()):
+            if passes and elapsed >= seconds:
                 return passes * self.tokens / elapsed
-
-
-def is_settled(work: Work) -> bool:
-    """Tell whether the model has chosen its number of processes for a kind of work."""
-    group = work.model._group
-    if group is None or group.tuner is None:
-        return True
-    return any(
-        choice.is_settled and choice.min_rows <= work.tokens <= (choice.max_rows or work.tokens)
-        for choice in group.tuner.choices()
-    )
 
 
 def rows(model: str, condition: str, results: dict[str, Any]) -> Iterator[str]:
