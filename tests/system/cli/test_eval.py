@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from helpers.command_line import run_here
 
 from gpt2np.evaluation.lambada import lambada
 from gpt2np.evaluation.multiple_choice import Question, multiple_choice
@@ -126,7 +127,8 @@ class TestPerplexity:
         ],
     )
     def test_wrong_use(self, file, options, message):
-        result = evaluate("perplexity", file(STORY), *options)
+        path = file(STORY)
+        result = run_here("eval", "perplexity", path, *options, "--model", "bundled")
         assert (result.returncode, result.stdout) == (2, "")
         assert message in result.stderr and "Traceback" not in result.stderr
         assert result.stderr.removeprefix("model: bundled\n").count("\n") == 1

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.command_line import run_here
 from helpers.patched_cli import kill_ranks, report_generation, report_handler, wait_for_stdin
 
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
@@ -337,7 +338,12 @@ class TestBadInput:
         ],
     )
     def test_options(self, arguments, words):
-        self.check(generate("x", *arguments), 2, *words)
+        result = run_here("generate", "x", *arguments, GPT2NP_MODEL="bundled")
+        assert (result.returncode, result.stdout) == (2, "")
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("gpt2np generate: error: ")
+        for word in words:
+            assert word in line
 
     def test_unknown_option(self):
         for option, nearest in (

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from helpers.command_line import run_here
 
 from gpt2np.errors import InvalidArgumentError, install_hint
 from gpt2np.evaluation.documents import read_text
@@ -68,10 +69,11 @@ def test_standard_input_equals_a_file(tmp_path, command):
     ["eval perplexity {}", "eval perplexity {} --errors replace", "encode {} out.bin",
      "generate --file {}", "train-tokenizer {} --vocab-size 260 --out vocabulary"],
 )  # fmt: skip
-def test_utf_16_is_recognized_and_refused(tmp_path, mark, command):
+def test_utf_16_is_recognized_and_refused(tmp_path, monkeypatch, mark, command):
     encoding = "utf-16-le" if mark == "little" else "utf-16-be"
     (tmp_path / "text.txt").write_bytes(f"\ufeff{TEXT}".encode(encoding))
-    result = run(*command.format("text.txt").split(), folder=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    result = run_here(*command.format("text.txt").split(), GPT2NP_MODEL="bundled")
     assert result.returncode == 2
     assert "text.txt is UTF-16 text, not UTF-8; convert" in result.stderr
     assert "U+FFFD" not in result.stderr

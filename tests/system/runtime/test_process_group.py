@@ -52,8 +52,9 @@ def slow(*case):
 @pytest.fixture(
     scope="module",
     params=[
-        *((2, shape) for shape in SHAPES),
-        (3, "small heads"),
+        (2, "GPT-2 small's width"),
+        *((ranks, "small heads") for ranks in (2, 3)),
+        slow((2, "GPT-2 XL's width")),
         slow((3, "GPT-2 small's width")),  # three spin on two cores
         slow((3, "GPT-2 XL's width")),
     ],
