@@ -26,9 +26,8 @@ QUESTIONS = [
 ]
 
 
-def evaluate(*arguments, model="bundled", **options):
-    command = [*COMMAND, *map(str, arguments), "--model", str(model)]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, **options)
+def evaluate(*arguments, model="bundled"):
+    return run_here("eval", *arguments, "--model", model)
 
 
 def numbers(*arguments):
@@ -127,8 +126,7 @@ class TestPerplexity:
         ],
     )
     def test_wrong_use(self, file, options, message):
-        path = file(STORY)
-        result = run_here("eval", "perplexity", path, *options, "--model", "bundled")
+        result = evaluate("perplexity", file(STORY), *options)
         assert (result.returncode, result.stdout) == (2, "")
         assert message in result.stderr and "Traceback" not in result.stderr
         assert result.stderr.removeprefix("model: bundled\n").count("\n") == 1
@@ -236,7 +234,7 @@ def test_no_such_model(file, tmp_path):
     [([], "required: TASK"), (["juggle"], "invalid choice: 'juggle'"), (["lambada"], "FILE")],
 )
 def test_no_task(arguments, message):
-    result = subprocess.run([*COMMAND, *arguments], capture_output=True, encoding="utf-8")
+    result = run_here("eval", *arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr and result.stderr.count("\n") == 1
 
