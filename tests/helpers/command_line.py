@@ -47,7 +47,7 @@ def run_here(
         stack.callback(signal.signal, signal.SIGINT, handler)
         os.chdir(folder or before)
         try:
-            code = run([*map(str, arguments)])
+            code = run([os.fsdecode(a) if isinstance(a, bytes) else str(a) for a in arguments])
         except SystemExit as end:
             code = end.code
         sys.stdout.flush()

@@ -1,9 +1,6 @@
 """What all commands share: standard input as -, UTF-16, --model, and messages."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from helpers.command_line import run_here
@@ -14,16 +11,8 @@ from gpt2np.evaluation.documents import read_text
 TEXT = "The fox ran to the bell. The bell rang."
 
 
-def run(*arguments, stdin="", folder=None):
-    return subprocess.run(
-        [sys.executable, "-m", "gpt2np", *arguments],
-        input=stdin,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        cwd=folder,
-        env=os.environ | {"GPT2NP_MODEL": "bundled"},
-    )
+def run(*arguments, **options):
+    return run_here(*arguments, GPT2NP_MODEL="bundled", **options)
 
 
 COMMANDS = {  # {} is the input
@@ -69,11 +58,10 @@ def test_standard_input_equals_a_file(tmp_path, command):
     ["eval perplexity {}", "eval perplexity {} --errors replace", "encode {} out.bin",
      "generate --file {}", "train-tokenizer {} --vocab-size 260 --out vocabulary"],
 )  # fmt: skip
-def test_utf_16_is_recognized_and_refused(tmp_path, monkeypatch, mark, command):
+def test_utf_16_is_recognized_and_refused(tmp_path, mark, command):
     encoding = "utf-16-le" if mark == "little" else "utf-16-be"
     (tmp_path / "text.txt").write_bytes(f"\ufeff{TEXT}".encode(encoding))
-    monkeypatch.chdir(tmp_path)
-    result = run_here(*command.format("text.txt").split(), GPT2NP_MODEL="bundled")
+    result = run(*command.format("text.txt").split(), folder=tmp_path)
     assert result.returncode == 2
     assert "text.txt is UTF-16 text, not UTF-8; convert" in result.stderr
     assert "U+FFFD" not in result.stderr
