@@ -1,4 +1,4 @@
-"""`python -m gpt2np trace` as a user runs it: in a subprocess."""
+"""`python -m gpt2np trace` as a user runs it."""
 
 import errno
 import json
