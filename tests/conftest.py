@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -36,6 +37,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
+
+sys.dont_write_bytecode = False  # for the tests, which pytest rewrites
 
 TIERS = ("unit", "parity", "system")
 

@@ -1,18 +1,16 @@
 """Options of right and wrong types and values: a result that repeats, or an error of one line."""
 
-import contextlib
-import io
 import json
 import math
 
 import numpy as np
+from helpers.command_line import run_here
 from helpers.one_line import assert_one_line
 from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gpt2np import GPT2NPError
 from gpt2np.cli.generation_options import _OPTION_NAMES
-from gpt2np.cli.main import run
 
 WRONG = (
     *(None, True, False, -1, 0, 1, 0.5, 1e300, math.inf, math.nan, 10**30, -(2**63), "", "a", "1"),
@@ -173,14 +171,10 @@ def test_arguments(byte_model, arguments):
 
 def run_generate(model, arguments):
     """Run `gpt2np generate`. Returns the exit code, and the lines on stdout."""
-    out, messages = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(messages):
-        try:
-            code = run(["generate", "--model", str(model), *arguments, "--processes", "1"])
-        except SystemExit as exit:
-            code = exit.code
+    result = run_here("generate", "--model", model, *arguments, "--processes", "1")
+    code, messages = result.returncode, result.stderr.split("\n")
     event(f"exit code {code}")
-    last = messages.getvalue().split("\n")[-2:]
+    last = messages[-2:]
     assert code in (0, 1, 2) and (code == 0 or "error: " in last[0]) and last[-1:] == [""]
-    assert all(line.isprintable() for line in messages.getvalue().split("\n"))
-    return code, out.getvalue().splitlines()
+    assert all(line.isprintable() for line in messages)
+    return code, result.stdout.splitlines()

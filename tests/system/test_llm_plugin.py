@@ -21,32 +21,63 @@ llm = pytest.importorskip("llm")
 SHORT = ("-o", "seed", "7", "-o", "max_new_tokens", "12")
 
 
-@pytest.fixture
-def run_llm(tmp_path):
-    """run_llm(*arguments): run llm's command line, where gpt2np is an installed plugin."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    installed = tmp_path / "site" / "llm_gpt2np-0.dist-info"
-    installed.mkdir(parents=True)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder for sys.path in which gpt2np is an installed plugin."""
+    folder = tmp_path_factory.mktemp("site")
+    installed = folder / "llm_gpt2np-0.dist-info"
+    installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: llm-gpt2np\nVersion: 0\n")
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     [(name, module)] = project["entry-points"]["llm"].items()
     (installed / "entry_points.txt").write_text(f"[llm]\n{name} = {module}\n")
+    return folder
+
+
+@pytest.fixture
+def llm_process(site, tmp_path):
+    """llm_process(*arguments): run llm's command line in a process of its own."""
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(installed.parent)]),
+        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), str(site)]),
         "LLM_USER_PATH": str(tmp_path / "user"),
         "LLM_LOAD_PLUGINS": "llm-gpt2np",
     }
 
-    def run(*arguments, stdin="", code=0, python=()):
-        result = subprocess.run(
-            [sys.executable, *python, "-m", "llm", *map(str, arguments)],
-            input=stdin,
+    def run(*arguments, python=()):
+        return subprocess.run(
+            [sys.executable, *python, "-m", "llm", *arguments],
+            input="",
             capture_output=True,
+            check=True,
             text=True,
             env=environment,
             timeout=120,
         )
-        assert result.returncode == code, result.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def command_line(site):
+    """llm's command line with the plugin; llm takes a second to import."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(site)
+        patch.setattr("llm.plugins.LLM_LOAD_PLUGINS", "llm-gpt2np")
+        from llm.cli import cli
+    return cli
+
+
+@pytest.fixture
+def run_llm(command_line, tmp_path, monkeypatch):
+    """run_llm(*arguments): run llm's command line in this process."""
+    from click.testing import CliRunner
+
+    monkeypatch.setenv("LLM_USER_PATH", str(tmp_path / "user"))
+
+    def run(*arguments, stdin="", code=0):
+        result = CliRunner().invoke(command_line, [*map(str, arguments)], input=stdin)
+        assert result.exit_code == code, result.stderr
         return result
 
     return run
@@ -57,11 +88,11 @@ def chat_folder(tmp_path, bundled):
     return chat_model(tmp_path / "chat", bundled)
 
 
-def test_continues_the_prompt(run_llm, lm):
+def test_continues_the_prompt(llm_process, lm):
     expected = lm.generate("Once upon a time", seed=7, max_new_tokens=12, temperature=0.5)
     options = (*SHORT, "-o", "temperature", "0.5", "-u")
     for more in ((), ("--no-stream",)):
-        result = run_llm("-m", "gpt2np/bundled", "Once upon a time", *options, *more)
+        result = llm_process("-m", "gpt2np/bundled", "Once upon a time", *options, *more)
         assert result.stdout == expected.text + "\n"
         n_prompt, n_new = len(expected.prompt_ids), len(expected.ids)
         assert result.stderr.strip() == f"Token usage: {n_prompt} input, {n_new} output"
@@ -174,7 +205,7 @@ def test_an_answer_ends_before_a_special_token(chat_folder):
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("models", "--options")])
-def test_the_plugin_imports_neither_model_nor_numpy(run_llm, arguments):
-    imports = run_llm(*arguments, python=("-X", "importtime")).stderr
+def test_the_plugin_imports_neither_model_nor_numpy(llm_process, arguments):
+    imports = llm_process(*arguments, python=("-X", "importtime")).stderr
     # llm imports the plugin with importlib, which -X importtime omits, and NumPy with sqlite_utils.
     assert set(re.findall(r" (gpt2np[\w.]*)$", imports, re.MULTILINE)) == {"gpt2np.errors"}

@@ -26,15 +26,22 @@ def wheel(tmp_path_factory):
 def installed(wheel, tmp_path_factory):
     """The Python of a virtual environment with only the wheel and its requirements."""
     folder = tmp_path_factory.mktemp("venv")
-    venv.create(folder, with_pip=True)
+    venv.create(folder)  # this environment's pip installs into it
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    command = [python, "-m", "pip", "install", "--quiet", "--retries", "2", wheel]
-    result = subprocess.run(command, capture_output=True, text=True)
+    result = subprocess.run(
+        [*pip(python), "install", "--quiet", "--retries", "2", "--no-compile", wheel],
+        capture_output=True,
+        text=True,
+    )
     no_network = ("No matching distribution", "ConnectionPool", "Connection refused", "timed out")
     if result.returncode and any(words in result.stderr for words in no_network):
         pytest.skip("pip can't fetch the runtime packages here")
     assert result.returncode == 0, result.stderr
     return python
+
+
+def pip(python):
+    return [sys.executable, "-m", "pip", "--python", python]
 
 
 def offline(python, *arguments, stdin=None, folder: Path):
@@ -106,7 +113,7 @@ def test_it_is_typed_and_needs_nothing_else(installed, tmp_path):
     program = "import gpt2np; print(gpt2np.load('bundled').generate('The', max_new_tokens=1).seed)"
     subprocess.run([installed, "-c", program], check=True, cwd=tmp_path, capture_output=True)
     listed = subprocess.run(
-        [installed, "-m", "pip", "list", "--format=freeze"],
+        [*pip(installed), "list", "--format=freeze"],
         check=True,
         capture_output=True,
         text=True,

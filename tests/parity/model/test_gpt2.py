@@ -21,10 +21,11 @@ def bundled_model(bundled):
 
 
 class TestCache:
-    def test_any_split_gives_the_logits_of_one_pass(self, bundled_model, show):
+    @pytest.mark.parametrize("texts", [10, pytest.param(25, marks=pytest.mark.slow)])
+    def test_any_split_gives_the_logits_of_one_pass(self, bundled_model, show, texts):
         rng = np.random.default_rng(0)
         largest = 0.0
-        for _ in range(25):
+        for _ in range(texts):
             ids = rng.integers(0, bundled_model.config.vocab_size, 300)
             cuts = np.sort(rng.choice(np.arange(1, 300), rng.integers(1, 12), replace=False))
             caches = [bundled_model.new_cache()]
@@ -32,7 +33,7 @@ class TestCache:
             difference = np.concatenate(parts) - bundled_model.forward([ids])
             largest = max(largest, np.abs(difference).max())
         title = "KV cache: largest |difference| between random parts and one pass"
-        show(title, f"25 texts of 300 tokens in 2 to 12 parts, bundled model: {largest:.2e}")
+        show(title, f"{texts} texts of 300 tokens in 2 to 12 parts, bundled model: {largest:.2e}")
         assert largest < 1e-4
 
     def test_one_token_at_a_time(self, model, tiny, ids):

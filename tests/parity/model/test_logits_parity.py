@@ -20,11 +20,14 @@ SHAPES = {
     "unscaled": {"n_layer": 2, "n_embd": 32, "n_head": 2, "scale_attn_weights": False},
     "by layer": {"n_layer": 4, "n_embd": 32, "n_head": 2, "scale_attn_by_inverse_layer_idx": True},
     "untied": {"n_layer": 2, "n_embd": 32, "n_head": 2, "tie_word_embeddings": False},
+    "124M's width": {"n_layer": 2},
     "124M": {"n_layer": 12},
 }
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "124M" else n for n in SHAPES]
+)
 def test_random_models(name, tmp_path, show):
     reference = save_reference(tmp_path, **SHAPES[name])
     model = GPT2.from_folder(tmp_path)

@@ -12,6 +12,7 @@ import time
 import pytest
 from helpers.patched_cli import report_handler
 
+from gpt2np.benchmark.suite import as_text
 from gpt2np.kernels.cpus import usable_cpus
 from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
 from gpt2np.runtime.ranks import max_processes
@@ -31,6 +32,20 @@ def content():
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.count("\n") == 1
     return json.loads(result.stdout)
+
+
+def test_the_table(content):
+    lines = as_text(content).splitlines()
+    assert lines[0] == "bundled: 5.9 million parameters, float32, context 512"
+    assert any(line.startswith("BLAS ") and line.endswith("1 thread") for line in lines)
+    assert any(re.fullmatch(r"limits    reads .* GB/s .*, multiplies .* GFLOP/s", x) for x in lines)
+    names = "prefill|decode|batch|one call|text|start|memory"
+    table = [line for line in lines if re.match(f"({names})  ", line)]
+    assert len(table) == 14
+    assert sum("% of this machine's limit" in line for line in table) == 5
+    ends = {re.search(r"\d (tokens/s|MB|ms|s)(?= |$)", line).start() for line in table}
+    assert len(ends) == 1  # the units stand below one another
+    assert max(map(len, lines)) <= 110 and not any(line.endswith(" ") for line in lines)
 
 
 class TestJson:
@@ -84,7 +99,8 @@ class TestJson:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
-def test_the_table_and_the_progress_before_it():
+def test_the_progress_and_the_choices_of_processes():
+    """With --processes auto, the table has a line for each number of tokens."""
     import pty
     import termios
 
@@ -102,28 +118,20 @@ def test_the_table_and_the_progress_before_it():
 
     listener = threading.Thread(target=listen)
     listener.start()
-    arguments = ["bundled", "--quick", "--threads", "1"]
+    arguments = ["bundled", "--quick", "--threads", "2", "--processes", "auto"]
     result = subprocess.run([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     listener.join()
-    check_table(result.stdout.decode().splitlines())
+    table = result.stdout.decode()
+    choices = re.findall(r"^processes  (\d+).* processes and times: 1: ", table, re.MULTILINE)
+    if max_processes() == 1 or thread_count() == 1:
+        assert not choices
+    else:
+        assert {"1", "2", "5", "257"} <= {*choices}
     if hasattr(termios, "tcsetwinsize"):
         progress = b"".join(seen).decode()
         assert "decode at context 256" in progress and "12 of 12" in progress
         assert progress.split("\r")[-2].isspace()  # the line is left empty
-
-
-def check_table(lines):
-    assert lines[0] == "bundled: 5.9 million parameters, float32, context 512"
-    assert any(line.startswith("BLAS ") and line.endswith("1 thread") for line in lines)
-    assert any(re.fullmatch(r"limits    reads .* GB/s .*, multiplies .* GFLOP/s", x) for x in lines)
-    names = "prefill|decode|batch|one call|text|start|memory"
-    table = [line for line in lines if re.match(f"({names})  ", line)]
-    assert len(table) == 14
-    assert sum("% of this machine's limit" in line for line in table) == 5
-    ends = {re.search(r"\d (tokens/s|MB|ms|s)(?= |$)", line).start() for line in table}
-    assert len(ends) == 1  # the units stand below one another
-    assert max(map(len, lines)) <= 110 and not any(line.endswith(" ") for line in lines)
 
 
 class TestWrongUse:
@@ -180,17 +188,6 @@ def test_threads_are_those_of_the_environment(set_to, expected, monkeypatch):
 
 
 class TestProcesses:
-    def test_auto_tells_its_choices(self):
-        result = bench("bundled", "--quick", "--json", "--threads", "2", "--processes", "auto")
-        content = json.loads(result.stdout)
-        if max_processes() == 1 or thread_count() == 1:
-            assert (content["processes"], content["rank_choices"]) == (1, [])
-            return
-        assert content["processes"] == "auto"
-        groups = {choice["min_rows"]: choice for choice in content["rank_choices"]}
-        assert groups.keys() >= {1, 2, 5, 257}
-        assert groups[1]["ranks"] in (1, 2) and groups[1]["seconds"]["1"] > 0
-
     def test_a_number(self, content):
         assert content["processes"] == 1  # with --threads 1
         assert content["rank_choices"] == []

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import regex
+from helpers.command_line import run_here
 
 COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
 
@@ -44,6 +45,6 @@ def test_on_the_command_line():
     ],
 )
 def test_bad_input_on_the_command_line(arguments, message):
-    result = generate("It is", *arguments)
+    result = run_here(*COMMAND[3:], "It is", *arguments)
     assert result.returncode == 2 and result.stdout == ""
     assert message in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr

@@ -9,19 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.command_line import run_here
 from helpers.patched_cli import slow_conversion
 
 COMMAND = [sys.executable, "-m", "gpt2np"]
 
 
 def run(*arguments, cwd=None):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-        cwd=cwd,
-    )
+    return run_here(*arguments, folder=cwd)
 
 
 def test_a_converted_model_writes_the_same_text(tmp_path):

@@ -1,24 +1,15 @@
 """`gpt2np decode`: ids on the command line, on stdin, in a file, and in JSON."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from helpers.command_line import run_here
 
 TEXTS = ["GPT2 was 🦊", "", " two  spaces"]
 
 
 def run(command, *arguments, stdin=""):
-    return subprocess.run(
-        [sys.executable, "-m", "gpt2np", command, *arguments],
-        input=stdin,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        env=os.environ | {"GPT2NP_MODEL": "bundled"},
-    )
+    return run_here(command, *arguments, stdin=stdin, GPT2NP_MODEL="bundled")
 
 
 def decode(*arguments, stdin=""):

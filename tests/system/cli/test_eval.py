@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from helpers.command_line import run_here
 
 from gpt2np.evaluation.lambada import lambada
 from gpt2np.evaluation.multiple_choice import Question, multiple_choice
@@ -25,9 +26,8 @@ QUESTIONS = [
 ]
 
 
-def evaluate(*arguments, model="bundled", **options):
-    command = [*COMMAND, *map(str, arguments), "--model", str(model)]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, **options)
+def evaluate(*arguments, model="bundled"):
+    return run_here("eval", *arguments, "--model", model)
 
 
 def numbers(*arguments):
@@ -234,7 +234,7 @@ def test_no_such_model(file, tmp_path):
     [([], "required: TASK"), (["juggle"], "invalid choice: 'juggle'"), (["lambada"], "FILE")],
 )
 def test_no_task(arguments, message):
-    result = subprocess.run([*COMMAND, *arguments], capture_output=True, encoding="utf-8")
+    result = run_here("eval", *arguments)
     assert (result.returncode, result.stdout) == (2, "")
     assert message in result.stderr and result.stderr.count("\n") == 1
 

@@ -1,25 +1,19 @@
 """`gpt2np explain` as a user runs it."""
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.command_line import run_here
 
 PROMPT = "Once upon a time there was a little fox"
 
 
 def explain(*arguments, stdin=b"", model="bundled", cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "gpt2np", "explain", *map(str, arguments), "--model", model],
-        input=stdin,
-        capture_output=True,
-        timeout=120,
-        cwd=cwd,
-        env=os.environ | {"PYTHONUTF8": "1"},
-    )
+    command = ("explain", *arguments, "--model", model)
+    return run_here(*command, stdin=stdin, folder=cwd, encoding=None)
 
 
 def error(result, code=2):

@@ -1,4 +1,4 @@
-"""`python -m gpt2np generate` as a user runs it: in a subprocess."""
+"""`python -m gpt2np generate` as a user runs it."""
 
 import contextlib
 import dataclasses
@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.command_line import run_here
 from helpers.patched_cli import kill_ranks, report_generation, report_handler, wait_for_stdin
 
 from gpt2np import GenerationOptions, InvalidArgumentError, LanguageModel
@@ -36,6 +37,12 @@ def run(*arguments, stdin=b"", env=None, **options):
 
 def generate(*arguments, **options):
     return run("generate", *arguments, **options)
+
+
+def here(*arguments, stdin=b""):
+    """Run `gpt2np generate` in this process, where the test is not about the process."""
+    options = {"stdin": stdin, "encoding": None, "GPT2NP_MODEL": "bundled"}
+    return run_here("generate", *arguments, **options)
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +121,14 @@ class TestOptions:
     def test_stop(self, expected):
         stop = expected.text[20:25]
         text = expected.text[: expected.text.index(stop)]
-        result = generate(*ONCE, "--no-echo", "--stop", "@@@", "--stop", stop)
+        result = here(*ONCE, "--no-echo", "--stop", "@@@", "--stop", stop)
         assert result.stdout.decode() == text + "\n"
         assert "finish reason: stop" in result.stderr.decode()
 
     def test_greedy(self):
-        greedy = generate("The", "-n", "20", "--greedy")
-        assert greedy.stdout == generate("The", "-n", "20", "--temperature", "0").stdout
-        assert greedy.stdout == generate("The", "-n", "20", "--top-k", "1", "--seed", "9").stdout
+        greedy = here("The", "-n", "20", "--greedy")
+        assert greedy.stdout == here("The", "-n", "20", "--temperature", "0").stdout
+        assert greedy.stdout == here("The", "-n", "20", "--top-k", "1", "--seed", "9").stdout
 
     def test_threads_and_dtype(self, expected, monkeypatch, capsys):
         result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
@@ -139,7 +146,7 @@ class TestOptions:
         assert {os.environ[variable] for variable in THREAD_VARIABLES} == {"3"}
 
     def test_samples(self, bundled):
-        result = generate("The king", "--seed", "5", "-n", "9", "--samples", "3")
+        result = here("The king", "--seed", "5", "-n", "9", "--samples", "3")
         lm = LanguageModel.load(bundled)
         singles = [lm.generate("The king", seed=5 + j, max_new_tokens=9).text for j in range(3)]
         assert result.stdout.decode() == "---\n".join(f"The king{text}\n" for text in singles)
@@ -148,7 +155,7 @@ class TestOptions:
 
     def test_best_of_and_log_probabilities(self):
         arguments = ["Once", "--best-of", "3", "--samples", "2", "-n", "6", "--seed", "1", "--json"]
-        result = generate(*arguments, "--logprobs", "1", "--prompt-logprobs", "0")
+        result = here(*arguments, "--logprobs", "1", "--prompt-logprobs", "0")
         found = [json.loads(line) for line in result.stdout.splitlines()]
         means = [sum(t["logprob"] for t in one["logprobs"]) / 6 for one in found]
         assert len(found) == 2 and means[0] > means[1]
@@ -158,7 +165,7 @@ class TestOptions:
             assert one["prompt_logprobs"][0] is None
 
     def test_beams(self, bundled):
-        result = generate(
+        result = here(
             "Once upon", "--num-beams", "3", "--num-return-sequences", "2", "-n", "8", "--no-echo"
         )
         best = LanguageModel.load(bundled).generate(
@@ -172,12 +179,12 @@ class TestOptions:
             (tmp_path / file.name).write_bytes(file.read_bytes())
         (tmp_path / "generation_config.json").write_text('{"num_beams": 2, "top_k": 9}')
         arguments = ["Once", "-n", "4", "--model", str(tmp_path)]
-        beams = generate(*arguments)
+        beams = here(*arguments)
         for more in (["--seed", "1"], ["--length-penalty", "1"], ["--greedy"], ["--top-k", "5"]):
-            result = generate(*arguments, *more)
+            result = here(*arguments, *more)
             assert (result.returncode, result.stdout) == (0, beams.stdout)
         (tmp_path / "generation_config.json").write_text('{"length_penalty": 2, "top_p": 0.5}')
-        assert generate(*arguments, "--greedy", "--seed", "1").returncode == 0
+        assert here(*arguments, "--greedy", "--seed", "1").returncode == 0
 
     def test_all_that_changes_the_text(self, bundled):
         """Each option reaches the library under its name."""
@@ -189,7 +196,7 @@ class TestOptions:
         arguments = [str(x) for n, v in options.items() for x in ("--" + n.replace("_", "-"), v)]
         arguments += ["--bad-word", "king", "--logit-bias", "11=-3", "--stop-regex", "[?]"]
         arguments += ["--stop-token-id", "200", "--ignore-eos", "--json", "--seed", "8", "-n", "60"]
-        found = json.loads(generate("The king", *arguments).stdout)
+        found = json.loads(here("The king", *arguments).stdout)
         expected = LanguageModel.load(bundled).generate(
             "The king", **options, bad_words=["king"], logit_bias={11: -3}, stop_regex="[?]",
             stop_token_ids=[200], ignore_eos=True, seed=8, max_new_tokens=60,
@@ -198,10 +205,10 @@ class TestOptions:
 
     @pytest.mark.parametrize("how", [["--draft", "none"], ["--draft", "bundled"]])
     def test_speculation_changes_nothing(self, expected, how):
-        assert generate(*ONCE, *how).stdout.decode() == f"Once upon a time{expected.text}\n"
+        assert here(*ONCE, *how).stdout.decode() == f"Once upon a time{expected.text}\n"
 
     def test_window(self, bundled):
-        result = generate("-", "-n", "600", "--window", "64", "--seed", "1", stdin=b"the " * 400)
+        result = here("-", "-n", "600", "--window", "64", "--seed", "1", stdin=b"the " * 400)
         assert "600 tokens, " in result.stderr.decode() and "full" not in result.stderr.decode()
 
     def test_what_is_rarely_needed_is_not_imported(self):
@@ -216,7 +223,7 @@ class TestOptions:
         assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
 
     def test_a_full_context_is_told(self):
-        result = generate("-", "-n", "50", "--seed", "1", stdin=b"the " * 500)
+        result = here("-", "-n", "50", "--seed", "1", stdin=b"the " * 500)
         expected = "finish reason: length (the context of 512 tokens is full)"
         assert result.stderr.decode().splitlines()[-1].endswith(expected)
 
@@ -227,10 +234,10 @@ class TestOptions:
     def test_empty_prompt(self):
         told = b"the prompt is empty; the text starts from the end-of-text token"
         for prompt in ("", "-"):
-            result = generate(prompt, "--seed", "1", "-n", "5", stdin=b"")
+            result = here(prompt, "--seed", "1", "-n", "5", stdin=b"")
             assert result.returncode == 0 and result.stdout.strip()
             assert told in result.stderr.splitlines()
-        assert told not in generate("The", "--seed", "1", "-n", "5").stderr
+        assert told not in here("The", "--seed", "1", "-n", "5").stderr
 
     def test_help_names_the_real_defaults(self):
         text = " ".join(run("generate", "--help").stdout.decode().split())
@@ -260,28 +267,28 @@ class TestBadInput:
         assert (result.returncode, result.stdout) == (code, b"")
 
     def test_missing_folder(self):
-        self.check(generate("x", "--model", "./no/such/folder"), 1, "no folder ./no/such/folder")
+        self.check(here("x", "--model", "./no/such/folder"), 1, "no folder ./no/such/folder")
 
     def test_missing_table(self):
-        result = generate("x", "--draft", "no-such.safetensors")
+        result = here("x", "--draft", "no-such.safetensors")
         self.check(result, 1, "n-gram table no-such.safetensors is missing")
 
     def test_file_as_model(self, bundled):
         path = str(bundled / "merges.txt")
-        self.check(generate("x", "--model", path), 1, "is a file; name the folder")
+        self.check(here("x", "--model", path), 1, "is a file; name the folder")
 
     def test_folder_without_a_model(self, tmp_path):
-        self.check(generate("x", "--model", str(tmp_path)), 1, "config.json")
+        self.check(here("x", "--model", str(tmp_path)), 1, "config.json")
 
     def test_truncated_weights(self, bundled, tmp_path):
         for file in bundled.iterdir():
             (tmp_path / file.name).write_bytes(file.read_bytes()[:1_000_000])
-        self.check(generate("x", "--model", str(tmp_path)), 1, "model.safetensors is damaged")
+        self.check(here("x", "--model", str(tmp_path)), 1, "model.safetensors is damaged")
 
     def test_renamed_weights(self, bundled, tmp_path):
         for file in bundled.iterdir():
             (tmp_path / file.name.replace(".safetensors", ".st")).write_bytes(file.read_bytes())
-        self.check(generate("x", "--model", str(tmp_path)), 1, "has no model.safetensors")
+        self.check(here("x", "--model", str(tmp_path)), 1, "has no model.safetensors")
 
     def test_wrong_shape(self, bundled, tmp_path):
         for file in bundled.iterdir():
@@ -289,7 +296,7 @@ class TestBadInput:
         config = json.loads((tmp_path / "config.json").read_text())
         (tmp_path / "config.json").write_text(json.dumps(config | {"n_positions": 1024}))
         message = "wpe.weight has shape (512, 256), expected (1024, 256)"
-        self.check(generate("x", "--model", str(tmp_path)), 1, message)
+        self.check(here("x", "--model", str(tmp_path)), 1, message)
 
     @pytest.mark.parametrize(
         ("arguments", "words"),
@@ -337,7 +344,7 @@ class TestBadInput:
         ],
     )
     def test_options(self, arguments, words):
-        self.check(generate("x", *arguments), 2, *words)
+        self.check(here("x", *arguments), 2, *words)
 
     def test_unknown_option(self):
         for option, nearest in (
@@ -346,7 +353,7 @@ class TestBadInput:
             ("--max_new_tokens=3", "--max-new-tokens"),
         ):
             words = f"unrecognized option '{option}'", f"did you mean '{nearest}'?"
-            self.check(generate("x", option, "1"), 2, *words)
+            self.check(here("x", option, "1"), 2, *words)
 
     @pytest.mark.parametrize(
         ("name", "nearest"), [("bundeld", "bundled"), ("gpt2-medum", "gpt2-medium")]
@@ -361,23 +368,23 @@ class TestBadInput:
 
     def test_a_prompt_without_quotes(self):
         self.check(
-            generate("Once", "upon", "a", "time"),
+            here("Once", "upon", "a", "time"),
             2,
             "unrecognized argument 'upon'",
             "quote a prompt",
         )
 
     def test_missing_file(self):
-        self.check(generate("--file", "no-such-file"), 2, "cannot read --file no-such-file")
+        self.check(here("--file", "no-such-file"), 2, "cannot read --file no-such-file")
 
     def test_prompt_longer_than_the_context(self, bundled):
-        result = generate("-", stdin=b"word " * 600)
+        result = here("-", stdin=b"word " * 600)
         tokens = len(LanguageModel.load(bundled).tokenizer.encode("word " * 600))
         self.check(result, 2, f"{tokens} tokens", "context of 512")
 
     def test_ten_megabytes_of_prompt(self, tmp_path):
         (tmp_path / "prompt.txt").write_text("word " * 2_000_000)
-        self.check(generate("--file", str(tmp_path / "prompt.txt")), 2, "context of 512")
+        self.check(here("--file", str(tmp_path / "prompt.txt")), 2, "context of 512")
 
     def test_a_draft_of_another_vocabulary(self, bundled, tmp_path, gpt2_vocabulary):
         from helpers.references import save_reference
@@ -386,21 +393,21 @@ class TestBadInput:
         save_reference(tmp_path, vocab_size=50257, **shape)
         for name in ("vocab.json", "merges.txt"):
             (tmp_path / name).write_bytes((gpt2_vocabulary / name).read_bytes())
-        result = generate("x", "--draft", str(tmp_path))
+        result = here("x", "--draft", str(tmp_path))
         self.check(result, 2, "has another vocabulary than bundled")
 
     def test_stop_that_is_not_utf_8(self):
-        self.check(generate("x", "--stop", b"\xff"), 2, "--stop is not UTF-8")
+        self.check(here("x", "--stop", b"\xff"), 2, "--stop is not UTF-8")
 
     def test_stdin_that_is_not_utf_8(self):
-        self.check(generate("-", stdin=b"abc\xff"), 2, "standard input", "0xff at offset 3")
+        self.check(here("-", stdin=b"abc\xff"), 2, "standard input", "0xff at offset 3")
 
     def test_argument_that_is_not_utf_8(self):
-        self.check(generate(b"abc\xff"), 2, "PROMPT is not UTF-8 text: byte 0xff at offset 3")
+        self.check(here(b"abc\xff"), 2, "PROMPT is not UTF-8 text: byte 0xff at offset 3")
 
     def test_file_that_is_not_utf_8(self, tmp_path):
         (tmp_path / "p.txt").write_bytes("Grüße".encode("utf-16"))
-        self.check(generate("--file", str(tmp_path / "p.txt")), 2, "p.txt is UTF-16 text")
+        self.check(here("--file", str(tmp_path / "p.txt")), 2, "p.txt is UTF-16 text")
 
 
 class TestInterruption:

@@ -9,19 +9,17 @@ import time
 
 import numpy as np
 import pytest
+from helpers.command_line import run_here
 from safetensors.numpy import load_file, save_file
 
 from gpt2np.checkpoint.names import weight_shapes
 from gpt2np.model import GPT2Config
 
+COMMAND = [sys.executable, "-m", "gpt2np", "info"]
+
 
 def info(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "gpt2np", "info", *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        timeout=120,
-    )
+    return run_here("info", *arguments)
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ def seconds_of(*arguments):
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        info(*arguments)
+        subprocess.run([*COMMAND, *arguments], check=True, capture_output=True)
         seconds.append(time.perf_counter() - start)
     return min(seconds)
 

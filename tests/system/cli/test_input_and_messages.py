@@ -1,11 +1,9 @@
 """What all commands share: standard input as -, UTF-16, --model, and messages."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from helpers.command_line import run_here
 
 from gpt2np.errors import InvalidArgumentError, install_hint
 from gpt2np.evaluation.documents import read_text
@@ -13,16 +11,8 @@ from gpt2np.evaluation.documents import read_text
 TEXT = "The fox ran to the bell. The bell rang."
 
 
-def run(*arguments, stdin="", folder=None):
-    return subprocess.run(
-        [sys.executable, "-m", "gpt2np", *arguments],
-        input=stdin,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        cwd=folder,
-        env=os.environ | {"GPT2NP_MODEL": "bundled"},
-    )
+def run(*arguments, **options):
+    return run_here(*arguments, GPT2NP_MODEL="bundled", **options)
 
 
 COMMANDS = {  # {} is the input

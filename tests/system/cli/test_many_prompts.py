@@ -13,8 +13,8 @@ import sys
 import time
 
 import pytest
+from helpers.command_line import run_here
 from helpers.patched_cli import frequent_checkpoints, slow_model
-from helpers.paths import CHECKOUT
 
 from gpt2np.cli.generate import _load_with_fingerprint
 
@@ -264,9 +264,6 @@ class TestInterruption:
     ],
 )
 def test_bad_input(tmp_path, monkeypatch, arguments, told):
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")])
-    )
     monkeypatch.chdir(tmp_path)
     for name, content in {
         "p.txt": "a\n",
@@ -276,7 +273,7 @@ def test_bad_input(tmp_path, monkeypatch, arguments, told):
     }.items():
         (tmp_path / name).write_text(content)
     (tmp_path / "folder.jsonl").mkdir()
-    result = generate(*arguments)
+    result = run_here(*COMMAND[3:], *arguments)
     assert result.returncode == 2 and told in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [

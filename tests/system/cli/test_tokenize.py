@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import tokenizers
+from helpers.command_line import run_here
 
 EOT = "<|endoftext|>"
 TEXT = "GPT2 was created by OpenAI"
@@ -16,13 +17,8 @@ TRICKY = " na\u00efve 😀\u200d日本\t\x1b[31m'll  \n\n x"
 
 def tokenize(*arguments, stdin=b"", model="bundled", env=None):
     chosen = [] if model is None else ["--model", str(model)]
-    return subprocess.run(
-        [sys.executable, "-m", "gpt2np", "tokenize", *arguments, *chosen],
-        input=stdin,
-        capture_output=True,
-        timeout=60,
-        env=os.environ | {"COLUMNS": "80"} | (env or {}),
-    )
+    variables = {"COLUMNS": "80"} | (env or {})
+    return run_here("tokenize", *arguments, *chosen, stdin=stdin, encoding=None, **variables)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`python -m gpt2np trace` as a user runs it: in a subprocess."""
+"""`python -m gpt2np trace` as a user runs it."""
 
 import errno
 import json
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.command_line import run_here
 from safetensors.numpy import load_file, save_file
 
 from gpt2np.cli import main
@@ -18,15 +19,9 @@ from gpt2np.interp import HOOK_POINTS, attention_summary, lens_table, trace
 FOX = "Once upon a time there was a fox"
 
 
-def run(*arguments, stdin=b"", env=None, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "gpt2np", "trace", *arguments],
-        input=stdin,
-        capture_output=True,
-        timeout=120,
-        env=os.environ | {"GPT2NP_MODEL": "bundled", "COLUMNS": "80"} | (env or {}),
-        **options,
-    )
+def run(*arguments, stdin=b"", env=None):
+    variables = {"GPT2NP_MODEL": "bundled", "COLUMNS": "80"} | (env or {})
+    return run_here("trace", *arguments, stdin=stdin, encoding=None, **variables)
 
 
 def output(*arguments, **options):
@@ -329,7 +324,13 @@ class TestBadInput:
     def test_help_fits_80_columns_and_does_without_numpy(self, tmp_path):
         (tmp_path / "numpy.py").write_text("raise ImportError")
         path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-        text = output("--help", env={"PYTHONPATH": path})
+        text = subprocess.run(
+            [sys.executable, "-m", "gpt2np", "trace", "--help"],
+            capture_output=True,
+            check=True,
+            encoding="utf-8",
+            env=os.environ | {"PYTHONPATH": path, "COLUMNS": "80"},
+        ).stdout
         assert max(map(len, text.splitlines())) <= 80
 
 

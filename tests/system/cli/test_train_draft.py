@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+from helpers.command_line import run_here
 
 from gpt2np import LanguageModel, Tokenizer
 from gpt2np.generation.ngram_table import read_ngram_table
@@ -27,9 +28,7 @@ def command(*arguments):
 
 
 def run(*arguments):
-    return subprocess.run(
-        command(*arguments), capture_output=True, timeout=120, encoding="utf-8", check=False
-    )
+    return run_here(*command(*arguments)[3:])
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from helpers.command_line import run_here
 from helpers.references import save_reference
 from tokenizers import Tokenizer as PeerTokenizer
 from transformers import AutoTokenizer
@@ -23,13 +24,7 @@ TEXT = "The cat sat on the mat. It's the cat's mat, 12 times; déjà vu 中文\n
 
 
 def run(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "gpt2np", "train-tokenizer", *map(str, arguments)],
-        capture_output=True,
-        timeout=120,
-        encoding="utf-8",
-        **options,
-    )
+    return run_here("train-tokenizer", *arguments, **options)
 
 
 @pytest.fixture
@@ -207,7 +202,12 @@ class TestInput:
 def test_help_needs_no_numpy_and_fits_80_columns(tmp_path):
     (tmp_path / "numpy.py").write_text("raise ImportError('numpy was imported')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    result = run("--help", env=os.environ | {"PYTHONPATH": path, "COLUMNS": "80"})
+    result = subprocess.run(
+        [sys.executable, "-m", "gpt2np", "train-tokenizer", "--help"],
+        capture_output=True,
+        encoding="utf-8",
+        env=os.environ | {"PYTHONPATH": path, "COLUMNS": "80"},
+    )
     assert result.returncode == 0, result.stderr
     assert max(map(len, result.stdout.splitlines())) <= 80
 
@@ -244,7 +244,7 @@ class TestWrongUse:
         ],
     )
     def test_is_told_before_the_work_begins(self, corpus, arguments, message):
-        result = run("corpus.txt", "--vocab-size", 300, *arguments, cwd=corpus.parent)
+        result = run("corpus.txt", "--vocab-size", 300, *arguments, folder=corpus.parent)
         assert result.returncode == 2 and message in result.stderr
         assert result.stderr.count("\n") == 1 and result.stdout == ""
         assert [path.name for path in corpus.parent.iterdir()] == ["corpus.txt"]
@@ -285,7 +285,7 @@ class TestWrongUse:
 
     def test_a_failure_leaves_no_folder(self, corpus):
         (corpus.parent / "bad.txt").write_bytes(b"\xff")
-        result = run("bad.txt", "--vocab-size", 300, "--out", "o", cwd=corpus.parent)
+        result = run("bad.txt", "--vocab-size", 300, "--out", "o", folder=corpus.parent)
         assert result.returncode == 2 and "not UTF-8" in result.stderr
         assert not (corpus.parent / "o").exists()
 

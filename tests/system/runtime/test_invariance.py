@@ -45,7 +45,13 @@ class TestToTheBit:
             rows = [model.forward([[i]], [cache])[0] for i in text[:25]]
             np.testing.assert_array_equal(rows, expected[:25])
 
-    @pytest.mark.parametrize("size", [*range(2, 17), 20])
+    @pytest.mark.parametrize(
+        "size",
+        [
+            *(2, 3, 5, 8, 13, 16, 20),
+            *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 6, 7, 9, 10, 11, 12, 14, 15)),
+        ],
+    )
     def test_in_a_batch_of_any_size(self, model, texts, size):
         """Prompts together, then a token each, at different lengths."""
         some = [text for text in texts[0] if len(text) > 3][:size]

@@ -211,7 +211,7 @@ class TestStreams:
 
 
 class TestOneRequestOneResult:
-    def test_results_do_not_depend_on_other_requests(self, server, lm):
+    def test_results_do_not_depend_on_other_requests(self, client, lm):
         rng = random.Random(0)
         requests = [
             {
@@ -226,10 +226,9 @@ class TestOneRequestOneResult:
         ]
 
         def send(request):
-            with httpx.Client(base_url=server.url, timeout=120) as client:
-                if not request["stream"]:
-                    return complete(client, **request)["choices"][0]["text"]
-                chunks = read_events(client, **request)
+            if not request["stream"]:
+                return complete(client, **request)["choices"][0]["text"]
+            chunks = read_events(client, **request)
             return "".join(chunk["choices"][0]["text"] for chunk in chunks)
 
         expected = [
