@@ -57,5 +57,5 @@ html_copy_source = False
 html_show_search_summary = False  # it would read pages by fetch, which browsers forbid from disk
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": True}
-pygments_style = "friendly"
+pygments_style = "default"  # "friendly" has pale comments, numbers and outputs
 pygments_dark_style = "monokai"

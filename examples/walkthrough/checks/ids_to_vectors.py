@@ -9,7 +9,7 @@ from gpt2np import GPT2, Tokenizer
 from gpt2np.kernels.array import Array
 
 
-def nearest_neighbours(
+def nearest_neighbors(
     answer: Callable[[Array, int, int], Sequence[int]],
 ) -> str | None:
     table = np.array([[1, 0], [0, 1], [10, 1], [0.6, 0.5], [-1, 0]])

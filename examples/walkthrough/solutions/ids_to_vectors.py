@@ -8,7 +8,7 @@ from gpt2np import GPT2, Tokenizer
 from gpt2np.kernels.array import Array
 
 
-def nearest_neighbours(table: Array, number: int, count: int) -> list[int]:
+def nearest_neighbors(table: Array, number: int, count: int) -> list[int]:
     directions = table / np.linalg.norm(table, axis=1, keepdims=True)
     order = np.argsort(-(directions @ directions[number]))
     return [int(row) for row in order if row != number][:count]

@@ -76,6 +76,9 @@ def test_the_site_works_from_disk_without_a_network():
         page.wait_for_selector("ul.search li a", timeout=20_000)
         results = page.locator("ul.search li a").all_inner_texts()
         assert any("Decoding" in text or "Options" in text for text in results)
+        page.locator("ul.search li a").first.click()
+        page.wait_for_url(lambda url: "search.html" not in url)
+        assert "stop_regex" in page.inner_text("body")
         for name in ("index", "guide/decoding", "internals/decode_step", "reference/options"):
             page.goto((SITE / f"{name}.html").as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name

@@ -35,7 +35,7 @@ MISTAKES = {  # one likely mistake per exercise
     "count_tokens": lambda trained, count, text: len(text.encode()),
     "min_merges": lambda trained, text, goal: 0,
     "intermediate_tokens": lambda trained, text: set(trained.tokens[257:]),
-    "nearest_neighbours": lambda table, number, count: np.argsort(-(table @ table[number]))[:count],
+    "nearest_neighbors": lambda table, number, count: np.argsort(-(table @ table[number]))[:count],
     "embed": lambda model, ids, start: (
         model.weights["wte.weight"][ids] + model.weights["wpe.weight"][: len(ids)]
     ),
