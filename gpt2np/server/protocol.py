@@ -5,6 +5,7 @@ Unknown fields are ignored. A field that asks for something that gpt2np lacks is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -39,7 +40,6 @@ class StreamOptions(_Request):
     """What a stream contains besides the text."""
 
     include_usage: bool = False
-    continuous_usage_stats: bool = False
 
 
 class StructuredOutputs(_Request):
@@ -116,6 +116,7 @@ class GenerationRequest(_Request):
             "structured_outputs.structural_tag": outputs and outputs.structural_tag is not None,
             "response_format": form and form.type != "text",
             "use_beam_search with stream": self.use_beam_search and self.stream,
+            "best_of above n with stream": self.stream and (self.best_of or 1) > (self.n or 1),
             "prompt_logprobs with stream": self.prompt_logprobs is not None and self.stream,
             "skip_special_tokens=false": not self.skip_special_tokens,
             "include_stop_str_in_output": self.include_stop_str_in_output,
@@ -164,7 +165,7 @@ class GenerationRequest(_Request):
         elif self.best_of is None and self.temperature == 0:
             arguments.pop("num_return_sequences", None)  # greedy copies are all the same
         if self.allowed_token_ids is not None:
-            arguments["logits_processor"] = _only(self.allowed_token_ids)
+            arguments["logits_processor"] = [_only(self.allowed_token_ids)]
         return arguments  # type: ignore[no-any-return]
 
 
@@ -278,14 +279,26 @@ class DetokenizeRequest(_Request):
     tokens: list[TokenId]
 
 
+def check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    """Check that token ids are in the vocabulary; `name` is the field's.
+
+    Raises:
+        InvalidArgumentError: an id is not in the vocabulary.
+    """
+    for token_id in ids:
+        if token_id >= vocab_size:
+            raise InvalidArgumentError(
+                f"{name}: id {token_id} is not in the model's vocabulary of {vocab_size}"
+            )
+
+
 def _only(ids: list[int]) -> LogitsProcessor:
     """Return a logits processor that forbids every other id."""
     import numpy as np
 
     def allowed_token_ids(_: list[int], logits: Array) -> Array:
         allowed = np.full_like(logits, -np.inf)
-        known = [i for i in ids if i < len(logits)]
-        allowed[known] = logits[known]
+        allowed[ids] = logits[ids]
         return allowed
 
     return allowed_token_ids

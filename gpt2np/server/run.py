@@ -17,6 +17,7 @@ from gpt2np.server.app import Server, create_app
 from gpt2np.server.engine import QueueFullError
 
 _GRACE = 5.0  # seconds to send the error events of requests that were ended
+_MAX_UNREAD = 60.0  # seconds until a client that reads nothing is disconnected
 
 
 def serve(
@@ -44,6 +45,9 @@ def serve(
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidArgumentError(f"cannot listen at {host}, port {port}: {reason}") from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit the option
+        seconds = min(_MAX_UNREAD, server.options.timeout)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
     logging = copy.deepcopy(LOGGING_CONFIG)
     logging["handlers"]["access"]["stream"] = "ext://sys.stderr"
     config = uvicorn.Config(
