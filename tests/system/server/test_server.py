@@ -210,44 +210,6 @@ class TestStreams:
         assert last["usage"] == complete(client, prompt="The fox", seed=2)["usage"]
 
 
-class TestOneRequestOneResult:
-    def test_results_do_not_depend_on_other_requests(self, server, lm):
-        rng = random.Random(0)
-        requests = [
-            {
-                "prompt": rng.choice(PROMPTS) + rng.choice(["", " and", " who"]),
-                "max_tokens": rng.randrange(1, 40),
-                "temperature": rng.choice([0, 0.5, 1.0]),
-                "top_k": rng.choice([0, 3, 40]),
-                "seed": rng.randrange(1000),
-                "stream": rng.random() < 0.5,
-            }
-            for _ in range(60)
-        ]
-
-        def send(request):
-            with httpx.Client(base_url=server.url, timeout=120) as client:
-                if not request["stream"]:
-                    return complete(client, **request)["choices"][0]["text"]
-                chunks = read_events(client, **request)
-            return "".join(chunk["choices"][0]["text"] for chunk in chunks)
-
-        expected = [
-            generate(
-                lm,
-                request["prompt"],
-                max_new_tokens=request["max_tokens"],
-                **{name: request[name] for name in ("temperature", "top_k", "seed")},
-            ).text
-            for request in requests
-        ]
-        for n_clients in (4, 16):
-            rng.shuffle(order := list(range(len(requests))))
-            with ThreadPoolExecutor(n_clients) as pool:
-                texts = dict(zip(order, pool.map(send, [requests[i] for i in order]), strict=True))
-            assert [texts[i] for i in range(len(requests))] == expected
-
-
 class TestErrors:
     @pytest.mark.parametrize(
         ("body", "field"),
