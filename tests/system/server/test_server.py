@@ -2,8 +2,8 @@
 
 import json
 import os
-import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -269,6 +269,23 @@ class TestErrors:
         assert client.get("/v2").json()["error"]["message"] == "Not Found"
 
 
+def connect(url, receive_buffer=None):
+    """Connect to a server by a plain socket."""
+    connection = socket.socket()
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    host, _, port = url.removeprefix("http://").partition(":")
+    connection.connect((host, int(port)))
+    return connection
+
+
+def http_request(path, body="", method="POST", headers=""):
+    content = body.encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
+
+
 def wait_until(condition, seconds=10):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -298,6 +315,22 @@ class TestQueueAndCancellation:
                         time.sleep(0.3)
                         raise httpx.ReadTimeout("enough")
             wait_until(lambda: metric(client, "num_requests_running") == 0, seconds=3)
+
+    def test_a_client_that_reads_nothing_is_disconnected(self, tmp_path):
+        arguments = ("--model", "bundled", "--max-queued", "1", "--timeout", "1")
+        with server_and_client(tmp_path, *arguments) as (server, client):
+            files = Path(f"/proc/{server.process.pid}/fd")
+            complete(client, n=17)
+            n_files = len(list(files.iterdir()))
+            body = {**LONG, "n": 16, "logprobs": 50, "stream": True}
+            with connect(server.url, receive_buffer=4096) as slow:
+                slow.sendall(http_request("/v1/completions", json.dumps(body)))
+                wait_until(lambda: metric(client, "num_requests_running") == 16)
+                assert client.post("/v1/completions", json={"n": 17}).status_code == 503
+                complete(client, max_tokens=1)  # the others go on
+                # In time, the places and the connection are free.
+                wait_until(lambda: client.post("/v1/completions", json={"n": 17}).is_success)
+                wait_until(lambda: len(list(files.iterdir())) <= n_files)
 
     def test_a_full_queue_refuses_and_recovers(self, tmp_path):
         arguments = ("--model", "bundled", "--max-running", "2", "--max-queued", "2")
