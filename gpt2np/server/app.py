@@ -90,10 +90,13 @@ class Server:
         """Create the engines of models that have just been loaded.
 
         Raises:
+            InvalidArgumentError: a model is given twice.
             GPT2NPError, TokenizerError: a chat template can't be compiled.
         """
         options = self.options
         for lm in models:
+            if lm.name in self.engines:
+                raise InvalidArgumentError(f"--model {lm.name} is given twice; omit one of them")
             roles = lm.tokenizer.vocabulary.special_tokens_map
             template = read_chat_template(lm.folder, roles) if lm.folder else None
             if template:

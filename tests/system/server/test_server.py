@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package)
 
 PROMPTS = ["Once upon a time", "The fox", "A king", "In the", "", "1, 2, 3,", "“Où?” 🦊"]
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +169,26 @@ class TestCompletions:
         for entry, token in zip(rest, expected[1:], strict=True):
             assert entry[str(token.id)]["logprob"] == pytest.approx(token.logprob)
 
+    @pytest.mark.parametrize(
+        ("fields", "finish_reason", "stop_reason"),
+        [
+            ({"stop": ["xyz", " the"]}, "stop", " the"),
+            ({"stop_token_ids": [13]}, "stop", 13),
+            ({"max_tokens": 2}, "length", None),
+            ({"max_tokens": 0}, "length", None),
+            ({"logit_bias": {"4095": 100}}, "stop", None),  # the end-of-text id
+            ({"structured_outputs": {"choice": [" yes"]}}, "stop", None),
+            ({"stop": " the", "use_beam_search": True, "n": 2}, "stop", " the"),
+        ],
+    )
+    def test_the_reason_of_the_end(self, client, fields, finish_reason, stop_reason):
+        request = {"prompt": "The fox ran to", "max_tokens": 40, "temperature": 0, **fields}
+        [first, *_] = complete(client, **request)["choices"]
+        assert (first["finish_reason"], first["stop_reason"]) == (finish_reason, stop_reason)
+        if "use_beam_search" not in fields:
+            last = read_events(client, **request)[-1]["choices"][0]
+            assert (last["finish_reason"], last["stop_reason"]) == (finish_reason, stop_reason)
+
     def test_prompts_can_be_truncated(self, client):
         long = complete(client, prompt="A king and the fox", truncate_prompt_tokens=2, seed=1)
         short = complete(client, prompt=" the fox", seed=1)
@@ -225,7 +248,19 @@ class TestErrors:
             ({"structured_outputs": {"json": {}}}, "structured_outputs.json"),
             ({"structured_outputs": {"regex": "("}}, "pattern"),
             ({"use_beam_search": True, "stream": True}, "use_beam_search"),
-            ({"prompt": [[99999999]]}, "99999999"),
+            ({"prompt": [[99999999]]}, "prompt"),
+            ({"allowed_token_ids": [99999999]}, "allowed_token_ids"),
+            ({"stop_token_ids": [99999999]}, "stop_token_ids"),
+            ({"prompt": ["a", 5]}, "prompt"),
+            ({"prompt": [True]}, "prompt"),
+            ({"prompt": [-1]}, "prompt"),
+            ({"seed": 1 << 70}, "seed"),
+            ({"stop": 5}, "stop"),
+            ({"best_of": 2, "stream": True}, "best_of"),
+            ({"logit_bias": {"\ud800" * 5000: 1}}, "logit_bias"),
+            ({"logit_bias": {"\x01\r\n" * 5000: 1}}, "logit_bias"),
+            ({"model": "🦊" * 5000}, "model"),
+            ({"stop": ["\ud800"]}, "stop"),
             ({"logit_bias": {"99999999": 1}}, "logit_bias"),
             ({"prompt": "a " * 5000}, "prompt"),
             ({"stop": [""]}, "stop"),
@@ -233,29 +268,33 @@ class TestErrors:
     )
     def test_a_bad_field_is_named(self, client, body, field):
         for stream in (False, True):
-            response = client.post(
-                "/v1/completions", json={**body, "stream": body.get("stream", stream)}
-            )
-            assert response.status_code == 400, response.text
+            content = json.dumps({"stream": stream, **body})  # as ASCII, for lone surrogates
+            response = client.post("/v1/completions", content=content, headers=JSON)
+            assert response.status_code == (404 if "model" in body else 400), response.text
             assert len(response.content) < 1000
             assert field in response.json()["error"]["message"]
 
     @pytest.mark.parametrize(
         "content",
-        [b"", b"{", b"[" * 100_000, b'{"prompt": "\\ud800"}', b'{"temperature": NaN}', b"\xff\xfe"],
+        [
+            *(b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000),
+            b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            *(b'{"prompt": "\\ud800"}', b'{"temperature": NaN}', b'{"temperature": 1e999}'),
+            b'{"seed": ' + b"1" * 100_000 + b"}",
+            b'{"logit_bias": {"1": Infinity}}',
+        ],
+        ids=lambda content: content[:20],
     )
     def test_malformed_bodies(self, client, content):
-        response = client.post(
-            "/v1/completions", content=content, headers={"Content-Type": "application/json"}
-        )
+        response = client.post("/v1/completions", content=content, headers=JSON)
         assert response.status_code == 400
+        assert len(response.content) < 1000
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
     def test_large_bodies_are_refused(self, client):
         body = b'{"prompt": "' + b"a" * 100_000_000 + b'"}'
-        headers = {"Content-Type": "application/json"}
         for content in (body, iter([body])):  # the second is sent in chunks
-            response = client.post("/v1/completions", content=content, headers=headers)
+            response = client.post("/v1/completions", content=content, headers=JSON)
             assert response.status_code == 413
             assert "16,777,216" in response.json()["error"]["message"]
 
@@ -357,6 +396,10 @@ class TestQueueAndCancellation:
             assert "0.1 seconds" in response.json()["error"]["message"]
             *_, last = read_events(client, **LONG, n=8)
             assert "0.1 seconds" in last["error"]["message"]
+            body = {**LONG, "use_beam_search": True, "n": 8}
+            started = time.monotonic()
+            assert client.post("/v1/completions", json=body).status_code == 504
+            assert time.monotonic() - started < 1
 
     def test_waiting_requests_leave_the_queue_at_once(self, tmp_path):
         arguments = ("--model", "bundled", "--max-running", "2", "--max-queued", "1200")
@@ -396,9 +439,61 @@ class TestQueueAndCancellation:
             for _ in range(2):
                 answer = complete(client, prompt="The fox", seed=1)
                 assert answer["choices"][0]["text"] == expected
-                children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-                for pid in " ".join(path.read_text() for path in children).split():
-                    os.kill(int(pid), signal.SIGKILL)
+                for pid in worker_processes(server):
+                    os.kill(pid, signal.SIGKILL)
+
+    def test_a_worker_process_is_killed_amid_requests(self, tmp_path):
+        arguments = ("--model", "bundled", "--processes", "2")
+        with server_and_client(tmp_path, *arguments) as (server, client):
+            expected = complete(client, prompt="The fox", seed=1)["choices"]
+            with ThreadPoolExecutor(4) as pool:
+                fields = {**LONG, "n": 4}
+                requests = [pool.submit(read_events, client, **fields) for _ in range(2)]
+                requests += [pool.submit(client.post, "/v1/completions", json=fields)]
+                wait_until(lambda: metric(client, "num_requests_running") == 12)
+                for pid in worker_processes(server):
+                    os.kill(pid, signal.SIGKILL)
+                *streams, response = [request.result(30) for request in requests]
+            for events in streams:
+                assert "error" in events[-1] or events[-1]["choices"][0]["finish_reason"]
+            assert response.status_code in (200, 500)
+            assert complete(client, prompt="The fox", seed=1)["choices"] == expected
+
+
+def worker_processes(server):
+    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    return [int(pid) for pid in " ".join(path.read_text() for path in children).split()]
+
+
+class TestSeveralModels:
+    def test_requests_name_their_model(self, tmp_path, bundled, lm):
+        other = shutil.copytree(bundled, tmp_path / "other")
+        models = ("--model", "bundled", "--model", str(other))
+        with server_and_client(tmp_path, *models) as (_, client):
+            listed = [model["id"] for model in client.get("/v1/models").json()["data"]]
+            assert listed == ["bundled", str(other)]
+            expected = generate(lm, "The fox", seed=1).text
+            with ThreadPoolExecutor(4) as pool:
+                requests = [
+                    pool.submit(complete, client, prompt="The fox", seed=1, **fields)
+                    for fields in (
+                        {},
+                        *({"model": name} for name in [listed[0], listed[1], listed[1]]),
+                    )
+                ]
+            answers = [request.result() for request in requests]
+            assert {answer["choices"][0]["text"] for answer in answers} == {expected}
+            assert [a["model"] for a in answers] == [*listed[:1] * 2, *listed[1:] * 2]
+            for name in listed:
+                assert (
+                    f'request_success_total{{finished_reason="length",model_name="{name}"}} 2'
+                    in (client.get("/metrics").text)
+                )
+
+    def test_a_model_cannot_be_given_twice(self):
+        result = serve("--model", "bundled", "--model", "bundled", "--port", "0")
+        assert result.returncode == 2
+        assert "bundled" in result.stderr
 
 
 class TestAccess:
@@ -414,10 +509,64 @@ class TestAccess:
             assert response.headers["access-control-allow-origin"] == "http://a.b"
             wrong = {"Authorization": "Bearer sécret".encode()}
             assert client.get("/v1/models", headers=wrong).status_code == 401
+            assert client.options("/v1/models").status_code == 401
+            preflight = {"Origin": "http://a.b", "Access-Control-Request-Method": "POST"}
+            assert client.options("/v1/completions", headers=preflight).status_code == 200
+            preflight["Origin"] = "http://c.d"
+            response = client.options("/v1/completions", headers=preflight)
+            assert response.status_code == 400
+            assert "access-control-allow-origin" not in response.headers
+
+    def test_a_key_of_other_letters(self, tmp_path):
+        with server_and_client(tmp_path, "--model", "bundled", "--api-key", "clé") as (_, client):
+            for scheme in ("Bearer", "bearer"):
+                headers = {"Authorization": f"{scheme} clé".encode()}
+                assert client.get("/v1/models", headers=headers).status_code == 200
+            assert client.get("/v1/models").status_code == 401
 
     def test_without_the_option_there_are_no_cors_headers(self, client):
         response = client.get("/v1/models", headers={"Origin": "http://a.b"})
         assert "access-control-allow-origin" not in response.headers
+
+    def test_a_request_cannot_add_headers(self, server, client):
+        evil = "a\r\nX-Evil: 1\r\n\r\n"
+        for fields in ({"model": evil}, {"request_id": evil, "user": evil}, {"seed": evil}):
+            response = client.post("/v1/completions", json=fields)
+            assert "x-evil" not in response.headers
+            assert "\r\n" not in response.text
+        for path in ("/v1/models%0d%0aX-Evil:1", "/v1/models/", "/docs/", "//a.b/docs"):
+            with connect(server.url) as connection:
+                headers = "X-Request-Id: evil\r\nOrigin: http://evil\r\n"
+                connection.sendall(http_request(path, method="GET", headers=headers))
+                answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            assert answer.startswith(b"HTTP/1.1 404")
+            head, _, _ = answer.lower().partition(b"\r\n\r\n")
+            assert b"evil" not in head
+            assert b"location" not in head
+
+    def test_the_log_holds_prompts_only_if_requested(self, tmp_path):
+        secret = "swordfish"
+        requests = (
+            {"prompt": f"My {secret}\x1b[2J\n", "seed": 1},
+            {"prompt": [secret] * 2, "stream": True},
+            {"prompt": secret * 5000},
+            {"prompt": "a", "stop": secret, "temperature": -1},
+            {"model": secret},
+            {"structured_outputs": {"regex": f"({secret}"}},
+            {"suffix": secret},
+        )
+        for option in ("--access-log", "--log-prompts"):
+            with server_and_client(tmp_path, "--model", "bundled", option) as (server, client):
+                answers = [client.post("/v1/completions", json=body) for body in requests]
+                client.post("/v1/completions", content=b'{"prompt": "' + secret.encode())
+                client.post("/tokenize", json={"prompt": secret})
+                log = server.log.read_text()
+            if option == "--access-log":
+                assert "POST /v1/completions" in log
+                assert secret not in log
+            else:
+                line = f"{answers[0].json()['id']}: ['My {secret}\\x1b[2J\\n']"
+                assert line in log.splitlines()
 
     def test_another_address_needs_a_key(self):
         result = serve("--host", "0.0.0.0", "--model", "bundled")
@@ -453,6 +602,21 @@ class TestShutdown:
                 server.process.send_signal(sig)
                 assert answer.result()["usage"]["completion_tokens"] == 300
             assert server.process.wait(10) == 0
+
+    @pytest.mark.parametrize("fields", [{}, {"use_beam_search": True, "n": 16}], ids=str)
+    def test_a_second_signal_ends_the_server_at_once(self, tmp_path, fields):
+        with server_and_client(tmp_path, "--model", "bundled") as (server, client):
+            body = json.dumps({**LONG, "n": 16, "prompt": ["The fox"] * 30, **fields})
+            with connect(server.url) as connection:
+                connection.sendall(http_request("/v1/completions", body))
+                time.sleep(0.5)
+                server.process.send_signal(signal.SIGTERM)
+                with pytest.raises(subprocess.TimeoutExpired):
+                    server.process.wait(0.3)
+                server.process.send_signal(signal.SIGTERM)
+                assert server.process.wait(2) == 0
+            with pytest.raises(ConnectionRefusedError):
+                connect(server.url)
 
     def test_late_requests_end_with_an_error(self, tmp_path):
         arguments = ("--model", "bundled", "--shutdown-timeout", "0.1")
