@@ -476,19 +476,14 @@ class TestSeveralModels:
             with ThreadPoolExecutor(4) as pool:
                 requests = [
                     pool.submit(complete, client, prompt="The fox", seed=1, **fields)
-                    for fields in (
-                        {},
-                        *({"model": name} for name in [listed[0], listed[1], listed[1]]),
-                    )
+                    for fields in ({}, *({"model": name} for name in (*listed, listed[1])))
                 ]
             answers = [request.result() for request in requests]
             assert {answer["choices"][0]["text"] for answer in answers} == {expected}
             assert [a["model"] for a in answers] == [*listed[:1] * 2, *listed[1:] * 2]
             for name in listed:
-                assert (
-                    f'request_success_total{{finished_reason="length",model_name="{name}"}} 2'
-                    in (client.get("/metrics").text)
-                )
+                labels = f'{{finished_reason="length",model_name="{name}"}}'
+                assert metric(client, f"request_success_total{labels}") == 2
 
     def test_a_model_cannot_be_given_twice(self):
         result = serve("--model", "bundled", "--model", "bundled", "--port", "0")
@@ -605,7 +600,7 @@ class TestShutdown:
 
     @pytest.mark.parametrize("fields", [{}, {"use_beam_search": True, "n": 16}], ids=str)
     def test_a_second_signal_ends_the_server_at_once(self, tmp_path, fields):
-        with server_and_client(tmp_path, "--model", "bundled") as (server, client):
+        with server_and_client(tmp_path, "--model", "bundled") as (server, _):
             body = json.dumps({**LONG, "n": 16, "prompt": ["The fox"] * 30, **fields})
             with connect(server.url) as connection:
                 connection.sendall(http_request("/v1/completions", body))
