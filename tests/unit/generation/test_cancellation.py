@@ -1,9 +1,12 @@
 """A cancelled sequence, running or waiting, frees its place before the next decode step."""
 
+from threading import Event
+
 import pytest
 
 from gpt2np import LanguageModel
 from gpt2np.generation import Scheduler
+from gpt2np.generation.async_engine import AsyncEngine
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +16,9 @@ def lm():
 
 def start(lm, n, **limits):
     scheduler = Scheduler(lm.model, **limits)
-    sequences = [lm.stream("The fox", max_new_tokens=9, seed=i).sequence for i in range(n)]
+    sequences = [
+        lm.stream("The fox", max_new_tokens=9, seed=i, draft="none").sequence for i in range(n)
+    ]
     for sequence in sequences:
         scheduler.add(sequence)
     return scheduler, sequences
@@ -51,3 +56,23 @@ def test_an_interrupted_step_returns_the_sequences_later(lm, monkeypatch):
         scheduler.step()
     monkeypatch.undo()
     assert scheduler.step() == [first]
+
+
+def test_the_engine_cancels_between_two_steps(lm):
+    first, second = (lm.stream("The fox", max_new_tokens=5, seed=1, draft="none") for _ in range(2))
+    steps, ended = [], Event()
+
+    def on_step(scheduler):
+        steps.append((len(first.sequence.ids), len(second.sequence.ids)))
+
+    def notify(stream):
+        if len(first.sequence.ids) == 3:
+            engine.cancel(first)
+        if not second.running:
+            ended.set()
+
+    engine = AsyncEngine(max_running=1, on_step=on_step)
+    engine.add(first, notify)
+    engine.add(second, notify)
+    assert ended.wait(60)
+    assert steps == [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4), (3, 5)]
