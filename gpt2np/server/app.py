@@ -101,8 +101,14 @@ class Server:
             template = read_chat_template(lm.folder, roles) if lm.folder else None
             if template:
                 self.templates[lm.name] = template
-            sizes = options.max_running, options.max_queued, options.cache_bytes
-            self.engines[lm.name] = Engine(lm, self.metrics, *sizes)
+            self.engines[lm.name] = Engine(
+                lm,
+                self.metrics,
+                options.max_running,
+                options.max_queued,
+                options.cache_bytes,
+                options.timeout,
+            )
 
     def engine(self, model: str | None) -> Engine:
         """Return the engine of a model; None means the first model."""
@@ -171,21 +177,14 @@ async def _answer(
 ) -> Response:
     """Run a job; return the response, or a stream that has begun.
 
-    The job ends early after the server's timeout, and when the client disconnects.
+    The job ends early when the client disconnects.
     """
     if server.options.log_prompts:
         decode = job.engine.lm.tokenizer.decode
         texts = [p if isinstance(p, str) else decode(p) for p in job.prompts]
         print(f"{reply.id}: {texts!r}", file=sys.stderr, flush=True)
-    seconds = server.options.timeout
-    error = RequestTimeoutError(f"the request took more than {seconds:g} seconds")
-    loop = asyncio.get_running_loop()
-    timer = loop.call_later(seconds, job.cancel, error)
     if not is_stream:
-        try:
-            return JSONResponse(await _until_disconnected(request, respond(job, reply)))
-        finally:
-            timer.cancel()
+        return JSONResponse(await _until_disconnected(request, respond(job, reply)))
     stream = events(job, reply)
     first = await _until_disconnected(request, anext(stream))  # an error here is a status
 
@@ -197,7 +196,6 @@ async def _answer(
         except Exception as failure:
             yield event(_error(failure)[1]) + DONE
         finally:
-            timer.cancel()
             await stream.aclose()
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

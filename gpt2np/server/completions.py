@@ -77,7 +77,7 @@ def _beam_search(
 async def respond(job: Job, reply: Reply) -> Json:
     """Run a job to its end and return the response."""
     try:
-        async for _ in job.engine.updates(job.all_streams, every_step=False):
+        async for _ in job.engine.updates(job, every_step=False):
             pass
         best = [pick_best(streams) for streams in job.streams]
         for search in job.searches:
@@ -95,7 +95,7 @@ async def events(job: Job, reply: Reply) -> AsyncGenerator[bytes, None]:
     streams = job.all_streams
     try:
         started = set()
-        async for updates in job.engine.updates(streams):
+        async for updates in job.engine.updates(job):
             chunks = []
             for update in updates:
                 if update.index not in started:  # now the prompt's log probabilities are known

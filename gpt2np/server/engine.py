@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from gpt2np.errors import GPT2NPError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, call_in
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler
@@ -59,6 +59,7 @@ class Job:
         streams: the streams of each prompt.
         searches: beam searches to call instead of running streams.
         error: why the request was cancelled, if it was.
+        timer: cancels the request after the server's timeout.
     """
 
     engine: Engine
@@ -68,6 +69,7 @@ class Job:
     streams: list[list[TextStream]] = field(default_factory=list)
     searches: list[Callable[[], Completion]] = field(default_factory=list)
     error: Exception | None = None
+    timer: asyncio.TimerHandle | None = None
 
     @property
     def all_streams(self) -> list[TextStream]:
@@ -104,14 +106,17 @@ class Engine:
         max_running: int,
         max_queued: int,
         cache_bytes: int | None,
+        timeout: float,
     ) -> None:
         """Create an engine that runs `max_running` sequences at a time, while others wait.
 
-        `cache_bytes` limits the KV caches of the batch; see `Scheduler`.
+        `cache_bytes` limits the KV caches of the batch; see `Scheduler`. Requests end after
+        `timeout` seconds.
         """
         self.lm = lm
         self._metrics = metrics
         self._max_sequences = max_running + max_queued
+        self._timeout = timeout
         self._jobs: set[Job] = set()  # changed in the event loop's thread only
         self._submitted: dict[int, float] = {}  # times of waiting sequences, by id()
         self._step_start = self._step_end = 0.0  # of the last decode step
@@ -134,8 +139,14 @@ class Engine:
         """Take places in the queue for a new job; `end` frees them.
 
         Raises:
+            InvalidArgumentError: there are fewer places.
             QueueFullError: there are fewer free places.
         """
+        if n_sequences > self._max_sequences:
+            raise InvalidArgumentError(
+                f"prompt and n ask for {n_sequences} sequences at a time, more than the server's "
+                f"{self._max_sequences} places; send several requests"
+            )
         n_taken = sum(job.n_sequences for job in self._jobs)
         if n_taken + n_sequences > self._max_sequences:
             raise QueueFullError(
@@ -143,12 +154,17 @@ class Engine:
                 f"this request needs {n_sequences}"
             )
         job = Job(self, n_sequences)
+        error = RequestTimeoutError(f"the request took more than {self._timeout:g} seconds")
+        loop = asyncio.get_running_loop()
+        job.timer = loop.call_later(self._timeout, job.cancel, error)
         self._jobs.add(job)
         return job
 
     def end(self, job: Job) -> None:
         """Free the places of a job; cancel what still runs."""
         self._jobs.discard(job)
+        if job.timer:
+            job.timer.cancel()
         self._metrics.observe_prompts(self.lm.name, job.n_prompt_tokens)
         job.error = job.error or GPT2NPError("the request has ended")
         self.cancel(job.all_streams, None)
@@ -172,16 +188,17 @@ class Engine:
             reason = found.finish_reason or "stop"
             self._metrics.observe_end(self.lm.name, n_prompt, n_new, reason, found.seconds)
 
-    async def updates(
-        self, streams: Sequence[TextStream], every_step: bool = True
-    ) -> AsyncIterator[list[Update]]:
-        """Run streams; yield the updates that have arrived since the last time.
+    async def updates(self, job: Job, every_step: bool = True) -> AsyncIterator[list[Update]]:
+        """Run the streams of a job; yield the updates that have arrived since the last time.
 
         Without `every_step`, each stream has one update, at its end.
 
         Raises:
-            Exception: the error of a stream.
+            Exception: the error of a stream, or with which the job was cancelled.
         """
+        if job.error:
+            raise job.error
+        streams = job.all_streams
         loop, arrived, wake = asyncio.get_running_loop(), list[Update](), asyncio.Event()
         submitted = time.perf_counter()
 

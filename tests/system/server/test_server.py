@@ -263,6 +263,7 @@ class TestErrors:
             ({"stop": ["\ud800"]}, "stop"),
             ({"logit_bias": {"99999999": 1}}, "logit_bias"),
             ({"prompt": "a " * 5000}, "prompt"),
+            ({"prompt": ["a", "b"], "n": 1000}, "prompt"),
             ({"stop": [""]}, "stop"),
         ],
     )
