@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import socket
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -99,6 +100,8 @@ class _UvicornServer(uvicorn.Server):
 
         Unlike uvicorn's method, this one does not raise the signal again at the end.
         """
+        if not self._server.engines:
+            os._exit(0)  # nothing can interrupt a download in another thread
         if self.should_exit:
             self.force_exit = True
         self.should_exit = self._server.is_ending = True

@@ -599,6 +599,17 @@ class TestShutdown:
                 assert answer.result()["usage"]["completion_tokens"] == 300
             assert server.process.wait(10) == 0
 
+    def test_a_signal_ends_a_download_of_the_model(self):
+        command = [sys.executable, "-m", "gpt2np", "serve", "--model", "a/b", "--port", "0"]
+        with socket.create_server(("127.0.0.1", 0)) as hub:
+            hub.settimeout(30)
+            endpoint = f"http://127.0.0.1:{hub.getsockname()[1]}"
+            with subprocess.Popen(command, env={**os.environ, "HF_ENDPOINT": endpoint}) as process:
+                connection, _ = hub.accept()  # which never gets an answer
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(3) == 0
+                connection.close()
+
     @pytest.mark.parametrize("fields", [{}, {"use_beam_search": True, "n": 16}], ids=str)
     def test_a_second_signal_ends_the_server_at_once(self, tmp_path, fields):
         with server_and_client(tmp_path, "--model", "bundled") as (server, _):
