@@ -62,7 +62,11 @@ class Reply(ABC):
     def first_chunks(self, index: int, completion: Completion) -> list[Json]:
         """Return the chunks of a choice before its first new token."""
         chunk = self.first_chunk(index, completion)
-        return [self._chunk({**chunk, "finish_reason": None})] if chunk else []
+        if not chunk:
+            return []
+        if self._request.return_token_ids:
+            chunk |= {"token_ids": [], "prompt_token_ids": completion.prompt_ids}
+        return [self._chunk({**chunk, "finish_reason": None})]
 
     def chunks(self, update: Update) -> list[Json]:
         """Return the chunks of an update."""
@@ -145,8 +149,8 @@ class CompletionReply(Reply):
         return choice
 
     def first_chunk(self, index: int, completion: Completion) -> Json | None:
-        """Return the chunk with the prompt, if requested."""
-        if not self._completion_request.echo:
+        """Return the chunk with the prompt or its ids, if requested."""
+        if not (self._completion_request.echo or self._request.return_token_ids):
             return None
         text, ids, logprobs = self._echo(completion)
         return {"index": index, "text": text, **self._logprobs(index, ids, logprobs)}

@@ -207,11 +207,20 @@ class TestStreams:
                 ]
                 assert "".join(part["text"] for part in parts) == choice["text"]
                 assert joined(part["token_ids"] for part in parts) == choice["token_ids"]
+                assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"]
                 for name, values in choice["logprobs"].items():
                     assert joined(part["logprobs"][name] for part in parts) == values
                 assert parts[-1]["finish_reason"] == choice["finish_reason"]
                 assert all(part["finish_reason"] is None for part in parts[:-1])
                 assert "\ufffd" not in "".join(part["text"] for part in parts[:-1])
+
+    def test_no_chunk_splits_a_character(self, client):
+        request = {"prompt": "“Où?” 🦊", "seed": 4, "max_tokens": 99, "return_token_ids": True}
+        chunks = read_events(client, **request, structured_outputs={"regex": "[🦊🐺é”]{20}"})
+        parts = [chunk["choices"][0] for chunk in chunks]
+        text = "".join(part["text"] for part in parts)
+        assert len(text) == 20 < sum(len(part["token_ids"]) for part in parts)
+        assert set(text) <= set("🦊🐺é”")
 
     def test_echo_comes_first(self, client):
         fields = {"prompt": ["The fox", "A king"], "seed": 2, "echo": True, "logprobs": 0}
