@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
@@ -339,11 +340,13 @@ def _add_error_handlers(app: FastAPI) -> None:
 def _error(error: Exception) -> tuple[int, ErrorResponse]:
     """Return the status and the body of the response to a request that has failed."""
     if isinstance(error, RequestValidationError):
-        first: Any = error.errors()[0]
-        fields = [str(part) for part in first["loc"][1:] if not str(part)[:1].isupper()]
-        name = ".".join(fields[:3])
-        message = f"{name}: {first['msg']}" if name else f"the body: {first['msg']}"
-        return 400, error_body(message, _INVALID, param=name or None)
+        # Of a union's errors, the deepest belongs to the type that the client meant.
+        deepest: Any = max(error.errors(), key=lambda found: len(found["loc"]))
+        is_name = re.compile("[a-z0-9_]+").fullmatch  # unlike the type of a union, as list[int]
+        is_json = deepest["type"] != "json_invalid"  # else, the place is an offset
+        name = ".".join(p for p in map(str, deepest["loc"][1:]) if is_json and is_name(p))
+        what = deepest["msg"].removeprefix("Value error, ")
+        return 400, error_body(f"{name or 'the body'}: {what}", _INVALID, param=name or None)
     if isinstance(error, HTTPException):
         code = "model_not_found" if error.status_code == 404 else None
         return error.status_code, error_body(str(error.detail), _INVALID, code)

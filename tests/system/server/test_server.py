@@ -260,11 +260,11 @@ class TestErrors:
             ({"prompt": [[99999999]]}, "prompt"),
             ({"allowed_token_ids": [99999999]}, "allowed_token_ids"),
             ({"stop_token_ids": [99999999]}, "stop_token_ids"),
-            ({"prompt": ["a", 5]}, "prompt"),
+            ({"prompt": ["a", 5]}, "prompt.0"),
             ({"prompt": [True]}, "prompt"),
-            ({"prompt": [-1]}, "prompt"),
+            ({"prompt": [[1, -1]]}, "prompt.0.1: "),
             ({"seed": 1 << 70}, "seed"),
-            ({"stop": 5}, "stop"),
+            ({"stop": 5}, "stop: "),
             ({"best_of": 2, "stream": True}, "best_of"),
             ({"logit_bias": {"\ud800" * 5000: 1}}, "logit_bias"),
             ({"logit_bias": {"\x01\r\n" * 5000: 1}}, "logit_bias"),
@@ -292,12 +292,16 @@ class TestErrors:
             *(b'{"prompt": "\\ud800"}', b'{"temperature": NaN}', b'{"temperature": 1e999}'),
             b'{"seed": ' + b"1" * 100_000 + b"}",
             b'{"logit_bias": {"1": Infinity}}',
+            b'{"prompt": [1' + b', "a"' * 1_000_000 + b"]}",
+            b'{"stop": [[1]' + b", [1]" * 1_000_000 + b"]}",
+            json.dumps({"logit_bias": dict.fromkeys(map(str, range(-500_000, 1)), 1)}).encode(),
         ],
         ids=lambda content: content[:20],
     )
     def test_malformed_bodies(self, client, content):
         response = client.post("/v1/completions", content=content, headers=JSON)
         assert response.status_code == 400
+        assert response.elapsed.total_seconds() < 5  # not a list of all that is wrong
         assert len(response.content) < 1000
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
