@@ -385,6 +385,16 @@ class TestQueueAndCancellation:
                 wait_until(lambda: client.post("/v1/completions", json={"n": 17}).is_success)
                 wait_until(lambda: len(list(files.iterdir())) <= n_files)
 
+    def test_a_request_that_fails_ends_alone(self, client):
+        impossible = {"allowed_token_ids": [0], "structured_outputs": {"regex": " [a-f]+"}}
+        with ThreadPoolExecutor(2) as pool:
+            others = [pool.submit(read_events, client, **LONG) for _ in range(2)]
+            wait_until(lambda: metric(client, "num_requests_running") == 2)
+            response = client.post("/v1/completions", json={"prompt": "The fox", **impossible})
+            assert response.status_code == 400
+            for other in others:
+                assert other.result()[-1]["choices"][0]["finish_reason"] == "length"
+
     def test_a_full_queue_refuses_and_recovers(self, tmp_path):
         arguments = ("--model", "bundled", "--max-running", "2", "--max-queued", "2")
         with server_and_client(tmp_path, *arguments) as (_, client):
@@ -443,6 +453,27 @@ class TestQueueAndCancellation:
             for name in ("time_to_first_token", "request_queue_time", "e2e_request_latency"):
                 assert metric(client, f"{name}_seconds_count") == len(PROMPTS)
             assert metric(client, "inter_token_latency_seconds_count") <= n_new - len(PROMPTS)
+
+    def test_metrics_add_up_to_the_usage_of_all_kinds_of_requests(self, tmp_path):
+        kinds = [
+            {"n": 3},
+            {"n": 3, "temperature": 0},
+            {"n": 2, "use_beam_search": True},
+            {"prompt": ["The fox", "A king"], "n": 2},
+        ]
+        with server_and_client(tmp_path, "--model", "bundled") as (_, client):
+            usages = [complete(client, **{"prompt": "The fox", **kind})["usage"] for kind in kinds]
+            for kind in kinds[:2]:
+                fields = {**kind, "stream_options": {"include_usage": True}}
+                usages.append(read_events(client, prompt="The fox", **fields)[-1]["usage"])
+            n_prompt, n_new = (
+                sum(usage[name] for usage in usages)
+                for name in ("prompt_tokens", "completion_tokens")
+            )
+            assert metric(client, "prompt_tokens_total") == n_prompt
+            assert metric(client, "generation_tokens_total") == n_new
+            assert metric(client, "request_generation_tokens_sum") == n_new
+            assert metric(client, "request_success_total") == 3 + 3 + 2 + 4 + 3 + 3
 
     def test_the_server_survives_its_worker_processes(self, tmp_path, lm):
         expected = generate(lm, "The fox", seed=1).text
@@ -510,9 +541,11 @@ class TestAccess:
         arguments = ("--model", "bundled", "--api-key", "secret", "--cors-origin", "http://a.b")
         with server_and_client(tmp_path, *arguments) as (_, client):
             assert client.get("/health").status_code == 200
-            for path in ("/v1/models", "/metrics", "/docs", "/openapi.json", "/x"):
-                assert client.get(path).status_code == 401
             headers = {"Authorization": "Bearer secret", "Origin": "http://a.b"}
+            paths = client.get("/openapi.json", headers=headers).json()["paths"]
+            for path in {*paths, "/docs", "/openapi.json", "/x"} - {"/health"}:
+                assert client.get(path).status_code == 401
+                assert client.post(path, json={"prompt": "a"}).status_code == 401
             response = client.get("/v1/models", headers=headers)
             assert response.status_code == 200
             assert response.headers["access-control-allow-origin"] == "http://a.b"
