@@ -50,7 +50,15 @@ async def send(url: str, body: bytes, read_lines: float) -> tuple[int, bytes]:
         writer.close()
 
 
-LARGEST = {"prompt": PROMPTS[-1], "max_tokens": 300, "n": 3, "logprobs": 5, "ignore_eos": True}
+LARGEST = {
+    "prompt": PROMPTS[-1],
+    "max_tokens": 300,
+    "n": 3,
+    "ignore_eos": True,
+    "logprobs": 5,
+    "echo": True,
+    "stream": False,
+}
 
 
 async def request(url: str, body: dict[str, Any], read_lines: float, seen: Counter[str]) -> None:
@@ -76,7 +84,7 @@ async def request(url: str, body: dict[str, Any], read_lines: float, seen: Count
 
 async def client(url: str, rng: random.Random, until: float, seen: Counter[str]) -> None:
     """Send the largest request, then random requests, one after the other."""
-    await request(url, {**LARGEST, "stream": False}, float("inf"), seen)
+    await request(url, LARGEST, float("inf"), seen)
     while time.monotonic() < until:
         body = {
             "prompt": rng.choice(PROMPTS),
