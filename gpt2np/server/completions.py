@@ -7,10 +7,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any
 
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.options import GenerationOptions
 from gpt2np.generation.streaming import Completion, pick_best
 from gpt2np.language_model import Prompt
+from gpt2np.limits import how_to_raise, limits
 from gpt2np.server.engine import Engine, Job
 from gpt2np.server.protocol import GenerationRequest, check_ids
 from gpt2np.server.replies import Reply
@@ -38,7 +40,9 @@ async def start_job(
     n_copies = (request.n or 1) if is_greedy and request.best_of is None else 1
     names = ("num_return_sequences", "best_of", "num_beams")
     per_prompt: list[int] = [arguments.get(name) or 1 for name in names]  # type: ignore[misc]
-    job = engine.start(n_prompts * n_copies * max(per_prompt))
+    n_sequences = n_prompts * n_copies * max(per_prompt)
+    _check_logprobs(arguments, n_sequences, engine.lm.model.config.n_positions)
+    job = engine.start(n_sequences)
 
     def create_streams() -> None:
         lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
@@ -63,6 +67,25 @@ async def start_job(
         engine.end(job)
         raise
     return job
+
+
+def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions: int) -> None:
+    """Check how many log probabilities a request can get.
+
+    Raises:
+        InvalidArgumentError: more than `Limits.max_response_logprobs`.
+    """
+    n_numbers, most = 0, limits().max_response_logprobs
+    if (n_top := arguments.get("logprobs")) is not None:
+        n_tokens = min(arguments.get("max_new_tokens", n_positions), n_positions)
+        n_numbers += n_sequences * n_tokens * (n_top + 1)
+    if (n_top := arguments.get("prompt_logprobs")) is not None:
+        n_numbers += n_sequences * n_positions * (n_top + 1)
+    if n_numbers > most:
+        raise InvalidArgumentError(
+            f"logprobs and n ask for up to {n_numbers:,} log probabilities, more than {most:,}; "
+            f"send several requests, or {how_to_raise('max_response_logprobs')} for the server"
+        )
 
 
 def _beam_search(

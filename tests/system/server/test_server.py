@@ -273,6 +273,7 @@ class TestErrors:
             ({"logit_bias": {"99999999": 1}}, "logit_bias"),
             ({"prompt": "a " * 5000}, "prompt"),
             ({"prompt": ["a", "b"], "n": 1000}, "prompt"),
+            ({"n": 1000, "logprobs": 1000}, "logprobs"),
             ({"stop": [""]}, "stop"),
         ],
     )
