@@ -647,12 +647,17 @@ class TestShutdown:
             assert server.process.wait(10) == 0
 
     def test_a_signal_ends_a_download_of_the_model(self):
-        command = [sys.executable, "-m", "gpt2np", "serve", "--model", "a/b", "--port", "0"]
         with socket.create_server(("127.0.0.1", 0)) as hub:
             hub.settimeout(30)
-            endpoint = f"http://127.0.0.1:{hub.getsockname()[1]}"
-            with subprocess.Popen(command, env={**os.environ, "HF_ENDPOINT": endpoint}) as process:
+            with socket.create_server(("127.0.0.1", 0)) as unused:
+                port = unused.getsockname()[1]
+            command = [sys.executable, "-m", "gpt2np", "serve", "--model", "a/b", "--port"]
+            environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
+            with subprocess.Popen([*command, str(port)], env=environment) as process:
                 connection, _ = hub.accept()  # which never gets an answer
+                response = httpx.get(f"http://127.0.0.1:{port}/health")
+                assert response.status_code == 503
+                assert "loading" in response.json()["error"]["message"]
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(3) == 0
                 connection.close()
