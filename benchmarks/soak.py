@@ -3,7 +3,9 @@
     python benchmarks/soak.py [--minutes 30] [--clients 16] [--model bundled]
 
 Clients stream completions, wait for whole ones, disconnect, run into the timeout, or send errors.
-Every minute, the program prints the server's memory, threads and open files. At the end, it
+Before that, each client sends the largest request, so that the largest batch has its memory. Every
+minute, the program prints the server's anonymous memory, its file-backed pages (of weights and
+libraries, which the kernel maps and drops as it likes), threads and open files. At the end, it
 compares the metrics with what the clients saw, and ends the server amid requests.
 """
 
@@ -20,7 +22,9 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 PROMPTS = ("Once upon a time", "The fox", "A king and his sons", "1, 2, 3,", "🦊", "In the " * 60)
 
@@ -46,8 +50,41 @@ async def send(url: str, body: bytes, read_lines: float) -> tuple[int, bytes]:
         writer.close()
 
 
+LARGEST = {
+    "prompt": PROMPTS[-1],
+    "max_tokens": 300,
+    "n": 3,
+    "ignore_eos": True,
+    "logprobs": 5,
+    "echo": True,
+    "stream": False,
+}
+
+
+async def request(url: str, body: dict[str, Any], read_lines: float, seen: Counter[str]) -> None:
+    """Send a request, and count what the answer says."""
+    try:
+        status, answer = await send(url, json.dumps(body).encode(), read_lines)
+    except (OSError, IndexError):
+        seen["connection lost"] += 1
+        return
+    is_whole = read_lines == float("inf")
+    seen[str(status) if is_whole else "disconnected"] += 1
+    if status in (200, 504):
+        seen["sequences"] += body.get("n", 1)
+    if status == 200 and is_whole:
+        if b"data: [DONE]" not in answer and body["stream"]:
+            seen["incomplete"] += 1
+        usages = [json.loads(usage) for usage in re.findall(rb'"usage":({.*?})', answer)]
+        for usage in usages:
+            seen["prompt tokens"] += usage["prompt_tokens"]
+            seen["generated tokens"] += usage["completion_tokens"]
+        seen["cut off"] += not usages
+
+
 async def client(url: str, rng: random.Random, until: float, seen: Counter[str]) -> None:
-    """Send random requests, one after the other."""
+    """Send the largest request, then random requests, one after the other."""
+    await request(url, LARGEST, float("inf"), seen)
     while time.monotonic() < until:
         body = {
             "prompt": rng.choice(PROMPTS),
@@ -58,30 +95,25 @@ async def client(url: str, rng: random.Random, until: float, seen: Counter[str])
             "logprobs": rng.choice([None, None, 0, 5]),
             "echo": rng.random() < 0.2,
             "stream": rng.random() < 0.6,
+            "stream_options": {"include_usage": True},
         }
         if rng.random() < 0.05:
             body |= rng.choice([{"temperature": -1}, {"prompt": 7}, {"stop": [""]}])
         read_lines = rng.randrange(1, 20) if rng.random() < 0.1 else float("inf")
-        try:
-            status, answer = await send(url, json.dumps(body).encode(), read_lines)
-        except (OSError, IndexError):
-            seen["connection lost"] += 1
-            continue
-        kind = "disconnected" if read_lines != float("inf") else str(status)
-        seen[kind] += 1
-        if kind == "200" and not body["stream"]:
-            seen["generated"] += json.loads(answer)["usage"]["completion_tokens"]
-        if kind == "200" and body["stream"] and b"data: [DONE]" not in answer:
-            seen["incomplete"] += 1
+        await request(url, body, read_lines, seen)
 
 
 def figures(pid: int) -> str:
     """Return the memory, threads and open files of a process."""
     folder = Path("/proc", str(pid))
     status = (folder / "status").read_text(encoding="utf-8")
-    rss = int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
+    kib = {name: int(re.search(rf"Rss{name}:\s+(\d+)", status)[1]) for name in ("Anon", "File")}  # type: ignore[index]
     threads = re.search(r"Threads:\s+(\d+)", status)[1]  # type: ignore[index]
-    return f"{rss / 1024:.1f} MiB, {threads} threads, {len(list((folder / 'fd').iterdir()))} files"
+    n_files = len(list((folder / "fd").iterdir()))
+    return (
+        f"{kib['Anon'] / 1024:.1f} MiB anonymous, {kib['File'] / 1024:.1f} MiB of files, "
+        f"{threads} threads, {n_files} open files"
+    )
 
 
 async def run(url: str, pid: int, minutes: float, n_clients: int) -> Counter[str]:
@@ -114,13 +146,17 @@ def main() -> None:
     url = found[1]
     seen = asyncio.run(run(url, process.pid, args.minutes, args.clients))
     print(dict(seen))
-    address = urlsplit(url)
-    import urllib.request
-
     time.sleep(2)
-    with urllib.request.urlopen(f"http://{address.netloc}/metrics") as answer:
+    with urlopen(f"{url}/metrics") as answer:
         text = answer.read().decode()
-    wanted = ("gpt2np_num", "gpt2np_request_success", "gpt2np_generation_tokens_total")
+    for name, what in (
+        ("request_success", "sequences"),
+        ("generation_tokens", "generated tokens"),
+        ("prompt_tokens", "prompt tokens"),
+    ):
+        values = re.findall(rf"^gpt2np_{name}_total\S* (\S+)$", text, re.MULTILINE)
+        print(f"{what}: server {sum(map(float, values)):.0f}, clients {seen[what]}")
+    wanted = ("gpt2np_num", "gpt2np_request_success_total")
     print("\n".join(line for line in text.splitlines() if line.startswith(wanted)))
 
     async def end_amid_requests() -> Counter[str]:

@@ -91,6 +91,12 @@ class Limits:
     max_body_bytes: int = _limit(
         16 * MIB, "bytes", "A request to `gpt2np serve` with a larger body gets status 413."
     )
+    max_response_logprobs: int = _limit(
+        10_000_000,
+        "numbers",
+        "A request to `gpt2np serve` for more log probabilities, in all choices together, is "
+        "refused.",
+    )
     max_explained_piece_characters: int = _limit(
         256, "characters", "The page of `explain` omits the merges of a longer piece."
     )

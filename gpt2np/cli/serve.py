@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-running", type=int, default=16, metavar="N", help=running)
     queued = "Most sequences that wait; further requests get status 503 (default: 1024)"
     add("--max-queued", type=int, default=1024, metavar="N", help=queued)
+    cache = "Most bytes of a batch's KV caches (default: $GPT2NP_MAX_CACHE_BYTES, or 1 GiB)"
+    add("--cache-bytes", type=int, metavar="BYTES", help=cache)
     timeout = "End a request after this time (default: 600)"
     add("--timeout", type=float, default=600.0, metavar="SECONDS", help=timeout)
     shutdown = "Time for running requests to end at shutdown (default: 30)"
@@ -51,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cors = "Allow web pages of this origin, or '*' for all; repeatable"
     add("--cors-origin", action="append", default=[], metavar="ORIGIN", help=cors)
     add("--access-log", action="store_true", help="Log each request, without its body, on stderr")
+    add("--log-prompts", action="store_true", help="Log the prompts of each request on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -70,9 +73,11 @@ def run(args: argparse.Namespace) -> int:
     options = ServerOptions(
         max_running=args.max_running,
         max_queued=args.max_queued,
+        cache_bytes=args.cache_bytes,
         timeout=args.timeout,
-        api_key=None if args.no_api_key else args.api_key,
+        api_key=None if args.no_api_key else args.api_key or None,
         cors_origins=args.cors_origin,
+        log_prompts=args.log_prompts,
     )
     server = Server(options)
     serve(
@@ -88,8 +93,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in ("max_running", "max_queued", "timeout", "shutdown_timeout"):
-        if getattr(args, name) <= 0:
+    for name in ("max_running", "max_queued", "cache_bytes", "timeout", "shutdown_timeout"):
+        value = getattr(args, name)
+        if value is not None and not value > 0:
             raise InvalidArgumentError(f"--{name.replace('_', '-')} must be above 0")
     if args.host not in _LOOPBACK and not (args.api_key or args.no_api_key):
         raise InvalidArgumentError(

@@ -26,13 +26,18 @@ class AsyncEngine:
     """
 
     def __init__(
-        self, max_running: int = 16, on_step: Callable[[Scheduler], object] | None = None
+        self,
+        max_running: int = 16,
+        cache_bytes: int | None = None,
+        on_step: Callable[[Scheduler], object] | None = None,
     ) -> None:
         """Create an engine that runs up to `max_running` streams at a time.
 
-        `on_step` is called on the engine's thread after each decode step.
+        `cache_bytes` limits the streams' KV caches; see `Scheduler`. `on_step` is called on the
+        engine's thread after each decode step.
         """
         self._max_running = max_running
+        self._cache_bytes = cache_bytes
         self._on_step = on_step
         self._lock = threading.Lock()
         self._new: deque[tuple[TextStream, _Notify]] = deque()
@@ -57,7 +62,7 @@ class AsyncEngine:
         self._cancelled.append((stream, error))
 
     def _new_scheduler(self, model: GPT2) -> Scheduler:
-        return Scheduler(model, self._max_running, prefill_chunk=_PREFILL_CHUNK)
+        return Scheduler(model, self._max_running, self._cache_bytes, prefill_chunk=_PREFILL_CHUNK)
 
     def _run(self, model: GPT2) -> None:
         scheduler = self._new_scheduler(model)

@@ -235,7 +235,7 @@ def beam_completion(
     seconds = time.perf_counter() - started
     prompt_logprobs = _logprobs(model, prompt_ids, options.prompt_logprobs)
     completions = []
-    for text, hypothesis in results:
+    for text, stop_reason, hypothesis in results:
         logprobs = _logprobs(model, [*prompt_ids, *hypothesis.ids], options.logprobs)
         completion = Completion(
             prompt=prompt,
@@ -250,6 +250,7 @@ def beam_completion(
             prompt_logprobs=None if prompt_logprobs is None else [None, *prompt_logprobs],
             prompt_tokens=tokenizer.token_texts(prompt_ids),
             tokens=tokenizer.token_texts(hypothesis.ids),
+            stop_reason=stop_reason,
         )
         completions.append(completion)
     return replace(completions[0], alternatives=tuple(completions[1:]))
@@ -257,8 +258,11 @@ def beam_completion(
 
 def _cut_at_stop(
     hypothesis: Hypothesis, detokenizer: StreamingDetokenizer
-) -> tuple[str, Hypothesis]:
-    """Cut a hypothesis at the first stop text. Returns the text and the shortened hypothesis."""
+) -> tuple[str, str | int | None, Hypothesis]:
+    """Cut a hypothesis at the first stop text.
+
+    Returns the text, `Completion.stop_reason` and the shortened hypothesis.
+    """
     for i, token_id in enumerate(hypothesis.ids):
         detokenizer = detokenizer.push(token_id)
         if detokenizer.is_stopped:
@@ -268,7 +272,8 @@ def _cut_at_stop(
     detokenizer = detokenizer.finish()
     if detokenizer.is_stopped:
         hypothesis = replace(hypothesis, finish_reason="stop")
-    return detokenizer.text, hypothesis
+    stop_reason = detokenizer.stop_reason(hypothesis.finish_reason, hypothesis.ids)
+    return detokenizer.text, stop_reason, hypothesis
 
 
 def _logprobs(model: GPT2, ids: list[int], top: int | None) -> list[TokenLogprob] | None:

@@ -52,6 +52,7 @@ class Scheduler:
         check_argument(isinstance(model, GPT2), "model", model, "a GPT2, such as lm.model")
         self.running: list[RunningSequence] = []
         self.waiting: list[RunningSequence] = []
+        self._finished: list[RunningSequence] = []  # to be returned by `step`
         self._model = model
         self._max_running = max_running
         self._cache_bytes = limits().max_cache_bytes if cache_bytes is None else cache_bytes
@@ -91,6 +92,7 @@ class Scheduler:
         for sequence in (*self.running, *self.waiting):
             if sequence.deadline <= now:
                 sequence.end("time")
+        self._remove_finished()  # their places are free in this step
         if self.waiting:
             self._admit()
         n_left = self._prefill_chunk
@@ -120,7 +122,9 @@ class Scheduler:
                 stop = start + 1 + len(draft)
                 _accept(sequence, logits[start:stop], draft)
                 start = stop
-        return self._remove_finished()
+        self._remove_finished()
+        finished, self._finished = self._finished, []
+        return finished
 
     def _batches(self) -> list[list[RunningSequence]]:
         """Group the running sequences in one batch; each sequence with interventions runs alone."""
@@ -206,17 +210,18 @@ class Scheduler:
         waiting = self.waiting[len(running) - len(self.running) :]
         self.running, self.waiting = running, waiting  # without a call: Ctrl-C can't come between
 
-    def _remove_finished(self) -> list[RunningSequence]:
+    def _remove_finished(self) -> None:
         finished = [s for s in (*self.running, *self.waiting) if s.finish_reason]
         if not finished:
-            return finished
+            return
         for sequence in finished if self._free_caches else ():
             sequence.cache = self._model.new_cache()
             sequence.speculation = None
         running = [sequence for sequence in self.running if sequence.finish_reason is None]
         waiting = [sequence for sequence in self.waiting if sequence.finish_reason is None]
-        self.running, self.waiting = running, waiting  # without a call: Ctrl-C can't come between
-        return finished
+        finished = [*self._finished, *finished]
+        # Without a call: Ctrl-C can't come between.
+        self.running, self.waiting, self._finished = running, waiting, finished
 
     def _nbytes(self, sequence: RunningSequence) -> int:
         """Return the maximum bytes of a sequence's KV cache and its draft model's KV cache."""

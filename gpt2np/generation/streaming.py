@@ -41,6 +41,8 @@ class Completion:
         finish_reason: "eos" (end-of-text id), "stop" (stop text, stop id, or a complete
             constraint), "length" (max_new_tokens, or a full context), "time" (max_time),
             "cancelled"; None while the generation runs.
+        stop_reason: for the finish reason "stop", the stop text or stop id that ended the text;
+            None for a complete constraint or a stopping criterion.
         seed: the seed that reproduces this continuation.
         model: the model's name.
         seconds: time of the generation, including prefill and any wait in a queue; ignored by `==`.
@@ -63,6 +65,7 @@ class Completion:
     alternatives: tuple[Completion, ...] = ()
     prompt_tokens: list[str] = field(default_factory=list)
     tokens: list[str] = field(default_factory=list)
+    stop_reason: str | int | None = None
 
     def _repr_html_(self) -> str:
         """Return the text for notebooks; with `logprobs`, tokens are colored by probability."""
@@ -101,6 +104,7 @@ class StreamingDetokenizer:
     ) -> None:
         """Create a detokenizer that skips `eos_token_ids` and `options.stop_token_ids`."""
         self._decoder: StreamingDecoder = tokenizer.streaming_decoder()
+        self._stop_token_ids = options.stop_token_ids
         self._skipped_ids = {*eos_token_ids, *options.stop_token_ids}
         self._stops: StopStrings | StopPatterns
         if options.stop_regex:
@@ -126,7 +130,18 @@ class StreamingDetokenizer:
     @property
     def is_stopped(self) -> bool:
         """Whether the text has reached a stop text."""
-        return self._stops.matched is not None
+        return self.stop_text is not None
+
+    @property
+    def stop_text(self) -> str | None:
+        """The stop text that the text has reached, if any."""
+        return self._stops.matched
+
+    def stop_reason(self, reason: FinishReason | None, ids: Sequence[int]) -> str | int | None:
+        """Return `Completion.stop_reason` of a text with a finish reason and these ids."""
+        if reason != "stop" or self.stop_text is not None:
+            return self.stop_text
+        return ids[-1] if ids[-1] in self._stop_token_ids else None
 
     def push(self, token_id: int) -> StreamingDetokenizer:
         """Return the detokenizer after one more token id."""
@@ -258,6 +273,11 @@ class TextStream(Iterator[str]):
         return self.sequence.finish_reason is None
 
     @property
+    def stop_reason(self) -> str | int | None:
+        """See `Completion.stop_reason`."""
+        return self._detokenizer.stop_reason(self.sequence.finish_reason, self.sequence.ids)
+
+    @property
     def completion(self) -> Completion:
         """The result of the generation so far."""
         sequence, options = self.sequence, self.sequence.options
@@ -276,6 +296,7 @@ class TextStream(Iterator[str]):
             prompt_logprobs=None if options.prompt_logprobs is None else [*unknown, *known],
             prompt_tokens=self._tokenizer.token_texts(sequence.prompt),
             tokens=self._tokenizer.token_texts(sequence.ids),
+            stop_reason=self.stop_reason,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,10 +18,10 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gpt2np import __version__
 from gpt2np.chat.template import ChatTemplate, find_special_token, read_chat_template
-from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
+from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError, short_repr
 from gpt2np.language_model import LanguageModel, Prompt
-from gpt2np.server.completions import Job, events, respond, start_job
-from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError
+from gpt2np.server.completions import events, respond, start_job
+from gpt2np.server.engine import Engine, Job, QueueFullError, RequestTimeoutError
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.middleware import Guard
 from gpt2np.server.protocol import (
@@ -27,6 +29,7 @@ from gpt2np.server.protocol import (
     CompletionRequest,
     DetokenizeRequest,
     TokenizeRequest,
+    check_ids,
 )
 from gpt2np.server.replies import ChatReply, CompletionReply, Reply
 from gpt2np.server.responses import (
@@ -50,16 +53,20 @@ class ServerOptions:
     Attributes:
         max_running: the most sequences in a batch.
         max_queued: the most sequences that wait; further requests get status 503.
+        cache_bytes: the most bytes of a batch's KV caches; None for `Limits.max_cache_bytes`.
         timeout: seconds after which a request is ended.
         api_key: requests need this key, except those to /health; None for no key.
         cors_origins: web pages of these origins may use the server; "*" for all.
+        log_prompts: whether prompts are written on stderr.
     """
 
     max_running: int = 16
     max_queued: int = 1024
+    cache_bytes: int | None = None
     timeout: float = 600.0
     api_key: str | None = None
     cors_origins: Sequence[str] = ()
+    log_prompts: bool = False
 
 
 @dataclass
@@ -84,16 +91,25 @@ class Server:
         """Create the engines of models that have just been loaded.
 
         Raises:
+            InvalidArgumentError: a model is given twice.
             GPT2NPError, TokenizerError: a chat template can't be compiled.
         """
-        n_places = self.options.max_running + self.options.max_queued
+        options = self.options
         for lm in models:
+            if lm.name in self.engines:
+                raise InvalidArgumentError(f"--model {lm.name} is given twice; omit one of them")
             roles = lm.tokenizer.vocabulary.special_tokens_map
             template = read_chat_template(lm.folder, roles) if lm.folder else None
             if template:
                 self.templates[lm.name] = template
-            engine = Engine(lm, self.metrics, self.options.max_running, n_places)
-            self.engines[lm.name] = engine
+            self.engines[lm.name] = Engine(
+                lm,
+                self.metrics,
+                options.max_running,
+                options.max_queued,
+                options.cache_bytes,
+                options.timeout,
+            )
 
     def engine(self, model: str | None) -> Engine:
         """Return the engine of a model; None means the first model."""
@@ -103,7 +119,8 @@ class Server:
         if model is None:
             return next(iter(self.engines.values()))
         if model not in self.engines:
-            message = f"there is no model {model!r}; there are: {', '.join(self.engines)}"
+            names = ", ".join(self.engines)
+            message = f"there is no model {short_repr(model)}; there are: {names}"
             raise HTTPException(404, message)
         return self.engines[model]
 
@@ -114,19 +131,24 @@ def create_app(server: Server) -> FastAPI:
         "4XX": {"model": ErrorResponse, "description": "The request is wrong"},
         "5XX": {"model": ErrorResponse, "description": "The server is busy, or has failed"},
     }
-    app = FastAPI(title="gpt2np", version=__version__, responses=errors)
+    app = FastAPI(
+        title="gpt2np",
+        version=__version__,
+        responses=errors,
+        redirect_slashes=False,  # a redirect would repeat the Host header
+    )
     _add_error_handlers(app)
     _add_generation(app, server)
     _add_tokenizer(app, server)
     _add_status(app, server)
-    if server.options.cors_origins:
+    app.add_middleware(Guard, api_key=server.options.api_key)
+    if server.options.cors_origins:  # before the key: a preflight request has none
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(server.options.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["Authorization", "Content-Type"],
         )
-    app.add_middleware(Guard, api_key=server.options.api_key)
     return app
 
 
@@ -134,16 +156,15 @@ def _add_generation(app: FastAPI, server: Server) -> None:
     @app.post("/v1/completions", responses=_success(CompletionResponse))
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue one or several prompts."""
-        engine = server.engine(body.model)
-        job = await start_job(engine, body, body.prompts())
+        engine, prompts = server.engine(body.model), body.prompts()
+        job = await start_job(engine, body, len(prompts), lambda: prompts)
         return await _answer(request, server, job, CompletionReply(body, engine.lm), body.stream)
 
     @app.post("/v1/chat/completions", responses=_success(ChatCompletionResponse))
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         """Answer the messages of a conversation. The model needs a chat template."""
         engine = server.engine(body.model)
-        prompt = await asyncio.to_thread(_chat_prompt, server, engine.lm, body)
-        job = await start_job(engine, body, [prompt])
+        job = await start_job(engine, body, 1, lambda: [_chat_prompt(server, engine.lm, body)])
         return await _answer(request, server, job, ChatReply(body, engine.lm), body.stream)
 
 
@@ -157,17 +178,14 @@ async def _answer(
 ) -> Response:
     """Run a job; return the response, or a stream that has begun.
 
-    The job ends early after the server's timeout, and when the client disconnects.
+    The job ends early when the client disconnects.
     """
-    seconds = server.options.timeout
-    error = RequestTimeoutError(f"the request took more than {seconds:g} seconds")
-    loop = asyncio.get_running_loop()
-    timer = loop.call_later(seconds, job.engine.cancel, job.all_streams, error)
+    if server.options.log_prompts:
+        decode = job.engine.lm.tokenizer.decode
+        texts = [p if isinstance(p, str) else decode(p) for p in job.prompts]
+        print(f"{reply.id}: {texts!r}", file=sys.stderr, flush=True)
     if not is_stream:
-        try:
-            return JSONResponse(await _until_disconnected(request, respond(job, reply)))
-        finally:
-            timer.cancel()
+        return JSONResponse(await _until_disconnected(request, respond(job, reply)))
     stream = events(job, reply)
     first = await _until_disconnected(request, anext(stream))  # an error here is a status
 
@@ -179,7 +197,6 @@ async def _answer(
         except Exception as failure:
             yield event(_error(failure)[1]) + DONE
         finally:
-            timer.cancel()
             await stream.aclose()
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -244,7 +261,9 @@ def _add_tokenizer(app: FastAPI, server: Server) -> None:
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeRequest) -> Json:
         """Decode token ids."""
-        text = server.engine(body.model).lm.tokenizer.decode(body.tokens)
+        tokenizer = server.engine(body.model).lm.tokenizer
+        check_ids("tokens", body.tokens, tokenizer.vocab_size)
+        text = tokenizer.decode(body.tokens)
         return {"prompt": text, "content": text}
 
     @app.get("/tokenizer_info")
@@ -321,11 +340,13 @@ def _add_error_handlers(app: FastAPI) -> None:
 def _error(error: Exception) -> tuple[int, ErrorResponse]:
     """Return the status and the body of the response to a request that has failed."""
     if isinstance(error, RequestValidationError):
-        first: Any = error.errors()[0]
-        fields = [str(part) for part in first["loc"][1:] if not str(part)[:1].isupper()]
-        name = ".".join(fields[:3])
-        message = f"{name}: {first['msg']}" if name else f"the body: {first['msg']}"
-        return 400, error_body(message, _INVALID, param=name[:60] or None)
+        # Of a union's errors, the deepest belongs to the type that the client meant.
+        deepest: Any = max(error.errors(), key=lambda found: len(found["loc"]))
+        is_name = re.compile("[a-z0-9_]+").fullmatch  # unlike the type of a union, as list[int]
+        is_json = deepest["type"] != "json_invalid"  # else, the place is an offset
+        name = ".".join(p for p in map(str, deepest["loc"][1:]) if is_json and is_name(p))
+        what = deepest["msg"].removeprefix("Value error, ")
+        return 400, error_body(f"{name or 'the body'}: {what}", _INVALID, param=name or None)
     if isinstance(error, HTTPException):
         code = "model_not_found" if error.status_code == 404 else None
         return error.status_code, error_body(str(error.detail), _INVALID, code)

@@ -1,57 +1,35 @@
-"""Requests in progress: from a request to streams, then to a response or to events."""
+"""From a request to its streams, then to a response or to events."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import partial
+from typing import Any
 
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.generation.callbacks import GenerateArguments
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.generation.streaming import TextStream, pick_best
-from gpt2np.language_model import LanguageModel, Prompt
-from gpt2np.server.engine import Engine
-from gpt2np.server.protocol import GenerationRequest
+from gpt2np.generation.streaming import Completion, pick_best
+from gpt2np.language_model import Prompt
+from gpt2np.limits import how_to_raise, limits
+from gpt2np.server.engine import Engine, Job
+from gpt2np.server.protocol import GenerationRequest, check_ids
 from gpt2np.server.replies import Reply
 from gpt2np.server.responses import DONE, Json, event
 
 _DEFAULTS = GenerationOptions(temperature=1, top_k=0)  # OpenAI's
 
 
-@dataclass
-class Job:
-    """One request in progress.
+async def start_job(
+    engine: Engine,
+    request: GenerationRequest,
+    n_prompts: int,
+    get_prompts: Callable[[], Sequence[Prompt]],
+) -> Job:
+    """Take places in the queue, then encode the prompts and create the streams.
 
-    Attributes:
-        engine: runs the model.
-        prompts: the prompts, each a text or token ids.
-        arguments: keyword arguments of `LanguageModel.generate`.
-        n_copies: how often a choice is repeated: `n` if all n choices are the same, else 1.
-        streams: the streams of each prompt; empty for a beam search.
-    """
-
-    engine: Engine
-    prompts: Sequence[Prompt]
-    arguments: GenerateArguments
-    n_copies: int
-    streams: list[list[TextStream]]
-
-    @property
-    def all_streams(self) -> list[TextStream]:
-        """The streams of all prompts."""
-        return [stream for group in self.streams for stream in group]
-
-    @property
-    def n_sequences(self) -> int:
-        """Number of sequences that the job runs at a time."""
-        names = ("num_return_sequences", "best_of", "num_beams")
-        per_prompt: list[int] = [self.arguments.get(name) or 1 for name in names]  # type: ignore[misc]
-        return len(self.prompts) * max(per_prompt)
-
-
-async def start_job(engine: Engine, request: GenerationRequest, prompts: Sequence[Prompt]) -> Job:
-    """Reserve places in the queue, encode the prompts and create the streams.
+    `get_prompts` is called in another thread.
 
     Raises:
         QueueFullError: the queue is full. This is checked before any costly work.
@@ -60,69 +38,95 @@ async def start_job(engine: Engine, request: GenerationRequest, prompts: Sequenc
     arguments = request.arguments()
     is_greedy = request.temperature == 0 and not request.use_beam_search
     n_copies = (request.n or 1) if is_greedy and request.best_of is None else 1
-    job = Job(engine, prompts, arguments, n_copies, [])
-    engine.reserve(job.n_sequences)
+    names = ("num_return_sequences", "best_of", "num_beams")
+    per_prompt: list[int] = [arguments.get(name) or 1 for name in names]  # type: ignore[misc]
+    n_sequences = n_prompts * n_copies * max(per_prompt)
+    _check_logprobs(arguments, n_sequences, engine.lm.model.config.n_positions)
+    job = engine.start(n_sequences)
+
+    def create_streams() -> None:
+        lm, vocab_size = engine.lm, engine.lm.model.config.vocab_size
+        check_ids("allowed_token_ids", request.allowed_token_ids or (), vocab_size)
+        for prompt in get_prompts():
+            if request.truncate_prompt_tokens:
+                ids = lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+                prompt = ids[-request.truncate_prompt_tokens :]
+            if not isinstance(prompt, str):
+                check_ids("prompt", prompt, vocab_size)
+            job.prompts.append(prompt)
+            if request.use_beam_search:
+                job.searches.append(_beam_search(job, prompt, arguments))
+                continue
+            new = [lm.streams(prompt, _DEFAULTS, **arguments) for _ in range(n_copies)]
+            job.n_prompt_tokens += len(new[0][0].sequence.prompt)
+            job.streams += new
+
     try:
-        keep = request.truncate_prompt_tokens
-        await asyncio.to_thread(_start_streams, engine.lm, job, keep)
+        await asyncio.to_thread(create_streams)
     except BaseException:
-        engine.release(job.n_sequences)
+        engine.end(job)
         raise
     return job
 
 
-def _start_streams(lm: LanguageModel, job: Job, keep: int | None) -> None:
-    if keep is not None:
-        job.prompts = [
-            (lm.encode_prompt(prompt) if isinstance(prompt, str) else prompt)[-keep:]
-            for prompt in job.prompts
-        ]
-    if not job.arguments.get("num_beams"):
-        job.streams = [lm.streams(prompt, _DEFAULTS, **job.arguments) for prompt in job.prompts]
+def _check_logprobs(arguments: GenerateArguments, n_sequences: int, n_positions: int) -> None:
+    """Check how many log probabilities a request can get.
+
+    Raises:
+        InvalidArgumentError: more than `Limits.max_response_logprobs`.
+    """
+    n_numbers, most = 0, limits().max_response_logprobs
+    if (n_top := arguments.get("logprobs")) is not None:
+        n_tokens = min(arguments.get("max_new_tokens", n_positions), n_positions)
+        n_numbers += n_sequences * n_tokens * (n_top + 1)
+    if (n_top := arguments.get("prompt_logprobs")) is not None:
+        n_numbers += n_sequences * n_positions * (n_top + 1)
+    if n_numbers > most:
+        raise InvalidArgumentError(
+            f"logprobs and n ask for up to {n_numbers:,} log probabilities, more than {most:,}; "
+            f"send several requests, or {how_to_raise('max_response_logprobs')} for the server"
+        )
+
+
+def _beam_search(
+    job: Job, prompt: Prompt, arguments: GenerateArguments
+) -> Callable[[], Completion]:
+    """Return a function that runs a beam search, until the job is cancelled."""
+    processors: Any = arguments.get("logits_processor", ())
+    arguments = {**arguments, "logits_processor": [*processors, job.raise_if_cancelled]}
+    return partial(job.engine.lm.generate, prompt, _DEFAULTS, **arguments)
 
 
 async def respond(job: Job, reply: Reply) -> Json:
     """Run a job to its end and return the response."""
     try:
-        if job.streams:
-            await job.engine.run(job.all_streams)
-            best = list(map(pick_best, job.streams))
-        else:
-            best = [
-                await asyncio.to_thread(job.engine.lm.generate, prompt, _DEFAULTS, **job.arguments)
-                for prompt in job.prompts
-            ]
+        async for _ in job.engine.updates(job, every_step=False):
+            pass
+        best = [pick_best(streams) for streams in job.streams]
+        for search in job.searches:
+            best.append(await asyncio.to_thread(search))
+            job.n_prompt_tokens += len(best[-1].prompt_ids)
+            job.engine.observe_beams(best[-1])
     finally:
-        job.engine.release(job.n_sequences)
-    completions = [
-        completion for first in best for completion in [first, *first.alternatives] * job.n_copies
-    ]
-    return reply.response(completions, n_prompt=sum(len(first.prompt_ids) for first in best))
+        job.engine.end(job)
+    completions = [completion for first in best for completion in (first, *first.alternatives)]
+    return reply.response(completions, job.n_prompt_tokens)
 
 
 async def events(job: Job, reply: Reply) -> AsyncGenerator[bytes, None]:
-    """Run a job and yield the server-sent events of its streams, several at a time.
-
-    Raises:
-        InvalidArgumentError: `best_of` exceeds `n`; only the end tells which choices are best.
-    """
+    """Run a job and yield the server-sent events of its streams, several at a time."""
     streams = job.all_streams
     try:
-        n = job.arguments.get("num_return_sequences", 1)
-        if job.arguments.get("best_of", n) != n:
-            raise InvalidArgumentError("best_of is not supported with stream; omit one of them")
         started = set()
-        async for updates in job.engine.updates(streams):
+        async for updates in job.engine.updates(job):
             chunks = []
             for update in updates:
                 if update.index not in started:  # now the prompt's log probabilities are known
                     started.add(update.index)
-                    completion = streams[update.index].completion
-                    chunks += reply.first_chunks(update.index, completion, job.n_copies)
-                chunks += reply.chunks(update, job.n_copies)
+                    chunks += reply.first_chunks(update.index, streams[update.index].completion)
+                chunks += reply.chunks(update)
             yield b"".join(map(event, chunks))
-        n_new = sum(len(stream.sequence.ids) for stream in streams) * job.n_copies
-        n_prompt = sum(len(group[0].sequence.prompt) for group in job.streams)
-        yield b"".join(map(event, reply.last_chunks(n_prompt, n_new))) + DONE
+        n_new = sum(len(stream.sequence.ids) for stream in streams)
+        yield b"".join(map(event, reply.last_chunks(job.n_prompt_tokens, n_new))) + DONE
     finally:
-        job.engine.release(job.n_sequences)
+        job.engine.end(job)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 
-from gpt2np.errors import GPT2NPError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.generation.async_engine import AsyncEngine, call_in
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.scheduler import Scheduler
 from gpt2np.generation.sequence import FinishReason, RunningSequence
-from gpt2np.generation.streaming import TextStream
-from gpt2np.language_model import LanguageModel
+from gpt2np.generation.streaming import Completion, TextStream
+from gpt2np.kernels.array import Array
+from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.server.metrics import Metrics
 
 
@@ -35,6 +36,7 @@ class Update:
         ids: new token ids.
         logprobs: the log probability of each of `ids`, if requested.
         finish_reason: why the stream has ended; None while the stream runs.
+        stop_reason: see `Completion.stop_reason`.
     """
 
     index: int
@@ -42,6 +44,52 @@ class Update:
     ids: list[int]
     logprobs: list[TokenLogprob]
     finish_reason: FinishReason | None
+    stop_reason: str | int | None
+
+
+@dataclass(eq=False)
+class Job:
+    """A request in progress.
+
+    Attributes:
+        engine: runs the request.
+        n_sequences: number of places in the queue: sequences or beams.
+        prompts: the prompts, each a text or token ids.
+        n_prompt_tokens: number of tokens of the prompts, once they are known.
+        streams: the streams of each prompt.
+        searches: beam searches to call instead of running streams.
+        error: why the request was cancelled, if it was.
+        timer: cancels the request after the server's timeout.
+    """
+
+    engine: Engine
+    n_sequences: int
+    prompts: list[Prompt] = field(default_factory=list)
+    n_prompt_tokens: int = 0
+    streams: list[list[TextStream]] = field(default_factory=list)
+    searches: list[Callable[[], Completion]] = field(default_factory=list)
+    error: Exception | None = None
+    timer: asyncio.TimerHandle | None = None
+
+    @property
+    def all_streams(self) -> list[TextStream]:
+        """The streams of all prompts."""
+        return [stream for group in self.streams for stream in group]
+
+    def cancel(self, error: Exception) -> None:
+        """End the streams or the beam search with an error, before the next decode step."""
+        self.error = error
+        self.engine.cancel(self.all_streams, error)
+
+    def raise_if_cancelled(self, _: list[int], logits: Array) -> Array:
+        """Return `logits`: a logits processor, so that a beam search can be cancelled.
+
+        Raises:
+            Exception: the error with which the request was cancelled.
+        """
+        if self.error:
+            raise self.error
+        return logits
 
 
 class Engine:
@@ -52,17 +100,27 @@ class Engine:
     """
 
     def __init__(
-        self, lm: LanguageModel, metrics: Metrics, max_running: int, max_sequences: int
+        self,
+        lm: LanguageModel,
+        metrics: Metrics,
+        max_running: int,
+        max_queued: int,
+        cache_bytes: int | None,
+        timeout: float,
     ) -> None:
-        """Create an engine for `max_sequences` sequences, of which `max_running` run at a time."""
+        """Create an engine that runs `max_running` sequences at a time, while others wait.
+
+        `cache_bytes` limits the KV caches of the batch; see `Scheduler`. Requests end after
+        `timeout` seconds.
+        """
         self.lm = lm
         self._metrics = metrics
-        self._max_sequences = max_sequences
-        self._n_sequences = 0  # changed in the event loop's thread only
-        self._streams: set[TextStream] = set()
+        self._max_sequences = max_running + max_queued
+        self._timeout = timeout
+        self._jobs: set[Job] = set()  # changed in the event loop's thread only
         self._submitted: dict[int, float] = {}  # times of waiting sequences, by id()
         self._step_start = self._step_end = 0.0  # of the last decode step
-        self._runner = AsyncEngine(max_running, self._on_step)
+        self._runner = AsyncEngine(max_running, cache_bytes, self._on_step)
 
     def _on_step(self, scheduler: Scheduler) -> None:
         """Record a decode step; a sequence that now runs waited until the step began."""
@@ -74,48 +132,73 @@ class Engine:
     def _record_start(self, sequence: RunningSequence) -> None:
         submitted = self._submitted.pop(id(sequence), None)
         if submitted is not None:
-            self._metrics.observe_queue(max(0.0, self._step_start - submitted))
+            seconds = max(0.0, self._step_start - submitted)
+            self._metrics.observe_queue(self.lm.name, seconds)
 
-    def reserve(self, n: int) -> None:
-        """Take places for n sequences; `release` frees them.
+    def start(self, n_sequences: int) -> Job:
+        """Take places in the queue for a new job; `end` frees them.
 
         Raises:
+            InvalidArgumentError: there are fewer places.
             QueueFullError: there are fewer free places.
         """
-        if self._n_sequences + n > self._max_sequences:
-            raise QueueFullError(
-                f"the server is busy: {self._n_sequences} of {self._max_sequences} places are "
-                f"taken, and this request needs {n}"
+        if n_sequences > self._max_sequences:
+            raise InvalidArgumentError(
+                f"prompt and n ask for {n_sequences} sequences at a time, more than the server's "
+                f"{self._max_sequences} places; send several requests"
             )
-        self._n_sequences += n
+        n_taken = sum(job.n_sequences for job in self._jobs)
+        if n_taken + n_sequences > self._max_sequences:
+            raise QueueFullError(
+                f"the server is busy: {n_taken} of {self._max_sequences} places are taken, and "
+                f"this request needs {n_sequences}"
+            )
+        job = Job(self, n_sequences)
+        error = RequestTimeoutError(f"the request took more than {self._timeout:g} seconds")
+        loop = asyncio.get_running_loop()
+        job.timer = loop.call_later(self._timeout, job.cancel, error)
+        self._jobs.add(job)
+        return job
 
-    def release(self, n: int) -> None:
-        """Free the places of n sequences."""
-        self._n_sequences -= n
+    def end(self, job: Job) -> None:
+        """Free the places of a job; cancel what still runs."""
+        self._jobs.discard(job)
+        if job.timer:
+            job.timer.cancel()
+        self._metrics.observe_prompts(self.lm.name, job.n_prompt_tokens)
+        job.error = job.error or GPT2NPError("the request has ended")
+        self.cancel(job.all_streams, None)
 
-    async def run(self, streams: Sequence[TextStream]) -> None:
-        """Run streams to their end. Cancels the streams if the caller is cancelled.
+    def cancel(self, streams: Sequence[TextStream], error: Exception | None) -> None:
+        """End streams before the next decode step, with an error if one is given."""
+        for stream in streams:
+            if stream.running:
+                self._runner.cancel(stream, error)
+
+    def cancel_all(self, error: Exception) -> None:
+        """End all jobs with an error."""
+        for job in self._jobs:
+            job.cancel(error)
+
+    def observe_beams(self, completion: Completion) -> None:
+        """Record the result of a beam search."""
+        for found in (completion, *completion.alternatives):
+            self._metrics.observe_tokens(self.lm.name, len(found.ids), True, found.seconds)
+            n_prompt, n_new = len(found.prompt_ids), len(found.ids)
+            reason = found.finish_reason or "stop"
+            self._metrics.observe_end(self.lm.name, n_prompt, n_new, reason, found.seconds)
+
+    async def updates(self, job: Job, every_step: bool = True) -> AsyncIterator[list[Update]]:
+        """Run the streams of a job; yield the updates that have arrived since the last time.
+
+        Without `every_step`, each stream has one update, at its end.
 
         Raises:
-            Exception: the error of a stream.
+            Exception: the error of a stream, or with which the job was cancelled.
         """
-        async for _ in self._updates(streams, every_step=False):
-            pass
-
-    async def updates(self, streams: Sequence[TextStream]) -> AsyncIterator[list[Update]]:
-        """Run streams; yield the updates that have arrived since the last time.
-
-        Cancels the streams if the caller stops early.
-
-        Raises:
-            Exception: the error of a stream.
-        """
-        async for updates in self._updates(streams, every_step=True):
-            yield updates
-
-    async def _updates(
-        self, streams: Sequence[TextStream], every_step: bool
-    ) -> AsyncIterator[list[Update]]:
+        if job.error:
+            raise job.error
+        streams = job.all_streams
         loop, arrived, wake = asyncio.get_running_loop(), list[Update](), asyncio.Event()
         submitted = time.perf_counter()
 
@@ -128,50 +211,37 @@ class Engine:
 
             def notify(stream: TextStream) -> None:  # on the engine's thread
                 nonlocal n_ids, last
-                sequence = stream.sequence
+                sequence, name = stream.sequence, self.lm.name
                 ids, is_last = sequence.ids[n_ids:], not stream.running
                 if not (ids or is_last):
                     return
                 now = time.perf_counter()
-                self._metrics.observe_tokens(len(ids), is_first=n_ids == 0, seconds=now - last)
+                if ids:
+                    self._metrics.observe_tokens(name, len(ids), n_ids == 0, now - last)
                 if is_last:
                     self._record_start(sequence)
-                    self._metrics.observe_end(sequence, now - submitted)
+                    n_prompt, n_new = len(sequence.prompt), len(sequence.ids)
+                    outcome = "error" if sequence.error else sequence.finish_reason
+                    self._metrics.observe_end(name, n_prompt, n_new, outcome, now - submitted)
                 last = now
                 if every_step or is_last:
-                    logprobs = sequence.logprobs[n_ids:]
-                    text, reason = stream.new_text(), sequence.finish_reason
-                    call_in(loop, add, Update(index, text, ids, logprobs, reason))
+                    logprobs, text = sequence.logprobs[n_ids:], stream.new_text()
+                    reasons = sequence.finish_reason, stream.stop_reason
+                    call_in(loop, add, Update(index, text, ids, logprobs, *reasons))
                 n_ids += len(ids)
 
             self._submitted[id(stream.sequence)] = submitted
             self._runner.add(stream, notify)
 
-        self._streams |= set(streams)
         for index, stream in enumerate(streams):
             listen(index, stream)
         n_running = len(streams)
-        try:
-            while n_running:
-                await wake.wait()
-                wake.clear()
-                updates, arrived[:] = arrived[:], []
-                n_running -= sum(update.finish_reason is not None for update in updates)
-                for stream in streams:
-                    if not stream.running and stream.sequence.error:
-                        raise stream.sequence.error
-                yield updates
-        finally:
-            self._streams -= set(streams)
+        while n_running:
+            await wake.wait()
+            wake.clear()
+            updates, arrived[:] = arrived[:], []
+            n_running -= sum(update.finish_reason is not None for update in updates)
             for stream in streams:
-                if stream.running:
-                    self._runner.cancel(stream)
-
-    def cancel(self, streams: Iterable[TextStream], error: Exception) -> None:
-        """End streams with an error, before the next decode step."""
-        for stream in streams:
-            self._runner.cancel(stream, error)
-
-    def cancel_all(self, error: Exception) -> None:
-        """End all streams with an error."""
-        self.cancel(self._streams, error)
+                if not stream.running and stream.sequence.error:
+                    raise stream.sequence.error
+            yield updates

@@ -5,7 +5,6 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from gpt2np.generation.scheduler import Scheduler
-from gpt2np.generation.sequence import RunningSequence
 from gpt2np.language_model import LanguageModel
 from gpt2np.runtime.kv_cache import cache_nbytes
 
@@ -14,7 +13,7 @@ _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 
 
 class Metrics:
-    """The metrics of one server. Methods may be called from any thread."""
+    """The metrics of one server, by model. Methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -26,7 +25,7 @@ class Metrics:
         self._outcomes = Counter(
             "gpt2np_request_success",
             "Ended sequences by finish reason",
-            ["finished_reason"],
+            ["model_name", "finished_reason"],
             registry=self._registry,
         )
         self._first = self._histogram("time_to_first_token_seconds", "Queue, prefill, first token")
@@ -38,42 +37,50 @@ class Metrics:
         self._batch = self._histogram("batch_size", "Sequences in a decode step", _COUNTS)
 
     def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"gpt2np_{name}", text, registry=self._registry)
+        return Gauge(f"gpt2np_{name}", text, ["model_name"], registry=self._registry)
 
     def _counter(self, name: str, text: str) -> Counter:
-        return Counter(f"gpt2np_{name}", text, registry=self._registry)
+        return Counter(f"gpt2np_{name}", text, ["model_name"], registry=self._registry)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
-        return Histogram(f"gpt2np_{name}", text, registry=self._registry, buckets=buckets)
+        return Histogram(
+            f"gpt2np_{name}", text, ["model_name"], registry=self._registry, buckets=buckets
+        )
 
     def observe_step(self, lm: LanguageModel, scheduler: Scheduler) -> None:
         """Record the state of a scheduler after a decode step."""
         config, dtype, running = lm.model.config, lm.model.dtype, scheduler.running
-        self._running.set(len(running))
-        self._waiting.set(len(scheduler.waiting))
-        self._cache.set(sum(cache_nbytes(config, s.cache.length, dtype) for s in running))
-        self._batch.observe(len(running))
+        self._running.labels(lm.name).set(len(running))
+        self._waiting.labels(lm.name).set(len(scheduler.waiting))
+        n_bytes = sum(cache_nbytes(config, s.cache.length, dtype) for s in running)
+        self._cache.labels(lm.name).set(n_bytes)
+        self._batch.labels(lm.name).observe(len(running))
 
-    def observe_queue(self, seconds: float) -> None:
+    def observe_queue(self, model: str, seconds: float) -> None:
         """Record how long a sequence waited for its first step."""
-        self._queue.observe(seconds)
+        self._queue.labels(model).observe(seconds)
 
-    def observe_tokens(self, n: int, *, is_first: bool, seconds: float) -> None:
+    def observe_prompts(self, model: str, n: int) -> None:
+        """Record the tokens of a request's prompts."""
+        self._prompt_tokens.labels(model).inc(n)
+
+    def observe_tokens(self, model: str, n: int, is_first: bool, seconds: float) -> None:
         """Record the n tokens of a step, `seconds` after the step before, or after submission."""
-        self._tokens.inc(n)
+        self._tokens.labels(model).inc(n)
         if is_first:
-            self._first.observe(seconds)
+            self._first.labels(model).observe(seconds)
         else:
             for _ in range(n):
-                self._next.observe(seconds / n)
+                self._next.labels(model).observe(seconds / n)
 
-    def observe_end(self, sequence: RunningSequence, seconds: float) -> None:
+    def observe_end(
+        self, model: str, n_prompt: int, n_new: int, outcome: str | None, seconds: float
+    ) -> None:
         """Record a sequence that has ended."""
-        self._outcomes.labels("error" if sequence.error else sequence.finish_reason).inc()
-        self._prompt_tokens.inc(len(sequence.prompt))
-        self._prompt.observe(len(sequence.prompt))
-        self._new.observe(len(sequence.ids))
-        self._whole.observe(seconds)
+        self._outcomes.labels(model, outcome).inc()
+        self._prompt.labels(model).observe(n_prompt)
+        self._new.labels(model).observe(n_new)
+        self._whole.labels(model).observe(seconds)
 
     def text(self) -> bytes:
         """Return the metrics in Prometheus's text format."""

@@ -56,8 +56,9 @@ class Guard:
     def _has_key(self, headers: Headers) -> bool:
         if self._api_key is None:
             return True
-        expected = f"Bearer {self._api_key}".encode()
-        return hmac.compare_digest(headers.get("authorization", "").encode(), expected)
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        is_same = hmac.compare_digest(key.encode("latin-1"), self._api_key.encode())
+        return is_same and scheme.lower() == "bearer"
 
 
 async def _discard_body(receive: Receive) -> None:

@@ -5,11 +5,12 @@ Unknown fields are ignored. A field that asks for something that gpt2np lacks is
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation.callbacks import GenerateArguments, LogitsProcessor
 from gpt2np.kernels.array import Array
 
@@ -24,9 +25,22 @@ def _check_unicode(text: str) -> str:
     return text
 
 
+def _check_logit_bias(value: object) -> object:
+    """Raise ValueError for the first wrong entry; pydantic's error would list all of them."""
+    for key, bias in value.items() if isinstance(value, dict) else ():
+        if not (key.isascii() and key.isdecimal() and len(key) < 10):
+            raise ValueError(f"{short_repr(key)} is not a token id")
+        if isinstance(bias, bool) or not isinstance(bias, (int, float)):
+            raise ValueError(f"the bias of {key} is not a number")
+    return value
+
+
+T = TypeVar("T")
+List = Annotated[list[T], Field(fail_fast=True)]  # else, a large body has millions of errors
 AnyText = Annotated[str, AfterValidator(_check_unicode)]
 Text = Annotated[AnyText, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+LogitBias = Annotated[dict[str, float], BeforeValidator(_check_logit_bias)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Probability = Annotated[float, Field(gt=0, le=1)]
 
@@ -39,14 +53,13 @@ class StreamOptions(_Request):
     """What a stream contains besides the text."""
 
     include_usage: bool = False
-    continuous_usage_stats: bool = False
 
 
 class StructuredOutputs(_Request):
     """A constraint on the whole continuation: a regular expression or a list of texts."""
 
     regex: Text | None = None
-    choice: list[Text] | None = Field(None, min_length=1)
+    choice: List[Text] | None = Field(None, min_length=1)
     json_schema: Any = Field(None, alias="json")
     grammar: Any = None
     json_object: bool | None = None
@@ -71,17 +84,17 @@ class GenerationRequest(_Request):
     seed: int | None = Field(None, ge=0, lt=1 << 63)
     n: int | None = Field(None, ge=1, le=1000)
     best_of: int | None = Field(None, ge=1, le=1000)
-    stop: Text | list[Text] | None = None
-    stop_token_ids: list[TokenId] | None = None
+    stop: Text | List[Text] | None = None
+    stop_token_ids: List[TokenId] | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = Field(None, ge=0)
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     repetition_penalty: float | None = Field(None, ge=0.001, le=1000)
     no_repeat_ngram_size: int | None = Field(None, ge=0)
-    logit_bias: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], float] | None = None
-    bad_words: list[Text] | None = None
-    allowed_token_ids: list[TokenId] | None = Field(None, min_length=1)
+    logit_bias: LogitBias | None = None
+    bad_words: List[Text] | None = None
+    allowed_token_ids: List[TokenId] | None = Field(None, min_length=1)
     structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=1)
@@ -116,6 +129,7 @@ class GenerationRequest(_Request):
             "structured_outputs.structural_tag": outputs and outputs.structural_tag is not None,
             "response_format": form and form.type != "text",
             "use_beam_search with stream": self.use_beam_search and self.stream,
+            "best_of above n with stream": self.stream and (self.best_of or 1) > (self.n or 1),
             "prompt_logprobs with stream": self.prompt_logprobs is not None and self.stream,
             "skip_special_tokens=false": not self.skip_special_tokens,
             "include_stop_str_in_output": self.include_stop_str_in_output,
@@ -164,14 +178,14 @@ class GenerationRequest(_Request):
         elif self.best_of is None and self.temperature == 0:
             arguments.pop("num_return_sequences", None)  # greedy copies are all the same
         if self.allowed_token_ids is not None:
-            arguments["logits_processor"] = _only(self.allowed_token_ids)
+            arguments["logits_processor"] = [_only(self.allowed_token_ids)]
         return arguments  # type: ignore[no-any-return]
 
 
 class CompletionRequest(GenerationRequest):
     """The body of POST /v1/completions."""
 
-    prompt: AnyText | list[TokenId] | list[AnyText] | list[list[TokenId]] = Field(
+    prompt: AnyText | List[TokenId] | List[AnyText] | List[List[TokenId]] = Field(
         "", description="A text, a list of token ids, or a list of texts or of lists of ids."
     )
     max_tokens: int | None = Field(16, ge=0, le=1 << 20)
@@ -226,7 +240,7 @@ class ChatMessage(_Request):
     """A message of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: AnyText | list[ContentPart]
+    content: AnyText | List[ContentPart]
 
     def text(self) -> str:
         """Return the content as one text."""
@@ -238,7 +252,7 @@ class ChatMessage(_Request):
 class ChatCompletionRequest(GenerationRequest):
     """The body of POST /v1/chat/completions."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: List[ChatMessage] = Field(min_length=1)
     max_tokens: int | None = Field(None, ge=1, le=1 << 20)
     max_completion_tokens: int | None = Field(None, ge=1, le=1 << 20)
     logprobs: bool = False
@@ -275,7 +289,20 @@ class DetokenizeRequest(_Request):
     """The body of POST /detokenize."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: List[TokenId]
+
+
+def check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    """Check that token ids are in the vocabulary; `name` is the field's.
+
+    Raises:
+        InvalidArgumentError: an id is not in the vocabulary.
+    """
+    for token_id in ids:
+        if token_id >= vocab_size:
+            raise InvalidArgumentError(
+                f"{name}: id {token_id} is not in the model's vocabulary of {vocab_size}"
+            )
 
 
 def _only(ids: list[int]) -> LogitsProcessor:
@@ -284,8 +311,7 @@ def _only(ids: list[int]) -> LogitsProcessor:
 
     def allowed_token_ids(_: list[int], logits: Array) -> Array:
         allowed = np.full_like(logits, -np.inf)
-        known = [i for i in ids if i < len(logits)]
-        allowed[known] = logits[known]
+        allowed[ids] = logits[ids]
         return allowed
 
     return allowed_token_ids

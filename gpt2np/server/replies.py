@@ -33,8 +33,9 @@ class Reply(ABC):
 
     def __init__(self, request: GenerationRequest, lm: LanguageModel) -> None:
         self._request, self._lm = request, lm
+        self.id = f"{self.id_prefix}-{uuid.uuid4().hex}"
         self._head = {
-            "id": f"{self.id_prefix}-{uuid.uuid4().hex}",
+            "id": self.id,
             "created": int(time.time()),
             "model": request.model or lm.name,
         }
@@ -48,7 +49,7 @@ class Reply(ABC):
         """Return the chunk of a choice before its first new token, if any."""
 
     @abstractmethod
-    def chunk_choice(self, update: Update, index: int) -> Json:
+    def chunk_choice(self, update: Update) -> Json:
         """Return the text and the log probabilities of an update, as fields of a choice."""
 
     def response(self, completions: Sequence[Completion], n_prompt: int) -> Json:
@@ -58,24 +59,28 @@ class Reply(ABC):
         head = {**self._head, "object": self.object_name}
         return {**head, "choices": choices, "usage": usage(n_prompt, n_new)}
 
-    def first_chunks(self, index: int, completion: Completion, n_copies: int) -> list[Json]:
-        """Return the chunks before the first new token of stream `index`, one for each copy."""
-        indices = range(index * n_copies, (index + 1) * n_copies)
-        chunks = [self.first_chunk(i, completion) for i in indices]
-        return [self._chunk({**chunk, "finish_reason": None}) for chunk in chunks if chunk]
+    def first_chunks(self, index: int, completion: Completion) -> list[Json]:
+        """Return the chunks of a choice before its first new token."""
+        chunk = self.first_chunk(index, completion)
+        if not chunk:
+            return []
+        if self._request.return_token_ids:
+            chunk |= {"token_ids": [], "prompt_token_ids": completion.prompt_ids}
+        return [self._chunk({**chunk, "finish_reason": None})]
 
-    def chunks(self, update: Update, n_copies: int) -> list[Json]:
-        """Return the chunks of an update, one for each copy of the stream's choice."""
+    def chunks(self, update: Update) -> list[Json]:
+        """Return the chunks of an update."""
         if not update.text and not update.ids and not update.finish_reason:
             return []
-        chunks = []
-        for index in range(update.index * n_copies, (update.index + 1) * n_copies):
-            choice = self.chunk_choice(update, index)
-            if self._request.return_token_ids:
-                choice["token_ids"] = update.ids
-            reason = finish_reason(update.finish_reason)
-            chunks.append(self._chunk({"index": index, **choice, "finish_reason": reason}))
-        return chunks
+        choice = {
+            "index": update.index,
+            "finish_reason": finish_reason(update.finish_reason),
+            "stop_reason": update.stop_reason,
+            **self.chunk_choice(update),
+        }
+        if self._request.return_token_ids:
+            choice["token_ids"] = [] if self._drops_new_text else update.ids
+        return [self._chunk(choice)]
 
     def last_chunks(self, n_prompt: int, n_new: int) -> list[Json]:
         """Return the chunk with the usage, if requested."""
@@ -83,7 +88,8 @@ class Reply(ABC):
         if not (options and options.include_usage):
             return []
         head = {**self._head, "object": self.chunk_name}
-        return [{**head, "choices": [], "usage": usage(n_prompt, n_new)}]
+        counts = usage(n_prompt, 0 if self._drops_new_text else n_new)
+        return [{**head, "choices": [], "usage": counts}]
 
     @property
     def _drops_new_text(self) -> bool:
@@ -134,7 +140,7 @@ class CompletionReply(Reply):
             "text": text,
             "logprobs": written,
             "finish_reason": reason,
-            "stop_reason": None,
+            "stop_reason": None if self._drops_new_text else completion.stop_reason,
             **self._ids(completion),
         }
         if request.prompt_logprobs is not None:
@@ -143,17 +149,18 @@ class CompletionReply(Reply):
         return choice
 
     def first_chunk(self, index: int, completion: Completion) -> Json | None:
-        """Return the chunk with the prompt, if requested."""
-        if not self._completion_request.echo:
+        """Return the chunk with the prompt or its ids, if requested."""
+        if not (self._completion_request.echo or self._request.return_token_ids):
             return None
         text, ids, logprobs = self._echo(completion)
         return {"index": index, "text": text, **self._logprobs(index, ids, logprobs)}
 
-    def chunk_choice(self, update: Update, index: int) -> Json:
+    def chunk_choice(self, update: Update) -> Json:
         """Return the text and the log probabilities of an update, as fields of a choice."""
         if self._drops_new_text:
-            return {"text": "", "logprobs": None}
-        return {"text": update.text, **self._logprobs(index, update.ids, update.logprobs)}
+            reason = update.finish_reason and "length"
+            return {"text": "", "logprobs": None, "finish_reason": reason, "stop_reason": None}
+        return {"text": update.text, **self._logprobs(update.index, update.ids, update.logprobs)}
 
     def _echo(self, completion: Completion) -> tuple[str, list[int], list[TokenLogprob | None]]:
         """Return the prompt's text, ids and log probabilities, if requested."""
@@ -188,7 +195,7 @@ class ChatReply(Reply):
             "message": {"role": "assistant", "content": completion.text},
             "logprobs": self._writer.write(logprobs) if self._writer else None,
             "finish_reason": finish_reason(completion.finish_reason),
-            "stop_reason": None,
+            "stop_reason": completion.stop_reason,
             **self._ids(completion),
         }
 
@@ -197,7 +204,7 @@ class ChatReply(Reply):
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None}
 
-    def chunk_choice(self, update: Update, index: int) -> Json:
+    def chunk_choice(self, update: Update) -> Json:
         """Return the text and the log probabilities of an update, as fields of a choice."""
         logprobs = self._writer.write(update.logprobs) if self._writer else None
         return {"delta": {"content": update.text} if update.text else {}, "logprobs": logprobs}

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from typing_extensions import NotRequired, TypedDict
 
+from gpt2np.errors import printable
 from gpt2np.generation.sampling import TokenLogprob
 from gpt2np.generation.sequence import FinishReason
 from gpt2np.tokenizer import Tokenizer
@@ -103,7 +104,8 @@ class ErrorResponse(TypedDict):
 
 
 _MIN_LOGPROB = -9999.0  # JSON has no -inf
-_MAX_MESSAGE = 300  # characters
+_MAX_MESSAGE = 400  # bytes; JSON has at most two bytes for each of a printable text
+_MAX_PARAM = 50  # bytes
 
 
 class CompletionLogprobs:
@@ -194,10 +196,15 @@ def usage(n_prompt: int, n_new: int) -> Usage:
 def error_body(
     message: str, kind: str, code: str | None = None, param: str | None = None
 ) -> ErrorResponse:
-    """Return the body of an error response; a long message is cut."""
-    if len(message) > _MAX_MESSAGE:
-        message = f"{message[:_MAX_MESSAGE]}…"
+    """Return the body of an error response, of less than 1,000 bytes: long texts are cut."""
+    param = param and _shorten(param, _MAX_PARAM)
+    message = _shorten(message, _MAX_MESSAGE)
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _shorten(text: str, n_bytes: int) -> str:
+    data = printable(text[:n_bytes]).encode()
+    return data.decode() if len(data) < n_bytes else f"{data[:n_bytes].decode(errors='ignore')}…"
 
 
 def event(data: Json | ErrorResponse) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import socket
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -17,6 +18,7 @@ from gpt2np.server.app import Server, create_app
 from gpt2np.server.engine import QueueFullError
 
 _GRACE = 5.0  # seconds to send the error events of requests that were ended
+_MAX_UNREAD = 60.0  # seconds until a client that reads nothing is disconnected
 
 
 def serve(
@@ -44,6 +46,9 @@ def serve(
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InvalidArgumentError(f"cannot listen at {host}, port {port}: {reason}") from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit the option
+        seconds = min(_MAX_UNREAD, server.options.timeout)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
     logging = copy.deepcopy(LOGGING_CONFIG)
     logging["handlers"]["access"]["stream"] = "ext://sys.stderr"
     config = uvicorn.Config(
@@ -95,6 +100,8 @@ class _UvicornServer(uvicorn.Server):
 
         Unlike uvicorn's method, this one does not raise the signal again at the end.
         """
+        if not self._server.engines:
+            os._exit(0)  # nothing can interrupt a download in another thread
         if self.should_exit:
             self.force_exit = True
         self.should_exit = self._server.is_ending = True

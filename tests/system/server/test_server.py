@@ -2,8 +2,9 @@
 
 import json
 import os
-import random
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,8 @@ for package in ("fastapi", "uvicorn", "prometheus_client"):
     pytest.importorskip(package)
 
 PROMPTS = ["Once upon a time", "The fox", "A king", "In the", "", "1, 2, 3,", "“Où?” 🦊"]
+
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +169,26 @@ class TestCompletions:
         for entry, token in zip(rest, expected[1:], strict=True):
             assert entry[str(token.id)]["logprob"] == pytest.approx(token.logprob)
 
+    @pytest.mark.parametrize(
+        ("fields", "finish_reason", "stop_reason"),
+        [
+            ({"stop": ["xyz", " the"]}, "stop", " the"),
+            ({"stop_token_ids": [13]}, "stop", 13),
+            ({"max_tokens": 2}, "length", None),
+            ({"max_tokens": 0}, "length", None),
+            ({"logit_bias": {"4095": 100}}, "stop", None),  # the end-of-text id
+            ({"structured_outputs": {"choice": [" yes"]}}, "stop", None),
+            ({"stop": " the", "use_beam_search": True, "n": 2}, "stop", " the"),
+        ],
+    )
+    def test_the_reason_of_the_end(self, client, fields, finish_reason, stop_reason):
+        request = {"prompt": "The fox ran to", "max_tokens": 40, "temperature": 0, **fields}
+        [first, *_] = complete(client, **request)["choices"]
+        assert (first["finish_reason"], first["stop_reason"]) == (finish_reason, stop_reason)
+        if "use_beam_search" not in fields:
+            last = read_events(client, **request)[-1]["choices"][0]
+            assert (last["finish_reason"], last["stop_reason"]) == (finish_reason, stop_reason)
+
     def test_prompts_can_be_truncated(self, client):
         long = complete(client, prompt="A king and the fox", truncate_prompt_tokens=2, seed=1)
         short = complete(client, prompt=" the fox", seed=1)
@@ -184,11 +207,20 @@ class TestStreams:
                 ]
                 assert "".join(part["text"] for part in parts) == choice["text"]
                 assert joined(part["token_ids"] for part in parts) == choice["token_ids"]
+                assert parts[0]["prompt_token_ids"] == choice["prompt_token_ids"]
                 for name, values in choice["logprobs"].items():
                     assert joined(part["logprobs"][name] for part in parts) == values
                 assert parts[-1]["finish_reason"] == choice["finish_reason"]
                 assert all(part["finish_reason"] is None for part in parts[:-1])
                 assert "\ufffd" not in "".join(part["text"] for part in parts[:-1])
+
+    def test_no_chunk_splits_a_character(self, client):
+        request = {"prompt": "“Où?” 🦊", "seed": 4, "max_tokens": 99, "return_token_ids": True}
+        chunks = read_events(client, **request, structured_outputs={"regex": "[🦊🐺é”]{20}"})
+        parts = [chunk["choices"][0] for chunk in chunks]
+        text = "".join(part["text"] for part in parts)
+        assert len(text) == 20 < sum(len(part["token_ids"]) for part in parts)
+        assert set(text) <= set("🦊🐺é”")
 
     def test_echo_comes_first(self, client):
         fields = {"prompt": ["The fox", "A king"], "seed": 2, "echo": True, "logprobs": 0}
@@ -210,43 +242,6 @@ class TestStreams:
         assert last["usage"] == complete(client, prompt="The fox", seed=2)["usage"]
 
 
-class TestOneRequestOneResult:
-    def test_results_do_not_depend_on_other_requests(self, client, lm):
-        rng = random.Random(0)
-        requests = [
-            {
-                "prompt": rng.choice(PROMPTS) + rng.choice(["", " and", " who"]),
-                "max_tokens": rng.randrange(1, 40),
-                "temperature": rng.choice([0, 0.5, 1.0]),
-                "top_k": rng.choice([0, 3, 40]),
-                "seed": rng.randrange(1000),
-                "stream": rng.random() < 0.5,
-            }
-            for _ in range(60)
-        ]
-
-        def send(request):
-            if not request["stream"]:
-                return complete(client, **request)["choices"][0]["text"]
-            chunks = read_events(client, **request)
-            return "".join(chunk["choices"][0]["text"] for chunk in chunks)
-
-        expected = [
-            generate(
-                lm,
-                request["prompt"],
-                max_new_tokens=request["max_tokens"],
-                **{name: request[name] for name in ("temperature", "top_k", "seed")},
-            ).text
-            for request in requests
-        ]
-        for n_clients in (4, 16):
-            rng.shuffle(order := list(range(len(requests))))
-            with ThreadPoolExecutor(n_clients) as pool:
-                texts = dict(zip(order, pool.map(send, [requests[i] for i in order]), strict=True))
-            assert [texts[i] for i in range(len(requests))] == expected
-
-
 class TestErrors:
     @pytest.mark.parametrize(
         ("body", "field"),
@@ -262,37 +257,59 @@ class TestErrors:
             ({"structured_outputs": {"json": {}}}, "structured_outputs.json"),
             ({"structured_outputs": {"regex": "("}}, "pattern"),
             ({"use_beam_search": True, "stream": True}, "use_beam_search"),
-            ({"prompt": [[99999999]]}, "99999999"),
+            ({"prompt": [[99999999]]}, "prompt"),
+            ({"allowed_token_ids": [99999999]}, "allowed_token_ids"),
+            ({"stop_token_ids": [99999999]}, "stop_token_ids"),
+            ({"prompt": ["a", 5]}, "prompt.0"),
+            ({"prompt": [True]}, "prompt"),
+            ({"prompt": [[1, -1]]}, "prompt.0.1: "),
+            ({"seed": 1 << 70}, "seed"),
+            ({"stop": 5}, "stop: "),
+            ({"best_of": 2, "stream": True}, "best_of"),
+            ({"logit_bias": {"\ud800" * 5000: 1}}, "logit_bias"),
+            ({"logit_bias": {"\x01\r\n" * 5000: 1}}, "logit_bias"),
+            ({"model": "🦊" * 5000}, "model"),
+            ({"stop": ["\ud800"]}, "stop"),
             ({"logit_bias": {"99999999": 1}}, "logit_bias"),
             ({"prompt": "a " * 5000}, "prompt"),
+            ({"prompt": ["a", "b"], "n": 1000}, "prompt"),
+            ({"n": 1000, "logprobs": 1000}, "logprobs"),
             ({"stop": [""]}, "stop"),
         ],
     )
     def test_a_bad_field_is_named(self, client, body, field):
         for stream in (False, True):
-            response = client.post(
-                "/v1/completions", json={**body, "stream": body.get("stream", stream)}
-            )
-            assert response.status_code == 400, response.text
+            content = json.dumps({"stream": stream, **body})  # as ASCII, for lone surrogates
+            response = client.post("/v1/completions", content=content, headers=JSON)
+            assert response.status_code == (404 if "model" in body else 400), response.text
             assert len(response.content) < 1000
             assert field in response.json()["error"]["message"]
 
     @pytest.mark.parametrize(
         "content",
-        [b"", b"{", b"[" * 100_000, b'{"prompt": "\\ud800"}', b'{"temperature": NaN}', b"\xff\xfe"],
+        [
+            *(b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000),
+            b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+            *(b'{"prompt": "\\ud800"}', b'{"temperature": NaN}', b'{"temperature": 1e999}'),
+            b'{"seed": ' + b"1" * 100_000 + b"}",
+            b'{"logit_bias": {"1": Infinity}}',
+            b'{"prompt": [1' + b', "a"' * 1_000_000 + b"]}",
+            b'{"stop": [[1]' + b", [1]" * 1_000_000 + b"]}",
+            json.dumps({"logit_bias": dict.fromkeys(map(str, range(-500_000, 1)), 1)}).encode(),
+        ],
+        ids=lambda content: content[:20],
     )
     def test_malformed_bodies(self, client, content):
-        response = client.post(
-            "/v1/completions", content=content, headers={"Content-Type": "application/json"}
-        )
+        response = client.post("/v1/completions", content=content, headers=JSON)
         assert response.status_code == 400
+        assert response.elapsed.total_seconds() < 5  # not a list of all that is wrong
+        assert len(response.content) < 1000
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
     def test_large_bodies_are_refused(self, client):
         body = b'{"prompt": "' + b"a" * 100_000_000 + b'"}'
-        headers = {"Content-Type": "application/json"}
         for content in (body, iter([body])):  # the second is sent in chunks
-            response = client.post("/v1/completions", content=content, headers=headers)
+            response = client.post("/v1/completions", content=content, headers=JSON)
             assert response.status_code == 413
             assert "16,777,216" in response.json()["error"]["message"]
 
@@ -304,6 +321,23 @@ class TestErrors:
         assert response.status_code == 404
         assert response.json()["error"]["code"] == "model_not_found"
         assert client.get("/v2").json()["error"]["message"] == "Not Found"
+
+
+def connect(url, receive_buffer=None):
+    """Connect to a server by a plain socket."""
+    connection = socket.socket()
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    host, _, port = url.removeprefix("http://").partition(":")
+    connection.connect((host, int(port)))
+    return connection
+
+
+def http_request(path, body="", method="POST", headers=""):
+    content = body.encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{headers}"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
 
 
 def wait_until(condition, seconds=10):
@@ -336,6 +370,32 @@ class TestQueueAndCancellation:
                         raise httpx.ReadTimeout("enough")
             wait_until(lambda: metric(client, "num_requests_running") == 0, seconds=3)
 
+    def test_a_client_that_reads_nothing_is_disconnected(self, tmp_path):
+        arguments = ("--model", "bundled", "--max-queued", "1", "--timeout", "1")
+        with server_and_client(tmp_path, *arguments) as (server, client):
+            files = Path(f"/proc/{server.process.pid}/fd")
+            complete(client, n=17)
+            n_files = len(list(files.iterdir()))
+            body = {**LONG, "n": 16, "logprobs": 50, "stream": True}
+            with connect(server.url, receive_buffer=4096) as slow:
+                slow.sendall(http_request("/v1/completions", json.dumps(body)))
+                wait_until(lambda: metric(client, "num_requests_running") == 16)
+                assert client.post("/v1/completions", json={"n": 17}).status_code == 503
+                complete(client, max_tokens=1)  # the others go on
+                # In time, the places and the connection are free.
+                wait_until(lambda: client.post("/v1/completions", json={"n": 17}).is_success)
+                wait_until(lambda: len(list(files.iterdir())) <= n_files)
+
+    def test_a_request_that_fails_ends_alone(self, client):
+        impossible = {"allowed_token_ids": [0], "structured_outputs": {"regex": " [a-f]+"}}
+        with ThreadPoolExecutor(2) as pool:
+            others = [pool.submit(read_events, client, **LONG) for _ in range(2)]
+            wait_until(lambda: metric(client, "num_requests_running") == 2)
+            response = client.post("/v1/completions", json={"prompt": "The fox", **impossible})
+            assert response.status_code == 400
+            for other in others:
+                assert other.result()[-1]["choices"][0]["finish_reason"] == "length"
+
     def test_a_full_queue_refuses_and_recovers(self, tmp_path):
         arguments = ("--model", "bundled", "--max-running", "2", "--max-queued", "2")
         with server_and_client(tmp_path, *arguments) as (_, client):
@@ -361,6 +421,10 @@ class TestQueueAndCancellation:
             assert "0.1 seconds" in response.json()["error"]["message"]
             *_, last = read_events(client, **LONG, n=8)
             assert "0.1 seconds" in last["error"]["message"]
+            body = {**LONG, "use_beam_search": True, "n": 8}
+            started = time.monotonic()
+            assert client.post("/v1/completions", json=body).status_code == 504
+            assert time.monotonic() - started < 1
 
     def test_waiting_requests_leave_the_queue_at_once(self, tmp_path):
         arguments = ("--model", "bundled", "--max-running", "2", "--max-queued", "1200")
@@ -391,6 +455,27 @@ class TestQueueAndCancellation:
                 assert metric(client, f"{name}_seconds_count") == len(PROMPTS)
             assert metric(client, "inter_token_latency_seconds_count") <= n_new - len(PROMPTS)
 
+    def test_metrics_add_up_to_the_usage_of_all_kinds_of_requests(self, tmp_path):
+        kinds = [
+            {"n": 3},
+            {"n": 3, "temperature": 0},
+            {"n": 2, "use_beam_search": True},
+            {"prompt": ["The fox", "A king"], "n": 2},
+        ]
+        with server_and_client(tmp_path, "--model", "bundled") as (_, client):
+            usages = [complete(client, **{"prompt": "The fox", **kind})["usage"] for kind in kinds]
+            for kind in kinds[:2]:
+                fields = {**kind, "stream_options": {"include_usage": True}}
+                usages.append(read_events(client, prompt="The fox", **fields)[-1]["usage"])
+            n_prompt, n_new = (
+                sum(usage[name] for usage in usages)
+                for name in ("prompt_tokens", "completion_tokens")
+            )
+            assert metric(client, "prompt_tokens_total") == n_prompt
+            assert metric(client, "generation_tokens_total") == n_new
+            assert metric(client, "request_generation_tokens_sum") == n_new
+            assert metric(client, "request_success_total") == 3 + 3 + 2 + 4 + 3 + 3
+
     def test_the_server_survives_its_worker_processes(self, tmp_path, lm):
         expected = generate(lm, "The fox", seed=1).text
         with server_and_client(tmp_path, "--model", "bundled", "--processes", "2") as (
@@ -400,9 +485,56 @@ class TestQueueAndCancellation:
             for _ in range(2):
                 answer = complete(client, prompt="The fox", seed=1)
                 assert answer["choices"][0]["text"] == expected
-                children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-                for pid in " ".join(path.read_text() for path in children).split():
-                    os.kill(int(pid), signal.SIGKILL)
+                for pid in worker_processes(server):
+                    os.kill(pid, signal.SIGKILL)
+
+    def test_a_worker_process_is_killed_amid_requests(self, tmp_path):
+        arguments = ("--model", "bundled", "--processes", "2")
+        with server_and_client(tmp_path, *arguments) as (server, client):
+            expected = complete(client, prompt="The fox", seed=1)["choices"]
+            with ThreadPoolExecutor(4) as pool:
+                fields = {**LONG, "n": 4}
+                requests = [pool.submit(read_events, client, **fields) for _ in range(2)]
+                requests += [pool.submit(client.post, "/v1/completions", json=fields)]
+                wait_until(lambda: metric(client, "num_requests_running") == 12)
+                for pid in worker_processes(server):
+                    os.kill(pid, signal.SIGKILL)
+                *streams, response = [request.result(30) for request in requests]
+            for events in streams:
+                assert "error" in events[-1] or events[-1]["choices"][0]["finish_reason"]
+            assert response.status_code in (200, 500)
+            assert complete(client, prompt="The fox", seed=1)["choices"] == expected
+
+
+def worker_processes(server):
+    children = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    return [int(pid) for pid in " ".join(path.read_text() for path in children).split()]
+
+
+class TestSeveralModels:
+    def test_requests_name_their_model(self, tmp_path, bundled, lm):
+        other = shutil.copytree(bundled, tmp_path / "other")
+        models = ("--model", "bundled", "--model", str(other))
+        with server_and_client(tmp_path, *models) as (_, client):
+            listed = [model["id"] for model in client.get("/v1/models").json()["data"]]
+            assert listed == ["bundled", str(other)]
+            expected = generate(lm, "The fox", seed=1).text
+            with ThreadPoolExecutor(4) as pool:
+                requests = [
+                    pool.submit(complete, client, prompt="The fox", seed=1, **fields)
+                    for fields in ({}, *({"model": name} for name in (*listed, listed[1])))
+                ]
+            answers = [request.result() for request in requests]
+            assert {answer["choices"][0]["text"] for answer in answers} == {expected}
+            assert [a["model"] for a in answers] == [*listed[:1] * 2, *listed[1:] * 2]
+            for name in listed:
+                labels = f'{{finished_reason="length",model_name="{name}"}}'
+                assert metric(client, f"request_success_total{labels}") == 2
+
+    def test_a_model_cannot_be_given_twice(self):
+        result = serve("--model", "bundled", "--model", "bundled", "--port", "0")
+        assert result.returncode == 2
+        assert "bundled" in result.stderr
 
 
 class TestAccess:
@@ -410,18 +542,74 @@ class TestAccess:
         arguments = ("--model", "bundled", "--api-key", "secret", "--cors-origin", "http://a.b")
         with server_and_client(tmp_path, *arguments) as (_, client):
             assert client.get("/health").status_code == 200
-            for path in ("/v1/models", "/metrics", "/docs", "/openapi.json", "/x"):
-                assert client.get(path).status_code == 401
             headers = {"Authorization": "Bearer secret", "Origin": "http://a.b"}
+            paths = client.get("/openapi.json", headers=headers).json()["paths"]
+            for path in {*paths, "/docs", "/openapi.json", "/x"} - {"/health"}:
+                assert client.get(path).status_code == 401
+                assert client.post(path, json={"prompt": "a"}).status_code == 401
             response = client.get("/v1/models", headers=headers)
             assert response.status_code == 200
             assert response.headers["access-control-allow-origin"] == "http://a.b"
             wrong = {"Authorization": "Bearer sécret".encode()}
             assert client.get("/v1/models", headers=wrong).status_code == 401
+            assert client.options("/v1/models").status_code == 401
+            preflight = {"Origin": "http://a.b", "Access-Control-Request-Method": "POST"}
+            assert client.options("/v1/completions", headers=preflight).status_code == 200
+            preflight["Origin"] = "http://c.d"
+            response = client.options("/v1/completions", headers=preflight)
+            assert response.status_code == 400
+            assert "access-control-allow-origin" not in response.headers
+
+    def test_a_key_of_other_letters(self, tmp_path):
+        with server_and_client(tmp_path, "--model", "bundled", "--api-key", "clé") as (_, client):
+            for scheme in ("Bearer", "bearer"):
+                headers = {"Authorization": f"{scheme} clé".encode()}
+                assert client.get("/v1/models", headers=headers).status_code == 200
+            assert client.get("/v1/models").status_code == 401
 
     def test_without_the_option_there_are_no_cors_headers(self, client):
         response = client.get("/v1/models", headers={"Origin": "http://a.b"})
         assert "access-control-allow-origin" not in response.headers
+
+    def test_a_request_cannot_add_headers(self, server, client):
+        evil = "a\r\nX-Evil: 1\r\n\r\n"
+        for fields in ({"model": evil}, {"request_id": evil, "user": evil}, {"seed": evil}):
+            response = client.post("/v1/completions", json=fields)
+            assert "x-evil" not in response.headers
+            assert "\r\n" not in response.text
+        for path in ("/v1/models%0d%0aX-Evil:1", "/v1/models/", "/docs/", "//a.b/docs"):
+            with connect(server.url) as connection:
+                headers = "X-Request-Id: evil\r\nOrigin: http://evil\r\n"
+                connection.sendall(http_request(path, method="GET", headers=headers))
+                answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            assert answer.startswith(b"HTTP/1.1 404")
+            head, _, _ = answer.lower().partition(b"\r\n\r\n")
+            assert b"evil" not in head
+            assert b"location" not in head
+
+    def test_the_log_holds_prompts_only_if_requested(self, tmp_path):
+        secret = "swordfish"
+        requests = (
+            {"prompt": f"My {secret}\x1b[2J\n", "seed": 1},
+            {"prompt": [secret] * 2, "stream": True},
+            {"prompt": secret * 5000},
+            {"prompt": "a", "stop": secret, "temperature": -1},
+            {"model": secret},
+            {"structured_outputs": {"regex": f"({secret}"}},
+            {"suffix": secret},
+        )
+        for option in ("--access-log", "--log-prompts"):
+            with server_and_client(tmp_path, "--model", "bundled", option) as (server, client):
+                answers = [client.post("/v1/completions", json=body) for body in requests]
+                client.post("/v1/completions", content=b'{"prompt": "' + secret.encode())
+                client.post("/tokenize", json={"prompt": secret})
+                log = server.log.read_text()
+            if option == "--access-log":
+                assert "POST /v1/completions" in log
+                assert secret not in log
+            else:
+                line = f"{answers[0].json()['id']}: ['My {secret}\\x1b[2J\\n']"
+                assert line in log.splitlines()
 
     def test_another_address_needs_a_key(self):
         result = serve("--host", "0.0.0.0", "--model", "bundled")
@@ -457,6 +645,37 @@ class TestShutdown:
                 server.process.send_signal(sig)
                 assert answer.result()["usage"]["completion_tokens"] == 300
             assert server.process.wait(10) == 0
+
+    def test_a_signal_ends_a_download_of_the_model(self):
+        with socket.create_server(("127.0.0.1", 0)) as hub:
+            hub.settimeout(30)
+            with socket.create_server(("127.0.0.1", 0)) as unused:
+                port = unused.getsockname()[1]
+            command = [sys.executable, "-m", "gpt2np", "serve", "--model", "a/b", "--port"]
+            environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
+            with subprocess.Popen([*command, str(port)], env=environment) as process:
+                connection, _ = hub.accept()  # which never gets an answer
+                response = httpx.get(f"http://127.0.0.1:{port}/health")
+                assert response.status_code == 503
+                assert "loading" in response.json()["error"]["message"]
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(3) == 0
+                connection.close()
+
+    @pytest.mark.parametrize("fields", [{}, {"use_beam_search": True, "n": 16}], ids=str)
+    def test_a_second_signal_ends_the_server_at_once(self, tmp_path, fields):
+        with server_and_client(tmp_path, "--model", "bundled") as (server, _):
+            body = json.dumps({**LONG, "n": 16, "prompt": ["The fox"] * 30, **fields})
+            with connect(server.url) as connection:
+                connection.sendall(http_request("/v1/completions", body))
+                time.sleep(0.5)
+                server.process.send_signal(signal.SIGTERM)
+                with pytest.raises(subprocess.TimeoutExpired):
+                    server.process.wait(0.3)
+                server.process.send_signal(signal.SIGTERM)
+                assert server.process.wait(2) == 0
+            with pytest.raises(ConnectionRefusedError):
+                connect(server.url)
 
     def test_late_requests_end_with_an_error(self, tmp_path):
         arguments = ("--model", "bundled", "--shutdown-timeout", "0.1")

@@ -1,0 +1,97 @@
+"""The result of a request does not depend on the other requests."""
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from helpers.server import running_server
+
+httpx = pytest.importorskip("httpx")
+for package in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package)
+
+PROMPTS = ["Once upon a time", "The fox", "A king", "", "1, 2, 3,", "“Où?” 🦊", "In the wood " * 30]
+OPTIONS = [  # fields of a request, options of `generate`
+    ({"temperature": 0},) * 2,
+    ({"temperature": 0.7, "top_k": 5},) * 2,
+    ({"top_p": 0.5, "min_p": 0.01},) * 2,
+    ({"typical_p": 0.4},) * 2,
+    ({"presence_penalty": 1.0, "frequency_penalty": 0.5},) * 2,
+    ({"repetition_penalty": 1.5},) * 2,
+    ({"no_repeat_ngram_size": 2},) * 2,
+    ({"stop": ["a", " th", "🦊"]},) * 2,
+    ({"stop_token_ids": [13, 262]},) * 2,
+    ({"logit_bias": {"262": 3.0}}, {"logit_bias": {262: 3.0}}),
+    ({"bad_words": ["the"]},) * 2,
+    ({"ignore_eos": True, "min_tokens": 4}, {"ignore_eos": True, "min_new_tokens": 4}),
+    ({"n": 3}, {"num_return_sequences": 3}),
+    ({"n": 2, "best_of": 4}, {"num_return_sequences": 2, "best_of": 4}),
+    ({"use_beam_search": True, "best_of": 3}, {"num_beams": 3, "temperature": 0.0}),
+    ({"structured_outputs": {"regex": r"( \w+){3}"}}, {"regex": r"( \w+){3}"}),
+    ({"structured_outputs": {"choice": [" yes", " no"]}}, {"choices": [" yes", " no"]}),
+    ({"logprobs": 3, "echo": True}, {}),
+]
+
+
+def random_requests(lm, n):
+    """Return pairs of a request's body and the ids of its choices when it is alone."""
+    rng, requests = random.Random(0), []
+    for _ in range(n):
+        fields, options = rng.choice(OPTIONS)
+        prompt, seed, n_new = rng.choice(PROMPTS), rng.randrange(1000), rng.randrange(4, 40)
+        if rng.random() < 0.3:
+            prompt = lm.encode_prompt(prompt)
+        arguments = {"temperature": 1.0, "top_k": 0, "max_new_tokens": n_new, "seed": seed}
+        expected = lm.generate(prompt, **{**arguments, **options})
+        body = {"prompt": prompt, "max_tokens": n_new, "seed": seed, "return_token_ids": True}
+        body |= fields
+        body["stream"] = rng.random() < 0.5 and not {"best_of", "use_beam_search"} & {*fields}
+        requests.append((body, [c.ids for c in (expected, *expected.alternatives)]))
+    return requests
+
+
+def send(url, body):
+    """Return the ids of each choice."""
+    with httpx.Client(base_url=url, timeout=300) as client:
+        if not body["stream"]:
+            choices = client.post("/v1/completions", json=body).json()["choices"]
+            return [choice["token_ids"] for choice in choices]
+        ids = [[] for _ in range(body.get("n", 1))]
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert lines.pop() == "[DONE]"
+    for choice in (choice for line in lines for choice in json.loads(line)["choices"]):
+        ids[choice["index"]] += choice.get("token_ids", [])
+    return ids
+
+
+def send_and_disconnect(url, body):
+    body = {**body, "max_tokens": 300, "n": 1, "ignore_eos": True}
+    with httpx.Client(base_url=url, timeout=0.05) as client:
+        try:
+            with client.stream("POST", "/v1/completions", json=body) as response:
+                next(response.iter_bytes())
+        except httpx.ReadTimeout:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("n_requests", "clients"),
+    [(40, [16]), pytest.param(200, [1, 4, 16], marks=[pytest.mark.slow])],
+)
+def test_results_do_not_depend_on_other_requests(tmp_path, lm, n_requests, clients):
+    requests = random_requests(lm, n_requests)
+    with running_server(tmp_path, "--model", "bundled") as server:
+        for n_clients in clients:
+            random.Random(n_clients).shuffle(order := list(range(n_requests)))
+
+            def run(position, order=order):
+                if position % 10 == 9:
+                    send_and_disconnect(server.url, requests[order[position - 1]][0])
+                return send(server.url, requests[order[position]][0])
+
+            with ThreadPoolExecutor(n_clients) as pool:
+                results = list(pool.map(run, range(n_requests)))
+            for i, ids in zip(order, results, strict=True):
+                assert ids == requests[i][1], requests[i][0]
