@@ -30,7 +30,7 @@ class AsyncEngine:
     ) -> None:
         """Create an engine that runs up to `max_running` streams at a time.
 
-        `on_step` is called on the engine's thread after each decode step.
+        `on_step` is called on the engine's thread after each decode step and its notifications.
         """
         self._max_running = max_running
         self._on_step = on_step
@@ -80,12 +80,12 @@ class AsyncEngine:
                 for stream in listeners:
                     stream.sequence.end("cancelled", failure)
                 scheduler = self._new_scheduler(model)
-            if self._on_step:
-                self._on_step(scheduler)
             for stream, notify in list(listeners.items()):
                 notify(stream)
                 if not stream.running:
                     del listeners[stream]
+            if self._on_step:
+                self._on_step(scheduler)
 
 
 _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gpt2np.errors import GPT2NPError
@@ -61,15 +61,22 @@ class Engine:
         self._n_sequences = 0  # changed in the event loop's thread only
         self._streams: set[TextStream] = set()
         self._submitted: dict[int, float] = {}  # times of waiting sequences, by id()
-        self._step_start = self._step_end = 0.0  # of the last decode step
+        self._step_start = 0.0
+        self._step_updates: list[tuple[Callable[[Update], None], Update]] = []  # with receivers
         self._runner = AsyncEngine(max_running, self._on_step)
 
     def _on_step(self, scheduler: Scheduler) -> None:
-        """Record a decode step; a sequence that now runs waited until the step began."""
+        """Deliver the updates of a decode step together: waking the event loop takes time.
+
+        Also record the step; a sequence that now runs waited until the step began.
+        """
+        updates, self._step_updates = self._step_updates, []
+        if updates:
+            call_in(self._loop, _deliver, updates)
         self._metrics.observe_step(self.lm, scheduler)
-        self._step_start, self._step_end = self._step_end, time.perf_counter()
         for sequence in scheduler.running:
             self._record_start(sequence)
+        self._step_start = time.perf_counter()
 
     def _record_start(self, sequence: RunningSequence) -> None:
         submitted = self._submitted.pop(id(sequence), None)
@@ -116,8 +123,8 @@ class Engine:
     async def _updates(
         self, streams: Sequence[TextStream], every_step: bool
     ) -> AsyncIterator[list[Update]]:
-        loop, arrived, wake = asyncio.get_running_loop(), list[Update](), asyncio.Event()
-        submitted = time.perf_counter()
+        self._loop = asyncio.get_running_loop()
+        arrived, wake, submitted = list[Update](), asyncio.Event(), time.perf_counter()
 
         def add(update: Update) -> None:
             arrived.append(update)
@@ -141,7 +148,8 @@ class Engine:
                 if every_step or is_last:
                     logprobs = sequence.logprobs[n_ids:]
                     text, reason = stream.new_text(), sequence.finish_reason
-                    call_in(loop, add, Update(index, text, ids, logprobs, reason))
+                    update = Update(index, text, ids, logprobs, reason)
+                    self._step_updates.append((add, update))
                 n_ids += len(ids)
 
             self._submitted[id(stream.sequence)] = submitted
@@ -175,3 +183,8 @@ class Engine:
     def cancel_all(self, error: Exception) -> None:
         """End all streams with an error."""
         self.cancel(self._streams, error)
+
+
+def _deliver(updates: Sequence[tuple[Callable[[Update], None], Update]]) -> None:
+    for receive, update in updates:
+        receive(update)

@@ -102,6 +102,7 @@ class ErrorResponse(TypedDict):
     error: ErrorDetail
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _MIN_LOGPROB = -9999.0  # JSON has no -inf
 _MAX_MESSAGE = 300  # characters
 
@@ -202,7 +203,7 @@ def error_body(
 
 def event(data: Json | ErrorResponse) -> bytes:
     """Return a server-sent event."""
-    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return f"data: {_ENCODER.encode(data)}\n\n".encode()
 
 
 DONE = b"data: [DONE]\n\n"
