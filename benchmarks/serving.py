@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import socket
@@ -45,7 +46,10 @@ TIMEOUT = 300  # seconds for a turn, and for the start of a server
 PAUSE = 1.0  # seconds between turns, in which threads stop to spin
 LENGTHS = (0.1, 0.15, 0.2, 0.25, 0.3)  # of a client's requests, as shares of --tokens
 WORDS = ("the king", "a fox", "my sister", "an old ship", "the river", "nobody", "some children")
-OPTIONS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "ignore_eos": True}  # of gpt2np and of llama-server
+OPTIONS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "ignore_eos": True}
+# The shell's settings of BLAS and OpenMP may slow down one of the servers.
+SETTINGS = ("OPENBLAS_", "OMP_", "MKL_")
+ENVIRONMENT = {name: v for name, v in os.environ.items() if not name.startswith(SETTINGS)}
 
 
 @dataclass
@@ -119,7 +123,11 @@ async def load(url: str, n_streams: int, n_tokens: int, measured: Measured) -> N
 def running(command: list[str], url: str = "") -> Iterator[str]:
     """Run a server; yield `url`, or the one that it prints, once its model is loaded."""
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE if not url else None, text=True
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE if not url else None,
+        text=True,
+        env=ENVIRONMENT,
     )
     try:
         for line in process.stderr or ():
@@ -190,10 +198,11 @@ def serve_batches(model: str, n_tokens: int) -> None:
 def batches(model: str, n_tokens: int) -> Iterator[subprocess.Popen[str]]:
     """Run `serve_batches` in a new process."""
     command = [sys.executable, __file__, "--model", model, "--tokens", str(n_tokens), "--batches"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+    environment = {**ENVIRONMENT, "OPENBLAS_THREAD_TIMEOUT": "20"}  # as gpt2np's commands do
+    with subprocess.Popen(
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
         yield process
-        process.stdin.close()
 
 
 def batch_speed(process: subprocess.Popen[str]) -> float:
@@ -201,6 +210,11 @@ def batch_speed(process: subprocess.Popen[str]) -> float:
     assert process.stdin and process.stdout
     print(file=process.stdin, flush=True)
     return float(process.stdout.readline())
+
+
+def say(line: str) -> None:
+    """Print a progress line to stderr."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def measure(args: argparse.Namespace, urls: dict[str, str]) -> None:
@@ -222,13 +236,14 @@ def measure(args: argparse.Namespace, urls: dict[str, str]) -> None:
             for n_streams in args.streams:
                 for name in urls:
                     found, result = turn(name, n_streams, args.tokens), results[n_streams, name]
+                    say(f"{number + 1} of {args.rounds} | {n_streams} | {name} | {found.row()}")
                     result.rates += found.rates
                     result.first += found.first
                     result.between += found.between
                 if n_streams == BATCH:
                     time.sleep(PAUSE)
                     batch_rates.append(batch_speed(process))
-            print(f"round {number + 1} of {args.rounds}", file=sys.stderr, flush=True)
+                    say(f"{number + 1} of {args.rounds} | generate_batch | {batch_rates[-1]:.0f}")
     print("| streams | server | tokens/s | first token p50, ms | p99 | between p50, ms | p99 |")
     print("|---|---|---|---|---|---|---|")
     for (n_streams, name), result in sorted(results.items(), key=lambda item: item[0][0]):
@@ -252,7 +267,7 @@ def main() -> None:
     streams = f"concurrent streams, at most {MAX_STREAMS} (default: 1 4 16 64)"
     add("--streams", type=int, nargs="+", default=[1, 4, 16, 64], metavar="N", help=streams)
     add("--tokens", type=int, default=320, help="new tokens of each client (default: 320)")
-    add("--rounds", type=int, default=3, help="(default: 3)")
+    add("--rounds", type=int, default=3, help="number of rounds (default: 3)")
     add("--batches", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.batches:
