@@ -22,6 +22,7 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -273,6 +274,7 @@ def main() -> None:
     if args.batches:
         serve_batches(args.model, args.tokens)
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without ending the servers
     with ExitStack() as stack:
         urls = {"gpt2np": stack.enter_context(running(gpt2np_server(args.model)))}
         if args.llama_server:
