@@ -229,10 +229,12 @@ def measure(args: argparse.Namespace, urls: dict[str, str]) -> None:
         asyncio.run(load(urls[name], n_streams, n_tokens, measured))
         return measured
 
-    with batches(args.model, args.tokens) as process:
-        for name in urls:  # warm up
+    with ExitStack() as stack:
+        if BATCH in args.streams:
+            process = stack.enter_context(batches(args.model, args.tokens))
+            batch_speed(process)  # warm up
+        for name in urls:
             turn(name, BATCH, args.tokens // 2)
-        batch_speed(process)
         for number in range(args.rounds):
             for n_streams in args.streams:
                 for name in urls:
