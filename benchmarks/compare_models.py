@@ -106,12 +106,12 @@ GGUF_NAMES = {
 }
 
 
-def make_gguf(folder: Path) -> None:
-    """Write model.gguf: float32, matrices [out, in], the unembedding tied as in the checkpoint."""
+def make_gguf(folder: Path, path: Path | None = None) -> None:
+    """Write model.gguf, or `path`: float32, matrices [out, in], the unembedding tied."""
     import gguf
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    writer = gguf.GGUFWriter(folder / "model.gguf", "gpt2")
+    writer = gguf.GGUFWriter(path or folder / "model.gguf", "gpt2")
     writer.add_block_count(config["n_layer"])
     writer.add_context_length(config["n_positions"])
     writer.add_embedding_length(config["n_embd"])
@@ -126,7 +126,8 @@ def make_gguf(folder: Path) -> None:
             (f"blk.{front[1]}.", ".".join([*front[2:], part])) if front[0] else ("", part)
         )
         transposed = array.T if ".c_" in name and array.ndim == 2 else array
-        writer.add_tensor(f"{prefix}{GGUF_NAMES[module]}.{kind}", np.ascontiguousarray(transposed))
+        contiguous = np.ascontiguousarray(transposed, np.float32)
+        writer.add_tensor(f"{prefix}{GGUF_NAMES[module]}.{kind}", contiguous)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

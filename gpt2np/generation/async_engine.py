@@ -34,7 +34,7 @@ class AsyncEngine:
         """Create an engine that runs up to `max_running` streams at a time.
 
         `cache_bytes` limits the streams' KV caches; see `Scheduler`. `on_step` is called on the
-        engine's thread after each decode step.
+        engine's thread after each decode step and its notifications.
         """
         self._max_running = max_running
         self._cache_bytes = cache_bytes
@@ -85,12 +85,12 @@ class AsyncEngine:
                 for stream in listeners:
                     stream.sequence.end("cancelled", failure)
                 scheduler = self._new_scheduler(model)
-            if self._on_step:
-                self._on_step(scheduler)
             for stream, notify in list(listeners.items()):
                 notify(stream)
                 if not stream.running:
                     del listeners[stream]
+            if self._on_step:
+                self._on_step(scheduler)
 
 
 _engines: WeakKeyDictionary[GPT2, AsyncEngine] = WeakKeyDictionary()

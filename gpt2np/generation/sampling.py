@@ -20,7 +20,7 @@ from gpt2np.generation.logits_processors import (
     typical_filter,
 )
 from gpt2np.generation.options import GenerationOptions
-from gpt2np.kernels.array import Array
+from gpt2np.kernels.array import Array, IntArray
 from gpt2np.model import GPT2, KVCache
 from gpt2np.model.ops import softmax
 
@@ -84,6 +84,28 @@ def next_id(logits: Array, options: GenerationOptions, random: Callable[[], floa
     """
     if options.temperature == 0:
         return int(logits.argmax())
+    if options.top_k and not (options.top_p < 1 or options.min_p or options.typical_p < 1):
+        candidates = top_k_candidates(logits, options.top_k)
+        return int(candidates[_sample(logits[candidates], options, random)])
+    return _sample(logits, options, random)
+
+
+def top_k_candidates(logits: Array, k: int) -> IntArray:
+    """Return the ids that the top-k filter may keep after the temperature, in ascending order.
+
+    These are usually few more than k, and the other logits need no further computation. The k-th
+    highest logit is at least the k-th highest maximum of any disjoint groups of logits.
+    """
+    n_groups = 16 * k
+    if len(logits) < 2 * n_groups:
+        return np.arange(len(logits))
+    maxima = logits[: len(logits) // n_groups * n_groups].reshape(-1, n_groups).max(0)
+    bound = np.partition(maxima, -k)[-k]
+    margin = 1e-5 * (logits.max() - bound)  # the temperature may round close logits to equal ones
+    return np.flatnonzero(logits >= bound - margin)
+
+
+def _sample(logits: Array, options: GenerationOptions, random: Callable[[], float]) -> int:
     logits = filter_logits(logits, options)
     ids = (logits > -np.inf).nonzero()[0]  # often few, which saves time below
     cumulative = softmax(logits[ids].astype(np.float64)).cumsum()

@@ -177,7 +177,9 @@ class RunningSequence:
 
     def drop_rejected(self) -> None:
         """Truncate the KV cache to all tokens but the last, which the next step computes."""
-        self.cache.truncate(min(self.cache.length, self.length - self.context_start - 1))
+        n_kept = self.length - self.context_start - 1
+        if self.cache.length > n_kept:
+            self.cache.truncate(n_kept)
 
     def choose(self, logits: Array) -> int:
         """Select the next token id from logits (V,). Raises the same errors as `accept`."""

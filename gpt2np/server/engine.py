@@ -119,15 +119,22 @@ class Engine:
         self._timeout = timeout
         self._jobs: set[Job] = set()  # changed in the event loop's thread only
         self._submitted: dict[int, float] = {}  # times of waiting sequences, by id()
-        self._step_start = self._step_end = 0.0  # of the last decode step
+        self._step_start = 0.0
+        self._step_updates: list[tuple[Callable[[Update], None], Update]] = []  # with receivers
         self._runner = AsyncEngine(max_running, cache_bytes, self._on_step)
 
     def _on_step(self, scheduler: Scheduler) -> None:
-        """Record a decode step; a sequence that now runs waited until the step began."""
+        """Deliver the updates of a decode step together: waking the event loop takes time.
+
+        Also record the step; a sequence that now runs waited until the step began.
+        """
+        updates, self._step_updates = self._step_updates, []
+        if updates:
+            call_in(self._loop, _deliver, updates)
         self._metrics.observe_step(self.lm, scheduler)
-        self._step_start, self._step_end = self._step_end, time.perf_counter()
         for sequence in scheduler.running:
             self._record_start(sequence)
+        self._step_start = time.perf_counter()
 
     def _record_start(self, sequence: RunningSequence) -> None:
         submitted = self._submitted.pop(id(sequence), None)
@@ -198,9 +205,8 @@ class Engine:
         """
         if job.error:
             raise job.error
-        streams = job.all_streams
-        loop, arrived, wake = asyncio.get_running_loop(), list[Update](), asyncio.Event()
-        submitted = time.perf_counter()
+        streams, self._loop = job.all_streams, asyncio.get_running_loop()
+        arrived, wake, submitted = list[Update](), asyncio.Event(), time.perf_counter()
 
         def add(update: Update) -> None:
             arrived.append(update)
@@ -227,7 +233,8 @@ class Engine:
                 if every_step or is_last:
                     logprobs, text = sequence.logprobs[n_ids:], stream.new_text()
                     reasons = sequence.finish_reason, stream.stop_reason
-                    call_in(loop, add, Update(index, text, ids, logprobs, *reasons))
+                    update = Update(index, text, ids, logprobs, *reasons)
+                    self._step_updates.append((add, update))
                 n_ids += len(ids)
 
             self._submitted[id(stream.sequence)] = submitted
@@ -245,3 +252,8 @@ class Engine:
                 if not stream.running and stream.sequence.error:
                     raise stream.sequence.error
             yield updates
+
+
+def _deliver(updates: Sequence[tuple[Callable[[Update], None], Update]]) -> None:
+    for receive, update in updates:
+        receive(update)

@@ -103,6 +103,7 @@ class ErrorResponse(TypedDict):
     error: ErrorDetail
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _MIN_LOGPROB = -9999.0  # JSON has no -inf
 _MAX_MESSAGE = 400  # bytes; JSON has at most two bytes for each of a printable text
 _MAX_PARAM = 50  # bytes
@@ -209,7 +210,7 @@ def _shorten(text: str, n_bytes: int) -> str:
 
 def event(data: Json | ErrorResponse) -> bytes:
     """Return a server-sent event."""
-    return f"data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+    return f"data: {_ENCODER.encode(data)}\n\n".encode()
 
 
 DONE = b"data: [DONE]\n\n"

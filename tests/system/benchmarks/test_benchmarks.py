@@ -79,3 +79,18 @@ def test_compare_refuses_what_it_does_not_know():
     done = subprocess.run(command, capture_output=True, encoding="utf-8")
     assert done.returncode == 2
     assert "no 'gpt3' in gpt2np, transformers" in done.stderr
+
+
+def test_serving_measures_a_server():
+    for package in ("fastapi", "uvicorn", "prometheus_client"):
+        pytest.importorskip(package)
+    command = [sys.executable, str(COMPARE.with_name("serving.py")), "--tokens", "20"]
+    done = subprocess.run(
+        [*command, "--streams", "2", "--rounds", "1"], capture_output=True, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    *_, row = done.stdout.splitlines()
+    _, streams, server, rate, *times, _ = row.split("|")
+    assert (streams.strip(), server.strip(), len(times)) == ("2", "gpt2np", 4)
+    assert float(rate.split()[0]) > 0
+    assert all(float(time) > 0 for time in times)

@@ -8,6 +8,7 @@ import pytest
 
 from gpt2np import GenerationOptions
 from gpt2np.generation import RandomGenerator, next_id
+from gpt2np.generation.sampling import next_probabilities, top_k_candidates
 
 SETTINGS = {
     "plain": {"top_k": 0, "temperature": 1.0},
@@ -88,3 +89,22 @@ def test_a_wrong_distribution_is_found():
     expected = exact(setting) * 20_000
     chi_square = ((np.bincount(sampled, minlength=16) - expected) ** 2 / expected).sum()
     assert chi_square > 60
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1.0, 100.0])
+@pytest.mark.parametrize("size", [3, 700, 5000])
+def test_top_k_candidates_change_no_sampled_id(size, scale):
+    rng = np.random.default_rng(size)
+    for top_k, temperature in ((1, 0.3), (5, 1.0), (40, 7.0), (size, 0.8)):
+        options = GenerationOptions(top_k=top_k, temperature=temperature)
+        for _ in range(20):
+            logits = rng.normal(5, scale, size).astype(np.float32).round(rng.integers(1, 8))
+            logits[rng.random(size) < rng.choice([0, 0.1, 0.99])] = -math.inf
+            logits[-1] = logits.max() if math.isfinite(logits.max()) else 0
+            kept = np.flatnonzero(next_probabilities(logits, options))
+            assert np.isin(kept, top_k_candidates(logits, top_k)).all()
+            cumulative = next_probabilities(logits, options)[kept].cumsum()
+            x = rng.random()
+            expected = kept[cumulative.searchsorted(x * cumulative[-1], side="right")]
+            assert next_id(logits, options, lambda x=x: x) == expected
+    assert size < 5000 or scale < 1 or len(top_k_candidates(logits, 5)) < size / 10
