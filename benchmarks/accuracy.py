@@ -12,11 +12,11 @@ eager attention), and the ratio of the two. XL's shape needs 16 GB of memory.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ from gpt2np import GPT2, GPT2Config
 from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.kernels.linear import PackedLinear, linear
 from gpt2np.kernels.packed_matrix import PackedMatrix
-from gpt2np.model.ops import ACTIVATIONS, causal_mask, causal_softmax, layer_norm
-from gpt2np.model.weights import pack_weights
+from gpt2np.model.ops import ACTIVATIONS, causal_softmax, layer_norm
+from gpt2np.model.weights import group_size
 
 Array = np.ndarray[Any, Any]
 
@@ -106,7 +106,7 @@ class Errors:
     @property
     def ratio(self) -> float:
         """The error of gpt2np, relative to that of transformers."""
-        return self.ours / self.theirs if self.theirs else float(self.ours > 0) + 1
+        return ratio(self.ours, self.theirs)
 
 
 def random_case(number: int) -> Case:
@@ -182,7 +182,7 @@ def transformers_model(case: Case, weights: Mapping[str, Array]) -> Any:
     state.setdefault(LM_HEAD, state[f"transformer.{WTE}"])
     model.load_state_dict(state, assign=True)
     model.tie_weights()
-    return model.eval()
+    return model.train(False)
 
 
 def measure(case: Case) -> Errors:
@@ -205,6 +205,11 @@ def our_logits(config: GPT2Config, weights: Mapping[str, Array], ids: Array) -> 
     return np.stack([model.forward([row]) for row in ids])
 
 
+def ratio(ours: float, theirs: float) -> float:
+    """Return ours ÷ theirs; 1 if both are 0."""
+    return ours / theirs if theirs else math.inf if ours else 1.0
+
+
 def errors(ours: Array, theirs: Array, exact: Array) -> tuple[float, float, float, float]:
     """Return the root mean square errors, then the largest errors, of `ours` and `theirs`."""
     off = [np.abs(array - exact) for array in (ours, theirs)]
@@ -215,32 +220,115 @@ def errors(ours: Array, theirs: Array, exact: Array) -> tuple[float, float, floa
 def case_row(result: Errors) -> str:
     """Return a case's row of the table."""
     config = result.case.config
-    shape = f"{config.n_layer} x {config.n_embd} / {config.n_head}, {config.n_inner}"
+    shape = f"{config.n_layer} x {config.n_embd}, {config.n_head}, {config.n_inner}"
+    scales = "".join(
+        letter if is_on else "-"
+        for letter, is_on in (
+            ("D", config.scale_attn_weights),
+            ("L", config.scale_attn_by_inverse_layer_idx),
+        )
+    )
     return (
-        f"{result.case.name:>6}  {shape:22} {config.activation_function:17} "
-        f"{config.layer_norm_epsilon:<6g} {result.case.gain:4.1f} {result.case.largest_logit:5.1f}  "
-        f"{result.ours:.2e} {result.theirs:.2e}  {result.ratio:5.2f}  "
-        f"{result.ours_max / result.theirs_max if result.theirs_max else 1:5.2f}"
+        f"{result.case.name:>6}  {shape:21} {config.activation_function:17} {scales:3} "
+        f"{config.layer_norm_epsilon:<6g} {result.case.gain:4.1f} {result.case.outliers:5.1f} "
+        f"{result.case.largest_logit:5.1f}  {result.ours:.2e} {result.theirs:.2e} "
+        f"{result.ratio:5.2f} {ratio(result.ours_max, result.theirs_max):5.2f}"
     )
 
 
+CASE_HEADER = (
+    "number  layers x width, heads, inner   activation  scales  epsilon gain outliers logits  "
+    "gpt2np transformers  ratio  of maxima"
+)
+
+
+def operations() -> Iterator[tuple[str, Array, Array, Array]]:
+    """Yield the name of an operation, its result in gpt2np and in torch, and the exact result."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int, scale: float = 1.0) -> Array:
+        return rng.standard_normal(shape, np.float32) * np.float32(scale)
+
+    def in_torch(function: Callable[..., torch.Tensor], *arrays: Array) -> tuple[Array, Array]:
+        """Return the result in float32, and in float64."""
+        tensors = [torch.from_numpy(array) for array in arrays]
+        return function(*tensors).numpy(), function(*[x.double() for x in tensors]).numpy()
+
+    for inputs in (16, 64, 192, 256, 768, 1600, 3072, 6400):
+        x, w, bias = normal(64, inputs), normal(inputs, 256), np.zeros(256, np.float32)
+        group = group_size(inputs)
+        layer = PackedLinear("", PackedMatrix.of(w, (group, 64)).data, bias, 256)
+        yield f"product, {inputs} inputs", linear(x, layer), *in_torch(torch.addmm, bias, x, w)
+    for width in (8, 64, 768, 1600):
+        for mean in (0, 10):
+            x, w, bias = normal(2000, width) + np.float32(mean), 1 + normal(width), normal(width)
+            norm = partial(torch.nn.functional.layer_norm, normalized_shape=(width,), eps=1e-5)
+            yield (
+                f"layer norm, {width} channels, mean {mean}",
+                layer_norm(x, w, bias, 1e-5),
+                *in_torch(lambda x, w, b, norm=norm: norm(x, weight=w, bias=b), x, w, bias),
+            )
+    for keys in (8, 64, 256, 1000):
+        for scale in (1.0, 5.0):
+            x = normal(4, 64, keys, scale=scale)
+            y = causal_softmax(x.copy(), np.zeros((64, 0), bool))
+            softmax = partial(torch.softmax, dim=-1)
+            yield f"softmax, {keys} keys, scores of {scale}", y, *in_torch(softmax, x)
+    for name, function in ACTIVATIONS.items():
+        for scale in (0.1, 1.0, 5.0):
+            x = normal(50_000, scale=scale)
+            yield f"{name}, inputs of {scale}", function(x), *in_torch(ACT2FN[name], x)
+
+
+def operation_row(name: str, ours: Array, theirs: Array, exact: Array) -> str:
+    """Return an operation's row: errors in units of the exact result's last place (2⁻²⁴)."""
+    unit = float(np.sqrt(np.mean(np.square(exact)))) * 2**-24
+    off, theirs_off = errors(ours, theirs, exact)[:2]
+    return f"{name:36} {off / unit:6.2f} {theirs_off / unit:6.2f} {ratio(off, theirs_off):6.2f}"
+
+
+def plot(results: Sequence[Errors], path: Path) -> None:
+    """Draw the ratio of each case over its width, one mark per activation function."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    for name, marker in zip(sorted(ACTIVATIONS), "osD^v<>", strict=True):
+        cases = [r for r in results if r.case.config.activation_function == name]
+        widths = [r.case.config.n_embd for r in cases]
+        axes.scatter(widths, [r.ratio for r in cases], 14, marker=marker, alpha=0.8, label=name)
+    axes.axhline(1, color="gray", linewidth=1)
+    axes.set(xscale="log", xlabel="width (n_embd)", ylabel="error ÷ error of transformers")
+    axes.legend(fontsize="x-small", ncols=2)
+    figure.savefig(path)
+
+
 def main() -> None:
-    """Measure the selected cases, and print a row for each."""
+    """Measure the selected cases or operations, and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=200, help="random checkpoints (default: 200)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first random checkpoint")
     parser.add_argument("--shapes", nargs="*", choices=SHAPES, help="GPT-2's shapes instead")
-    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--operations", action="store_true", help="single operations instead")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios by width")
     args = parser.parse_args()
-    transformers.logging.set_verbosity_error()
-    numbers = range(args.first, args.first + args.cases)
-    cases = [gpt2_case(s) for s in args.shapes] if args.shapes else map(random_case, numbers)
+    if args.operations:
+        print("operation: errors of gpt2np and torch in 2^-24 of the result, and their ratio")
+        for name, ours, theirs, exact in operations():
+            print(operation_row(name, ours, theirs, exact))
+        return
+    cases = (
+        [gpt2_case(shape) for shape in args.shapes]
+        if args.shapes
+        else [random_case(number) for number in range(args.cases)]
+    )
+    print(CASE_HEADER)
     results = []
-    for case in cases:
+    for case in tqdm(cases, disable=None):
         results.append(measure(case))
-        print(case_row(results[-1]), flush=True)
-    ratios = [r.ratio for r in results]
+        tqdm.write(case_row(results[-1]), file=sys.stdout)
+    ratios = [result.ratio for result in results]
     print(f"ratio: median {np.median(ratios):.3f}, worst {max(ratios):.3f}")
+    if args.plot:
+        plot(results, args.plot)
 
 
 if __name__ == "__main__":
