@@ -69,15 +69,20 @@ class LinearOutput:
     """Memory for the output of a linear layer for n rows, which later calls can overwrite.
 
     Attributes:
-        partials: (I, n, P, m), partial products: I groups of inputs, n rows, P panels of m outputs.
-        y: (n, P·m), a view of `partials[0]`, where the partial products are summed.
+        y: (n, P·m).
+        by_panel: (P, n, m), a view of `y`.
+        partials: (I, P, n, m), partial products of I groups of inputs. Each product is contiguous:
+            rows at multiples of 4,096 bytes would displace each other from the cache. With one
+            group, the product is written to `by_panel`.
     """
 
     def __init__(self, w: PackedLinear, n: int) -> None:
         groups, n_panels, _, m = w.panels.shape
-        self.partials = np.empty((groups, n, n_panels, m), w.panels.dtype)
-        self.by_panel = self.partials.swapaxes(1, 2)
-        self.y = self.partials[0].reshape(n, n_panels * m)
+        self.y = np.empty((n, n_panels * m), w.panels.dtype)
+        self.by_panel = self.y.reshape(n, n_panels, m).swapaxes(0, 1)
+        self.partials = self.by_panel[None]
+        if groups > 1:
+            self.partials = np.empty((groups, n_panels, n, m), w.panels.dtype)
 
 
 def linear(
@@ -95,9 +100,9 @@ def linear(
         output = LinearOutput(w, x.shape[0])
     if groups > 1 or k > x.shape[1]:
         x = _split_k(x, groups, k)[:, None]
-    matmul(x, w.panels, out=output.by_panel)
+    matmul(x, w.panels, out=output.partials)
     if groups > 1:
-        sum_partials(output.partials)
+        sum_partials(output.partials, out=output.by_panel)
     y = output.y
     if w.bias is not None:
         y += w.bias
@@ -123,11 +128,15 @@ def _split_k(x: Array, groups: int, k: int) -> Array:
     return x.reshape(-1, groups, k).swapaxes(0, 1)
 
 
-def sum_partials(partials: Array) -> Array:
-    """Sum arrays partials[0], partials[1], … into partials[0], in this order (unlike np.sum)."""
+def sum_partials(partials: Array, out: Array | None = None) -> Array:
+    """Sum two or more arrays partials[0], partials[1], … in this order (unlike np.sum).
+
+    The sum is written to `out`, by default partials[0]. Overwrites partials[0].
+    """
     total: Array = partials[0]
-    for i in range(1, partials.shape[0]):
-        total += partials[i]
+    for partial in partials[1:-1]:
+        total += partial
+    total = np.add(total, partials[-1], out=total if out is None else out)
     return total
 
 

@@ -24,12 +24,12 @@ SMALL_BATCH = 64
 """The largest number of rows for which threads share the matrix instead of the rows."""
 
 _MAX_SMALL_PRODUCT = 1_000_000  # the largest n·k·m of one call of the small-matrix kernel
-_MAX_SMALL_ROWS = 16  # more rows in one call are not faster
+_MAX_SMALL_ROWS = 32  # more rows in one call are not faster
 
 MIN_SHARED_WORK = 15_000_000
 """The fewest multiplications that threads share. Fewer take less time than waking a thread."""
 
-_ones: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LANES)))
+_lanes: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LANES)))
 
 
 def min_rows() -> int:
@@ -72,15 +72,18 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     return out
 
 
-def ones_columns(k: int, dtype: np.dtype[Any]) -> Array:
-    """Return a matrix of ones (k, LANES).
+def row_sums(x: Array) -> Array:
+    """Sum each row of x (…, n, k). Returns (…, n, 1).
 
-    Each column of `matmul(x, ones)` contains the row sums of x (…, n, k).
+    Unlike with np.sum, zeros at the end of a row change no bit of its sum. The product with stacked
+    identity matrices has LANES partial sums per row, which round less than one running sum.
     """
-    ones = _ones[dtype]
-    if ones.shape[0] < k:
-        ones = _ones[dtype] = np.ones((2 * k, LANES), dtype)
-    return ones[:k]
+    lanes = _lanes[x.dtype]
+    if lanes.shape[0] < x.shape[-1]:
+        lanes = np.tile(np.eye(LANES, dtype=x.dtype), (2 * x.shape[-1] // LANES + 1, 1))
+        _lanes[x.dtype] = lanes
+    sums: Array = np.add.reduce(matmul(x, lanes[: x.shape[-1]]), -1, keepdims=True)
+    return sums
 
 
 def _matmul_on_threads(x: Array, w: Array, out: Array, max_rows: int) -> None:

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from gpt2np.kernels.array import Array, BoolArray
-from gpt2np.kernels.matmul import matmul, ones_columns
+from gpt2np.kernels.matmul import row_sums
 
 _GELU_SCALE = 2 * math.sqrt(2 / math.pi)
 
@@ -48,8 +48,7 @@ def causal_softmax(scores: Array, mask: BoolArray) -> Array:
         np.copyto(last_keys, -math.inf, where=mask)
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
     np.exp(scores, out=scores)
-    # Unlike sums by np.sum, sums by `matmul` have the same bits for any number of rows.
-    scores /= matmul(scores, ones_columns(scores.shape[-1], scores.dtype))[..., :1]
+    scores /= row_sums(scores)
     return scores
 
 
@@ -79,19 +78,25 @@ def gelu(x: Array) -> Array:
     """Return exact GELU, x·Φ(x), where Φ is the normal distribution's cumulative function.
 
     Hendrycks & Gimpel 2016. The form max(x, 0) - |x|·Φ(-|x|) avoids cancellation. NumPy has no
-    erfc. Therefore Φ(-|x|) = ½·erfc(z) is computed as ½·t·exp(p - z²), where z = |x| / √2,
-    t = 2 / (2 + z), and p is a short Chebyshev series in t.
+    erfc. Therefore Φ(-|x|) = ½·erfc(z) is computed as ½·(1 - v)·exp(v·p(v) - z²), where
+    z = |x| / √2, v = z / (2 + z), and p is a polynomial. For small z all rounding errors are small.
     """
     size = np.abs(x)
     z = size * math.sqrt(0.5)
-    t = 2 / (2 + z)
-    y = _chebyshev_sum(_erfc_series(20 if x.dtype == np.float64 else 10), 2.4 * t - 1.4)
+    v = z / (z + 2)
+    first, *others = _erfc_polynomial(22 if x.dtype == np.float64 else 8)
+    y = np.full_like(x, first)
+    for coefficient in others:  # Horner's scheme
+        y *= v
+        y += coefficient
+    y *= v
     z *= z
     y -= z
     np.exp(y, out=y)
-    t *= size
-    t *= -0.5
-    y *= t
+    np.subtract(1, v, out=v)
+    v *= size
+    v *= -0.5
+    y *= v
     y += np.maximum(x, 0)
     return y
 
@@ -119,28 +124,20 @@ def tanh(x: Array) -> Array:
 
 
 @cache
-def _erfc_series(terms: int) -> list[float]:
-    """Return the Chebyshev coefficients of p in `gelu`, as a series in 2.4·t - 1.4.
+def _erfc_polynomial(terms: int) -> list[float]:
+    """Return the coefficients of p in `gelu`, the highest power first.
 
-    p = log(erfc(z) / t) + z² with t = 2 / (2 + z), for 0 ≤ z ≤ 10.
+    p(v) = (log(erfc(z) / (1 - v)) + z²) / v with z = 2·v / (1 - v), for 0 ≤ z ≤ 10.
     """
 
-    from numpy.polynomial import Chebyshev  # slow to import, and only for exact GELU
+    from numpy.polynomial import Chebyshev, Polynomial  # slow to import; only for exact GELU
 
-    def smooth(points: Array) -> Array:
-        ts = [(point + 1.4) / 2.4 for point in points.tolist()]
-        return np.array([math.log(math.erfc(2 / t - 2) / t) + (2 / t - 2) ** 2 for t in ts])
+    def p(points: Array) -> Array:
+        zs = [2 * v / (1 - v) for v in points.tolist()]
+        return np.array([(math.log(math.erfc(z) * (1 + z / 2)) + z * z) * (1 + 2 / z) for z in zs])
 
-    return list(map(float, Chebyshev.interpolate(smooth, terms - 1).coef))
-
-
-def _chebyshev_sum(series: list[float], x: Array) -> Array:
-    """Evaluate a Chebyshev series at each x by Clenshaw's recurrence."""
-    last, before = np.zeros_like(x), np.zeros_like(x)
-    for coefficient in series[:0:-1]:
-        last, before = 2 * x * last - before + coefficient, last
-    y: Array = x * last - before + series[0]
-    return y
+    interpolation = Chebyshev.interpolate(p, terms - 1, domain=[0, 10 / 12])
+    return list(map(float, interpolation.convert(kind=Polynomial).coef[::-1]))
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {

@@ -15,7 +15,7 @@ from gpt2np.model.ops import ACTIVATIONS, layer_norm
 from gpt2np.runtime.packed_weights import PackedWeights, Packing, WeightSource
 
 _PANEL_WIDTH = 64  # outputs
-_MAX_GROUP = 768  # inputs of one panel
+_MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def _packings(config: GPT2Config) -> dict[str, Packing]:
     """Return how each kind of matrix is cut into panels; a bias is cut like its matrix.
 
     A panel of c_attn computes the queries, keys or values of one head. A product is summed over
-    groups of inputs (split-K): small groups fit the small-matrix kernel, and reduce rounding.
+    groups of inputs (split-K): short sums round less (docs/internals/accuracy.md).
     """
-    c, f = _group_size(config.n_embd), _group_size(config.n_inner)
+    c, f = group_size(config.n_embd), group_size(config.n_inner)
     d = config.n_embd // config.n_head
     packings = {
         WTE: Packing((c, _PANEL_WIDTH), is_transposed=True),
@@ -126,7 +126,7 @@ def _packings(config: GPT2Config) -> dict[str, Packing]:
     return packings
 
 
-def _group_size(n: int) -> int:
+def group_size(n: int) -> int:
     """Return the number of inputs per split-K group, for n inputs; preferably a divisor of n."""
     groups = -(-n // _MAX_GROUP)
     even = [i for i in range(groups, 2 * groups + 1) if n % i == 0]

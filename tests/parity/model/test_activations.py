@@ -24,6 +24,17 @@ def test_against_transformers_function_of_the_same_name(name, show):
     show("activations, float32: largest error", f"{name:18} {off:.1e}  torch {theirs_off:.1e}")
 
 
+@pytest.mark.parametrize("scale", [0.1, 1, 5])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_rounding_errors_of_normal_inputs(name, scale):
+    """Also no systematic error, which would add up over the neurons of a layer."""
+    x = np.random.default_rng(0).normal(0, scale, 50_000).astype(np.float32)
+    exact = ACT2FN[name](torch.tensor(x.astype(np.float64))).numpy()
+    unit = np.sqrt(np.mean(np.square(exact))) / 2**24
+    error = (ACTIVATIONS[name](x) - exact) / unit
+    assert np.sqrt(np.mean(np.square(error))) < 1 and abs(error.mean()) < 0.15
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_of_the_largest_numbers(name):
     x = np.array([-3e38, -1e20, 1e10], np.float32)

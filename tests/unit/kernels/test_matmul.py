@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpt2np.kernels import matmul as module
 from gpt2np.kernels.blas import small_kernels
-from gpt2np.kernels.matmul import matmul, ones_columns
+from gpt2np.kernels.matmul import matmul, row_sums
 
 needs_small_kernels = pytest.mark.skipif(
     not small_kernels(), reason="this machine's BLAS has no small-matrix kernels"
@@ -97,10 +97,20 @@ def test_threads_make_no_difference(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_row_sums(dtype):
-    """Also after a longer row, whose vector of ones is kept."""
+    """Also after a longer row, whose matrix is kept."""
     rng = np.random.default_rng(0)
     for shape in ((2, 3, 700), (5, 1), (1, 4, 2000), (7, 64)):
         x = rng.random(shape).astype(dtype)
-        sums = matmul(x, ones_columns(shape[-1], x.dtype))
-        assert sums.dtype == dtype and sums.shape == (*shape[:-1], 16)
-        np.testing.assert_allclose(sums[..., :1], x.sum(-1, keepdims=True), rtol=1e-5)
+        sums = row_sums(x)
+        assert sums.dtype == dtype and sums.shape == (*shape[:-1], 1)
+        exact = x.astype(np.longdouble).sum(-1, keepdims=True)
+        np.testing.assert_allclose(sums, exact, rtol=2.5 * np.finfo(dtype).eps)
+
+
+@needs_small_kernels
+@pytest.mark.parametrize("k", [1, 17, 64, 300])
+def test_zeros_at_the_end_change_no_row_sum(k):
+    x = np.random.default_rng(k).random((3, 8, k)).astype(np.float32)
+    longer = np.concatenate([x, np.zeros((3, 8, 1100 - k), np.float32)], axis=-1)
+    np.testing.assert_array_equal(row_sums(longer), row_sums(x))
+    np.testing.assert_array_equal(row_sums(x[:, :1]), row_sums(x)[:, :1])
