@@ -28,7 +28,12 @@ _DECODED = 16  # last tokens of the context, decoded one by one; all earlier tok
 
 
 def time_to_first_token(
-    folder: Path, dtype: str, processes: Processes, n_positions: int, runs: int
+    folder: Path,
+    dtype: str,
+    weights: str | None,
+    processes: Processes,
+    n_positions: int,
+    runs: int,
 ) -> Timing:
     """Time `gpt2np generate` from the start of its process to its first token.
 
@@ -40,6 +45,7 @@ def time_to_first_token(
     """
     options = ["--model", str(folder.absolute()), "--dtype", dtype, "--processes", str(processes)]
     generate = [sys.executable, "-m", "gpt2np", "generate", PROMPT[: n_positions - 1]]
+    options += ["--weights", weights] if weights else []
     command = [*generate, *options, "--no-echo", "-n", "1", "--greedy"]
     return Timing(tuple(seconds_of(lambda: _read_first_byte(command)) for _ in range(runs)))
 
@@ -57,14 +63,16 @@ def _read_first_byte(command: Sequence[str]) -> None:
         process.communicate()
 
 
-def measure_memory(folder: Path, dtype: str, processes: Processes) -> dict[str, Any]:
+def measure_memory(
+    folder: Path, dtype: str, weights: str | None, processes: Processes
+) -> dict[str, Any]:
     """Call `fill_context` in a new process: measure the memory of a model with full context.
 
     Raises:
         GPT2NPError: the process fails.
     """
     program = [sys.executable, "-m", "gpt2np.benchmark.process"]
-    command = [*program, str(folder.absolute()), dtype, str(processes)]
+    command = [*program, str(folder.absolute()), dtype, weights or "", str(processes)]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
     if result.returncode:
         raise _process_error(result.stderr)
@@ -78,13 +86,13 @@ def _process_error(stderr: bytes) -> GPT2NPError:
     return GPT2NPError(f"the benchmark's process failed: {last}")
 
 
-def fill_context(folder: str, dtype: str, processes: str) -> dict[str, Any]:
+def fill_context(folder: str, dtype: str, weights: str, processes: str) -> dict[str, Any]:
     """Load a model, fill its context, and return the memory in bytes of all its processes.
 
     The result has the resident memory ("peak", None if the system does not report it), the sizes of
     the weights and of the KV cache, and the peak divided by the sum of both ("times_of_least").
     """
-    model = GPT2.from_folder(folder, dtype)
+    model = GPT2.from_folder(folder, dtype, "int8" if weights else None)
     model.processes = "auto" if processes == "auto" else int(processes)
     # In normal use, the vocabulary is in memory, too.
     _vocabulary = None if VOCABULARY_FILES.missing_in(Path(folder)) else Tokenizer.load(folder)

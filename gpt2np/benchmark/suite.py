@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from gpt2np.benchmark import timing
 from gpt2np.benchmark.counts import prefill_flops, weight_bytes_per_token
@@ -69,6 +69,7 @@ def plan_for(n_positions: int, quick: bool = False) -> Plan:
 def run_suite(
     source: ModelSource,
     dtype: str,
+    weights: Literal["int8"] | None,
     threads: int,
     processes: Processes,
     plan: Plan,
@@ -82,10 +83,10 @@ def run_suite(
     """
     on_progress("limits of the machine")
     machine = describe_machine(threads)  # first, before the benchmark adds to the load
-    model = GPT2.from_folder(source.path, dtype)
+    model = GPT2.from_folder(source.path, dtype, weights)
     model.processes = processes
     config = model.config
-    nbytes = weight_bytes_per_token(config, model.dtype.itemsize)
+    nbytes = weight_bytes_per_token(config, 1 if weights else model.dtype.itemsize)
     limits = measure_limits(nbytes, threads, dtype, plan.limit_effort)
     timing.warm_up(model)
     prefill = []
@@ -108,7 +109,7 @@ def run_suite(
     on_progress("text with drafts, without")
     text = _time_text(model, source, plan) if has_vocabulary and plan.n_positions > 32 else None
     on_progress("start")
-    same, start = (source.path, dtype, processes), None
+    same, start = (source.path, dtype, weights, processes), None
     if has_vocabulary:
         start = time_to_first_token(*same, plan.n_positions, plan.rounds).as_json()
     on_progress("memory")
@@ -121,6 +122,7 @@ def run_suite(
         "parameters": model.weights.parameters,
         "config": asdict(config),
         "dtype": dtype,
+        "weights": weights or dtype,
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
         "machine": machine,
         "limits": asdict(limits),
@@ -189,7 +191,8 @@ def _header(results: Mapping[str, Any]) -> Iterator[str]:
     machine, limits = results["machine"], results["limits"]
     yield (
         f"{results['model']}: {results['parameters'] / 1e6:,.1f} million parameters, "
-        f"{results['dtype']}, context {results['config']['n_positions']:,}"
+        f"{results['dtype']}, {results['weights']} weights, "
+        f"context {results['config']['n_positions']:,}"
     )
     yield ""
     load = "" if machine["load"] is None else f", load before {machine['load']:.1f}"

@@ -14,6 +14,7 @@ from gpt2np.cli.model_options import (
     DEFAULT_MODEL_HELP,
     MODEL_HELP,
     THREADS_HELP,
+    WEIGHTS_HELP,
     add_model_or_option,
     add_processes_argument,
     model_argument,
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     performance.add_argument(
         "--dtype", choices=("float32", "float64"), default="float32", help=dtype
     )
+    performance.add_argument("--weights", choices=("int8",), help=WEIGHTS_HELP)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         print_stderr(f"model: {source.name} ({source.fallback_reason}; choose another with MODEL)")
     plan = plan_for(read_checkpoint(source.path).config.n_positions, args.quick)
     with step_bar(plan.n_measurements, width=28) as start_step:
-        settings = args.dtype, thread_count(), args.processes
+        settings = args.dtype, args.weights, thread_count(), args.processes
         results = run_suite(source, *settings, plan, start_step)
     print(json.dumps(results, ensure_ascii=False) if args.json else as_text(results))
     return 0

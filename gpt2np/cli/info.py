@@ -54,10 +54,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
+    from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
     from gpt2np.hub.model_files import read_license
+    from gpt2np.model.weights import int8_nbytes
     from gpt2np.runtime.kv_cache import cache_nbytes
 
-    config = checkpoint.config
+    config, shapes = checkpoint.config, weight_shapes(checkpoint.config)
+    if not config.tie_word_embeddings:
+        shapes[LM_HEAD] = shapes[WTE]
     tensors = [
         {
             "name": name,
@@ -80,6 +84,7 @@ def _as_json(source: "ModelSource", checkpoint: "Checkpoint") -> dict[str, Any]:
         "stored_head": sum(t.size for t in checkpoint.tensors.values()) - checkpoint.n_parameters,
         "memory": {
             "float32_weights": 4 * checkpoint.n_parameters,
+            "int8_weights": int8_nbytes(config, shapes),
             "float32_kv_cache": cache_nbytes(config, config.n_positions),
         },
         "tensors": tensors,
@@ -108,7 +113,8 @@ def _text_lines(content: dict[str, Any]) -> Iterator[str]:
         yield f"{'':<12}plus {head:,} of a stored lm_head, used only if it differs (see --check)"
     context, memory = content["config"]["n_positions"], content["memory"]
     yield (
-        f"{'memory':<12}{_megabytes(memory['float32_weights'])} for float32 weights, "
+        f"{'memory':<12}{_megabytes(memory['float32_weights'])} for float32 weights "
+        f"({_megabytes(memory['int8_weights'])} with --weights int8), "
         f"{_megabytes(memory['float32_kv_cache'])} for the KV cache of {context:,} tokens"
     )
     yield from ("", "config")

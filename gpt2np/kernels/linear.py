@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +32,14 @@ class PackedLinear:
         panels: the packed matrix, (I, P, k, m): I groups of k inputs by P panels of m outputs.
         bias: (P·m,), or None for a layer without a bias.
         out_features: the number of outputs without padding.
+        scale: (P·m,), the factor of each output if the panels are int8, else None.
     """
 
     name: str
     panels: Array
     bias: Array | None
     out_features: int
+    scale: Array | None = None
 
     @property
     def padded_features(self) -> int:
@@ -48,8 +51,9 @@ class PackedLinear:
         m = self.panels.shape[3]
         columns = slice(panels.start * m, panels.stop * m)
         bias = None if self.bias is None else self.bias[columns]
+        scale = None if self.scale is None else self.scale[columns]
         n_columns = columns.stop - columns.start
-        return PackedLinear(self.name, self.panels[:, panels], bias, n_columns)
+        return PackedLinear(self.name, self.panels[:, panels], bias, n_columns, scale)
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,12 @@ class PackedHeads:
     Attributes:
         panels: (I, 3, H, k, D): I groups of k inputs; queries, keys, values; H heads; D channels.
         bias: (3, H, 1, D).
+        scale: (3, H, 1, D), the factor of each output if the panels are int8, else None.
     """
 
     panels: Array
     bias: Array
+    scale: Array | None = None
 
 
 class LinearOutput:
@@ -76,13 +82,13 @@ class LinearOutput:
             group, the product is written to `by_panel`.
     """
 
-    def __init__(self, w: PackedLinear, n: int) -> None:
+    def __init__(self, w: PackedLinear, n: int, dtype: np.dtype[Any]) -> None:
         groups, n_panels, _, m = w.panels.shape
-        self.y = np.empty((n, n_panels * m), w.panels.dtype)
+        self.y = np.empty((n, n_panels * m), dtype)
         self.by_panel = self.y.reshape(n, n_panels, m).swapaxes(0, 1)
         self.partials = self.by_panel[None]
         if groups > 1:
-            self.partials = np.empty((groups, n_panels, n, m), w.panels.dtype)
+            self.partials = np.empty((groups, n_panels, n, m), dtype)
 
 
 def linear(
@@ -97,13 +103,15 @@ def linear(
     """
     groups, _, k, _ = w.panels.shape
     if output is None:
-        output = LinearOutput(w, x.shape[0])
+        output = LinearOutput(w, x.shape[0], x.dtype)
     if groups > 1 or k > x.shape[1]:
         x = _split_k(x, groups, k)[:, None]
     matmul(x, w.panels, out=output.partials)
     if groups > 1:
         sum_partials(output.partials, out=output.by_panel)
     y = output.y
+    if w.scale is not None:
+        y *= w.scale
     if w.bias is not None:
         y += w.bias
     y = y[:, : w.out_features]
@@ -117,6 +125,8 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
         x = _split_k(x, groups, k)[:, None, None]
     qkv = matmul(x, w.panels[:, :, heads])
     qkv = sum_partials(qkv) if groups > 1 else qkv[0]
+    if w.scale is not None:
+        qkv *= w.scale[:, heads]
     qkv += w.bias[:, heads]
     return qkv
 
@@ -136,8 +146,9 @@ def sum_partials(partials: Array, out: Array | None = None) -> Array:
     total: Array = partials[0]
     for partial in partials[1:-1]:
         total += partial
-    total = np.add(total, partials[-1], out=total if out is None else out)
-    return total
+    out = total if out is None else out
+    np.add(total, partials[-1], out=out)
+    return out
 
 
 def map_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:

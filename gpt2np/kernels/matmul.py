@@ -6,6 +6,9 @@ last bits of the results differ, and two rows take three times as long as one ro
 OpenBLAS on AVX-512 also has small-matrix kernels, which read the operands in place. They sum over k
 in ascending order, independently of other rows and columns (tests/unit/kernels/test_matmul.py).
 Therefore this module splits every product into small products.
+
+Matrices of int8 are converted to the dtype of the rows, a few panels at a time: BLAS multiplies no
+int8, and the converted panels stay in the cache until their product.
 """
 
 from collections import defaultdict
@@ -29,6 +32,9 @@ _MAX_SMALL_ROWS = 32  # more rows in one call are not faster
 MIN_SHARED_WORK = 15_000_000
 """The fewest multiplications that threads share. Fewer take less time than waking a thread."""
 
+_MAX_CONVERTED = 200_000
+"""Numbers converted from int8 at a time: as float32, most of a level-2 cache."""
+
 _lanes: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LANES)))
 
 
@@ -46,7 +52,11 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
     m must be a multiple of LANES, the unit of padding. If `small_kernels()` and k·m ≤ 500,000, each
     row of the result has the same bits for any n and any other rows. Otherwise, as with np.matmul,
     the bits can depend on n and on the other rows.
+
+    w (…, P, k, m) can be int8, with at least three axes; the products are computed in x's dtype.
     """
+    if w.dtype == np.int8:
+        return _matmul_int8(x, w, out)
     n, k, m = x.shape[-2], x.shape[-1], w.shape[-1]
     is_cheap = n * w.size <= MIN_SHARED_WORK and n * k * m <= _MAX_SMALL_PRODUCT
     if is_cheap and 1 < n <= _MAX_SMALL_ROWS:  # most products of a decode step
@@ -70,6 +80,28 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
         out = np.empty((*stack, n, m), x.dtype)
     (_matmul_on_threads if is_shared else _matmul_in_row_chunks)(x, w, out, max_rows)
     return out
+
+
+def _matmul_int8(x: Array, w: Array, out: Array | None) -> Array:
+    *stack, n_panels, k, m = w.shape
+    n = x.shape[-2]
+    rows = np.broadcast_to(x, (*stack, n_panels, n, k))
+    y = np.empty((*stack, n_panels, n, m), x.dtype) if out is None else out
+    step = max(1, _MAX_CONVERTED // (k * m))
+
+    def multiply(share: slice) -> None:
+        buffer = np.empty((step, k, m), x.dtype)
+        for index in np.ndindex(*stack):
+            for start in range(share.start, share.stop, step):
+                panels = slice(start, min(start + step, share.stop))
+                converted = buffer[: panels.stop - start]
+                np.copyto(converted, w[index][panels])
+                matmul(rows[index][panels], converted, out=y[index][panels])
+
+    is_shared = n <= SMALL_BATCH and n * w.size > MIN_SHARED_WORK
+    threads = python_threads() if is_shared else 1
+    parallel_for(multiply, even_slices(n_panels, threads), threads)
+    return y
 
 
 def row_sums(x: Array) -> Array:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.matmul import LANES
@@ -23,15 +25,20 @@ class PackedMatrix:
     sequentially. Zeros pad the last panel of each axis, and the width of each panel to a multiple
     of LANES.
 
+    A matrix of int8 is quantized: each column has a scale, and a weight is its integer times the
+    scale. The largest weight of a column is 127 times the scale (absmax quantization).
+
     Attributes:
         data: (I, P, k, m): I groups of k inputs by P panels of m outputs.
         shape: (in, out), without padding.
         panel_shape: the number of inputs and outputs of one panel, without padding.
+        scale: (P, m), if the matrix is quantized.
     """
 
     data: Array
     shape: tuple[int, int]
     panel_shape: tuple[int, int]
+    scale: Array | None = None
 
     @classmethod
     def in_buffer(
@@ -39,6 +46,10 @@ class PackedMatrix:
     ) -> PackedMatrix:
         """Return a matrix stored in a flat buffer of `packed_size(shape, panel_shape)` numbers."""
         return cls(buffer.reshape(_data_shape(shape, panel_shape)), shape, panel_shape)
+
+    def quantized(self, dtype: np.dtype[Any]) -> PackedMatrix:
+        """Return this matrix of int8 with scales of a floating-point dtype, for `fill` to set."""
+        return replace(self, scale=np.ones((self.data.shape[1], self.data.shape[3]), dtype))
 
     @classmethod
     def of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix:
@@ -58,21 +69,32 @@ class PackedMatrix:
     def column_range(self, start: int, stop: int) -> PackedMatrix:
         """Return a view of columns start … stop - 1; `start` must begin a panel."""
         m = self.panel_shape[1]
-        data = self.data[:, start // m : -(-stop // m)]
-        return PackedMatrix(data, (self.shape[0], stop - start), self.panel_shape)
+        panels = slice(start // m, -(-stop // m))
+        return PackedMatrix(
+            self.data[:, panels],
+            (self.shape[0], stop - start),
+            self.panel_shape,
+            None if self.scale is None else self.scale[panels],
+        )
 
     def fill(self, matrix: Array) -> None:
-        """Overwrite the panels with a matrix [in, out]."""
+        """Overwrite the panels with a matrix [in, out].
+
+        Raises:
+            InvalidArgumentError: the panels are quantized, and the matrix has NaN or infinity.
+        """
         threads = python_threads() if self.data.size > _MIN_SHARED_SIZE else 1
         shares = even_slices(self.data.shape[1], threads)
         parallel_for(lambda panels: self._fill(matrix, panels), shares, threads)
 
     def _fill(self, matrix: Array, panels: slice) -> None:
         k, m = self.panel_shape
-        for i in range(len(self.data)):
-            for p in range(panels.start, panels.stop):
-                panel = self.data[i, p]
-                block = matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
+        for p in range(panels.start, panels.stop):
+            columns = matrix[:, p * m : (p + 1) * m]
+            if self.scale is not None:
+                columns, self.scale[p, : columns.shape[1]] = quantize(columns)
+            for i in range(len(self.data)):
+                panel, block = self.data[i, p], columns[i * k : (i + 1) * k]
                 if block.shape != panel.shape:
                     panel[...] = 0
                 panel[: block.shape[0], : block.shape[1]] = block
@@ -80,11 +102,13 @@ class PackedMatrix:
     def unpack(self) -> Array:
         """Return the matrix [in, out] as a new array."""
         k, m = self.panel_shape
-        matrix = np.empty(self.shape, self.data.dtype)
+        matrix = np.empty(self.shape, self.data.dtype if self.scale is None else self.scale.dtype)
         for i in range(len(self.data)):
             for p in range(self.data.shape[1]):
                 block = matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
                 block[...] = self.data[i, p, : block.shape[0], : block.shape[1]]
+                if self.scale is not None:
+                    block *= self.scale[p, : block.shape[1]]
         return matrix
 
     def gather_columns(self, indices: IntArray) -> Array:
@@ -92,7 +116,25 @@ class PackedMatrix:
         p, j = np.divmod(indices, self.panel_shape[1])
         columns: Array = self.data[:, p, :, j]  # (n, I, k)
         n, groups, k = columns.shape
-        return columns.reshape(n, groups * k)[:, : self.shape[0]]
+        columns = columns.reshape(n, groups * k)[:, : self.shape[0]]
+        return columns if self.scale is None else columns * self.scale[p, j, None]
+
+
+def quantize(matrix: Array) -> tuple[Array, Array]:
+    """Round each column to integers of at most 127 times a scale (absmax quantization).
+
+    Returns the integers, in the matrix's shape and dtype, and the scales (out,).
+
+    Raises:
+        InvalidArgumentError: the matrix has NaN or infinity.
+    """
+    largest = np.maximum(matrix.max(0), -matrix.min(0))
+    if not np.isfinite(largest).all():
+        raise InvalidArgumentError(
+            "weights with NaN or infinity can't be quantized; 'gpt2np info --check' names them"
+        )
+    scale = np.where(largest > 0, largest / 127, 1).astype(matrix.dtype)
+    return np.rint(matrix / scale), scale
 
 
 def packed_size(shape: tuple[int, int], panel_shape: tuple[int, int]) -> int:

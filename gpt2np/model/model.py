@@ -50,13 +50,28 @@ class GPT2:
             (`gpt2np.runtime.packed_weights.PackedWeights`).
     """
 
-    def __init__(self, config: GPT2Config, weights: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        config: GPT2Config,
+        weights: Mapping[str, Array],
+        *,
+        weight_dtype: Literal["int8"] | None = None,
+    ) -> None:
+        """Create a model from weights by name, which are packed at the first passes.
+
+        With `weight_dtype` "int8", the matrices are quantized to 8 bits; see `from_folder`.
+
+        Raises:
+            InvalidArgumentError: a weight is missing or has the wrong shape.
+        """
         check_argument(isinstance(config, GPT2Config), "config", config, "a GPT2Config")
         is_mapping = isinstance(weights, Mapping)
         check_argument(is_mapping, "weights", weights, "a mapping from names to arrays")
         raise_mmap_threshold()
         self.config = config
-        self.weights = pack_weights(config, weights)
+        is_known = weight_dtype in (None, "int8")
+        check_argument(is_known, "weight_dtype", weight_dtype, "None or 'int8'")
+        self.weights = pack_weights(config, weights, quantize=weight_dtype == "int8")
         self._runner = ModelRunner(gpt2, config, self.weights)
         self._group: ProcessGroup | None = None
         self._folder: Path | None = None
@@ -64,25 +79,31 @@ class GPT2:
     def __reduce__(self) -> tuple[Any, ...]:
         # A model in files that has not been changed is pickled as a reference to the files.
         if self._folder and not self.weights.version:
-            return GPT2.from_folder, (self._folder, str(self.dtype))
-        return GPT2, (self.config, dict(self.weights))
+            return GPT2.from_folder, (self._folder, str(self.dtype), self.weight_dtype)
+        return partial(GPT2, weight_dtype=self.weight_dtype), (self.config, dict(self.weights))
 
     @classmethod
-    def from_folder(cls, folder: str | Path, dtype: DTypeLike = np.float32) -> GPT2:
+    def from_folder(
+        cls,
+        folder: str | Path,
+        dtype: DTypeLike = np.float32,
+        weights: Literal["int8"] | None = None,
+    ) -> GPT2:
         """Load a model from a folder with `config.json` and weights.
 
-        The model computes in `dtype`, float32 or float64. To load a model by its name, use
-        `gpt2np.load(name).model`.
+        The model computes in `dtype`, float32 or float64. With `weights` "int8", the matrices are
+        quantized: 8-bit integers with a scale per output, a quarter of float32's memory. To load a
+        model by its name, use `gpt2np.load(name).model`.
 
         Raises:
             CheckpointError: a file is missing or damaged, or the weights don't match the config.
-            InvalidArgumentError: `dtype` is neither float32 nor float64.
+            InvalidArgumentError: `dtype` is neither float32 nor float64, or `weights` is unknown.
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
         folder = as_path(folder)
         checkpoint = read_checkpoint(folder)
-        model = cls(checkpoint.config, load_weights(checkpoint, dtype))
+        model = cls(checkpoint.config, load_weights(checkpoint, dtype), weight_dtype=weights)
         model._folder = folder.absolute()
         return model
 
@@ -107,6 +128,7 @@ class GPT2:
         return (
             f"{config.n_layer} blocks, {config.n_head} heads, {config.n_embd} channels, "
             f"{millions:,.1f} million parameters, {self.dtype}"
+            + (f", {self.weight_dtype} weights" if self.weight_dtype else "")
         )
 
     @property
@@ -121,6 +143,7 @@ class GPT2:
             "vocabulary": f"{config.vocab_size:,} tokens",
             "context": f"{config.n_positions:,} tokens",
             "computed in": str(self.dtype),
+            **({"matrices stored in": self.weight_dtype} if self.weight_dtype else {}),
         }
 
     def __repr__(self) -> str:
@@ -134,6 +157,11 @@ class GPT2:
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the weights and of every array of the forward pass."""
         return self.weights.dtype
+
+    @property
+    def weight_dtype(self) -> Literal["int8"] | None:
+        """The dtype in which the matrices are stored; None if it is `dtype`."""
+        return "int8" if self.weights.is_quantized else None
 
     def new_cache(self) -> KVCache:
         """Return an empty KV cache for one sequence."""

@@ -11,8 +11,14 @@ from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.linear import PackedHeads, PackedLinear
+from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.ops import ACTIVATIONS, layer_norm
-from gpt2np.runtime.packed_weights import PackedWeights, Packing, WeightSource
+from gpt2np.runtime.packed_weights import (
+    PackedWeights,
+    Packing,
+    WeightSource,
+    quantized_nbytes,
+)
 
 _PANEL_WIDTH = 64  # outputs
 _MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
@@ -75,8 +81,12 @@ class ModelWeights:
         return {"attn.z": n_head * head_size, **{w.name: w.padded_features for w in layers}}
 
 
-def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeights:
+def pack_weights(
+    config: GPT2Config, arrays: Mapping[str, Array], *, quantize: bool = False
+) -> PackedWeights:
     """Wrap a model's weights, named as in `weight_shapes`, in a mapping that packs them on demand.
+
+    With `quantize`, the matrices are packed as int8 with one scale per output.
 
     Raises:
         InvalidArgumentError: an array is missing, or does not have the shape that the config
@@ -89,13 +99,18 @@ def pack_weights(config: GPT2Config, arrays: Mapping[str, Array]) -> PackedWeigh
         if arrays[name].shape != shape:
             raise InvalidArgumentError(f"{name} has shape {arrays[name].shape}, expected {shape}")
     names = [*shapes, *([LM_HEAD] if LM_HEAD in arrays else [])]
-    kinds = _packings(config)
     return PackedWeights(
         {name: arrays[name] for name in names},
         arrays[WTE].dtype,
-        {name: kinds[kind] for name in names if (kind := _kind(name)) in kinds},
+        _packings(config, names),
         partial(_arrange, config, LM_HEAD if LM_HEAD in arrays else WTE),
+        quantize=quantize,
     )
+
+
+def int8_nbytes(config: GPT2Config, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return the bytes of a model's weights of these shapes, with its matrices as int8."""
+    return quantized_nbytes(shapes, _packings(config, shapes))
 
 
 def _kind(name: str) -> str:
@@ -103,8 +118,8 @@ def _kind(name: str) -> str:
     return name.split(".", 2)[-1] if name.startswith("h.") else name
 
 
-def _packings(config: GPT2Config) -> dict[str, Packing]:
-    """Return how each kind of matrix is cut into panels; a bias is cut like its matrix.
+def _packings(config: GPT2Config, names: Iterable[str]) -> dict[str, Packing]:
+    """Return how each matrix among the names is cut into panels; a bias is cut like its matrix.
 
     A panel of c_attn computes the queries, keys or values of one head. A product is summed over
     groups of inputs (split-K): short sums round less (docs/internals/accuracy.md).
@@ -123,7 +138,7 @@ def _packings(config: GPT2Config) -> dict[str, Packing]:
     ):
         packings[f"{layer}.weight"] = Packing((group, width))
         packings[f"{layer}.bias"] = Packing((1, width))
-    return packings
+    return {name: packings[kind] for name in names if (kind := _kind(name)) in packings}
 
 
 def group_size(n: int) -> int:
@@ -135,10 +150,7 @@ def group_size(n: int) -> int:
 
 def _arrange(config: GPT2Config, head: str, source: WeightSource, is_packed: bool) -> ModelWeights:
     blocks = (_block(config, source, i) for i in range(config.n_layer))
-    lm_head = (
-        PackedLinear("lm_head", part.data, None, part.shape[1])
-        for part in source.packed_parts(head)
-    )
+    lm_head = (_linear("lm_head", part) for part in source.packed_parts(head))
     return ModelWeights(
         wte=TokenEmbedding(partial(source.gather_rows, WTE)),
         wpe=source.arrays["wpe.weight"],
@@ -153,16 +165,18 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
     source.prefetch(f"{h}.")
 
     def linear(name: str) -> PackedLinear:
-        matrix, bias = (source.packed(f"{h}.{name}.{kind}") for kind in ("weight", "bias"))
-        return PackedLinear(name, matrix.data, bias.data.reshape(-1), matrix.shape[1])
+        weight, bias = (source.packed(f"{h}.{name}.{kind}") for kind in ("weight", "bias"))
+        return _linear(name, weight, bias.data.reshape(-1))
 
-    heads = source.packed(f"{h}.attn.c_attn.weight").data
+    c_attn = source.packed(f"{h}.attn.c_attn.weight")
+    qkv = (3, config.n_head)
     bias = source.packed(f"{h}.attn.c_attn.bias").data
     return BlockWeights(
         ln_1=_layer_norm(config, source, f"{h}.ln_1"),
         c_attn=PackedHeads(
-            heads.reshape(len(heads), 3, config.n_head, *heads.shape[2:]),
-            bias.reshape(3, config.n_head, 1, -1),
+            c_attn.data.reshape(len(c_attn.data), *qkv, *c_attn.data.shape[2:]),
+            bias.reshape(*qkv, 1, -1),
+            None if c_attn.scale is None else c_attn.scale.reshape(*qkv, 1, -1),
         ),
         attn_c_proj=linear("attn.c_proj"),
         ln_2=_layer_norm(config, source, f"{h}.ln_2"),
@@ -171,6 +185,11 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
         attention_scale=config.attention_scale(layer),
         activation=ACTIVATIONS[config.activation_function],
     )
+
+
+def _linear(name: str, weight: PackedMatrix, bias: Array | None = None) -> PackedLinear:
+    scale = None if weight.scale is None else weight.scale.reshape(-1)
+    return PackedLinear(name, weight.data, bias, weight.shape[1], scale)
 
 
 def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> Callable[[Array], Array]:

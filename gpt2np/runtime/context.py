@@ -89,7 +89,7 @@ class Context:
         if outputs is None:
             return linear(x, w, then)
         if (w.name, n) not in outputs:
-            outputs[w.name, n] = LinearOutput(w, n)
+            outputs[w.name, n] = LinearOutput(w, n, x.dtype)
         return linear(x, w, then, outputs[w.name, n])
 
     def unembed(self, x: Array, w: PackedLinear | Iterable[PackedLinear]) -> Array:

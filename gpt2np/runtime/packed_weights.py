@@ -102,6 +102,7 @@ class PackedWeights(MutableMapping[str, Array]):
     Attributes:
         dtype: the dtype of all weights.
         version: the number of assignments. Workers forked at a lower version have outdated weights.
+        is_quantized: whether the matrices are packed as int8.
     """
 
     def __init__(
@@ -110,6 +111,8 @@ class PackedWeights(MutableMapping[str, Array]):
         dtype: np.dtype[Any],
         packings: Mapping[str, Packing],
         arrange: Callable[[WeightSource, bool], Any],
+        *,
+        quantize: bool = False,
     ) -> None:
         """Convert the arrays to `dtype`, without packing them yet.
 
@@ -118,9 +121,11 @@ class PackedWeights(MutableMapping[str, Array]):
             dtype: the dtype of all weights.
             packings: how to pack each matrix, by name; weights without a packing stay plain arrays.
             arrange: arrange(source, is_packed) builds the object that `for_pass` returns.
+            quantize: pack the matrices as int8 with one scale per column; vectors keep `dtype`.
         """
         self.dtype = dtype
         self.version = 0
+        self.is_quantized = quantize
         self._shapes = {name: array.shape for name, array in arrays.items()}
         self._arrays = {name: np.asarray(array, dtype) for name, array in arrays.items()}
         self._matrices: dict[str, PackedMatrix] = {}
@@ -133,13 +138,14 @@ class PackedWeights(MutableMapping[str, Array]):
     def for_pass(self, *, short: bool) -> Any:
         """Return the weights for one pass, as the constructor's argument `arrange` builds them.
 
-        Packs the matrices at the first pass if that pass is long, else at the second pass.
+        Packs the matrices at the first pass if that pass is long, else at the second pass. With
+        quantization, packs at the first pass, because all passes must use the same weights.
         """
         if self._packed_pass is not None:
             return self._packed_pass  # no lock: in a forked child, it may stay locked
         with self._lock:
             if self._packed_pass is None:
-                if short and not self._was_read:
+                if short and not self._was_read and not self.is_quantized:
                     self._was_read = True
                     source = WeightSource(dict(self._arrays), {}, self._packings)
                     return self._arrange(source, False)
@@ -178,11 +184,23 @@ class PackedWeights(MutableMapping[str, Array]):
         self._arrays = {name: array.copy() for name, array in self._arrays.items()}
 
     def _allocate(self, names: Sequence[str]) -> dict[str, PackedMatrix]:
-        """Allocate the panels of all matrices in one array, for which NumPy requests huge pages."""
+        """Allocate the panels of all matrices in one array, for which NumPy requests huge pages.
+
+        Quantized matrices share an array of int8, and the vectors another array.
+        """
+        if self.is_quantized:
+            matrices = [name for name in names if len(self._shapes[name]) == 2]
+            vectors = [name for name in names if name not in matrices]
+            packed = self._allocate_as(np.dtype(np.int8), matrices)
+            quantized = {name: matrix.quantized(self.dtype) for name, matrix in packed.items()}
+            return quantized | self._allocate_as(self.dtype, vectors)
+        return self._allocate_as(self.dtype, names)
+
+    def _allocate_as(self, dtype: np.dtype[Any], names: Sequence[str]) -> dict[str, PackedMatrix]:
         shapes = {n: self._packings[n].matrix(self._arrays[n]).shape for n in names}
         sizes = [packed_size(shape, self._packings[n].panel_shape) for n, shape in shapes.items()]
         starts = np.cumsum([0, *sizes]).tolist()
-        buffer = np.empty(starts[-1], self.dtype)
+        buffer = np.empty(starts[-1], dtype)
         return {
             name: PackedMatrix.in_buffer(
                 buffer[start:stop], shapes[name], self._packings[name].panel_shape
@@ -250,4 +268,23 @@ class PackedWeights(MutableMapping[str, Array]):
     @property
     def nbytes(self) -> int:
         """The size of all parameters in bytes, without padding."""
+        if self.is_quantized:
+            return quantized_nbytes(self._shapes, self._packings, self.dtype.itemsize)
         return self.parameters * self.dtype.itemsize
+
+
+def quantized_nbytes(
+    shapes: Mapping[str, tuple[int, ...]], packings: Mapping[str, Packing], itemsize: int = 4
+) -> int:
+    """Return the bytes of weights of which the packed matrices are int8 with a scale per output.
+
+    Scales and all other weights have `itemsize` bytes.
+    """
+    n_bytes = 0
+    for name, shape in shapes.items():
+        if name in packings and len(shape) == 2:
+            n_outputs = shape[0 if packings[name].is_transposed else 1]
+            n_bytes += math.prod(shape) + itemsize * n_outputs
+        else:
+            n_bytes += itemsize * math.prod(shape)
+    return n_bytes

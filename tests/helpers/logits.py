@@ -32,7 +32,8 @@ def compare_logits(name, ours, theirs, exact, show, title=TITLE):
     show(
         title,
         f"{name:16} {len(ours):5} tokens  gpt2np {ours_off:.2e}  transformers {theirs_off:.2e}  "
-        f"ratio {ours_off / theirs_off if theirs_off else 1:.2f}  apart {np.abs(ours - theirs).max():.2e}  "
+        f"ratio {ours_off / theirs_off if theirs_off else 1:.2f}  "
+        f"apart {np.abs(ours - theirs).max():.2e}  "
         f"arg-max differs at {len(differing)} near-ties",
     )
     assert ours_off <= MAX_RATIO * theirs_off
