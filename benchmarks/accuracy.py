@@ -31,7 +31,6 @@ from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.kernels.linear import PackedLinear, linear
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.ops import ACTIVATIONS, causal_softmax, layer_norm
-from gpt2np.model.weights import group_size
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +40,7 @@ SHAPES = {  # layers, heads, channels
     "large": (36, 20, 1280),
     "xl": (48, 25, 1600),
 }
-MAX_PARAMETERS = 60e6  # of a random checkpoint
+MAX_PARAMETERS = 25e6  # of a random checkpoint
 HEAD_SIZES = (1, 2, 3, 5, 8, 11, 16, 17, 24, 32, 40, 64, 65, 80, 100, 128)
 WIDTHS, WEIGHT_GAINS, LOGITS = (2, 1600), (0.3, 2.5), (0.5, 50)  # ranges of logarithmic draws
 
@@ -172,6 +171,7 @@ def transformers_model(case: Case, weights: Mapping[str, Array]) -> Any:
     config = transformers.GPT2Config(
         **{key: value for key, value in asdict(case.config).items() if key != "eos_token_ids"}
         | {"tie_word_embeddings": case.is_tied, "attn_implementation": "eager"}
+        | {"bos_token_id": 0, "eos_token_id": 0}
     )
     with torch.device("meta"):
         model = transformers.GPT2LMHeadModel(config)
@@ -254,11 +254,11 @@ def operations() -> Iterator[tuple[str, Array, Array, Array]]:
         tensors = [torch.from_numpy(array) for array in arrays]
         return function(*tensors).numpy(), function(*[x.double() for x in tensors]).numpy()
 
-    for inputs in (16, 64, 192, 256, 768, 1600, 3072, 6400):
+    for inputs, group in ((64, 64), (192, 192), *((768, 768 // i) for i in (1, 2, 3, 4, 6))):
         x, w, bias = normal(64, inputs), normal(inputs, 256), np.zeros(256, np.float32)
-        group = group_size(inputs)
         layer = PackedLinear("", PackedMatrix.of(w, (group, 64)).data, bias, 256)
-        yield f"product, {inputs} inputs", linear(x, layer), *in_torch(torch.addmm, bias, x, w)
+        name = f"product, {inputs} inputs, groups of {group}"
+        yield name, linear(x, layer), *in_torch(torch.addmm, bias, x, w)
     for width in (8, 64, 768, 1600):
         for mean in (0, 10):
             x, w, bias = normal(2000, width) + np.float32(mean), 1 + normal(width), normal(width)

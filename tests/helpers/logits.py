@@ -29,10 +29,11 @@ def compare_logits(name, ours, theirs, exact, show, title=TITLE):
     for row in differing:
         second, first = np.sort(exact[row])[-2:]
         assert first - second < NEAR_TIE, f"{name}, row {row}: the arg-max differs"
+    ratio = ours_off / theirs_off if theirs_off else 1
     show(
         title,
         f"{name:16} {len(ours):5} tokens  gpt2np {ours_off:.2e}  transformers {theirs_off:.2e}  "
-        f"ratio {ours_off / theirs_off if theirs_off else 1:.2f}  apart {np.abs(ours - theirs).max():.2e}  "
+        f"ratio {ratio:.2f}  apart {np.abs(ours - theirs).max():.2e}  "
         f"arg-max differs at {len(differing)} near-ties",
     )
     assert ours_off <= MAX_RATIO * theirs_off
