@@ -31,7 +31,6 @@ from gpt2np.checkpoint.names import LM_HEAD, WTE, weight_shapes
 from gpt2np.kernels.linear import PackedLinear, linear
 from gpt2np.kernels.packed_matrix import PackedMatrix
 from gpt2np.model.ops import ACTIVATIONS, causal_softmax, layer_norm
-from gpt2np.model.weights import group_size
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +40,7 @@ SHAPES = {  # layers, heads, channels
     "large": (36, 20, 1280),
     "xl": (48, 25, 1600),
 }
-MAX_PARAMETERS = 60e6  # of a random checkpoint
+MAX_PARAMETERS = 25e6  # of a random checkpoint
 HEAD_SIZES = (1, 2, 3, 5, 8, 11, 16, 17, 24, 32, 40, 64, 65, 80, 100, 128)
 WIDTHS, WEIGHT_GAINS, LOGITS = (2, 1600), (0.3, 2.5), (0.5, 50)  # ranges of logarithmic draws
 
@@ -95,13 +94,20 @@ class Case:
 
 @dataclass(frozen=True)
 class Errors:
-    """The root mean square errors of a case's logits, and the largest errors."""
+    """The root mean square errors of a case's logits.
+
+    Attributes:
+        ours, theirs: the errors over all logits.
+        ours_usual, theirs_usual: the same without the 1 % of the tokens with the largest errors of
+            either engine. A layer norm of few channels divides by almost 0 for some tokens, which
+            then determine the first pair, by chance.
+    """
 
     case: Case
     ours: float
     theirs: float
-    ours_max: float
-    theirs_max: float
+    ours_usual: float
+    theirs_usual: float
 
     @property
     def ratio(self) -> float:
@@ -146,7 +152,7 @@ def random_case(number: int) -> Case:
         outliers=between(3, 30) if rng.random() < 0.5 else 1.0,
         largest_logit=between(*LOGITS),
         # a narrow model's error depends on few tokens, so it gets more of them
-        sequences=-(-max(512, min(8192, 100_000 // n_embd)) // tokens),
+        sequences=-(-max(256, min(4096, 50_000 // n_embd)) // tokens),
         tokens=tokens,
     )
 
@@ -172,6 +178,7 @@ def transformers_model(case: Case, weights: Mapping[str, Array]) -> Any:
     config = transformers.GPT2Config(
         **{key: value for key, value in asdict(case.config).items() if key != "eos_token_ids"}
         | {"tie_word_embeddings": case.is_tied, "attn_implementation": "eager"}
+        | {"bos_token_id": 0, "eos_token_id": 0}
     )
     with torch.device("meta"):
         model = transformers.GPT2LMHeadModel(config)
@@ -196,7 +203,10 @@ def measure(case: Case) -> Errors:
         theirs = model(torch.from_numpy(ids)).logits.numpy()
         exact = model.double()(torch.from_numpy(ids)).logits.numpy()
     assert ours.dtype == theirs.dtype == np.float32
-    return Errors(case, *errors(ours, theirs, exact))
+    off, theirs_off = (np.square(y - exact).mean(-1) for y in (ours, theirs))  # of each token
+    largest = np.maximum(off, theirs_off)
+    usual = largest <= np.quantile(largest, 0.99)
+    return Errors(case, rms(off), rms(theirs_off), rms(off[usual]), rms(theirs_off[usual]))
 
 
 def our_logits(config: GPT2Config, weights: Mapping[str, Array], ids: Array) -> Array:
@@ -210,11 +220,9 @@ def ratio(ours: float, theirs: float) -> float:
     return ours / theirs if theirs else math.inf if ours else 1.0
 
 
-def errors(ours: Array, theirs: Array, exact: Array) -> tuple[float, float, float, float]:
-    """Return the root mean square errors, then the largest errors, of `ours` and `theirs`."""
-    off = [np.abs(array - exact) for array in (ours, theirs)]
-    rms = [float(np.sqrt(np.mean(np.square(error)))) for error in off]
-    return rms[0], rms[1], float(off[0].max()), float(off[1].max())
+def rms(squares: Array) -> float:
+    """Return the root of the mean of squares."""
+    return float(np.sqrt(squares.mean()))
 
 
 def case_row(result: Errors) -> str:
@@ -232,13 +240,13 @@ def case_row(result: Errors) -> str:
         f"{result.case.name:>6}  {shape:21} {config.activation_function:17} {scales:3} "
         f"{config.layer_norm_epsilon:<6g} {result.case.gain:4.1f} {result.case.outliers:5.1f} "
         f"{result.case.largest_logit:5.1f}  {result.ours:.2e} {result.theirs:.2e} "
-        f"{result.ratio:5.2f} {ratio(result.ours_max, result.theirs_max):5.2f}"
+        f"{result.ratio:5.2f} {ratio(result.ours_usual, result.theirs_usual):5.2f}"
     )
 
 
 CASE_HEADER = (
     "number  layers x width, heads, inner   activation  scales  epsilon gain outliers logits  "
-    "gpt2np transformers  ratio  of maxima"
+    "gpt2np transformers  ratio  (of 99 % of the tokens)"
 )
 
 
@@ -254,11 +262,11 @@ def operations() -> Iterator[tuple[str, Array, Array, Array]]:
         tensors = [torch.from_numpy(array) for array in arrays]
         return function(*tensors).numpy(), function(*[x.double() for x in tensors]).numpy()
 
-    for inputs in (16, 64, 192, 256, 768, 1600, 3072, 6400):
+    for inputs, group in ((64, 64), (192, 192), *((768, 768 // i) for i in (1, 2, 3, 4, 6))):
         x, w, bias = normal(64, inputs), normal(inputs, 256), np.zeros(256, np.float32)
-        group = group_size(inputs)
         layer = PackedLinear("", PackedMatrix.of(w, (group, 64)).data, bias, 256)
-        yield f"product, {inputs} inputs", linear(x, layer), *in_torch(torch.addmm, bias, x, w)
+        name = f"product, {inputs} inputs, groups of {group}"
+        yield name, linear(x, layer), *in_torch(torch.addmm, bias, x, w)
     for width in (8, 64, 768, 1600):
         for mean in (0, 10):
             x, w, bias = normal(2000, width) + np.float32(mean), 1 + normal(width), normal(width)
@@ -282,8 +290,8 @@ def operations() -> Iterator[tuple[str, Array, Array, Array]]:
 
 def operation_row(name: str, ours: Array, theirs: Array, exact: Array) -> str:
     """Return an operation's row: errors in units of the exact result's last place (2⁻²⁴)."""
-    unit = float(np.sqrt(np.mean(np.square(exact)))) * 2**-24
-    off, theirs_off = errors(ours, theirs, exact)[:2]
+    unit = rms(np.square(exact)) * 2**-24
+    off, theirs_off = (rms(np.square(y - exact)) for y in (ours, theirs))
     return f"{name:36} {off / unit:6.2f} {theirs_off / unit:6.2f} {ratio(off, theirs_off):6.2f}"
 
 
@@ -326,7 +334,9 @@ def main() -> None:
         results.append(measure(case))
         tqdm.write(case_row(results[-1]), file=sys.stdout)
     ratios = [result.ratio for result in results]
-    print(f"ratio: median {np.median(ratios):.3f}, worst {max(ratios):.3f}")
+    usual = [ratio(result.ours_usual, result.theirs_usual) for result in results]
+    for name, values in (("all tokens", ratios), ("99 % of the tokens", usual)):
+        print(f"ratio, {name}: median {np.median(values):.3f}, worst {max(values):.3f}")
     if args.plot:
         plot(results, args.plot)
 

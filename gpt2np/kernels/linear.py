@@ -146,9 +146,9 @@ def sum_partials(partials: Array, out: Array | None = None) -> Array:
     total: Array = partials[0]
     for partial in partials[1:-1]:
         total += partial
-    out = total if out is None else out
-    np.add(total, partials[-1], out=out)
-    return out
+    result: Array = total if out is None else out
+    np.add(total, partials[-1], out=result)
+    return result
 
 
 def map_rows(function: Callable[..., Array], width: int, *arrays: Array) -> Array:

@@ -8,7 +8,7 @@ from helpers.references import reference_logits, to_float64
 
 NEAR_TIE = 1e-4
 TITLE = "logits against transformers: root mean square difference from a float64 reference"
-MAX_RATIO = 1.15
+MAX_RATIO = 1.3
 
 
 def check_logits(name, model, reference, sequences, show, title=TITLE):
@@ -29,11 +29,11 @@ def compare_logits(name, ours, theirs, exact, show, title=TITLE):
     for row in differing:
         second, first = np.sort(exact[row])[-2:]
         assert first - second < NEAR_TIE, f"{name}, row {row}: the arg-max differs"
+    ratio = ours_off / theirs_off if theirs_off else 1
     show(
         title,
         f"{name:16} {len(ours):5} tokens  gpt2np {ours_off:.2e}  transformers {theirs_off:.2e}  "
-        f"ratio {ours_off / theirs_off if theirs_off else 1:.2f}  "
-        f"apart {np.abs(ours - theirs).max():.2e}  "
+        f"ratio {ratio:.2f}  apart {np.abs(ours - theirs).max():.2e}  "
         f"arg-max differs at {len(differing)} near-ties",
     )
     assert ours_off <= MAX_RATIO * theirs_off
