@@ -24,13 +24,7 @@ WORDS = ["the", "fox", "king", "little", "boat", "ran", "said", "went", "house",
 
 
 def generate(*arguments, stdin=""):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        input=stdin,
-        timeout=300,
-    )
+    return run_here(*COMMAND[3:], *arguments, stdin=stdin)
 
 
 def written(path):
@@ -273,7 +267,7 @@ def test_bad_input(tmp_path, monkeypatch, arguments, told):
     }.items():
         (tmp_path / name).write_text(content)
     (tmp_path / "folder.jsonl").mkdir()
-    result = run_here(*COMMAND[3:], *arguments)
+    result = generate(*arguments)
     assert result.returncode == 2 and told in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [
