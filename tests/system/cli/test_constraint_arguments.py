@@ -1,12 +1,8 @@
 """Choices and regexes on the command line."""
 
-import sys
-
 import pytest
 import regex
 from helpers.command_line import run_here
-
-COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
 
 
 def generate(*arguments):
