@@ -1,19 +1,12 @@
 """Choices and regexes on the command line."""
 
-import subprocess
-import sys
-
 import pytest
 import regex
 from helpers.command_line import run_here
 
-COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
-
 
 def generate(*arguments):
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, encoding="utf-8", timeout=120
-    )
+    return run_here("generate", "--model", "bundled", *arguments)
 
 
 def test_on_the_command_line():
@@ -45,6 +38,6 @@ def test_on_the_command_line():
     ],
 )
 def test_bad_input_on_the_command_line(arguments, message):
-    result = run_here(*COMMAND[3:], "It is", *arguments)
+    result = generate("It is", *arguments)
     assert result.returncode == 2 and result.stdout == ""
     assert message in result.stderr.splitlines()[-1] and "Traceback" not in result.stderr

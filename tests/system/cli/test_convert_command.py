@@ -4,15 +4,12 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from helpers.command_line import run_here
 from helpers.patched_cli import slow_conversion
-
-COMMAND = [sys.executable, "-m", "gpt2np"]
 
 
 def run(*arguments, cwd=None):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.command_line import run_here
 
 from gpt2np.cli.main import run
 
@@ -82,18 +83,18 @@ def test_an_output_that_is_a_link_or_a_pipe(tmp_path, command):
     """A link is written through; a broken link and a pipe are refused and stay."""
     (tmp_path / "t.txt").write_text("one two")
     out, target = tmp_path / command.split()[-1], tmp_path / "disk" / "target"
-    script = f'"$0" -m gpt2np {command}'
+    arguments, options = command.split(), {"folder": tmp_path, "GPT2NP_MODEL": "bundled"}
     os.mkfifo(out)
-    result = shell(f"{script} --force", cwd=tmp_path)
+    result = run_here(*arguments, "--force", **options)
     assert result.returncode == 2 and f"{out.name} is not a file" in result.stderr
     assert out.is_fifo()
     out.unlink()
     target.parent.mkdir()
     out.symlink_to("disk/target")
-    result = shell(script, cwd=tmp_path)
+    result = run_here(*arguments, **options)
     assert result.returncode == 2 and f"{out.name} is a broken link; remove it" in result.stderr
     target.write_text("old")
-    result = shell(f"{script} --force", cwd=tmp_path)
+    result = run_here(*arguments, "--force", **options)
     assert result.returncode == 0 and out.is_symlink()
     assert [path.name for path in target.parent.iterdir()] == ["target"]
     assert target.stat().st_size > len("old") and not target.is_symlink()

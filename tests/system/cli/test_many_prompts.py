@@ -9,7 +9,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 
 import pytest
@@ -18,19 +17,13 @@ from helpers.patched_cli import frequent_checkpoints, slow_model
 
 from gpt2np.cli.generate import _load_with_fingerprint
 
-COMMAND = [sys.executable, "-m", "gpt2np", "generate", "--model", "bundled"]
-FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.03), *COMMAND[3:]]  # here hundreds of times
+COMMAND = ["generate", "--model", "bundled"]
+FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.03), *COMMAND]  # here hundreds of times
 WORDS = ["the", "fox", "king", "little", "boat", "ran", "said", "went", "house", "princess"]
 
 
 def generate(*arguments, stdin=""):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        input=stdin,
-        timeout=300,
-    )
+    return run_here(*COMMAND, *arguments, stdin=stdin)
 
 
 def written(path):
@@ -115,7 +108,7 @@ def test_progress_at_a_terminal(tmp_path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
     where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / "o.jsonl")]
-    command = [*slow_model(), *COMMAND[3:], *where, "-n", "8"]
+    command = [*slow_model(), *COMMAND, *where, "-n", "8"]
     process = subprocess.Popen(command, stderr=theirs)
     os.close(theirs)
     seen = b""
@@ -273,7 +266,7 @@ def test_bad_input(tmp_path, monkeypatch, arguments, told):
     }.items():
         (tmp_path / name).write_text(content)
     (tmp_path / "folder.jsonl").mkdir()
-    result = run_here(*COMMAND[3:], *arguments)
+    result = generate(*arguments)
     assert result.returncode == 2 and told in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == [

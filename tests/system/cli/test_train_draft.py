@@ -15,20 +15,8 @@ from gpt2np.generation.ngram_table import read_ngram_table
 TEXT = "The little fox ran home to his mother. The little fox sat down to eat. " * 30
 
 
-def command(*arguments):
-    return [
-        sys.executable,
-        "-m",
-        "gpt2np",
-        "train-draft",
-        "--model",
-        "bundled",
-        *map(str, arguments),
-    ]
-
-
 def run(*arguments):
-    return run_here(*command(*arguments)[3:])
+    return run_here("train-draft", "--model", "bundled", *arguments)
 
 
 @pytest.fixture
@@ -126,7 +114,8 @@ def test_skip_errors(corpus, tmp_path):
 def test_ctrl_c_leaves_nothing(corpus, tmp_path):
     corpus.write_text(TEXT * 20_000, encoding="utf-8")
     out = tmp_path / "t.safetensors"
-    process = subprocess.Popen(command(corpus, "--out", out), stderr=subprocess.PIPE)
+    command = [sys.executable, "-m", "gpt2np", "train-draft", "--model", "bundled"]
+    process = subprocess.Popen([*command, corpus, "--out", out], stderr=subprocess.PIPE)
     process.stderr.readline()  # the vocabulary's name: counting begins
     time.sleep(1)
     process.send_signal(signal.SIGINT)

