@@ -119,6 +119,7 @@ class Engine:
         self._timeout = timeout
         self._jobs: set[Job] = set()  # changed in the event loop's thread only
         self._submitted: dict[int, float] = {}  # times of waiting sequences, by id()
+        self._loop: asyncio.AbstractEventLoop  # that of the requests, which set it
         self._step_start = 0.0
         self._step_updates: list[tuple[Callable[[Update], None], Update]] = []  # with receivers
         self._runner = AsyncEngine(max_running, cache_bytes, self._on_step)
