@@ -20,8 +20,10 @@ from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.server.completions import Job, events, respond, start_job
 from gpt2np.server.engine import Engine, QueueFullError, RequestTimeoutError
+from gpt2np.server.inspect import add_inspection
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.middleware import Guard
+from gpt2np.server.playground import add_playground
 from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -119,6 +121,8 @@ def create_app(server: Server) -> FastAPI:
     _add_generation(app, server)
     _add_tokenizer(app, server)
     _add_status(app, server)
+    add_inspection(app, server.engine)
+    add_playground(app)
     if server.options.cors_origins:
         app.add_middleware(
             CORSMiddleware,
