@@ -83,8 +83,8 @@ def explain(
     The prompt is a text or token ids. The model must be in float32. `window` selects tokens of the
     prompt (default: all); at most `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`,
     `head` and `position` (in the window) select the details to show; `run_prompt` explains the
-    defaults. `steps` is the maximum number of tokens to generate. `float64` adds a comparison with a
-    float64 copy of the model. `on_progress` receives the name of each part of the page before the
+    defaults. `steps` is the maximum number of tokens to generate. `float64` adds a comparison with
+    a float64 copy of the model. `on_progress` receives the name of each part of the page before the
     part is computed.
 
     Raises:
