@@ -178,6 +178,7 @@ async function showChoices(index) {
     $("choices-content").replaceChildren(element("p", { class: "hint" }, "This is the first token: the model has nothing to predict it from."));
     return;
   }
+  $("choices-content").setAttribute("aria-busy", "true");
   const node = pathTo(state.current)[index - state.tree.ids.length];
   if (node?.top) renderChoices(index, chosen, node.top.map(([id, logprob]) => ({ id, logprob })), null);
   await new Promise((resolve) => setTimeout(resolve, node?.top ? 80 : 0)); // the pointer may only pass by
@@ -189,6 +190,8 @@ async function showChoices(index) {
     renderChoices(index, chosen, answer.next, answer.kept, settings);
   } catch (error) {
     showError(error);
+  } finally {
+    if (number === shown) $("choices-content").removeAttribute("aria-busy");
   }
 }
 
@@ -293,8 +296,8 @@ function setStatus(text, isWrong = false) {
 }
 
 function showError(error) {
-  if (error.name === "AbortError") return;
-  if (!(error instanceof ConnectionLost || error instanceof ServerError)) throw error;
+  if (error.name === "AbortError" || error instanceof ConnectionLost) return; // the page says so above
+  if (!(error instanceof ServerError)) throw error;
   if (error.status === 401) $("key-form").hidden = false;
   setStatus(error.message, true);
 }
@@ -312,8 +315,21 @@ async function usePrompt() {
   return true;
 }
 
-async function write(start, count, { seed, remembers = true } = {}) {
+/** Let the model write `count` tokens after a node, or after the prompt as it now stands. */
+async function write(start, count, { seed, remembers = true, usesPrompt = false } = {}) {
   if (running) return;
+  const controller = new AbortController();
+  setBusy(controller);
+  if (usesPrompt && !(await usePrompt())) {
+    setBusy(null);
+    return;
+  }
+  start ??= seed === undefined ? state.current : state.tree.root;
+  if (state.tree.ids.length + pathTo(start).length > state.model.n_positions) {
+    setBusy(null);
+    setStatus(`The model’s context is full: it reads at most ${state.model.n_positions.toLocaleString("en")} tokens. Shorten the prompt.`, true);
+    return;
+  }
   const settings = readSettings();
   const depth = pathTo(start).length;
   const used = seed ?? (settings.seed + depth) % 2 ** 32; // another draw at each length of the text
@@ -321,8 +337,6 @@ async function write(start, count, { seed, remembers = true } = {}) {
   state.current = start;
   state.lastRun = { start, count };
   renderStory();
-  const controller = new AbortController();
-  setBusy(controller);
   setStatus("Writing…");
   let n = 0;
   let reason = null;
@@ -354,15 +368,11 @@ async function write(start, count, { seed, remembers = true } = {}) {
   if (n) await pin(state.pinned !== null && state.pinned < first ? state.pinned : first);
 }
 
-$("write-form").addEventListener("submit", async (event) => {
+$("write-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (running || !(await usePrompt())) return;
-  await write(state.tree.root, readSettings().max_tokens, { seed: readSettings().seed });
+  write(null, readSettings().max_tokens, { seed: readSettings().seed, usesPrompt: true });
 });
-$("step").addEventListener("click", async () => {
-  if (running || !(await usePrompt())) return;
-  await write(state.current, 1);
-});
+$("step").addEventListener("click", () => write(null, 1, { usesPrompt: true }));
 $("stop").addEventListener("click", () => running?.abort());
 $("continue").addEventListener("click", () => write(state.current, readSettings().max_tokens));
 $("retry").addEventListener("click", () => {
@@ -463,7 +473,8 @@ onConnection("lost", () => {
 });
 onConnection("back", () => {
   $("connection").hidden = true;
-  setStatus("The server is back. You can go on.");
+  if (state.model) setStatus("The server is back. You can go on.");
+  else start();
 });
 
 async function useModel(name) {

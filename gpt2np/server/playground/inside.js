@@ -63,8 +63,7 @@ export function createInside(page) {
       element("div", { class: "inside-grid" },
         element("div", { class: "panel", id: "lens-panel" }), element("div", { class: "panel", id: "parts-panel" }),
         element("div", { class: "panel", id: "attention-panel" }), element("div", { class: "panel", id: "edit-panel" }),
-        element("div", { class: "panel", id: "neurons-panel" })),
-      explainLine(),
+        element("div", { class: "panel", id: "neurons-panel" }), element("div", { class: "panel", id: "explain-panel" }, ...explainPart())),
     );
     renderLens();
     renderParts();
@@ -312,28 +311,32 @@ export function createInside(page) {
 
   // ---- the explain page
 
-  function explainLine() {
+  function explainPart() {
     const { context, model } = shown;
     const limit = model.max_explained_tokens;
-    const button = element("button", { type: "button", id: "explain" }, "Explain this step, number by number");
-    const says = element("span", { class: "hint", role: "status" }, context.length > limit
-      ? ` Opens a page about the last ${limit} tokens alone, so its numbers differ from these.` : " Opens the whole explain page for exactly these tokens.");
+    const button = element("button", { type: "button", id: "explain" }, "Explain this step");
+    const says = element("p", { class: "hint", role: "status" }, context.length > limit
+      ? `Opens a page about the last ${limit} tokens alone, so its numbers differ from these.` : "Opens the whole explain page for exactly these tokens.");
     button.addEventListener("click", async () => {
       const tab = window.open("about:blank", "_blank");
-      says.textContent = " Computing the page…";
+      says.textContent = "Computing the page…";
       try {
         const body = { model: model.id, prompt: context, layer: chosen.layer, head: chosen.head ?? 0 };
         if (context.length > limit) body.window = [context.length - limit, context.length];
         const html = await (await post("api/explain", body)).text();
         const url = URL.createObjectURL(new Blob([html], { type: "text/html;charset=utf-8" }));
         if (tab) tab.location = url;
-        says.replaceChildren(" ", element("a", { href: url, target: "_blank" }, "Open the page again"));
+        says.replaceChildren(element("a", { href: url, target: "_blank" }, "Open the page again"));
       } catch (error) {
         tab?.close();
-        says.textContent = ` ${error.message}`;
+        says.textContent = error.message;
       }
     });
-    return element("p", { class: "explain" }, button, says);
+    return [
+      element("h3", {}, "Every number of it"),
+      element("p", { class: "hint" }, "How text becomes numbers, one attention score multiplied out, every block and every probability: a page to read at leisure, which you can keep as a file."),
+      element("div", { class: "buttons" }, button), says,
+    ];
   }
 
   return { show, chosen, factors };

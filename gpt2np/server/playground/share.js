@@ -94,10 +94,12 @@ export function createShare(page, inside, compare) {
     made.documentElement.lang = "en";
     const nodes = state.tree ? pathTo(state.current) : [];
     const settings = Object.entries(page.readSettings()).map(([name, value]) => `${name} ${value}`).join(", ");
+    const style = made.createElement("style"); // not in this page, whose policy forbids inline styles
+    style.textContent = sheets.join("\n");
     made.head.append(
       element("meta", { charset: "utf-8" }), element("meta", { name: "viewport", content: "width=device-width, initial-scale=1" }),
       element("meta", { name: "color-scheme", content: "light dark" }),
-      element("meta", { "http-equiv": "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'" }), element("style", {}, sheets.join("\n")));
+      element("meta", { "http-equiv": "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'" }), style);
     made.body.className = "saved";
     made.body.append(element("main", {},
       element("h1", {}, "A text by GPT-2"),

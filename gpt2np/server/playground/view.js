@@ -16,7 +16,7 @@ export function element(name, attributes = {}, ...children) {
 }
 
 const minus = (shown) => shown.replace(/-/g, "\u2212");
-export const formatNumber = (value, digits = 2) => minus(value.toFixed(digits));
+export const formatNumber = (value, digits = 2) => minus(value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
 
 /** A probability as a percentage with about two significant digits. */
 export function percent(p) {
