@@ -17,7 +17,11 @@ let running = null; // the AbortController of the text that is being written
 
 // ---- settings
 
-export const readSettings = () => Object.fromEntries(SETTINGS.map((name) => [name, Number($(name).value)]));
+/** Read the settings; a number out of range becomes the nearest in range. */
+export const readSettings = () => Object.fromEntries(SETTINGS.map((name) => {
+  const { min, max, value } = $(name);
+  return [name, Math.min(Number(max), Math.max(Number(min), Number(value)))];
+}));
 
 function showSettings() {
   $("temperature-value").value = Number($("temperature").value).toFixed(2);
@@ -69,9 +73,14 @@ function showPromptTokens(ids) {
   count.textContent = `${ids.length} ${ids.length === 1 ? "token" : "tokens"} of at most ${limit.toLocaleString("en")}` +
     (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads:");
   count.classList.toggle("wrong", ids.length > limit);
-  $("prompt-tokens").replaceChildren(...ids.map((id, i) => element("button", {
-    type: "button", class: `token t${i % 5}`, tabindex: i ? -1 : 0, "data-id": id,
+  const buttons = [...$("prompt-tokens").children];
+  const changed = ids.findIndex((id, i) => Number(buttons[i]?.dataset.id) !== id);
+  const first = changed < 0 ? ids.length : changed; // the tokens before it stay as they are
+  for (const button of buttons.slice(first)) button.remove();
+  $("prompt-tokens").append(...ids.slice(first).map((id, i) => element("button", {
+    type: "button", class: `token t${(first + i) % 5}`, tabindex: -1, "data-id": id,
   }, withSpaces(tokenText(id)))));
+  promptFocus.reset();
 }
 
 const promptFocus = rovingFocus($("prompt-tokens"), "button");
@@ -92,8 +101,8 @@ function storyToken(node, index) {
   const text = tokenText(id);
   const p = node.logprob === undefined ? null : Math.exp(node.logprob);
   const label = `token ${index}: ${withSpaces(text)}${p === null ? "" : `, probability ${percent(p)}`}`;
-  return element("button", {
-    type: "button", class: `piece${isEnd(id) ? " end" : ""}`, tabindex: -1, "data-index": index, "data-id": id,
+  return element("span", { // a button would not break across lines
+    role: "button", class: `piece${isEnd(id) ? " end" : ""}`, tabindex: -1, "data-index": index, "data-id": id,
     "data-p": p, "aria-label": label, title: label, p: p ?? 0,
   }, element("bdi", {}, isEnd(id) ? "⟨end of text⟩" : visible(text)), ...(text.endsWith("\n") ? [element("br")] : []));
 }
@@ -104,7 +113,7 @@ function renderStory() {
   $("story").replaceChildren(
     ...ids.map((id, i) => { const made = storyToken({ id }, i); made.classList.add("given"); return made; }),
     ...path.map((node, i) => storyToken(node, ids.length + i)),
-    element("button", { type: "button", class: "piece next", tabindex: -1, "data-index": ids.length + path.length, "aria-label": "the next token" }, "?"),
+    element("span", { role: "button", class: "piece next", tabindex: -1, "data-index": ids.length + path.length, "aria-label": "the next token" }, "?"),
   );
   $("story").hidden = $("story-legend").hidden = false;
   markPinned();
@@ -119,15 +128,20 @@ function appendToken(node) {
   next.dataset.index = index + 1;
 }
 
-const storyFocus = rovingFocus($("story"), "button");
+const storyFocus = rovingFocus($("story"), ".piece");
 const indexOf = (event) => {
-  const button = event.target.closest("button");
+  const button = event.target.closest(".piece");
   return button ? Number(button.dataset.index) : null;
 };
 $("story").addEventListener("pointerover", (event) => preview(indexOf(event)));
 $("story").addEventListener("focusin", (event) => preview(indexOf(event)));
 $("story").addEventListener("pointerleave", () => preview(state.pinned));
 $("story").addEventListener("click", (event) => pin(indexOf(event)));
+$("story").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" && event.key !== " ") return;
+  event.preventDefault();
+  pin(indexOf(event));
+});
 
 function markPinned() {
   for (const button of $("story").children) {
@@ -486,6 +500,7 @@ async function useModel(name) {
 $("model").addEventListener("change", async () => {
   try {
     await useModel($("model").value);
+    $("prompt-tokens").replaceChildren();
     state.tree = state.current = state.pinned = state.lastRun = null;
     history.length = 0;
     $("story").hidden = $("story-legend").hidden = $("branches").hidden = true;

@@ -166,8 +166,8 @@ export function createInside(page) {
     rovingFocus(table, ".cell");
     find("#parts-panel", root).replaceChildren(
       element("h3", {}, "Who pushed for it?"),
-      element("p", { class: "hint" }, `Each block has ${model.n_head} attention heads, which fetch from earlier tokens, and an MLP, which works on each token alone. `,
-        element("span", { class: "key plus" }, "Blue"), " parts push for ", chip(token), ", ", element("span", { class: "key minus" }, "orange"), " ones for ", chip(rival), ". Press a part to look at it."),
+      element("p", { class: "hint" }, `Each block has ${model.n_head} attention heads, which fetch from earlier tokens, and an MLP, a small network that works on each token alone. A number says how hard a part pushed: `,
+        element("span", { class: "key plus" }, "blue"), " for ", chip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", chip(rival), ". Press a part to look at it."),
       element("div", { class: "wide" }, table),
       element("p", { class: "facts" }, "Most for ", chip(token), ": ", ...list(sorted.slice(0, 2)), ". Most for ", chip(rival), ": ", ...list(sorted.slice(-2).reverse()), "."),
       element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the embedding and biases that is ", dataElement(total, formatNumber(total)),

@@ -46,7 +46,7 @@ export function createShare(page, inside, compare) {
     if (!arrived || typeof arrived.prompt !== "string") return false;
     $("prompt").value = arrived.prompt;
     for (const [name, value] of Object.entries(arrived.settings ?? {})) {
-      if ($(name)?.matches("#write-form input")) $(name).value = Number(value);
+      if ($(name)?.matches("#settings input")) $(name).value = Number(value);
     }
     const [layer, head] = arrived.part ?? [null, 0];
     Object.assign(inside.chosen, { layer, head });
@@ -94,12 +94,10 @@ export function createShare(page, inside, compare) {
     made.documentElement.lang = "en";
     const nodes = state.tree ? pathTo(state.current) : [];
     const settings = Object.entries(page.readSettings()).map(([name, value]) => `${name} ${value}`).join(", ");
-    const style = made.createElement("style"); // not in this page, whose policy forbids inline styles
-    style.textContent = sheets.join("\n");
     made.head.append(
       element("meta", { charset: "utf-8" }), element("meta", { name: "viewport", content: "width=device-width, initial-scale=1" }),
       element("meta", { name: "color-scheme", content: "light dark" }),
-      element("meta", { "http-equiv": "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'" }), style);
+      element("meta", { "http-equiv": "Content-Security-Policy", content: "default-src 'none'; style-src 'unsafe-inline'" }));
     made.body.className = "saved";
     made.body.append(element("main", {},
       element("h1", {}, "A text by GPT-2"),
@@ -111,7 +109,9 @@ export function createShare(page, inside, compare) {
         element("tbody", {}, ...nodes.map((node) => element("tr", {}, element("th", { scope: "row" }, element("bdi", { class: "token" }, withSpaces(page.tokenText(node.id)))),
           element("td", {}, percent(Math.exp(node.logprob ?? 0))),
           element("td", {}, ...(node.top ?? []).slice(0, 5).flatMap(([id, logprob]) => [element("bdi", { class: "token" }, withSpaces(page.tokenText(id))), ` ${percent(Math.exp(logprob))} `]))))))));
-    return `<!DOCTYPE html>\n${made.documentElement.outerHTML}`;
+    // As text: this page's policy forbids an inline style even in a document that is not shown.
+    const [head, rest] = made.documentElement.outerHTML.split("</head>", 2);
+    return `<!DOCTYPE html>\n${head}<style>${sheets.join("\n")}</style></head>${rest}`;
   }
 
   const says = (text) => { $("share-status").textContent = text; };

@@ -21,8 +21,8 @@ export const formatNumber = (value, digits = 2) => minus(value.toFixed(digits).r
 /** A probability as a percentage with about two significant digits. */
 export function percent(p) {
   const value = 100 * p;
-  if (p > 0 && value < 0.01) return "< 0.01 %";
-  return `${value.toFixed(value >= 9.95 ? 0 : value >= 0.095 ? 1 : 2)} %`;
+  if (p > 0 && value < 0.01) return "<\u00a00.01\u00a0%";
+  return `${value.toFixed(value >= 9.95 ? 0 : value >= 0.095 ? 1 : 2)}\u00a0%`;
 }
 
 /** A number with all its digits in `value` and in the tooltip. */

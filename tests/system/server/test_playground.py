@@ -2,7 +2,9 @@
 
 import base64
 import json
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -449,10 +451,9 @@ class TestStandards:
         tab.keyboard.press("Enter")
         tab.wait_for_selector("#edit-result table")
 
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_axe_finds_nothing_serious(self, open_tab, scheme):
+    def test_axe_finds_nothing_serious(self, open_tab):
         axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-        tab = open_tab(color_scheme=scheme)
+        tab = open_tab()
         write(tab, max_tokens=12)
         tab.click("#switch-off")
         tab.wait_for_selector("#edit-result table")
@@ -460,13 +461,14 @@ class TestStandards:
         wait_for_end(tab)
         tab.click("#compare-run")
         tab.wait_for_selector('[data-side="b"][data-mean]')
-        found = axe.run(tab).response["violations"]
-        serious = [
-            (rule["id"], [node["html"][:120] for node in rule["nodes"][:3]])
-            for rule in found
-            if rule["impact"] in ("serious", "critical", "moderate")
-        ]
-        assert not serious
+        for scheme in ("light", "dark"):
+            tab.emulate_media(color_scheme=scheme)
+            serious = [
+                (rule["id"], [node["html"][:120] for node in rule["nodes"][:3]])
+                for rule in axe.run(tab).response["violations"]
+                if rule["impact"] in ("serious", "critical", "moderate")
+            ]
+            assert not serious
 
     def test_any_width(self, open_tab):
         tab = open_tab()
@@ -517,35 +519,61 @@ class TestStandards:
             wait_for_end(tab)
             assert story(tab)[0] == generated(lm, prompt, seed=seed).ids
 
-    def test_a_key(self, open_tab, tmp_path):
-        with running_server(tmp_path, "--model", "bundled", "--api-key", "secret") as guarded:
+    def test_a_key_and_a_lost_connection(self, open_tab, tmp_path):
+        """The page asks for the key. A loss of the connection is told, and the text is kept."""
+        arguments = ("--model", "bundled", "--api-key", "secret")
+        with running_server(tmp_path, *arguments) as guarded:
             assert httpx.post(f"{guarded.url}/api/inspect", json={"prompt": "a"}).status_code == 401
             assert httpx.get(f"{guarded.url}/api/model").status_code == 401
-            tab = open_tab(url=guarded.url, key="secret", expected=["401"])
-            write(tab, max_tokens=3)
-            assert len(story(tab)[0]) == 3
-
-    def test_a_lost_connection(self, open_tab, tmp_path):
-        """The page says so, keeps the text, and goes on when the server is back."""
-        lost = ["ERR_", "status of 5"]
-        with running_server(tmp_path, "--model", "bundled") as server:
-            tab = open_tab(url=server.url, expected=lost)
+            expected = ["401", "ERR_", "status of 5"]
+            tab = open_tab(url=guarded.url, key="secret", expected=expected)
             set_inputs(tab, {"max_tokens": 400})
             tab.click("#generate")
             tab.wait_for_selector("#story .piece:not(.given):not(.next) >> nth=5")
-            server.process.kill()
+            guarded.process.kill()
             tab.wait_for_selector("#connection:not([hidden])")
             tab.wait_for_selector("#stop:disabled")
             assert "are kept" in tab.inner_text("#status")
             n_kept = len(story(tab)[0])
-            port = server.url.rpartition(":")[2]
+            port = guarded.url.rpartition(":")[2]
         assert 5 < n_kept < 400
-        with running_server(tmp_path, "--model", "bundled", "--port", port):
+        with running_server(tmp_path, *arguments, "--port", port):
             tab.wait_for_selector("#connection", state="hidden")
             set_inputs(tab, {"max_tokens": 2})
             tab.click("#continue")
             wait_for_end(tab)
             assert len(story(tab)[0]) == n_kept + 2
+
+
+def test_the_lesson_of_the_guide(open_tab, tmp_path):
+    """Follow docs/guide/playground.md; GPT2NP_SCREENSHOTS names a folder for its pictures."""
+    folder = Path(os.environ.get("GPT2NP_SCREENSHOTS", tmp_path))
+    tab = open_tab()
+    for n in range(1, 6):
+        tab.click("#step")
+        wait_for_end(tab)
+        assert len(story(tab)[0]) == n
+    tab.click("#generate")
+    wait_for_end(tab)
+    tab.click('#story [data-index="13"]')
+    settle(tab)
+    tab.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    tab.mouse.move(0, 0)
+    tab.screenshot(path=folder / "write.png")
+    tab.locator(".choices tr:not(.own) .pick").nth(2).click()
+    wait_for_end(tab)
+    assert tab.locator(".branch").count() >= 2
+    set_inputs(tab, {"temperature": 0})
+    for _ in range(2):
+        tab.click("#generate")
+        wait_for_end(tab)
+    tab.click('#story [data-index="20"]')
+    settle(tab)
+    tab.evaluate(
+        "document.activeElement.blur(); document.querySelector('#inside').scrollIntoView()"
+    )
+    tab.screenshot(path=folder / "inside.png")
+    assert (folder / "write.png").stat().st_size > 20_000
 
 
 class TestApi:
