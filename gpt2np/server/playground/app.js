@@ -271,6 +271,7 @@ export function textOf(ids) {
 
 /** Replace the token at an index by another one, as a new branch, and go on writing. */
 async function choose(index, { id, logprob }) {
+  if (running) return;
   const promptLength = state.tree.ids.length;
   if (index < promptLength) {
     setStatus("That token is part of your prompt. Change the prompt itself to try another one.");
@@ -437,7 +438,11 @@ async function openBranch(leaf) {
   remember();
   state.current = leaf;
   state.pinned = null;
-  await ensureNumbers();
+  try {
+    await ensureNumbers();
+  } catch (error) {
+    showError(error);
+  }
   renderStory();
   await pin(state.tree.ids.length);
 }
@@ -498,6 +503,7 @@ async function useModel(name) {
 }
 
 $("model").addEventListener("change", async () => {
+  running?.abort();
   try {
     await useModel($("model").value);
     $("prompt-tokens").replaceChildren();

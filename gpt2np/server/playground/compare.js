@@ -73,7 +73,7 @@ export function createCompare(page) {
         for (const { text } of [a, b]) text.querySelectorAll(".piece")[first]?.classList.add("parts-here");
       }
     } catch (error) {
-      $("compare-status").textContent = error.message;
+      if (error.name !== "AbortError") $("compare-status").textContent = error.message;
     }
   });
 

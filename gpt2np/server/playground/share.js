@@ -1,5 +1,6 @@
 // Keep and share: the state in the page's address, and files.
 
+import { ConnectionLost, ServerError } from "./api.js";
 import { Tree, packTree, pathTo, unpackTree } from "./tree.js";
 import { download, element, percent, visible, withSpaces } from "./view.js";
 
@@ -44,6 +45,17 @@ export function createShare(page, inside, compare) {
   /** Show the state of the address that the page was opened with; tell whether there was one. */
   async function restore() {
     if (!arrived || typeof arrived.prompt !== "string") return false;
+    try {
+      await show();
+    } catch (error) {
+      if (error instanceof ServerError || error instanceof ConnectionLost) throw error;
+      Object.assign(state, { tree: null, current: null });
+      page.setStatus("The link is damaged; only a part of it could be opened.", true);
+    }
+    return true;
+  }
+
+  async function show() {
     $("prompt").value = arrived.prompt;
     for (const [name, value] of Object.entries(arrived.settings ?? {})) {
       if ($(name)?.matches("#settings input")) $(name).value = Number(value);
@@ -55,7 +67,6 @@ export function createShare(page, inside, compare) {
     compare.build();
     await page.tokenizePrompt();
     if (arrived.ids) await restoreTree();
-    return true;
   }
 
   async function restoreTree() {

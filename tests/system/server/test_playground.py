@@ -387,6 +387,9 @@ class TestShare:
     def test_a_damaged_address_is_a_new_page(self, open_tab):
         for fragment in ("#s=xyz", "#s=", "#s=e30", "#<script>"):
             assert open_tab(fragment).inner_text("#status") == "Ready."
+        content = {"prompt": "a", "ids": [1], "path": [1], "tree": 5, "model": "bundled"}
+        damaged = base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+        assert "damaged" in open_tab(f"#s={damaged}").inner_text("#status")
 
     def test_files(self, open_tab, browser, lm, tmp_path):
         tab = open_tab()
