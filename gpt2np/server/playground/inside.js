@@ -200,7 +200,7 @@ export function createInside(page) {
       }));
     panel.replaceChildren(
       element("h3", {}, `What it looks at: block ${chosen.layer}, head ${head}`),
-      element("p", { class: "hint" }, "To guess the next token, each head looks back from the last token at all tokens so far. The darker a token, the more of it this head takes in. The shares add up to 100 %."),
+      element("p", { class: "hint" }, "To guess the next token, each head looks back from the last token at all tokens so far. The stronger the color of a token, the more of it this head takes in. The shares add up to 100\u00a0%."),
       picker,
       element("p", { class: "words" }, ...words),
       element("p", { class: "facts", id: "attention-says" }, "From ", chip(context.at(-1)), " it looks most at ", ...order.flatMap((at, i) => [i ? ", " : "", chip(context[at]), " ", dataElement(weights[at], percent(weights[at]))]), ".",

@@ -112,7 +112,7 @@ export function createShare(page, inside, compare) {
     made.body.className = "saved";
     made.body.append(element("main", {},
       element("h1", {}, "A text by GPT-2"),
-      element("p", { class: "lead" }, `Written by the model ${state.model.id} in gpt2np’s playground: ${settings}. A darker blue means that the model gave the token a greater probability.`),
+      element("p", { class: "lead" }, `Written by the model ${state.model.id} in gpt2np’s playground: ${settings}. A stronger blue means that the model gave the token a greater probability.`),
       element("p", { class: "story" }, element("bdi", { class: "given-text" }, visible(page.textOf(state.tree?.ids ?? []))),
         ...nodes.map((node) => element("span", { class: "piece", p: Math.exp(node.logprob ?? 0), title: percent(Math.exp(node.logprob ?? 0)) }, element("bdi", {}, visible(page.tokenText(node.id)))))),
       element("table", {}, element("caption", {}, "Each token, its probability, and the likeliest tokens in its place"),
