@@ -171,12 +171,10 @@ async function pin(index) {
 const inspections = new Map(); // answers by request, the latest ones
 
 /** Ask the server what follows `context`; answers are kept. */
-export async function inspectNext(context, tokens, settings) {
-  const body = { model: state.model.id, prompt: context, tokens, include: [], ...sampling(settings) };
-  const request = JSON.stringify(body);
+async function inspectNext(request) {
   if (!inspections.has(request)) {
     if (inspections.size > 200) inspections.clear();
-    inspections.set(request, await postJson("api/inspect", body));
+    inspections.set(request, await postJson("api/inspect", JSON.parse(request)));
   }
   return inspections.get(request);
 }
@@ -193,13 +191,16 @@ async function showChoices(index) {
     return;
   }
   $("choices-content").setAttribute("aria-busy", "true");
-  const node = pathTo(state.current)[index - state.tree.ids.length];
+  const settings = readSettings();
+  const request = JSON.stringify({
+    model: state.model.id, prompt: context, tokens: chosen === null ? null : [chosen], include: [], ...sampling(settings),
+  });
+  const node = inspections.has(request) ? null : pathTo(state.current)[index - state.tree.ids.length];
   if (node?.top) renderChoices(index, chosen, node.top.map(([id, logprob]) => ({ id, logprob })), null);
-  await new Promise((resolve) => setTimeout(resolve, node?.top ? 80 : 0)); // the pointer may only pass by
+  if (node?.top) await new Promise((resolve) => setTimeout(resolve, 80)); // the pointer may only pass by
   if (number !== shown || running) return;
   try {
-    const settings = readSettings();
-    const answer = await inspectNext(context, chosen === null ? null : [chosen], settings);
+    const answer = await inspectNext(request);
     if (number !== shown) return;
     renderChoices(index, chosen, answer.next, answer.kept, settings);
   } catch (error) {

@@ -562,6 +562,7 @@ def test_the_lesson_of_the_guide(open_tab, tmp_path):
     settle(tab)
     tab.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
     tab.mouse.move(0, 0)
+    settle(tab)
     tab.screenshot(path=folder / "write.png")
     tab.locator(".choices tr:not(.own) .pick").nth(2).click()
     wait_for_end(tab)
