@@ -57,6 +57,9 @@ class Limits:
         "bytes",
         "Sequences wait until the KV caches of the running ones fit; more beams are refused.",
     )
+    max_inspected_bytes: int = _limit(
+        16 * MIB, "bytes", "`/api/inspect` refuses to return larger activations."
+    )
     max_choices_characters: int = _limit(
         50_000, "characters", "Longer `choices`, all together, are refused."
     )

@@ -1,9 +1,12 @@
-"""Serve models over HTTP, with OpenAI's protocol.
+"""Serve models over HTTP, with OpenAI's protocol and a page to try them.
 
 Clients of OpenAI's API use http://HOST:PORT/v1 as their base URL. The endpoints
 are /v1/completions, /v1/chat/completions (for models with a chat template),
 /v1/models, /tokenize, /detokenize, /health, /version and /metrics; /docs
 describes them. The result of a request does not depend on other requests.
+
+The playground at http://HOST:PORT/ shows a model at work in the browser: write,
+see the choices, look inside.
 
 Ctrl-C or SIGTERM ends the server after the running requests; a second signal
 ends it at once.

@@ -47,6 +47,12 @@ class PlacedPiece:
 
 def pieces_in_window(run: Run) -> list[PlacedPiece]:
     """Return the pre-tokenizer's pieces of the prompt that have a token on the page."""
+    if not run.is_encoding:  # the prompt was given as ids, such as those of a generated text
+        texts = run.lm.tokenizer.token_texts(run.ids)
+        return [
+            PlacedPiece(MergeTrace(text, (), (token_id,)), range(i, i + 1))
+            for i, (text, token_id) in enumerate(zip(texts, run.ids, strict=True))
+        ]
     start, placed = 0, []
     length = run.window.stop - run.window.start
     tokenizer = run.lm.tokenizer
@@ -105,6 +111,11 @@ def text_section(run: Run) -> str:
 
 
 def _window_note(run: Run) -> str:
+    if not run.is_encoding:
+        return (
+            '<p class="hint">The model received these tokens as they are. The text alone would be '
+            "encoded as other tokens, so this page shows no merges.</p>"
+        )
     if len(run.ids) == len(run.all_ids):
         return ""
     return (

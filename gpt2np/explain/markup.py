@@ -136,13 +136,14 @@ class Numbers:
 
     def as_json(self) -> dict[str, dict[str, Any]]:
         """Return the embedded arrays by name: dtype, shape, and little-endian bytes in base64."""
-        content = {}
-        for name, array in ((name, self.arrays[name]) for name in self.carried):
-            data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
-            encoded = base64.b64encode(data).decode("ascii")
-            shape = list(array.shape)
-            content[name] = {"dtype": array.dtype.name, "shape": shape, "base64": encoded}
-        return content
+        return {name: array_json(self.arrays[name]) for name in self.carried}
+
+
+def array_json(array: Array) -> dict[str, Any]:
+    """Return an array as a JSON object: dtype, shape, and little-endian bytes in base64."""
+    data = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    encoded = base64.b64encode(data).decode("ascii")
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "base64": encoded}
 
 
 def format_number(value: float, style: str = "4g") -> str:

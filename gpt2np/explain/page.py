@@ -25,7 +25,7 @@ from gpt2np.explain.markup import Numbers, escape, script_json, token_text
 from gpt2np.explain.output import generation_section, greedy_steps, lens_section, sampling_section
 from gpt2np.explain.run import Run, run_prompt
 from gpt2np.generation import GenerationOptions, next_probabilities
-from gpt2np.language_model import LanguageModel
+from gpt2np.language_model import LanguageModel, Prompt
 
 OnProgress = Callable[[str], None]
 
@@ -68,7 +68,7 @@ class Page:
 
 def explain(
     lm: LanguageModel,
-    prompt: str,
+    prompt: Prompt,
     *,
     window: slice | None = None,
     layer: int | None = None,
@@ -80,11 +80,12 @@ def explain(
 ) -> Page:
     """Create a page that shows how the model processes a prompt (see `gpt2np explain --help`).
 
-    The model must be in float32. `window` selects tokens of the prompt (default: all); at most
-    `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`, `head` and `position` (in the
-    window) select the details to show; `run_prompt` explains the defaults. `steps` is the maximum
-    number of tokens to generate. `float64` adds a comparison with a float64 copy of the model.
-    `on_progress` receives the name of each part of the page before the part is computed.
+    The prompt is a text or token ids. The model must be in float32. `window` selects tokens of the
+    prompt (default: all); at most `gpt2np.explain.run.MAX_TOKENS` tokens are allowed. `layer`,
+    `head` and `position` (in the window) select the details to show; `run_prompt` explains the
+    defaults. `steps` is the maximum number of tokens to generate. `float64` adds a comparison with
+    a float64 copy of the model. `on_progress` receives the name of each part of the page before the
+    part is computed.
 
     Raises:
         ContextLengthError: the prompt has too many tokens for a page or for the model.
@@ -132,8 +133,7 @@ def _sections(
 
 
 def _fill_template(run: Run, numbers: Numbers, sections: str) -> str:
-    script, now = _package_file("page.js"), datetime.now().astimezone()
-    digest = hashlib.sha256(script.encode()).digest()
+    now = datetime.now().astimezone()
     contents = "".join(
         f'<li class="level{level}"><a href="#{name}">{title}</a></li>'
         for name, title, level in _CONTENTS
@@ -146,16 +146,32 @@ def _fill_template(run: Run, numbers: Numbers, sections: str) -> str:
         contents=contents,
         sections=sections,
         data=script_json(_script_data(run, numbers)),
-        script=script,
-        script_hash=base64.b64encode(digest).decode("ascii"),
-        style=_package_file("page.css"),
+        script=script(),
+        script_hash=content_hash(script()),
+        style=style(),
         version=escape(__version__),
         date=f"{now.day} {now:%B %Y}",
     )
 
 
+def style() -> str:
+    """Return the content of the page's style element."""
+    return "\n" + _package_file("colors.css") + _package_file("page.css") + "\n"
+
+
+def script() -> str:
+    """Return the content of the page's script element."""
+    return _package_file("page.js")
+
+
 def _package_file(name: str) -> str:
     return files("gpt2np.explain").joinpath(name).read_text(encoding="utf-8")
+
+
+def content_hash(content: str) -> str:
+    """Return the hash of an inline script or style, as in a Content-Security-Policy."""
+    digest = hashlib.sha256(content.encode()).digest()
+    return "sha256-" + base64.b64encode(digest).decode("ascii")
 
 
 def _short_prompt(run: Run, max_length: int) -> str:

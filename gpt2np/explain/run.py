@@ -17,7 +17,7 @@ from gpt2np.generation.logits_processors import check_finite
 from gpt2np.interp import trace
 from gpt2np.interp.summary import token_bytes
 from gpt2np.kernels.array import Array
-from gpt2np.language_model import LanguageModel
+from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.model import GPT2, GPT2Config
 
 MAX_TOKENS = 64
@@ -39,8 +39,9 @@ class Run:
     """A forward pass over a prompt, with the activations at every hook point."""
 
     lm: LanguageModel
-    prompt: str
+    prompt: str  # if ids were given, their text
     all_ids: list[int]  # an empty prompt becomes the BOS token
+    is_encoding: bool  # whether `all_ids` are the encoding of `prompt`
     window: slice  # the part of `all_ids` that the model processes and the page shows
     arrays: Mapping[str, Array]  # by hook point, see `gpt2np.model.hook_points`
     focus: Focus
@@ -84,7 +85,7 @@ class Run:
 
 def run_prompt(
     lm: LanguageModel,
-    prompt: str,
+    prompt: Prompt,
     *,
     window: slice | None = None,
     layer: int | None = None,
@@ -102,7 +103,9 @@ def run_prompt(
         InvalidArgumentError: the window, layer, head or position is out of range.
         CheckpointError: some logits are infinite or NaN.
     """
-    ids = lm.encode_prompt(prompt)
+    text = prompt if isinstance(prompt, str) else lm.tokenizer.decode(prompt)
+    encoded = lm.encode_prompt(text)
+    ids = encoded if isinstance(prompt, str) else list(prompt)
     if not ids:
         raise InvalidArgumentError("the prompt is empty; give a text of at least one token")
     window = _resolve_window(ids, window, lm.model.config)
@@ -110,7 +113,7 @@ def run_prompt(
         arrays = trace(lm.model, ids[window])
     check_finite(arrays["logits"], lm.model)
     focus = _choose_focus(lm.model.config, arrays, layer, head, position)
-    return Run(lm, prompt, ids, window, arrays, focus)
+    return Run(lm, text, ids, ids == encoded, window, arrays, focus)
 
 
 def _resolve_window(ids: list[int], window: slice | None, config: GPT2Config) -> slice:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from gpt2np.checkpoint.names import LM_HEAD, WTE
 from gpt2np.errors import InvalidArgumentError
+from gpt2np.interp.lens import logit_lens
 from gpt2np.interp.trace import Trace, as_gpt2, check_trace
 from gpt2np.kernels.array import Array, IntArray, equal_fields
 from gpt2np.language_model import LanguageModel
@@ -70,7 +71,7 @@ def attribution(
 
     A negative position counts from the end. To split a logit difference, subtract the two tokens'
     columns of `values`. The trace needs the hook points embed, blocks.*.attn.z, blocks.*.mlp.out,
-    logits, and resid of the last block.
+    and resid of the last block. If the trace lacks logits, they are computed from that resid.
 
     Raises:
         InvalidArgumentError: the trace lacks a hook point, or tokens or position are invalid.
@@ -87,18 +88,20 @@ def attribution(
         raise InvalidArgumentError(f"position is {position}; there are {len(trace.ids)} tokens")
     position %= len(trace.ids)
     last = f"blocks.{model.config.n_layer - 1}.resid"
-    trace.require(["embed", "blocks.*.attn.z", "blocks.*.mlp.out", last, "logits"])
+    trace.require(["embed", "blocks.*.attn.z", "blocks.*.mlp.out", last])
+    residual = trace[last][position]
+    logits = trace["logits"][position] if "logits" in trace else logit_lens(model, residual)
     vectors = dict(_component_vectors(model, trace, position))
     head = LM_HEAD if LM_HEAD in model.weights else WTE
     columns = model.weights.gather_rows(head, ids).T.astype(np.float64)  # (C, K)
-    normalized = _apply_ln_f(model, np.stack(list(vectors.values())), trace[last][position])
+    normalized = _apply_ln_f(model, np.stack(list(vectors.values())), residual)
     bias = model.weights["ln_f.bias"].astype(np.float64) @ columns
     return Attribution(
         position,
         ids.astype(np.int64),
         (*vectors, "ln_f.bias"),
         np.concatenate([normalized @ columns, bias[None]]),
-        trace["logits"][position, ids].astype(np.float64),
+        logits[ids].astype(np.float64),
     )
 
 

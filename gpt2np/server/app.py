@@ -22,8 +22,10 @@ from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError,
 from gpt2np.language_model import LanguageModel, Prompt
 from gpt2np.server.completions import events, respond, start_job
 from gpt2np.server.engine import Engine, Job, QueueFullError, RequestTimeoutError
+from gpt2np.server.inspect import add_inspection
 from gpt2np.server.metrics import Metrics
 from gpt2np.server.middleware import Guard
+from gpt2np.server.playground import add_playground
 from gpt2np.server.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -141,6 +143,8 @@ def create_app(server: Server) -> FastAPI:
     _add_generation(app, server)
     _add_tokenizer(app, server)
     _add_status(app, server)
+    add_inspection(app, server.engine)
+    add_playground(app)
     app.add_middleware(Guard, api_key=server.options.api_key)
     if server.options.cors_origins:  # before the key: a preflight request has none
         app.add_middleware(

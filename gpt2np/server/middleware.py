@@ -20,7 +20,8 @@ class Guard:
     """ASGI middleware that refuses requests without the API key, and large bodies."""
 
     def __init__(self, app: ASGIApp, api_key: str | None) -> None:
-        """Refuse requests without `api_key`, if it is not None; /health needs no key."""
+        """Refuse requests without `api_key`, if it is not None; /health and the
+        playground's files need no key."""
         self._app = app
         self._api_key = api_key
 
@@ -30,7 +31,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers, limit = Headers(scope=scope), limits().max_body_bytes
-        if scope["path"] != "/health" and not self._has_key(headers):
+        if not _is_open(scope["path"]) and not self._has_key(headers):
             message = "missing or wrong API key; send Authorization: Bearer KEY"
             body = error_body(message, "invalid_request_error", "invalid_api_key")
             await JSONResponse(body, 401)(scope, receive, send)
@@ -59,6 +60,11 @@ class Guard:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         is_same = hmac.compare_digest(key.encode("latin-1"), self._api_key.encode())
         return is_same and scheme.lower() == "bearer"
+
+
+def _is_open(path: str) -> bool:
+    """Tell whether a path needs no key: the playground asks for the key itself."""
+    return path in ("/", "/health") or path.startswith("/playground/")
 
 
 async def _discard_body(receive: Receive) -> None:

@@ -305,6 +305,54 @@ def check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
             )
 
 
+class InterventionRequest(_Request):
+    """A change of an activation at all positions: the activation times `factor`."""
+
+    point: str = Field(
+        pattern=r"^(embed|blocks\.)", max_length=100, description="`embed`, or a point of a block."
+    )
+    heads: list[Annotated[int, Field(ge=0)]] | None = Field(None, min_length=1, max_length=1000)
+    factor: float = Field(0, ge=-1000, le=1000)
+
+
+class InspectRequest(_Request):
+    """The body of POST /api/inspect: a text whose next token is inspected."""
+
+    model: str | None = None
+    prompt: AnyText | list[TokenId] = Field(description="A text or token ids.")
+    n: int = Field(10, ge=1, le=100, description="The number of likely tokens to return.")
+    tokens: list[TokenId] | None = Field(
+        None,
+        min_length=1,
+        max_length=10,
+        description="Followed tokens, besides the likeliest two.",
+    )
+    include: list[Literal["lens", "attention", "neurons", "attribution"]] = Field(
+        default=["lens", "attention", "neurons", "attribution"]
+    )
+    points: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=100)
+    interventions: list[InterventionRequest] = Field(default=[], max_length=100)
+    temperature: float = Field(1, ge=0, le=1000)
+    top_k: int = Field(0, ge=-1)
+    top_p: Probability = 1
+    min_p: float = Field(0, ge=0, le=1)
+
+
+class ExplainRequest(_Request):
+    """The body of POST /api/explain: the arguments of `gpt2np.explain.explain`."""
+
+    model: str | None = None
+    prompt: AnyText | list[TokenId] = Field(description="A text or token ids.")
+    window: list[int] | None = Field(
+        None, min_length=2, max_length=2, description="The first token, and one past the last."
+    )
+    layer: int | None = None
+    head: int | None = None
+    position: int | None = None
+    steps: int = Field(8, ge=1, le=20)
+    float64: bool = False
+
+
 def _only(ids: list[int]) -> LogitsProcessor:
     """Return a logits processor that forbids every other id."""
     import numpy as np

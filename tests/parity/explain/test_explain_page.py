@@ -360,7 +360,7 @@ def contrast(one, other):
 
 def test_text_can_be_read_on_every_ground():
     """Contrast is at least 4.5 to 1 in light, dark and print (WCAG 2.1, 1.4.3)."""
-    style = (CHECKOUT / "gpt2np" / "explain" / "page.css").read_text(encoding="utf-8")
+    style = (CHECKOUT / "gpt2np" / "explain" / "colors.css").read_text(encoding="utf-8")
     palettes = [
         dict(re.findall(r"--(\w+): ?(#\w{6}|#\w{3});", block))
         for block in re.findall(r":root \{(.*?)\}", style, re.DOTALL)

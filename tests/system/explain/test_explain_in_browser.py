@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from gpt2np.explain.markup import format_number
 from gpt2np.generation import apply_temperature, next_probabilities
 from gpt2np.model.ops import softmax
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 A4 = 703  # CSS pixels between the margins
 SETTINGS = [  # temperature, top-k, top-p, min-p
     (1, 0, 1, 0),
@@ -32,18 +30,6 @@ SETTINGS = [  # temperature, top-k, top-p, min-p
     (1.5, 0, 1, 0.05),
     (0.9, 50, 0.97, 0.02),
 ]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright here")
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip(f"no browser here: none of {', '.join(BROWSERS)} is on the path")
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,114 @@
+// Requests to the server: JSON, streams of events, and the connection.
+
+export class ServerError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export class ConnectionLost extends Error {}
+
+const listeners = { lost: [], back: [] };
+export const onConnection = (event, listener) => listeners[event].push(listener);
+
+let key = sessionStorage.getItem("gpt2np-key");
+let isWaiting = false;
+
+export function setKey(value) {
+  key = value;
+  sessionStorage.setItem("gpt2np-key", value);
+}
+
+/** Ask /health until the server answers. */
+async function waitForServer() {
+  if (isWaiting) return;
+  isWaiting = true;
+  for (const listener of listeners.lost) listener();
+  for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    try {
+      if ((await fetch("health")).ok) break;
+    } catch { /* not yet */ }
+  }
+  isWaiting = false;
+  for (const listener of listeners.back) listener();
+}
+
+async function request(path, options = {}) {
+  const headers = { ...(options.body && { "Content-Type": "application/json" }), ...(key && { Authorization: `Bearer ${key}` }) };
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    waitForServer();
+    throw new ConnectionLost("The connection to the server is lost.");
+  }
+  if (response.ok) return response;
+  const body = await response.json().catch(() => null);
+  throw new ServerError(response.status, body?.error?.message ?? `The server answered with status ${response.status}.`);
+}
+
+export const getJson = async (path) => (await request(path)).json();
+
+export const post = (path, body, signal) =>
+  request(path, { method: "POST", body: JSON.stringify(body), signal });
+
+export const postJson = async (path, body, signal) => (await post(path, body, signal)).json();
+
+/** Yield the events of a stream of completions. */
+export async function* streamCompletion(body, signal) {
+  const response = await post("v1/completions", {
+    ...body, stream: true, logprobs: 10, return_token_ids: true, return_tokens_as_token_ids: true,
+  }, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "";
+  for (;;) {
+    let part;
+    try {
+      part = await reader.read();
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      waitForServer();
+      throw new ConnectionLost("The connection to the server is lost.");
+    }
+    if (part.done) {
+      waitForServer();
+      throw new ConnectionLost("The connection to the server is lost.");
+    }
+    buffer += part.value;
+    const events = buffer.split("\n\n");
+    buffer = events.pop();
+    for (const event of events) {
+      const data = event.slice("data: ".length);
+      if (data === "[DONE]") return;
+      const content = JSON.parse(data);
+      if (content.error) throw new ServerError(500, content.error.message);
+      yield content;
+    }
+  }
+}
+
+/** Tokens of a choice or chunk: id, log probability, and [id, log probability] of the likeliest ten. */
+export function readTokens(choice) {
+  const number = (name) => Number(name.slice("token_id:".length));
+  const { tokens, token_logprobs: own, top_logprobs: top } = choice.logprobs;
+  return tokens.map((name, i) => ({
+    id: number(name),
+    logprob: own[i],
+    top: top[i] && Object.entries(top[i]).map(([other, p]) => [number(other), p]).sort((a, b) => b[1] - a[1]),
+  }));
+}
+
+const models = new Map();
+
+/** Load a model's description; `bytes(id)` returns the bytes of a token. */
+export async function loadModel(name) {
+  if (!models.has(name)) {
+    const model = await getJson(`api/model?model=${encodeURIComponent(name)}`);
+    model.bytes = (id) => Uint8Array.from(atob(model.tokens[id] ?? ""), (c) => c.charCodeAt(0));
+    models.set(name, model);
+  }
+  return models.get(name);
+}

@@ -1,0 +1,547 @@
+// The playground: prompt, story, choices. Other modules: inside.js, compare.js, share.js.
+
+import { ConnectionLost, ServerError, getJson, loadModel, onConnection, postJson, post, readTokens, setKey, streamCompletion } from "./api.js";
+import { createCompare } from "./compare.js";
+import { createInside } from "./inside.js";
+import { createShare } from "./share.js";
+import { Tree, pathTo } from "./tree.js";
+import { bar, dataElement, decodeToken, element, find, hex, percent, rovingFocus, visible, withSpaces } from "./view.js";
+
+const $ = (id) => document.getElementById(id);
+const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
+
+/** What the page shows. `pinned` is the index of a token of prompt and path, or their number. */
+const state = { models: [], model: null, tree: null, current: null, pinned: null, lastRun: null };
+const history = [];
+let running = null; // the AbortController of the text that is being written
+
+// ---- settings
+
+/** Read the settings; a number out of range becomes the nearest in range. */
+export const readSettings = () => Object.fromEntries(SETTINGS.map((name) => {
+  const { min, max, value } = $(name);
+  return [name, Math.min(Number(max), Math.max(Number(min), Number(value)))];
+}));
+
+function showSettings() {
+  $("temperature-value").value = Number($("temperature").value).toFixed(2);
+  $("top_k-value").value = $("top_k").value === "0" ? "off" : $("top_k").value;
+  $("top_p-value").value = $("top_p").value === "1" ? "off" : Number($("top_p").value).toFixed(2);
+}
+
+/** Return the fields of a request that say how tokens are picked. */
+export const sampling = ({ temperature, top_k, top_p }) => ({ temperature, top_k, top_p });
+
+// ---- tokens
+
+const tokenText = (id) => decodeToken(state.model.bytes(id));
+const allIds = () => [...state.tree.ids, ...pathTo(state.current).map((node) => node.id)];
+const isEnd = (id) => state.model.eos_token_ids.includes(id);
+
+/** An element that shows a token: real spaces within a text, visible ones when it stands alone. */
+function chip(id, alone = true) {
+  return element("bdi", { class: "token" }, alone ? withSpaces(tokenText(id)) : visible(tokenText(id)));
+}
+
+// ---- the prompt: tokens while you type
+
+let typed = 0; // the number of the latest request
+
+async function encode(modelName, text) {
+  const { tokens } = await postJson("tokenize", { model: modelName, prompt: text });
+  return tokens.length ? tokens : (await loadModel(modelName)).empty_prompt_ids;
+}
+
+async function tokenizePrompt() {
+  if (!state.model) return null;
+  const number = ++typed;
+  const text = $("prompt").value;
+  try {
+    const ids = await encode(state.model.id, text);
+    if (number !== typed) return null;
+    showPromptTokens(ids);
+    return ids;
+  } catch (error) {
+    showError(error);
+    return null;
+  }
+}
+
+function showPromptTokens(ids) {
+  const limit = state.model.n_positions;
+  const count = $("prompt-count");
+  count.textContent = `${ids.length} ${ids.length === 1 ? "token" : "tokens"} of at most ${limit.toLocaleString("en")}` +
+    (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads:");
+  count.classList.toggle("wrong", ids.length > limit);
+  const buttons = [...$("prompt-tokens").children];
+  const changed = ids.findIndex((id, i) => Number(buttons[i]?.dataset.id) !== id);
+  const first = changed < 0 ? ids.length : changed; // the tokens before it stay as they are
+  for (const button of buttons.slice(first)) button.remove();
+  $("prompt-tokens").append(...ids.slice(first).map((id, i) => element("button", {
+    type: "button", class: `token t${(first + i) % 5}`, tabindex: -1, "data-id": id,
+  }, withSpaces(tokenText(id)))));
+  promptFocus.reset();
+}
+
+const promptFocus = rovingFocus($("prompt-tokens"), "button");
+function readToken(event) {
+  const button = event.target.closest("button");
+  if (!button) return;
+  const id = Number(button.dataset.id);
+  const bytes = state.model.bytes(id);
+  $("token-readout").replaceChildren(chip(id), ` is token number ${id} of ${state.model.vocab_size.toLocaleString("en")}. Its ${bytes.length === 1 ? "byte" : `${bytes.length} bytes`}: ${hex(bytes)}`);
+}
+for (const kind of ["pointerover", "focusin", "click"]) $("prompt-tokens").addEventListener(kind, readToken);
+$("prompt").addEventListener("input", () => { tokenizePrompt(); });
+
+// ---- the story
+
+function storyToken(node, index) {
+  const id = node.id;
+  const text = tokenText(id);
+  const p = node.logprob === undefined ? null : Math.exp(node.logprob);
+  const label = `token ${index}: ${withSpaces(text)}${p === null ? "" : `, probability ${percent(p)}`}`;
+  return element("span", { // a button would not break across lines
+    role: "button", class: `piece${isEnd(id) ? " end" : ""}`, tabindex: -1, "data-index": index, "data-id": id,
+    "data-p": p, "aria-label": label, title: label, p: p ?? 0,
+  }, element("bdi", {}, isEnd(id) ? "⟨end of text⟩" : visible(text)), ...(text.endsWith("\n") ? [element("br")] : []));
+}
+
+function renderStory() {
+  const { ids } = state.tree;
+  const path = pathTo(state.current);
+  $("story").replaceChildren(
+    ...ids.map((id, i) => { const made = storyToken({ id }, i); made.classList.add("given"); return made; }),
+    ...path.map((node, i) => storyToken(node, ids.length + i)),
+    element("span", { role: "button", class: "piece next", tabindex: -1, "data-index": ids.length + path.length, "aria-label": "the next token" }, "?"),
+  );
+  $("story").hidden = $("story-legend").hidden = false;
+  markPinned();
+  renderBranches();
+  share.save();
+}
+
+function appendToken(node) {
+  const next = find(".next", $("story"));
+  const index = Number(next.dataset.index);
+  next.before(storyToken(node, index));
+  next.dataset.index = index + 1;
+}
+
+const storyFocus = rovingFocus($("story"), ".piece");
+const indexOf = (event) => {
+  const button = event.target.closest(".piece");
+  return button ? Number(button.dataset.index) : null;
+};
+$("story").addEventListener("pointerover", (event) => preview(indexOf(event)));
+$("story").addEventListener("focusin", (event) => preview(indexOf(event)));
+$("story").addEventListener("pointerleave", () => preview(state.pinned));
+$("story").addEventListener("click", (event) => pin(indexOf(event)));
+$("story").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" && event.key !== " ") return;
+  event.preventDefault();
+  pin(indexOf(event));
+});
+
+function markPinned() {
+  for (const button of $("story").children) {
+    const is = Number(button.dataset.index) === state.pinned;
+    button.setAttribute("aria-pressed", String(is));
+    if (is) storyFocus.select(button);
+  }
+  storyFocus.reset();
+}
+
+function preview(index) {
+  if (index !== null && !running) showChoices(index);
+}
+
+async function pin(index) {
+  if (index === null || running) return;
+  state.pinned = index;
+  markPinned();
+  share.save();
+  showChoices(index);
+  const ids = allIds();
+  await inside.show(state.model, ids.slice(0, index), ids[index] ?? null);
+}
+
+// ---- choices
+
+const inspections = new Map(); // answers by request, the latest ones
+
+/** Ask the server what follows `context`; answers are kept. */
+async function inspectNext(request) {
+  if (!inspections.has(request)) {
+    if (inspections.size > 200) inspections.clear();
+    inspections.set(request, await postJson("api/inspect", JSON.parse(request)));
+  }
+  return inspections.get(request);
+}
+
+let shown = 0; // the number of the latest choices
+
+async function showChoices(index) {
+  const number = ++shown;
+  const ids = allIds();
+  const context = ids.slice(0, index);
+  const chosen = ids[index] ?? null;
+  if (!context.length) {
+    $("choices-content").replaceChildren(element("p", { class: "hint" }, "This is the first token: the model has nothing to predict it from."));
+    return;
+  }
+  $("choices-content").setAttribute("aria-busy", "true");
+  const settings = readSettings();
+  const request = JSON.stringify({
+    model: state.model.id, prompt: context, tokens: chosen === null ? null : [chosen], include: [], ...sampling(settings),
+  });
+  const node = inspections.has(request) ? null : pathTo(state.current)[index - state.tree.ids.length];
+  if (node?.top) renderChoices(index, chosen, node.top.map(([id, logprob]) => ({ id, logprob })), null);
+  if (node?.top) await new Promise((resolve) => setTimeout(resolve, 80)); // the pointer may only pass by
+  if (number !== shown || running) return;
+  try {
+    const answer = await inspectNext(request);
+    if (number !== shown) return;
+    renderChoices(index, chosen, answer.next, answer.kept, settings);
+  } catch (error) {
+    showError(error);
+  } finally {
+    if (number === shown) $("choices-content").removeAttribute("aria-busy");
+  }
+}
+
+function whyLost(rank, settings) {
+  if (settings.temperature === 0) return "temperature 0";
+  return settings.top_k > 0 && rank >= settings.top_k ? "top-k" : "top-p";
+}
+
+/** `next` has the likeliest tokens; `kept` and `sampled` are missing until the server answers. */
+function renderChoices(index, chosen, next, kept, settings) {
+  const focused = document.activeElement?.closest?.("#choices .pick")?.dataset.id;
+  const ranked = [...next].sort((a, b) => b.logprob - a.logprob);
+  const listed = ranked.slice(0, 10);
+  const own = ranked.find((row) => row.id === chosen);
+  if (own && !listed.includes(own)) listed.push(own);
+  const isGiven = index < state.tree.ids.length;
+  const says = element("p", { class: "says" });
+  const before = element("bdi", { class: "context" }, `…${visible(textOf(allIds().slice(Math.max(0, index - 8), index)))}`);
+  if (chosen === null) says.append("After ", before, " the next token could be:");
+  else {
+    const rank = ranked.indexOf(own) + 1;
+    const place = own && rank <= 10 ? ["likeliest", "second likeliest", "third likeliest"][rank - 1] ?? `number ${rank} in the list` : "not among the ten likeliest";
+    says.append("After ", before, isGiven ? " you wrote " : " came ", chip(chosen),
+      ...(own ? [`, to which the model gave ${percent(Math.exp(own.logprob))}: ${place}.`] : ["."]));
+  }
+  const most = Math.exp(ranked[0].logprob);
+  const rest = 1 - listed.reduce((sum, row) => sum + Math.exp(row.logprob), 0);
+  const mostSampled = kept && Math.max(...listed.map((row) => row.sampled));
+  const restSampled = kept && 1 - listed.reduce((sum, row) => sum + row.sampled, 0);
+  const share = (p, longest) => [dataElement(p, percent(p)), bar(longest ? p / longest : 0)];
+  const rows = listed.map((row) => {
+    const isOwn = row.id === chosen;
+    const button = element("button", { type: "button", class: "token pick", "data-id": row.id, "aria-label": isOwn ? `${withSpaces(tokenText(row.id))}, in the text` : `Continue with ${withSpaces(tokenText(row.id))}` }, withSpaces(tokenText(row.id)));
+    button.addEventListener("click", () => choose(index, row));
+    const cells = kept === null ? [element("td", { class: "soft" }, "…")]
+      : [row.sampled > 0 ? element("td", {}, ...share(row.sampled, mostSampled)) : element("td", { class: "lost" }, `cut off by ${whyLost(ranked.indexOf(row), settings)}`)];
+    return element("tr", { class: `${isOwn ? "own" : ""}${kept && row.sampled === 0 ? " cut" : ""}` },
+      element("th", { scope: "row" }, button), element("td", {}, ...share(Math.exp(row.logprob), most)), ...cells);
+  });
+  const others = state.model.vocab_size - listed.length;
+  rows.push(element("tr", { class: "rest" }, element("th", { scope: "row" }, `all ${others.toLocaleString("en")} others`),
+    element("td", {}, dataElement(rest, percent(Math.max(0, rest)))),
+    element("td", {}, ...(kept === null ? ["…"] : [dataElement(restSampled, restSampled < 1e-12 ? "0 %" : percent(restSampled))]))));
+  const table = element("table", { class: "choices" },
+    element("caption", {}, "Press a token to continue with it."),
+    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "token"), element("th", { scope: "col" }, "the model’s probability"),
+      element("th", { scope: "col" }, "after temperature, top-k, top-p"))),
+    element("tbody", {}, ...rows));
+  const note = element("p", { class: "hint", id: "kept" });
+  if (kept) {
+    note.textContent = settings.temperature === 0 ? "At temperature 0 the likeliest token is always taken."
+      : `The draw is among ${kept.count.toLocaleString("en")} of ${state.model.vocab_size.toLocaleString("en")} tokens. They have ${percent(kept.probability)} of the model’s probability.`;
+    Object.assign(note.dataset, { count: kept.count, probability: kept.probability });
+  }
+  $("choices-content").replaceChildren(says, table, note);
+  if (focused) find(`.pick[data-id="${focused}"]`, $("choices-content"))?.focus();
+}
+
+export function textOf(ids) {
+  const bytes = ids.filter((id) => !isEnd(id)).flatMap((id) => [...state.model.bytes(id)]);
+  return new TextDecoder().decode(Uint8Array.from(bytes));
+}
+
+/** Replace the token at an index by another one, as a new branch, and go on writing. */
+async function choose(index, { id, logprob }) {
+  if (running) return;
+  const promptLength = state.tree.ids.length;
+  if (index < promptLength) {
+    setStatus("That token is part of your prompt. Change the prompt itself to try another one.");
+    return;
+  }
+  const path = pathTo(state.current);
+  const parent = path[index - promptLength - 1] ?? state.tree.root;
+  const like = parent.children.find((child) => child.top);
+  remember();
+  const node = state.tree.add(parent, { id, logprob, top: like?.top });
+  state.current = node;
+  state.pinned = index;
+  renderStory();
+  if (isEnd(id)) setStatus("The text ends here: you picked the end-of-text token.");
+  else await write(node, readSettings().max_tokens, { remembers: false });
+}
+
+// ---- writing
+
+function remember() {
+  history.push({ tree: state.tree, current: state.current, pinned: state.pinned, prompt: state.tree?.text });
+  $("undo").disabled = false;
+}
+
+function setBusy(controller) {
+  running = controller;
+  const hasText = Boolean(state.tree);
+  for (const id of ["generate", "step", "continue", "retry"]) $(id).disabled = Boolean(controller) || (!hasText && (id === "continue" || id === "retry"));
+  $("retry").disabled ||= !state.lastRun;
+  $("undo").disabled = Boolean(controller) || !history.length;
+  $("stop").disabled = !controller;
+}
+
+function setStatus(text, isWrong = false) {
+  $("status").textContent = text;
+  $("status").classList.toggle("wrong", isWrong);
+}
+
+function showError(error) {
+  if (error.name === "AbortError" || error instanceof ConnectionLost) return; // the page says so above
+  if (!(error instanceof ServerError)) throw error;
+  if (error.status === 401) $("key-form").hidden = false;
+  setStatus(error.message, true);
+}
+
+/** Start a new tree from the prompt, unless the tree is that prompt's. */
+async function usePrompt() {
+  const text = $("prompt").value;
+  if (state.tree?.text === text && state.tree.model === state.model.id) return true;
+  const ids = await tokenizePrompt();
+  if (!ids) return false;
+  if (state.tree) remember();
+  state.tree = Object.assign(new Tree(text, ids), { model: state.model.id });
+  state.current = state.tree.root;
+  state.pinned = state.lastRun = null;
+  return true;
+}
+
+/** Let the model write `count` tokens after a node, or after the prompt as it now stands. */
+async function write(start, count, { seed, remembers = true, usesPrompt = false } = {}) {
+  if (running) return;
+  const controller = new AbortController();
+  setBusy(controller);
+  if (usesPrompt && !(await usePrompt())) {
+    setBusy(null);
+    return;
+  }
+  start ??= seed === undefined ? state.current : state.tree.root;
+  if (state.tree.ids.length + pathTo(start).length > state.model.n_positions) {
+    setBusy(null);
+    setStatus(`The model’s context is full: it reads at most ${state.model.n_positions.toLocaleString("en")} tokens. Shorten the prompt.`, true);
+    return;
+  }
+  const settings = readSettings();
+  const depth = pathTo(start).length;
+  const used = seed ?? (settings.seed + depth) % 2 ** 32; // another draw at each length of the text
+  if (remembers && state.current !== state.tree.root) remember();
+  state.current = start;
+  state.lastRun = { start, count };
+  renderStory();
+  setStatus("Writing…");
+  let n = 0;
+  let reason = null;
+  let node = start;
+  const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, ...sampling(settings) };
+  try {
+    for await (const { choices: [choice] } of streamCompletion(body, controller.signal)) {
+      for (const token of readTokens(choice)) {
+        node = state.tree.add(node, token);
+        state.current = node;
+        appendToken(node);
+        n += 1;
+        const index = state.tree.ids.length + depth + n - 1;
+        renderChoices(index, token.id, token.top.map(([id, logprob]) => ({ id, logprob })), null);
+      }
+      reason = choice.finish_reason ?? reason;
+    }
+    const isFull = allIds().length >= state.model.n_positions;
+    const why = reason === "stop" ? "The model ended the text." : isFull ? "The model’s context is full." : "That is as many as you asked for.";
+    setStatus(`${n} ${n === 1 ? "token" : "tokens"} written with seed ${used}. ${why}`);
+  } catch (error) {
+    if (error.name === "AbortError") setStatus(`Stopped after ${n} tokens.`);
+    else if (error instanceof ConnectionLost) setStatus(`${error.message} The ${n} tokens so far are kept.`, true);
+    else showError(error);
+  }
+  setBusy(null);
+  renderStory();
+  const first = state.tree.ids.length + depth;
+  if (n) await pin(state.pinned !== null && state.pinned < first ? state.pinned : first);
+}
+
+$("write-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  write(null, readSettings().max_tokens, { seed: readSettings().seed, usesPrompt: true });
+});
+$("step").addEventListener("click", () => write(null, 1, { usesPrompt: true }));
+$("stop").addEventListener("click", () => running?.abort());
+$("continue").addEventListener("click", () => write(state.current, readSettings().max_tokens));
+$("retry").addEventListener("click", () => {
+  $("seed").value = (readSettings().seed + 1) % 2 ** 32;
+  write(state.lastRun.start, state.lastRun.count);
+});
+$("undo").addEventListener("click", async () => {
+  const last = history.pop();
+  if (!last) return;
+  Object.assign(state, { tree: last.tree, current: last.current, pinned: last.pinned });
+  if (last.prompt !== $("prompt").value) {
+    $("prompt").value = last.prompt;
+    tokenizePrompt();
+  }
+  setBusy(null);
+  renderStory();
+  setStatus("Undone.");
+  await pin(state.pinned ?? allIds().length);
+});
+$("prompt").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("write-form").requestSubmit();
+});
+
+// ---- branches
+
+function renderBranches() {
+  const leaves = state.tree.leaves();
+  if (!leaves.includes(state.current) && state.current !== state.tree.root) leaves.push(state.current);
+  $("branches").hidden = leaves.length < 2;
+  if (leaves.length < 2) return;
+  $("branch-list").replaceChildren(...leaves.map((leaf) => {
+    const nodes = pathTo(leaf);
+    let split = nodes.findLastIndex((node) => node.parent.children.length > 1);
+    split = Math.max(0, split);
+    const common = textOf(nodes.slice(Math.max(0, split - 4), split).map((node) => node.id));
+    const own = textOf(nodes.slice(split, split + 14).map((node) => node.id));
+    const isCurrent = leaf === state.current;
+    const button = element("button", { type: "button", class: "branch", "aria-current": isCurrent ? "true" : null },
+      element("bdi", {}, element("span", { class: "soft" }, `…${visible(common)}`), visible(own)),
+      element("span", { class: "soft" }, ` ${nodes.length} tokens`));
+    button.addEventListener("click", () => openBranch(leaf));
+    return element("li", {}, button);
+  }));
+}
+
+async function openBranch(leaf) {
+  if (running) return;
+  remember();
+  state.current = leaf;
+  state.pinned = null;
+  try {
+    await ensureNumbers();
+  } catch (error) {
+    showError(error);
+  }
+  renderStory();
+  await pin(state.tree.ids.length);
+}
+
+/** Ask for the probabilities of tokens that came from an address, which has only their ids. */
+export async function ensureNumbers() {
+  const path = pathTo(state.current);
+  if (path.every((node) => node.logprob !== undefined && node.top)) return;
+  const response = await post("v1/completions", {
+    model: state.model.id, prompt: allIds(), echo: true, max_tokens: 0, logprobs: 10, return_tokens_as_token_ids: true,
+  });
+  const tokens = readTokens((await response.json()).choices[0]).slice(state.tree.ids.length);
+  path.forEach((node, i) => Object.assign(node, tokens[i]));
+}
+
+/** Make a text of the comparison a branch of the story. */
+async function adopt(ids, tokens) {
+  if (running || !(await usePrompt())) return;
+  remember();
+  state.current = tokens.reduce((node, token) => state.tree.add(node, token), state.tree.root);
+  state.pinned = null;
+  setBusy(null);
+  renderStory();
+  setStatus("This text is now a branch of the story.");
+  $("story").scrollIntoView({ block: "center" });
+  await pin(ids.length);
+}
+
+// ---- start
+
+const page = { state, encode, adopt, readSettings, allIds, tokenText, textOf, chip, isEnd, setStatus, showError, showSettings, tokenizePrompt, ensureNumbers, renderStory, pin, setBusy, remember };
+const inside = createInside(page);
+const compare = createCompare(page);
+const share = createShare(page, inside, compare);
+
+for (const name of SETTINGS) {
+  $(name).addEventListener("input", () => {
+    showSettings();
+    share.save();
+    if (state.tree && state.pinned !== null) showChoices(state.pinned);
+  });
+}
+
+onConnection("lost", () => {
+  $("connection").textContent = "The connection to the server is lost. This page keeps everything and asks again every half second.";
+  $("connection").hidden = false;
+});
+onConnection("back", () => {
+  $("connection").hidden = true;
+  if (state.model) setStatus("The server is back. You can go on.");
+  else start();
+});
+
+async function useModel(name) {
+  state.model = await loadModel(name);
+  $("model").value = name;
+  $("model-facts").textContent = Object.entries(state.model.facts).map(([fact, value]) => `${fact}: ${value}`).join(" · ");
+}
+
+$("model").addEventListener("change", async () => {
+  running?.abort();
+  try {
+    await useModel($("model").value);
+    $("prompt-tokens").replaceChildren();
+    state.tree = state.current = state.pinned = state.lastRun = null;
+    history.length = 0;
+    $("story").hidden = $("story-legend").hidden = $("branches").hidden = true;
+    setBusy(null);
+    await tokenizePrompt();
+    share.save();
+    setStatus("Ready.");
+  } catch (error) { showError(error); }
+});
+
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  setKey($("key").value);
+  $("key-form").hidden = true;
+  start();
+});
+
+async function start() {
+  try {
+    const answer = await getJson("v1/models");
+    state.models = answer.data.map((model) => model.id);
+    $("model").replaceChildren(...state.models.map((name) => element("option", { value: name }, name)));
+    await useModel(share.modelName() ?? state.models[0]);
+    compare.build();
+    setStatus("Ready.");
+    if (!(await share.restore())) await tokenizePrompt();
+    showSettings();
+    document.documentElement.dataset.ready = "true";
+  } catch (error) {
+    if (error.status === 503) setTimeout(start, 500);
+    showError(error);
+  }
+}
+
+showSettings();
+if (innerWidth < 640) $("settings").open = false;
+start();

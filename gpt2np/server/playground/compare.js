@@ -1,0 +1,81 @@
+// Compare: two settings, or two models, side by side on one prompt.
+
+import { loadModel, readTokens, streamCompletion } from "./api.js";
+import { decodeToken, element, find, percent, visible } from "./view.js";
+
+const FIELDS = [
+  ["temperature", "Temperature", 0, 2, 0.05], ["top_k", "Top-k (0: off)", 0, 1000, 1], ["top_p", "Top-p (1: off)", 0.05, 1, 0.05], ["seed", "Seed", 0, 4294967295, 1],
+];
+const DEFAULTS = { a: { temperature: 0, top_k: 0, top_p: 1, seed: 1 }, b: { temperature: 1.2, top_k: 0, top_p: 1, seed: 1 } };
+
+export function createCompare(page) {
+  const $ = (id) => document.getElementById(id);
+  let controller = null;
+  let wanted = null; // settings from an address
+
+  function build() {
+    for (const side of ["a", "b"]) {
+      const values = { ...DEFAULTS[side], ...wanted?.[side] };
+      const models = element("select", { id: `${side}-model` }, ...page.state.models.map((name) => element("option", { value: name }, name)));
+      models.value = page.state.models.includes(values.model) ? values.model : page.state.models[side === "b" ? page.state.models.length - 1 : 0];
+      $(`side-${side}`).replaceChildren(element("legend", {}, side.toUpperCase()), element("label", {}, "Model", models),
+        ...FIELDS.map(([name, label, min, max, step]) => element("label", {}, label, element("input", { type: "number", id: `${side}-${name}`, min, max, step, value: values[name] }))));
+    }
+  }
+
+  const read = (side) => ({ model: $(`${side}-model`).value, ...Object.fromEntries(FIELDS.map(([name]) => [name, Number($(`${side}-${name}`).value)])) });
+
+  /** Write one side's text; tokens appear as they come. */
+  async function write(side, box, signal) {
+    const model = await loadModel(read(side).model);
+    const tokens = [];
+    const text = element("p", { class: "story" }, element("bdi", { class: "given-text" }, visible($("prompt").value)));
+    const facts = element("p", { class: "facts", "data-side": side });
+    const keep = element("button", { type: "button", disabled: true }, `Go on with ${side.toUpperCase()}’s text`);
+    box.replaceChildren(element("h3", {}, side.toUpperCase(), " ", element("span", { class: "soft" }, model.id)), text, facts, keep);
+    const { model: name, ...settings } = read(side);
+    // A model has its own tokens, so each encodes the prompt itself.
+    const ids = await page.encode(name, $("prompt").value);
+    for await (const { choices: [choice] } of streamCompletion({ model: name, prompt: ids, max_tokens: page.readSettings().max_tokens, ...settings }, signal)) {
+      for (const token of readTokens(choice)) {
+        tokens.push(token);
+        const shown = decodeToken(model.bytes(token.id));
+        text.append(element("span", { class: "piece", p: Math.exp(token.logprob), "data-id": token.id, title: percent(Math.exp(token.logprob)) },
+          element("bdi", {}, model.eos_token_ids.includes(token.id) ? "⟨end of text⟩" : visible(shown))));
+      }
+    }
+    const mean = tokens.reduce((sum, token) => sum + token.logprob, 0) / tokens.length;
+    facts.textContent = `${tokens.length} tokens. By its own model, a token of this text had ${percent(Math.exp(mean))} on average (geometric mean).`;
+    facts.dataset.mean = mean;
+    keep.disabled = name !== page.state.model.id;
+    keep.addEventListener("click", () => page.adopt(ids, tokens));
+    return { model: name, tokens, text };
+  }
+
+  $("compare-form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    controller?.abort();
+    controller = new AbortController();
+    const boxes = [element("div"), element("div")];
+    $("compare-texts").replaceChildren(...boxes);
+    $("compare-texts").hidden = false;
+    $("compare-status").textContent = "Writing both…";
+    page.saveState?.();
+    try {
+      const [a, b] = await Promise.all(["a", "b"].map((side, i) => write(side, boxes[i], controller.signal)));
+      const at = a.model === b.model ? a.tokens.findIndex((token, i) => token.id !== b.tokens[i]?.id) : -1;
+      if (a.model !== b.model) $("compare-status").textContent = "Two models: their tokens and their probabilities are their own.";
+      else if (at < 0 && a.tokens.length === b.tokens.length) $("compare-status").textContent = "Both texts are the same.";
+      else {
+        const first = at < 0 ? a.tokens.length : at;
+        $("compare-status").textContent = first === 0 ? "The texts differ from the first token on." : `The first ${first === 1 ? "token is" : `${first} tokens are`} the same; then they part.`;
+        $("compare-status").dataset.same = first;
+        for (const { text } of [a, b]) text.querySelectorAll(".piece")[first]?.classList.add("parts-here");
+      }
+    } catch (error) {
+      if (error.name !== "AbortError") $("compare-status").textContent = error.message;
+    }
+  });
+
+  return { build, read: () => (find("#a-model") ? { a: read("a"), b: read("b") } : null), want: (sides) => { wanted = sides; } };
+}

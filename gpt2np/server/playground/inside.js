@@ -1,0 +1,343 @@
+// Look inside: logit lens, contributions of heads and MLPs, attention, neurons, and switching off.
+
+import { post, postJson } from "./api.js";
+import { bar, dataElement, element, find, formatNumber, percent, rovingFocus, visible, withSpaces } from "./view.js";
+
+/** Decode an array of the API: flat data and shape. */
+export function decodeArray({ dtype, shape, base64 }) {
+  const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+  const kinds = { float32: Float32Array, float64: Float64Array };
+  if (!kinds[dtype]) throw new Error(`This page cannot read arrays of ${dtype}.`);
+  return { shape, data: new kinds[dtype](bytes.buffer) };
+}
+
+const partName = ({ layer, head }) => (head === null ? `the MLP of block ${layer}` : `head ${head} of block ${layer}`);
+
+export function createInside(page) {
+  const { chip, state } = page;
+  const root = document.getElementById("inside-content");
+  /** The selected part of the model: a block, and a head (null: the MLP). Factors by part. */
+  const chosen = { layer: null, head: 0 };
+  const factors = new Map(); // "layer,head" → factor; head "mlp"
+  let shown = null; // { model, context, token, rival, answer, edited }
+  let number = 0;
+  const keyOf = ({ layer, head }) => `${layer},${head ?? "mlp"}`;
+
+  const request = (context, token, more = {}) => ({
+    model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...more,
+  });
+
+  async function show(model, context, token) {
+    const mine = ++number;
+    if (!context.length) {
+      root.replaceChildren(element("p", { class: "hint" }, "This is the first token: the model has read nothing before it. Click a later token."));
+      return;
+    }
+    root.setAttribute("aria-busy", "true");
+    try {
+      const answer = await postJson("api/inspect", request(context, token));
+      const edited = factors.size ? await postJson("api/inspect", request(context, token, { include: [], interventions: interventions() })) : null;
+      if (mine !== number) return;
+      const [first, second] = answer.tokens;
+      const target = token ?? first;
+      shown = { model, context, token: target, isNext: token === null, rival: answer.tokens.find((id) => id !== target) ?? second, answer, edited };
+      if (chosen.layer === null || chosen.layer >= model.n_layer) chosen.layer = model.n_layer - 1;
+      if (chosen.head >= model.n_head) chosen.head = 0;
+      render();
+    } catch (error) {
+      page.showError(error);
+    } finally {
+      if (mine === number) root.removeAttribute("aria-busy");
+    }
+  }
+
+  // ---- the parts of the section
+
+  function render() {
+    const { model, token, rival, isNext, context, answer } = shown;
+    const p = Math.exp(answer.next.find((row) => row.id === token).logprob);
+    const tail = element("bdi", { class: "context" }, `…${visible(page.textOf(context.slice(-8)))}`);
+    root.replaceChildren(
+      element("p", { class: "says" }, "The model has read ", tail, isNext ? ". Its best guess is " : " and then came ", chip(token), ` (${percent(p)}). `,
+        "Its strongest rival is ", chip(rival), ". Here is what happened inside."),
+      element("div", { class: "inside-grid" },
+        element("div", { class: "panel", id: "lens-panel" }), element("div", { class: "panel", id: "parts-panel" }),
+        element("div", { class: "panel", id: "attention-panel" }), element("div", { class: "panel", id: "edit-panel" }),
+        element("div", { class: "panel", id: "neurons-panel" }), element("div", { class: "panel", id: "explain-panel" }, ...explainPart())),
+    );
+    renderLens();
+    renderParts();
+    renderPart();
+    root.dataset.model = model.id;
+  }
+
+  function select(part) {
+    Object.assign(chosen, part);
+    for (const button of root.querySelectorAll(".cell")) {
+      button.setAttribute("aria-pressed", String(button.dataset.part === keyOf(chosen)));
+    }
+    markLayer();
+    renderPart();
+    page.saveState?.();
+  }
+
+  /** What depends on the selected part. */
+  function renderPart() {
+    renderAttention();
+    renderEdit();
+    renderNeurons();
+  }
+
+  // ---- logit lens
+
+  function renderLens() {
+    const { model, token, answer } = shown;
+    const follow = answer.tokens.indexOf(token);
+    const slider = element("input", { type: "range", id: "layer", min: 0, max: model.n_layer, step: 1, value: chosen.layer + 1 });
+    slider.addEventListener("input", () => select({ layer: Math.max(0, Number(slider.value) - 1), lens: Number(slider.value) }));
+    const rows = answer.lens.map((row, k) => element("tr", { "data-k": k },
+      element("th", { scope: "row" }, k ? `after block ${k - 1}` : "at the start"),
+      element("td", {}, chip(row.ids[0]), " ", dataElement(row.probabilities[0], percent(row.probabilities[0]))),
+      element("td", {}, dataElement(row.followed[follow], percent(row.followed[follow])), bar(row.followed[follow])),
+      element("td", {}, row.ranks[follow].toLocaleString("en"))));
+    find("#lens-panel", root).replaceChildren(
+      element("h3", {}, "The guess, block by block"),
+      element("p", { class: "hint" }, `The text goes through ${model.n_layer} blocks, one after the other. If the model had to answer early, this would be its guess. (Researchers call this the logit lens.)`),
+      element("label", { class: "slide" }, "Move through the blocks ", slider),
+      element("p", { class: "facts", id: "lens-says", "aria-live": "polite" }),
+      element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "The guess after each block" },
+        element("table", { class: "lens" }, element("thead", {}, element("tr", {}, ...["", "first guess", "", "place"].map((name, i) =>
+          element("th", { scope: "col" }, ...(i === 2 ? ["probability of ", chip(token)] : [name || (i ? name : "where")]))))), element("tbody", {}, ...rows))));
+    markLayer();
+  }
+
+  function markLayer() {
+    const { model, answer, token } = shown;
+    const slider = find("#layer", root);
+    const k = chosen.lens ?? chosen.layer + 1;
+    if (chosen.lens !== undefined) delete chosen.lens;
+    slider.value = k;
+    const row = answer.lens[k];
+    const follow = answer.tokens.indexOf(token);
+    slider.setAttribute("aria-valuetext", k ? `after block ${k - 1}` : "at the start");
+    for (const line of root.querySelectorAll(".lens tbody tr")) line.classList.toggle("chosen", Number(line.dataset.k) === k);
+    find("#lens-says", root).replaceChildren(k === 0 ? "Before the first block" : k === model.n_layer ? `After the last block, ${k - 1}` : `After block ${k - 1}`, ": ",
+      ...row.ids.slice(0, 4).flatMap((id, i) => [i ? ", " : "", chip(id), ` ${percent(row.probabilities[i])}`]), ". ", chip(token), ` has place ${row.ranks[follow].toLocaleString("en")}.`);
+  }
+
+  // ---- contributions
+
+  /** Contribution of each part to the logit of the token minus that of the rival. */
+  function contributions() {
+    const { answer, token, rival, model } = shown;
+    const { components, values } = answer.attribution;
+    const [a, b] = [answer.tokens.indexOf(token), answer.tokens.indexOf(rival)];
+    const of = new Map(components.map((name, i) => [name, values[i][a] - values[i][b]]));
+    const grid = Array.from({ length: model.n_layer }, (_, layer) => [
+      ...Array.from({ length: model.n_head }, (_, head) => ({ layer, head, value: of.get(`blocks.${layer}.attn.head.${head}`) })),
+      { layer, head: null, value: of.get(`blocks.${layer}.mlp`) + of.get(`blocks.${layer}.mlp.c_proj.bias`) },
+    ]);
+    const total = answer.attribution.logits[a] - answer.attribution.logits[b];
+    const inGrid = grid.flat().reduce((sum, cell) => sum + cell.value, 0);
+    return { grid, total, rest: total - inGrid };
+  }
+
+  function renderParts() {
+    const { model, token, rival } = shown;
+    const { grid, total, rest } = contributions();
+    const cells = grid.flat();
+    const most = Math.max(...cells.map((cell) => Math.abs(cell.value)), 1e-9);
+    const sorted = [...cells].sort((a, b) => b.value - a.value);
+    const list = (some) => some.flatMap((cell, i) => [i ? ", " : "", `${partName(cell)} (${formatNumber(cell.value)})`]);
+    const body = grid.map((row, layer) => element("tr", {}, element("th", { scope: "row" }, `block ${layer}`),
+      ...row.map((cell) => {
+        const key = keyOf(cell);
+        const label = `${partName(cell)}: ${formatNumber(cell.value)}${factors.has(key) ? `, set to ${factors.get(key)} times` : ""}`;
+        const button = element("button", {
+          type: "button", class: `cell ${cell.value < 0 ? "minus" : "plus"}${factors.has(key) ? " edited" : ""}`, "data-part": key, "data-value": cell.value,
+          tabindex: key === keyOf(chosen) ? 0 : -1, "aria-pressed": String(key === keyOf(chosen)), "aria-label": label, title: label, p: Math.abs(cell.value) / most,
+        }, formatNumber(cell.value, 1));
+        button.addEventListener("click", () => select({ layer: cell.layer, head: cell.head }));
+        return element("td", {}, button);
+      })));
+    const table = element("table", { class: "parts", "data-columns": model.n_head + 1 },
+      element("thead", {}, element("tr", {}, element("td"), ...Array.from({ length: model.n_head }, (_, i) => element("th", { scope: "col" }, `head ${i}`)), element("th", { scope: "col" }, "MLP"))),
+      element("tbody", {}, ...body));
+    rovingFocus(table, ".cell");
+    find("#parts-panel", root).replaceChildren(
+      element("h3", {}, "Who pushed for it?"),
+      element("p", { class: "hint" }, `Each block has ${model.n_head} attention heads, which fetch from earlier tokens, and an MLP, a small network that works on each token alone. A number says how hard a part pushed: `,
+        element("span", { class: "key plus" }, "blue"), " for ", chip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", chip(rival), ". Press a part to look at it."),
+      element("div", { class: "wide" }, table),
+      element("p", { class: "facts" }, "Most for ", chip(token), ": ", ...list(sorted.slice(0, 2)), ". Most for ", chip(rival), ": ", ...list(sorted.slice(-2).reverse()), "."),
+      element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the embedding and biases that is ", dataElement(total, formatNumber(total)),
+        ", the difference of the two tokens’ scores (logits). Researchers call this direct logit attribution."),
+    );
+  }
+
+  // ---- attention
+
+  function attentionRow(layer, head) {
+    const { shape: [, heads, count], data } = (shown.answer.decoded ??= decodeArray(shown.answer.attention));
+    const start = (layer * heads + head) * count;
+    return data.subarray(start, start + count);
+  }
+
+  function renderAttention() {
+    const { context, model } = shown;
+    const panel = find("#attention-panel", root);
+    const head = chosen.head ?? 0;
+    const weights = attentionRow(chosen.layer, head);
+    const most = Math.max(...weights);
+    const order = [...weights.keys()].sort((a, b) => weights[b] - weights[a]).slice(0, 4);
+    const words = context.map((id, i) => element("span", { class: "word", p: weights[i] / most, "data-weight": weights[i], title: `${percent(weights[i])} of the attention` },
+      element("bdi", {}, page.isEnd(id) ? "⟨end of text⟩" : visible(page.tokenText(id)))));
+    const picker = element("div", { class: "heads", role: "group", "aria-label": `Heads of block ${chosen.layer}` },
+      ...Array.from({ length: model.n_head }, (_, i) => {
+        const button = element("button", { type: "button", "aria-pressed": String(i === head && chosen.head !== null), "data-head": i }, `head ${i}`);
+        button.addEventListener("click", () => { select({ head: i }); find(`.heads [data-head="${i}"]`, root).focus(); });
+        return button;
+      }));
+    panel.replaceChildren(
+      element("h3", {}, `What it looks at: block ${chosen.layer}, head ${head}`),
+      element("p", { class: "hint" }, "To guess the next token, each head looks back from the last token at all tokens so far. The stronger the color of a token, the more of it this head takes in. The shares add up to 100\u00a0%."),
+      picker,
+      element("p", { class: "words" }, ...words),
+      element("p", { class: "facts", id: "attention-says" }, "From ", chip(context.at(-1)), " it looks most at ", ...order.flatMap((at, i) => [i ? ", " : "", chip(context[at]), " ", dataElement(weights[at], percent(weights[at]))]), ".",
+        ...(order[0] === 0 && weights[0] > 0.5 ? [" A head that looks at the first token usually has nothing to do here."] : [])),
+      patternDetails(chosen.layer, head),
+    );
+  }
+
+  function patternDetails(layer, head) {
+    const { context } = shown;
+    const box = element("details", {}, element("summary", {}, "The whole pattern: every token’s look back"));
+    box.addEventListener("toggle", async () => {
+      if (!box.open || box.childElementCount > 1) return;
+      try {
+        const answer = await postJson("api/inspect", request(context, null, { include: [], points: [`blocks.${layer}.attn.pattern`] }));
+        const { shape: [, count], data } = decodeArray(answer.points[`blocks.${layer}.attn.pattern`]);
+        box.append(drawPattern(data.subarray(head * count * count, (head + 1) * count * count), count),
+          element("p", { class: "hint" }, "Each row is a token that looks, each column a token it looks at; it cannot look ahead. A diagonal line means: it looks one token back."));
+      } catch (error) {
+        box.append(element("p", { class: "hint" }, error.message));
+      }
+    });
+    return box;
+  }
+
+  function drawPattern(data, count) {
+    const canvas = element("canvas", { class: "pattern", width: count, height: count, role: "img", "aria-label": `Attention pattern of ${count} tokens` });
+    const drawing = canvas.getContext("2d");
+    const pixels = drawing.createImageData(count, count);
+    data.forEach((weight, i) => pixels.data.set([31, 104, 199, Math.round(255 * Math.sqrt(weight))], 4 * i));
+    drawing.putImageData(pixels, 0, 0);
+    return canvas;
+  }
+
+  // ---- neurons
+
+  function renderNeurons() {
+    const { answer, model } = shown;
+    const rows = answer.neurons[chosen.layer].map((neuron) => element("tr", {}, element("th", { scope: "row" }, String(neuron.neuron)),
+      element("td", {}, dataElement(neuron.activation, formatNumber(neuron.activation))), element("td", {}, ...neuron.raises.flatMap((id) => [chip(id), " "]))));
+    find("#neurons-panel", root).replaceChildren(
+      element("h3", {}, `The busiest neurons of block ${chosen.layer}`),
+      element("p", { class: "hint" }, `The MLP of a block has ${model.n_inner.toLocaleString("en")} neurons. These wrote most for the last token. Each one makes some tokens likelier.`),
+      element("div", { class: "wide" }, element("table", {}, element("thead", {}, element("tr", {}, ...["neuron", "activation", "makes likelier"].map((name) => element("th", { scope: "col" }, name)))), element("tbody", {}, ...rows))));
+  }
+
+  // ---- switching off
+
+  const interventions = () => [...factors].map(([key, factor]) => {
+    const [layer, head] = key.split(",");
+    return head === "mlp" ? { point: `blocks.${layer}.mlp.out`, factor } : { point: `blocks.${layer}.attn.z`, heads: [Number(head)], factor };
+  });
+
+  async function setFactor(part, factor) {
+    if (factor === 1) factors.delete(keyOf(part));
+    else factors.set(keyOf(part), factor);
+    const mine = ++number;
+    try {
+      const { context, isNext, token } = shown;
+      const edited = factors.size ? await postJson("api/inspect", request(context, isNext ? null : token, { include: [], interventions: interventions() })) : null;
+      if (mine !== number) return;
+      shown.edited = edited;
+      for (const button of root.querySelectorAll(".cell")) button.classList.toggle("edited", factors.has(button.dataset.part));
+      renderEditResult();
+      page.saveState?.();
+    } catch (error) {
+      page.showError(error);
+    }
+  }
+
+  function renderEdit() {
+    const key = keyOf(chosen);
+    const slider = element("input", { type: "range", id: "factor", min: 0, max: 2, step: 0.1, value: factors.get(key) ?? 1, "aria-describedby": "factor-help" });
+    const output = element("output", {}, String(slider.value));
+    const part = { ...chosen };
+    slider.addEventListener("input", () => { output.value = slider.value; });
+    slider.addEventListener("change", () => setFactor(part, Number(slider.value)));
+    const set = (value) => { slider.value = value; output.value = value; setFactor(part, value); };
+    find("#edit-panel", root).replaceChildren(
+      element("h3", {}, "What if it were switched off?"),
+      element("label", { class: "slide" }, `Strength of ${partName(chosen)}: `, output, slider),
+      element("p", { class: "hint", id: "factor-help" }, "0 is off, 1 is normal, 2 is double. This changes only the numbers below, not the text above."),
+      element("div", { class: "buttons" },
+        element("button", { type: "button", id: "switch-off", onclick: () => set(0) }, "Switch it off"),
+        element("button", { type: "button", id: "normal", onclick: () => set(1) }, "Normal"),
+        element("button", { type: "button", id: "reset", onclick: () => { factors.clear(); set(1); } }, "Reset all parts")),
+      element("div", { id: "edit-result", "aria-live": "polite" }));
+    renderEditResult();
+  }
+
+  function renderEditResult() {
+    const { answer, edited } = shown;
+    const result = find("#edit-result", root);
+    if (!edited) {
+      result.replaceChildren(element("p", { class: "facts" }, "All parts work normally."));
+      return;
+    }
+    const before = new Map(answer.next.map((row) => [row.id, Math.exp(row.logprob)]));
+    const after = new Map(edited.next.map((row) => [row.id, Math.exp(row.logprob)]));
+    const ids = [...new Set([...[...before.keys()].slice(0, 5), ...[...after.keys()].slice(0, 5), shown.token])];
+    const cell = (p) => (p === undefined ? element("td", { class: "soft" }, "not in the top ten") : element("td", {}, dataElement(p, percent(p)), bar(p)));
+    const names = [...factors].map(([key, factor]) => { const [layer, head] = key.split(","); return `${partName({ layer, head: head === "mlp" ? null : head })} × ${factor}`; });
+    result.replaceChildren(
+      element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
+      element("table", {}, element("thead", {}, element("tr", {}, ...["next token", "before", "after"].map((name) => element("th", { scope: "col" }, name)))),
+        element("tbody", {}, ...ids.map((id) => element("tr", { "data-id": id }, element("th", { scope: "row" }, chip(id)), cell(before.get(id)), cell(after.get(id)))))));
+  }
+
+  // ---- the explain page
+
+  function explainPart() {
+    const { context, model } = shown;
+    const limit = model.max_explained_tokens;
+    const button = element("button", { type: "button", id: "explain" }, "Explain this step");
+    const says = element("p", { class: "hint", role: "status" }, context.length > limit
+      ? `Opens a page about the last ${limit} tokens alone, so its numbers differ from these.` : "Opens the whole explain page for exactly these tokens.");
+    button.addEventListener("click", async () => {
+      const tab = window.open("about:blank", "_blank");
+      says.textContent = "Computing the page…";
+      try {
+        const body = { model: model.id, prompt: context, layer: chosen.layer, head: chosen.head ?? 0 };
+        if (context.length > limit) body.window = [context.length - limit, context.length];
+        const html = await (await post("api/explain", body)).text();
+        const url = URL.createObjectURL(new Blob([html], { type: "text/html;charset=utf-8" }));
+        if (tab) tab.location = url;
+        says.replaceChildren(element("a", { href: url, target: "_blank" }, "Open the page again"));
+      } catch (error) {
+        tab?.close();
+        says.textContent = error.message;
+      }
+    });
+    return [
+      element("h3", {}, "Every number of it"),
+      element("p", { class: "hint" }, "How text becomes numbers, one attention score multiplied out, every block and every probability: a page to read at leisure, which you can keep as a file."),
+      element("div", { class: "buttons" }, button), says,
+    ];
+  }
+
+  return { show, chosen, factors };
+}

@@ -1,0 +1,85 @@
+// Helpers for elements and numbers. Text is always set as textContent, so no prompt becomes markup.
+
+export const find = (selector, within = document) => within.querySelector(selector);
+
+/** Create an element: a name, attributes or properties, and children. */
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (key === "p") made.style.setProperty("--p", Number(value).toFixed(4));
+    else if (value === true) made.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+const minus = (shown) => shown.replace(/-/g, "\u2212");
+export const formatNumber = (value, digits = 2) => minus(value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
+
+/** A probability as a percentage with about two significant digits. */
+export function percent(p) {
+  const value = 100 * p;
+  if (p > 0 && value < 0.01) return "<\u00a00.01\u00a0%";
+  return `${value.toFixed(value >= 9.95 ? 0 : value >= 0.095 ? 1 : 2)}\u00a0%`;
+}
+
+/** A number with all its digits in `value` and in the tooltip. */
+export const dataElement = (value, shown) => element("data", { value, title: String(value) }, shown);
+
+/** Text of a token's bytes, with visible symbols; half characters as \xNN. */
+export function decodeToken(bytes) {
+  try {
+    return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    return [...bytes].map((b) => (b < 0x80 ? String.fromCharCode(b) : `\\x${b.toString(16)}`)).join("");
+  }
+}
+
+export const visible = (text) =>
+  text.replace(/\n/g, "↵").replace(/\t/g, "→").replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) =>
+    `\\u{${c.codePointAt(0).toString(16)}}`).replace(/^\p{M}/u, "◌$&");
+
+export const withSpaces = (text) => visible(text).replace(/ /g, "␣") || "∅";
+
+export const hex = (bytes) => [...bytes].map((b) => b.toString(16).padStart(2, "0")).join(" ");
+
+/** Arrow keys move the focus among the elements of a group; one of them is in the tab order. */
+export function rovingFocus(group, selector) {
+  const items = () => [...group.querySelectorAll(selector)];
+  const select = (item) => {
+    for (const other of items()) other.tabIndex = other === item ? 0 : -1;
+  };
+  group.addEventListener("focusin", (event) => {
+    const item = event.target.closest(selector);
+    if (item) select(item);
+  });
+  group.addEventListener("keydown", (event) => {
+    const item = event.target.closest(selector);
+    if (!item) return;
+    const all = items();
+    const columns = Number(group.dataset.columns || 1);
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns };
+    const ends = { Home: 0, End: all.length - 1 };
+    const next = event.key in ends ? all[ends[event.key]] : all[all.indexOf(item) + steps[event.key]];
+    if (!next) return;
+    event.preventDefault();
+    select(next);
+    next.focus();
+  });
+  return { select, reset: () => { const all = items(); if (all.length && !all.some((i) => i.tabIndex === 0)) all[0].tabIndex = 0; } };
+}
+
+export function bar(share) {
+  return element("span", { class: "bar", p: share, "aria-hidden": "true" });
+}
+
+export function download(name, type, content) {
+  const url = URL.createObjectURL(new Blob([content], { type }));
+  const link = element("a", { href: url, download: name });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}

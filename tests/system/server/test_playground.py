@@ -1,0 +1,648 @@
+"""The playground in headless Chromium, which reaches nothing but the server."""
+
+import base64
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.explain_pages import MARKUP, SIGNS
+from helpers.server import running_server
+
+from gpt2np import GenerationOptions, trace
+from gpt2np.generation import next_probabilities
+from gpt2np.generation.sampling import log_softmax
+from gpt2np.interp import attribution, lens_table, scale, zero_head
+
+httpx = pytest.importorskip("httpx")
+expect = pytest.importorskip("playwright.sync_api").expect
+for package in ("fastapi", "uvicorn", "prometheus_client"):
+    pytest.importorskip(package)
+
+PROMPT = "Once upon a time there was a little fox"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with running_server(tmp_path_factory.mktemp("server"), "--model", "bundled") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def open_tab(browser, server):
+    """open_tab(…): open the playground; fails on a console message, error or foreign request."""
+    yield from open_tabs(browser, server)
+
+
+@pytest.fixture(scope="class")
+def open_shared_tab(browser, server):
+    """Like `open_tab`, for a tab that several tests use."""
+    yield from open_tabs(browser, server)
+
+
+def open_tabs(browser, server):
+    contexts, wrong = [], []
+
+    def opened(fragment="", url=server.url, width=1280, key=None, expected=(), **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+
+        def note(text):
+            if not any(words in text for words in expected):
+                wrong.append(text)
+
+        def watch(tab):
+            tab.on("console", lambda message: note(message.text))
+            tab.on("pageerror", lambda error: note(str(error)))
+            tab.on("dialog", lambda dialog: note(dialog.message))
+            local = (url, "data:", "blob:", "about:")
+            tab.on("request", lambda r: None if r.url.startswith(local) else note(r.url))
+
+        context.on("page", watch)
+        tab = context.new_page()
+        tab.set_default_timeout(10_000)
+        tab.goto(f"{url}/{fragment}")
+        if key:
+            tab.fill("#key", key)
+            tab.click("#key-form button")
+        tab.wait_for_selector("html[data-ready]")
+        return tab
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not wrong
+
+
+def write(tab, prompt=None, **settings):
+    """Set the prompt and the settings, and let the model write."""
+    if prompt is not None:
+        tab.fill("#prompt", prompt)
+    set_inputs(tab, settings)
+    tab.click("#generate")
+    wait_for_end(tab)
+
+
+def set_inputs(tab, values):
+    tab.evaluate(
+        """values => {
+            for (const [name, value] of Object.entries(values)) {
+                const input = document.getElementById(name);
+                input.value = value;
+                input.dispatchEvent(new Event("input", {bubbles: true}));
+            }
+        }""",
+        values,
+    )
+
+
+def wait_for_end(tab):
+    tab.wait_for_selector("#stop:disabled")
+    settle(tab)
+
+
+def settle(tab):
+    """Wait until the panels show what the server has computed for the selected token."""
+    tab.wait_for_selector("#choices-content:not([aria-busy]) #kept:not(:empty)")
+    tab.wait_for_selector("#inside-content:not([aria-busy]) #lens-panel")
+
+
+def story(tab):
+    """Ids and probabilities of the generated tokens."""
+    pieces = tab.eval_on_selector_all(
+        "#story .piece:not(.given):not(.next)", "all => all.map(p => [+p.dataset.id, +p.dataset.p])"
+    )
+    return [i for i, _ in pieces], [p for _, p in pieces]
+
+
+def generated(lm, prompt=PROMPT, **options):
+    options = {"temperature": 0.8, "top_k": 40, "top_p": 1.0, "max_new_tokens": 30, **options}
+    return lm.generate(prompt, logprobs=10, **options)
+
+
+def cells(tab, selector):
+    """Ids and the numbers of the rows of a table."""
+    return tab.eval_on_selector_all(
+        selector,
+        """rows => rows.map(row => [
+            +(row.dataset.id ?? row.querySelector('[data-id]')?.dataset.id),
+            ...[...row.querySelectorAll('data')].map(d => +d.value)])""",
+    )
+
+
+class TestWrite:
+    def test_tokens_appear_while_typing(self, open_tab, lm):
+        tab = open_tab()
+        for text in ("The", "The König’s fox 🦊", ""):
+            tab.fill("#prompt", text)
+            ids = lm.encode_prompt(text)
+            tab.wait_for_function(
+                "n => document.querySelectorAll('#prompt-tokens button').length === n",
+                arg=len(ids),
+            )
+            shown = tab.eval_on_selector_all(
+                "#prompt-tokens button", "b => b.map(x => x.dataset.id)"
+            )
+            assert list(map(int, shown)) == ids
+        tab.fill("#prompt", "fox")
+        tab.locator("#prompt-tokens button").first.hover()
+        assert "66" in tab.inner_text("#token-readout")  # the byte of f
+        tab.fill("#prompt", "fox " * 600)
+        tab.wait_for_selector("#prompt-count.wrong")
+
+    def test_the_text_is_that_of_generate(self, open_tab, lm):
+        tab = open_tab()
+        write(tab, PROMPT, seed=1)
+        expected = generated(lm, seed=1)
+        ids, probabilities = story(tab)
+        assert ids == expected.ids
+        logprobs = [token.logprob for token in expected.logprobs]
+        np.testing.assert_allclose(probabilities, np.exp(logprobs), atol=1e-6)
+        assert "30 tokens written with seed 1" in tab.inner_text("#status")
+        write(tab, seed=1)
+        assert story(tab)[0] == expected.ids
+
+    def test_continue_retry_step_and_undo(self, open_tab, lm):
+        tab = open_tab()
+        write(tab, PROMPT, seed=3, max_tokens=5)
+        first = story(tab)[0]
+        tab.click("#continue")
+        wait_for_end(tab)
+        longer = story(tab)[0]
+        ids = [*lm.encode_prompt(PROMPT), *first]
+        assert longer[:5] == first
+        assert longer[5:] == generated(lm, ids, seed=8, max_new_tokens=5).ids
+        tab.click("#retry")
+        wait_for_end(tab)
+        assert tab.input_value("#seed") == "4"
+        assert story(tab)[0][:5] == first and story(tab)[0] != longer
+        tab.click("#step")
+        wait_for_end(tab)
+        assert len(story(tab)[0]) == 11
+        for _ in range(3):
+            tab.click("#undo")
+            settle(tab)
+        assert story(tab)[0] == first
+
+    def test_stop(self, open_tab):
+        tab = open_tab()
+        set_inputs(tab, {"max_tokens": 400, "temperature": 1})
+        tab.click("#generate")
+        tab.wait_for_selector("#story .piece:not(.given):not(.next)")
+        tab.click("#stop")
+        wait_for_end(tab)
+        assert "Stopped after" in tab.inner_text("#status")
+        assert 0 < len(story(tab)[0]) < 400
+
+    def test_reasons_for_the_end(self, open_tab):
+        tab = open_tab()
+        write(tab, "the " * 490, max_tokens=100)
+        assert "context is full" in tab.inner_text("#status")
+        tab.fill("#prompt", "fox " * 600)
+        tab.click("#generate")
+        tab.wait_for_selector("#status.wrong")
+        assert "context" in tab.inner_text("#status")
+
+
+class TestChoices:
+    @pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(0.7, 3, 1), (1.3, 0, 0.5)])
+    def test_probabilities_before_and_after(self, open_tab, lm, temperature, top_k, top_p):
+        tab = open_tab()
+        write(tab, PROMPT, temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=8)
+        n_prompt, ids = len(lm.encode_prompt(PROMPT)), story(tab)[0]
+        tab.click(f'#story [data-index="{n_prompt + 4}"]')
+        settle(tab)
+        tab.wait_for_selector(".choices .lost")
+        logits = lm.model.forward([[*lm.encode_prompt(PROMPT), *ids[:4]]])[-1]
+        options = GenerationOptions(temperature=temperature, top_k=top_k, top_p=top_p)
+        before, after = np.exp(log_softmax(logits)), next_probabilities(logits, options)
+        rows = cells(tab, ".choices tbody tr:not(.rest)")
+        assert {i for i, *_ in rows} >= {int(i) for i in np.argsort(-logits)[:10]}
+        for token_id, p, *sampled in rows:
+            assert p == pytest.approx(before[token_id], abs=1e-6)
+            assert (sampled or [0])[0] == pytest.approx(after[token_id], abs=1e-6)
+        kept = tab.eval_on_selector("#kept", "e => [+e.dataset.count, +e.dataset.probability]")
+        assert kept[0] == np.count_nonzero(after)
+        assert kept[1] == pytest.approx(before[after > 0].sum(), abs=1e-6)
+        assert f"cut off by {'top-k' if top_k else 'top-p'}" in tab.inner_text(".choices")
+
+    def test_another_choice_is_a_branch(self, open_tab, lm):
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=6)
+        before, n_prompt = story(tab)[0], len(lm.encode_prompt(PROMPT))
+        tab.click(f'#story [data-index="{n_prompt + 2}"]')
+        settle(tab)
+        other = tab.locator(".choices tr:not(.own) .pick").nth(1)
+        token_id = int(other.get_attribute("data-id"))
+        other.click()
+        wait_for_end(tab)
+        after = story(tab)[0]
+        assert after[:3] == [*before[:2], token_id] and len(after) == 9
+        assert tab.locator(".branch").count() == 2
+        tab.locator(".branch:not([aria-current])").click()
+        settle(tab)
+        assert story(tab)[0] == before
+        assert tab.locator(".branch").count() == 2
+
+
+class TestInside:
+    @pytest.fixture(scope="class")
+    def tab(self, open_shared_tab):
+        tab = open_shared_tab()
+        write(tab, PROMPT, max_tokens=8)
+        tab.click('#story [data-index="14"]')
+        settle(tab)
+        return tab
+
+    @pytest.fixture(scope="class")
+    def ids(self, tab, lm):
+        return [*lm.encode_prompt(PROMPT), *story(tab)[0]]
+
+    def test_lens(self, tab, ids, lm):
+        expected = lens_table(lm, trace(lm, ids[:14]), last=1)
+        shown = tab.eval_on_selector_all(
+            ".lens tbody tr", "rows => rows.map(r => +r.querySelector('data').value)"
+        )
+        np.testing.assert_allclose(shown, expected.probabilities[:, 0, 0], atol=1e-6)
+        tab.focus("#layer")
+        tab.keyboard.press("Home")
+        assert tab.inner_text("#lens-says").startswith("Before the first block")
+        tab.keyboard.press("ArrowRight")
+        assert tab.get_attribute(".lens tr.chosen", "data-k") == "1"
+
+    def test_contributions(self, tab, ids, lm):
+        rows = cells(tab, ".choices tbody tr:not(.rest)")
+        [token] = [i for i, *_ in rows if i == ids[14]]
+        rival = next(i for i, *_ in rows if i != token)
+        split = attribution(lm, trace(lm, ids[:14]), [token, rival])
+        values = dict(zip(split.components, split.values[:, 0] - split.values[:, 1], strict=True))
+        shown = tab.eval_on_selector_all(
+            ".cell", "all => all.map(c => [c.dataset.part, +c.dataset.value])"
+        )
+        assert len(shown) == 6 * 5
+        for part, value in shown:
+            layer, head = part.split(",")
+            block = f"blocks.{layer}"
+            mlp = values[f"{block}.mlp"] + values[f"{block}.mlp.c_proj.bias"]
+            expected = mlp if head == "mlp" else values[f"{block}.attn.head.{head}"]
+            assert value == pytest.approx(expected, abs=1e-6)
+
+    def test_attention(self, tab, ids, lm):
+        tab.click('.cell[data-part="2,3"]')
+        shown = tab.eval_on_selector_all(".word", "all => all.map(w => +w.dataset.weight)")
+        pattern = trace(lm, ids[:14], "blocks.2.attn.pattern")["blocks.2.attn.pattern"]
+        np.testing.assert_allclose(shown, pattern[3, -1], atol=1e-6)
+        tab.click("#attention-panel summary")
+        tab.wait_for_selector("canvas.pattern")
+        assert tab.eval_on_selector("canvas", "c => [c.width, c.height]") == [14, 14]
+
+    def test_a_part_switched_off(self, tab, ids, lm):
+        tab.click('.cell[data-part="5,0"]')
+        tab.click("#switch-off")
+        tab.wait_for_selector("#edit-result table")
+        logits = trace(lm, ids[:14], "logits")["logits"][-1]
+        edited = trace(lm, ids[:14], "logits", interventions=zero_head(5, 0))["logits"][-1]
+        check_edit(tab, logits, edited)
+        tab.click('.cell[data-part="1,mlp"]')
+        set_inputs(tab, {"factor": 0.5})
+        tab.dispatch_event("#factor", "change")
+        tab.wait_for_selector("#edit-result >> text=the MLP of block 1 × 0.5")
+        hooks = [zero_head(5, 0), scale("blocks.1.mlp.out", 0.5)]
+        check_edit(tab, logits, trace(lm, ids[:14], "logits", interventions=hooks)["logits"][-1])
+        tab.click("#reset")
+        tab.wait_for_selector("#edit-result >> text=All parts work normally")
+
+    def test_the_explain_page_of_the_step(self, tab, ids):
+        with tab.expect_popup() as popup:
+            tab.click("#explain")
+        page = popup.value
+        page.wait_for_selector("#score-choice")
+        assert page.locator("#audit").count() == 1
+        shown = page.evaluate("JSON.parse(document.getElementById('data').textContent).ids")
+        assert shown == ids[:14]
+        page.click('.head[data-layer="1"][data-head="2"]')  # its script runs, its styles apply
+        assert page.inner_text("#opened-head h4") == "Block 1, head 2"
+        assert page.evaluate("getComputedStyle(document.body).display") == "grid"
+
+
+def check_edit(tab, before, after):
+    before, after = np.exp(log_softmax(before)), np.exp(log_softmax(after))
+    rows = [row for row in cells(tab, "#edit-result tbody tr") if len(row) == 3]
+    assert len(rows) >= 3
+    for token_id, p, q in rows:
+        assert p == pytest.approx(before[token_id], abs=1e-6)
+        assert q == pytest.approx(after[token_id], abs=1e-6)
+
+
+class TestCompare:
+    def test_two_settings(self, open_tab, lm):
+        tab = open_tab()
+        set_inputs(tab, {"prompt": PROMPT, "max_tokens": 12, "b-temperature": 0.3, "b-seed": 5})
+        tab.click("#compare-run")
+        tab.wait_for_selector("#compare-status:not(:has-text('Writing'))")
+        tab.wait_for_selector('[data-side="b"][data-mean]')
+        sides = tab.eval_on_selector_all(
+            "#compare-texts .story",
+            "all => all.map(s => [...s.querySelectorAll('.piece')].map(p => +p.dataset.id))",
+        )
+        a = generated(lm, temperature=0.0, top_k=0, max_new_tokens=12)
+        b = generated(lm, temperature=0.3, top_k=0, seed=5, max_new_tokens=12)
+        assert sides == [a.ids, b.ids]
+        mean = float(tab.get_attribute('[data-side="b"]', "data-mean"))
+        assert mean == pytest.approx(np.mean([t.logprob for t in b.logprobs]), abs=1e-6)
+        tab.click("text=Go on with B’s text")
+        settle(tab)
+        assert story(tab)[0] == b.ids
+
+
+class TestShare:
+    def test_the_address_holds_everything(self, open_tab, lm):
+        tab = open_tab()
+        write(tab, f"{PROMPT} 🦊", seed=7, max_tokens=6, temperature=0.9)
+        tab.locator(".choices tr:not(.own) .pick").first.click()
+        wait_for_end(tab)
+        tab.click('.cell[data-part="3,1"]')
+        tab.click("#switch-off")
+        tab.wait_for_selector("#edit-result table")
+        tab.click("#copy-link")
+        tab.wait_for_selector("#share-status:not(:empty)")
+        again = open_tab(tab.evaluate("location.hash"))
+        settle(again)
+        assert again.input_value("#prompt") == f"{PROMPT} 🦊"
+        assert again.input_value("#temperature") == "0.9"
+        assert story(again)[0] == story(tab)[0]
+        np.testing.assert_allclose(story(again)[1], story(tab)[1], atol=1e-6)
+        for name in (".branch", "#edit-result tbody tr", ".cell.edited"):
+            assert again.locator(name).count() == tab.locator(name).count() > 0
+        assert again.locator('.cell[data-part="3,1"][aria-pressed=true]').count() == 1
+
+    def test_a_damaged_address_is_a_new_page(self, open_tab):
+        for fragment in ("#s=xyz", "#s=", "#s=e30", "#<script>"):
+            assert open_tab(fragment).inner_text("#status") == "Ready."
+        content = {"prompt": "a", "ids": [1], "path": [1], "tree": 5, "model": "bundled"}
+        damaged = base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+        assert "damaged" in open_tab(f"#s={damaged}").inner_text("#status")
+
+    def test_files(self, open_tab, browser, lm, tmp_path):
+        tab = open_tab()
+        write(tab, MARKUP, max_tokens=6)
+        ids, probabilities = story(tab)
+        saved = {}
+        for kind in ("html", "text", "json"):
+            with tab.expect_download() as download:
+                tab.click(f"#save-{kind}")
+            saved[kind] = tmp_path / download.value.suggested_filename
+            download.value.save_as(saved[kind])
+        assert saved["text"].read_text() == MARKUP + lm.tokenizer.decode(ids)
+        content = json.loads(saved["json"].read_text())
+        assert [token["id"] for token in content["tokens"]] == ids
+        assert np.exp(content["tokens"][0]["logprob"]) == pytest.approx(probabilities[0])
+        context = browser.new_context(offline=True)
+        page, messages = context.new_page(), []
+        page.on("console", lambda message: messages.append(message.text))
+        page.goto(saved["html"].as_uri())
+        assert MARKUP in page.inner_text(".story")
+        assert page.locator("tbody tr").count() == 6
+        assert page.locator("script, img").count() == 0 and not messages
+        context.close()
+
+
+class TestStandards:
+    def test_by_keyboard_only(self, open_tab):
+        tab = open_tab()
+
+        def tab_to(selector, presses=60):
+            for _ in range(presses):
+                tab.keyboard.press("Tab")
+                if tab.evaluate("s => document.activeElement.matches(s)", selector):
+                    return
+            raise AssertionError(f"no way to {selector} by Tab")
+
+        tab_to("#prompt")
+        tab.keyboard.press("Control+a")
+        tab.keyboard.type("The king")
+        tab.keyboard.press("Control+Enter")
+        wait_for_end(tab)
+        tab_to("#story .piece")
+        tab.keyboard.press("ArrowRight")
+        tab.keyboard.press("ArrowRight")
+        tab.keyboard.press("Enter")
+        settle(tab)
+        pressed = "#story [aria-pressed=true]"
+        assert tab.eval_on_selector(pressed, "p => p === document.activeElement")
+        before = story(tab)[0]
+        tab_to("#choices .pick")
+        for _ in range(3):
+            tab.keyboard.press("Tab")
+        tab.keyboard.press("Enter")
+        wait_for_end(tab)
+        assert story(tab)[0] != before
+        tab_to("#layer", 120)
+        tab.keyboard.press("ArrowLeft")
+        tab_to(".cell")
+        tab.keyboard.press("ArrowUp")
+        tab.keyboard.press("Enter")
+        tab_to("#switch-off")
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector("#edit-result table")
+
+    def test_axe_finds_nothing_serious(self, open_tab):
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+        tab = open_tab()
+        write(tab, max_tokens=12)
+        tab.click("#switch-off")
+        tab.wait_for_selector("#edit-result table")
+        tab.locator(".choices tr:not(.own) .pick").first.click()
+        wait_for_end(tab)
+        tab.click("#compare-run")
+        tab.wait_for_selector('[data-side="b"][data-mean]')
+        for scheme in ("light", "dark"):
+            tab.emulate_media(color_scheme=scheme)
+            serious = [
+                (rule["id"], [node["html"][:120] for node in rule["nodes"][:3]])
+                for rule in axe.run(tab).response["violations"]
+                if rule["impact"] in ("serious", "critical", "moderate")
+            ]
+            assert not serious
+
+    def test_any_width(self, open_tab):
+        tab = open_tab()
+        write(tab, "a" * 300)
+        tab.click("#switch-off")
+        tab.click("#compare-run")
+        tab.wait_for_selector('[data-side="b"][data-mean]')
+        for width in (320, 360, 768, 1023, 1280, 3840):
+            tab.set_viewport_size({"width": width, "height": 900})
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width, width
+
+    def test_nothing_moves_and_paper_has_no_controls(self, open_tab):
+        tab = open_tab(reduced_motion="reduce")
+        write(tab)
+        assert tab.evaluate("document.getAnimations().length") == 0
+        tab.emulate_media(media="print")
+        assert tab.evaluate(
+            "[...document.querySelectorAll('form, .buttons')].every(e => !e.offsetHeight)"
+        )
+        assert tab.pdf(format="A4").startswith(b"%PDF")
+
+    def test_a_hostile_prompt_does_nothing(self, open_tab):
+        tab = open_tab(width=360)
+        for prompt in (MARKUP, SIGNS, "<|endoftext|>"):
+            write(tab, prompt, max_tokens=4)
+            assert tab.evaluate("[window.hacked, typeof hacked]") == [None, "undefined"]
+            assert tab.evaluate("document.querySelectorAll('bdi *, button img').length") == 0
+            assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+
+    def test_content_security_policy(self, client):
+        response = client.get("/")
+        policy = response.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self' 'sha256-")
+        assert not re.search(r"unsafe-eval|script-src[^;]*unsafe|https?:|\*", policy)
+        assert not re.search(r"(src|href)=\"(https?:)?//", response.text)
+        for name in set(re.findall(r'"(playground/\w+\.\w+)"', response.text)):
+            assert client.get(f"/{name}").status_code == 200
+        for path in ("/playground/../app.py", "/playground/%2e%2e/app.py", "/playground/x.js"):
+            assert client.get(path).status_code == 404
+
+    def test_two_tabs_do_not_disturb_each_other(self, open_tab, lm):
+        one, two = open_tab(), open_tab()
+        set_inputs(one, {"prompt": "The king", "seed": 1})
+        set_inputs(two, {"prompt": "The queen", "seed": 2})
+        one.click("#generate")
+        two.click("#generate")
+        for tab, prompt, seed in ((one, "The king", 1), (two, "The queen", 2)):
+            wait_for_end(tab)
+            assert story(tab)[0] == generated(lm, prompt, seed=seed).ids
+
+    def test_a_key_and_a_lost_connection(self, open_tab, tmp_path):
+        """The page asks for the key. A loss of the connection is told, and the text is kept."""
+        arguments = ("--model", "bundled", "--api-key", "secret")
+        with running_server(tmp_path, *arguments) as guarded:
+            assert httpx.post(f"{guarded.url}/api/inspect", json={"prompt": "a"}).status_code == 401
+            assert httpx.get(f"{guarded.url}/api/model").status_code == 401
+            expected = ["401", "ERR_", "status of 5"]
+            tab = open_tab(url=guarded.url, key="secret", expected=expected)
+            set_inputs(tab, {"max_tokens": 400})
+            tab.click("#generate")
+            tab.wait_for_selector("#story .piece:not(.given):not(.next) >> nth=5")
+            guarded.process.kill()
+            tab.wait_for_selector("#connection:not([hidden])")
+            tab.wait_for_selector("#stop:disabled")
+            assert "are kept" in tab.inner_text("#status")
+            n_kept = len(story(tab)[0])
+            port = guarded.url.rpartition(":")[2]
+        assert 5 < n_kept < 400
+        with running_server(tmp_path, *arguments, "--port", port):
+            tab.wait_for_selector("#connection", state="hidden")
+            set_inputs(tab, {"max_tokens": 2})
+            tab.click("#continue")
+            wait_for_end(tab)
+            assert len(story(tab)[0]) == n_kept + 2
+
+
+def test_the_lesson_of_the_guide(open_tab, tmp_path):
+    """Follow docs/guide/playground.md; GPT2NP_SCREENSHOTS names a folder for its pictures."""
+    folder = Path(os.environ.get("GPT2NP_SCREENSHOTS", tmp_path))
+    tab = open_tab()
+    for n in range(1, 6):
+        tab.click("#step")
+        wait_for_end(tab)
+        assert len(story(tab)[0]) == n
+    tab.click("#generate")
+    wait_for_end(tab)
+    tab.click('#story [data-index="13"]')
+    settle(tab)
+    tab.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    tab.mouse.move(0, 0)
+    settle(tab)
+    tab.screenshot(path=folder / "write.png")
+    tab.locator(".choices tr:not(.own) .pick").nth(2).click()
+    wait_for_end(tab)
+    assert tab.locator(".branch").count() >= 2
+    set_inputs(tab, {"temperature": 0})
+    for _ in range(2):
+        tab.click("#generate")
+        wait_for_end(tab)
+    tab.click('#story [data-index="20"]')
+    settle(tab)
+    tab.evaluate(
+        "document.activeElement.blur(); document.querySelector('#inside').scrollIntoView()"
+    )
+    tab.screenshot(path=folder / "inside.png")
+    assert (folder / "write.png").stat().st_size > 20_000
+
+
+class TestApi:
+    def inspect(self, client, **body):
+        response = client.post("/api/inspect", json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def test_points(self, client, lm):
+        names = ["blocks.1.mlp.act", "blocks.*.attn.pattern"]
+        answer = self.inspect(client, prompt=PROMPT, points=names, include=[])
+        traced = trace(lm, PROMPT, names)
+        assert list(answer["points"]) == list(traced)
+        for name, array in traced.items():
+            sent = answer["points"][name]
+            data = np.frombuffer(base64.b64decode(sent["base64"]), sent["dtype"])
+            np.testing.assert_allclose(data.reshape(sent["shape"]), array, atol=1e-6)
+
+    def test_the_last_residual_gives_the_logits(self, client, lm):
+        logprobs = log_softmax(lm.model.forward([lm.encode_prompt(PROMPT)])[-1])
+        answer = self.inspect(client, prompt=PROMPT, n=100)
+        assert len(answer["next"]) == 100
+        for row in answer["next"]:
+            assert row["logprob"] == pytest.approx(logprobs[row["id"]], abs=1e-6)
+        ids = [row["id"] for row in answer["next"]]
+        assert ids == np.argsort(-logprobs, kind="stable")[:100].tolist()
+        assert answer["tokens"] == ids[:2]
+
+    @pytest.mark.parametrize(
+        ("body", "words"),
+        [
+            ({}, "prompt"),
+            ({"prompt": []}, "empty"),
+            ({"prompt": [5] * 513}, "context"),
+            ({"prompt": [4096]}, "4096"),
+            ({"prompt": "a", "tokens": [4096]}, "below 4096"),
+            ({"prompt": "a", "n": 0}, "n: "),
+            ({"prompt": "a", "points": ["nonsense"]}, "unknown hook point"),
+            ({"prompt": [5] * 512, "points": ["*"]}, "limit"),
+            ({"prompt": "a", "interventions": [{"point": "logits"}]}, "point"),
+            ({"prompt": "a", "interventions": [{"point": "blocks.9.attn.z"}]}, "0 … 5"),
+            ({"prompt": "a", "interventions": [{"point": "blocks.1.resid", "heads": [1]}]}, "head"),
+            (
+                {"prompt": "a", "interventions": [{"point": "blocks.1.attn.z", "heads": [9]}]},
+                "head",
+            ),
+            ({"prompt": "a", "top_p": 0}, "top_p"),
+            ({"prompt": "a", "model": "gpt5"}, "gpt5"),
+        ],
+    )
+    def test_wrong_requests(self, client, body, words):
+        response = client.post("/api/inspect", json=body)
+        assert response.status_code in (400, 404)
+        assert words in response.json()["error"]["message"]
+
+    def test_explain(self, client, lm):
+        body = {"prompt": PROMPT, "steps": 1, "window": [2, 6]}
+        response = client.post("/api/explain", json=body)
+        assert response.status_code == 200
+        content = json.loads(re.search(r'id="data">(.*?)</script>', response.text)[1])
+        assert content["ids"] == lm.encode_prompt(PROMPT)[2:6]
+        assert client.post("/api/explain", json={"prompt": "a " * 99}).status_code == 400
+
+    def test_explain_keeps_ids_that_the_text_does_not_give(self, client, lm):
+        ids = [lm.tokenizer.encode(letter)[0] for letter in "the"]
+        response = client.post("/api/explain", json={"prompt": ids, "steps": 1})
+        assert "as they are" in response.text
+        assert lm.encode_prompt("the") != ids
