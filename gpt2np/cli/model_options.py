@@ -75,6 +75,22 @@ def _processes(text: str) -> int | str:
     return text if text == "auto" else int(text)
 
 
+def load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
+    """Load the model and print its messages. Returns the model and a digest of its files."""
+    from gpt2np.cli.output import print_stderr
+    from gpt2np.data.append_log import input_digests
+    from gpt2np.hub.model_files import COMPANIONS, list_weight_files
+
+    lm, messages = load_model(args)
+    for message in messages:
+        print_stderr(message)
+    assert lm.folder is not None
+    patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
+    files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
+    vocabulary = lm.tokenizer.fingerprint if args.tokenizer else ""
+    return lm, vocabulary + input_digests(sorted(files))[-1]
+
+
 def source_message(kind: str, name: str, fallback_reason: str | None) -> str:
     """Return a message with the name of a model or vocabulary, and the reason for a fallback."""
     suffix = f" ({fallback_reason}; choose another with --model)" if fallback_reason else ""
