@@ -23,7 +23,12 @@ import argparse
 from pathlib import Path
 
 from gpt2np.cli.generation_options import option_names_in_errors
-from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
+from gpt2np.cli.model_options import (
+    add_ray_arguments,
+    add_vocabulary_argument,
+    load_tokenizer,
+    ray_cluster,
+)
 from gpt2np.cli.output import corpus_progress, print_stderr, report_interrupted, write_errors
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import InvalidArgumentError
@@ -55,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output("--force", action="store_true", help="Overwrite OUT, or unfinished work of another run")
     add = parser.add_argument_group("Performance").add_argument
     add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
+    add_ray_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,12 +79,17 @@ def run(args: argparse.Namespace) -> int:
     check_field(args.field, files)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
+    run_elsewhere = None
+    if cluster := ray_cluster(args):
+        from gpt2np.distributed.jobs import encode_on_ray
+
+        run_elsewhere = encode_on_ray(tokenizer, args.field, args.skip_errors, cluster)
     bar = corpus_progress(files, "encoding")
     try:
         naming = option_names_in_errors(DatasetOptions)
         with write_errors(args.out, check_filename=True), naming, bar as callbacks:
             dataset = encode_dataset(
-                files, args.out, tokenizer, options, callbacks, force=args.force
+                files, args.out, tokenizer, options, callbacks, force=args.force, run=run_elsewhere
             )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))

@@ -33,8 +33,10 @@ from gpt2np.cli.generation_options import (
 from gpt2np.cli.model_options import (
     add_model_arguments,
     add_processes_argument,
+    add_ray_arguments,
     load_model,
     load_with_fingerprint,
+    ray_cluster,
 )
 from gpt2np.cli.output import (
     interrupt_handler,
@@ -52,6 +54,7 @@ from gpt2np.kernels.threads import set_threads
 if TYPE_CHECKING:
     from gpt2np.generation.sampling import TokenLogprob
     from gpt2np.language_model import Completion, LanguageModel, TextStream
+    from gpt2np.prompts.job import ToJson
     from gpt2np.tokenizer import Tokenizer
 
 
@@ -70,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     performance = add_model_arguments(parser)
     add_processes_argument(performance.add_argument)
     add_draft(performance.add_argument)
+    add_ray_arguments(parser)
     parser.epilog = "Values in the model's generation_config.json replace these defaults."
 
 
@@ -98,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)  # must come before NumPy is imported
     if args.prompts is not None:
         return _run_prompts_file(args, generation_options(args))
+    if args.ray is not None:
+        raise InvalidArgumentError("--ray is for --prompts")
     if args.out is not None:
         raise InvalidArgumentError("--out is for --prompts; a single text goes to stdout")
     if args.force:
@@ -236,6 +242,7 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     from gpt2np.prompts.job import continue_file, job_seed
     from gpt2np.prompts.prompt_file import count_lines
 
+    cluster = ray_cluster(args)
     n_lines = count_lines(args.prompts)
     lm, fingerprint = load_with_fingerprint(args)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}
@@ -249,10 +256,18 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
             option_names_in_errors(),
             bar as callbacks,
         ):
-            to_json = partial(_output_line, tokenizer=lm.tokenizer)
+            to_json = _make_to_json(lm)
+            run_elsewhere = None
+            if cluster:
+                from gpt2np.distributed.jobs import ModelSource, continue_on_ray
+
+                source = ModelSource(args.model, args.dtype, args.tokenizer)
+                run_elsewhere = continue_on_ray(
+                    source, args.prompts, _make_to_json, options, cluster
+                )
             paths = args.prompts, args.out
             n_written, n_skipped, _ = continue_file(
-                lm, *paths, to_json, options, callbacks, fingerprint, args.force
+                lm, *paths, to_json, options, callbacks, fingerprint, args.force, run_elsewhere
             )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))
@@ -272,6 +287,10 @@ def _check_prompts_options(args: argparse.Namespace) -> None:
         option = "--json" if args.json else "--no-echo"
         raise InvalidArgumentError(f"{option} has no effect with --prompts; leave it out")
     check_rows_output(args.out, overwrite=args.force, inputs=[args.prompts])
+
+
+def _make_to_json(lm: "LanguageModel") -> "ToJson":
+    return partial(_output_line, tokenizer=lm.tokenizer)
 
 
 def _output_line(completion: "Completion", tokenizer: "Tokenizer") -> dict[str, Any]:

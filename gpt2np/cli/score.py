@@ -27,7 +27,9 @@ from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import (
     add_model_arguments,
     add_processes_argument,
+    add_ray_arguments,
     load_with_fingerprint,
+    ray_cluster,
 )
 from gpt2np.cli.output import corpus_progress, report_interrupted, report_rows, write_errors
 from gpt2np.cli.text_input import check_field, spool_stdin
@@ -59,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output("--force", action="store_true", help=force)
     performance = add_model_arguments(parser)
     add_processes_argument(performance.add_argument)
+    add_ray_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,13 +77,19 @@ def run(args: argparse.Namespace) -> int:
     check_field(args.field, files)
     names = ("field", "context", "stride", "from_end_of_text", "tokens")
     options = ScoreOptions(**{name: getattr(args, name) for name in names})
+    run_elsewhere = None
+    if cluster := ray_cluster(args):
+        from gpt2np.distributed.jobs import ModelSource, score_on_ray
+
+        source = ModelSource(args.model, args.dtype, args.tokenizer)
+        run_elsewhere = score_on_ray(source, options, cluster)
     lm, fingerprint = load_with_fingerprint(args)
     bar = corpus_progress(files, "scoring")
     try:
         naming = option_names_in_errors(ScoreOptions)
         with write_errors(args.out, check_filename=True), naming, bar as callbacks:
             n_written, n_skipped, _ = score_corpus(
-                lm, files, args.out, options, callbacks, fingerprint, args.force
+                lm, files, args.out, options, callbacks, fingerprint, args.force, run_elsewhere
             )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))

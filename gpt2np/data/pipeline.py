@@ -193,6 +193,10 @@ def _file_batches(file: int, items: Iterable[Item], batch_size: int) -> Iterator
     yield Batch(file, pending, True)
 
 
+RunBatches = Callable[[Sequence[Path], tuple[int, int]], Iterator[tuple[Batch[Any], Results]]]
+"""`run(files, start)` yields each batch from `start` on (see `read_batches`) with its results."""
+
+
 class CorpusInput:
     """The files of a corpus as the input of a job; files may be added at the end before it resumes.
 
@@ -218,13 +222,9 @@ class CorpusInput:
     def steps(
         self,
         point: ResumePoint,
-        run: Callable[[Sequence[Path], tuple[int, int]], Iterator[tuple[Batch[Any], Results]]],
+        run: RunBatches,
     ) -> Iterator[Step]:
-        """Yield a step for each batch after the resume point `point`.
-
-        `run(files, start)` yields each batch from `start` on (see `read_batches`) with its
-        results.
-        """
+        """Yield a step for each batch after the resume point `point`."""
         n_batches, done = point.batches, point.done
         for batch, results in run(self.files, (point.files, n_batches)):
             end = self._file_ends[batch.file]

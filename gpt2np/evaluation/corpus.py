@@ -21,6 +21,7 @@ from gpt2np.data.pipeline import (
     Job,
     Outcome,
     Results,
+    RunBatches,
     finish_rows,
     json_line,
     read_batches,
@@ -74,13 +75,15 @@ def score_corpus(
     callbacks: JobCallbacks | None = None,
     fingerprint: str = "",
     force: bool = False,
+    run: RunBatches | None = None,
 ) -> Outcome:
     """Score each document of `files`; the result of the Outcome is the number of documents.
 
     The rows of `out`, a .jsonl or .parquet file, have the order of the documents. A document that
     can't be read is skipped and reported. A call resumes an interrupted call; `files` may have
     additional files at the end. `fingerprint` is a digest of the model's files. `force` discards an
-    unfinished job with a different model, options or files.
+    unfinished job with a different model, options or files. `run` scores the batches elsewhere; see
+    `gpt2np.distributed.jobs`.
 
     Raises:
         InvalidArgumentError: an option is invalid; or an unfinished job has a different model,
@@ -92,7 +95,9 @@ def score_corpus(
     options = options or ScoreOptions()
     check_options(lm, options)
 
-    def run(files: Sequence[Path], start: tuple[int, int]) -> Iterator[tuple[Batch[Any], Results]]:
+    def run_here(
+        files: Sequence[Path], start: tuple[int, int]
+    ) -> Iterator[tuple[Batch[Any], Results]]:
         for batch in read_corpus(files, options, start):
             yield batch, score_batch(lm, batch, options, files[batch.file])
 
@@ -101,7 +106,7 @@ def score_corpus(
     job = Job(
         corpus.task(settings, {"the model": fingerprint}),
         ("lines",),
-        lambda point: corpus.steps(point, run),
+        lambda point: corpus.steps(point, run or run_here),
         lambda log: finish_rows(log, out, TOKEN_COLUMNS if options.tokens else COLUMNS),
     )
     return run_job(job, out, callbacks, force=force)

@@ -65,6 +65,7 @@ def continue_file(
     callbacks: JobCallbacks | None = None,
     fingerprint: str = "",
     force: bool = False,
+    run: Callable[[int], Iterator[tuple[PromptLine, Results]]] | None = None,
 ) -> Outcome:
     """Continue each prompt of a file; the result of the Outcome is the number of lines written.
 
@@ -72,6 +73,7 @@ def continue_file(
     the end unless no line is valid. `options` are keyword arguments of `LanguageModel.generate` and
     include a seed; options of a line take precedence. `fingerprint` is a digest of the model's
     files. `force` discards an unfinished job with a different model, options or prompts.
+    `run(after)` continues the lines after number `after` elsewhere; see `gpt2np.distributed.jobs`.
 
     Raises:
         InvalidArgumentError: an option is invalid; or an unfinished job has a different model,
@@ -92,8 +94,11 @@ def continue_file(
     digests = partial(line_digests, prompts)
     task = Task(settings, {"the model": fingerprint}, digests, partial(_describe_lines, prompts))
 
+    def run_here(after: int) -> Iterator[tuple[PromptLine, Results]]:
+        return runner.run(read_lines(prompts, after))
+
     def steps(point: ResumePoint) -> Iterator[Step]:
-        for line, results in runner.run(read_lines(prompts, after=point.done)):
+        for line, results in run(point.done) if run else run_here(point.done):
             yield Step(results, line.number, 0, line.number, line.digest)
             point = ResumePoint(done=line.number, digest=line.digest)
         n_lines = point.done

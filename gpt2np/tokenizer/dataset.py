@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from gpt2np.data import END_OF_TEXT
 from gpt2np.data.append_log import AppendLog, JobCallbacks
 from gpt2np.data.files import check_output_file, followed
-from gpt2np.data.pipeline import Batch, CorpusInput, Job, Results, read_batches, run_job
+from gpt2np.data.pipeline import Batch, CorpusInput, Job, Results, RunBatches, read_batches, run_job
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.tokenizer import batches
@@ -81,6 +81,7 @@ def encode_dataset(
     callbacks: JobCallbacks | None = None,
     *,
     force: bool = False,
+    run: RunBatches | None = None,
 ) -> Dataset:
     """Encode `files`, in order, to the dataset `out`; an existing file `out` is replaced.
 
@@ -90,7 +91,8 @@ def encode_dataset(
 
     A call resumes an interrupted call; `files` may have additional files at the end. If options or
     encoded files have changed, `force` discards the invalid results. After an error, an existing
-    file `out` is unchanged. The progress that `callbacks` receive is in bytes of input.
+    file `out` is unchanged. The progress that `callbacks` receive is in bytes of input. `run`
+    encodes the batches elsewhere; see `gpt2np.distributed.jobs`.
 
     Raises:
         InvalidArgumentError: a file can't be read, the files have no text, the vocabulary has no
@@ -110,7 +112,9 @@ def encode_dataset(
     fingerprints = {"the vocabulary": tokenizer.fingerprint}
     encode = partial(batches.encode_batch, tokenizer=tokenizer)
 
-    def run(files: Sequence[Path], start: tuple[int, int]) -> Iterator[tuple[Batch[Any], Results]]:
+    def run_here(
+        files: Sequence[Path], start: tuple[int, int]
+    ) -> Iterator[tuple[Batch[Any], Results]]:
         read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
         size, skip_errors = batches.BATCH_SIZE, options.skip_errors
         items = read_batches(files, read, size, skip_errors=skip_errors, start=start)
@@ -120,7 +124,7 @@ def encode_dataset(
         # files that are read without skip_errors have no errors
         corpus.task(settings, fingerprints, harmless={"skip_errors": True}),
         ("ids", "parts"),
-        lambda point: corpus.steps(point, run),
+        lambda point: corpus.steps(point, run or run_here),
         lambda log: _finish(log, out, tokenizer.encode_to_numpy("").dtype, options.combine),
     )
     try:
