@@ -83,6 +83,9 @@ def map_in_order(
 
     Each reader yields some consecutive items, on any node. `make_function` is called once by each
     worker, for example to load a model. Ray repeats the items of a worker that dies.
+
+    Raises:
+        GPT2NPError: a reader or the function raises an exception, or Ray fails.
     """
     cluster.connect()
     ray = _import_ray()
@@ -98,8 +101,13 @@ def map_in_order(
             batch_format="pyarrow",
             **cluster.actor_options(),
         )
-        for row in dataset.iter_rows():
-            yield pickle.loads(row["item"]), pickle.loads(row["result"])
+        try:
+            for row in dataset.iter_rows():
+                yield pickle.loads(row["item"]), pickle.loads(row["result"])
+        except ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            *_, reason = f"{cause}".strip().splitlines()
+            raise GPT2NPError(f"the work on Ray has failed: {reason.strip()}") from error
 
 
 def _read_items(readers: Sequence[Callable[[], Iterable[Any]]]) -> Dataset:

@@ -12,8 +12,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-ray = pytest.importorskip("ray", reason="needs Ray: pip install gpt2np[ray]")
-
 import gpt2np.distributed
 from gpt2np import InvalidArgumentError
 from gpt2np.distributed import Cluster
@@ -21,6 +19,8 @@ from gpt2np.distributed.jobs import ModelSource, continue_on_ray, encode_on_ray,
 from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
 from gpt2np.prompts.job import continue_file
 from gpt2np.tokenizer.dataset import encode_dataset
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install gpt2np[ray]")
 
 SOURCE = ModelSource("bundled")
 
@@ -35,21 +35,7 @@ def local_cluster():
 
 def write_corpus(folder, n_files, n_documents):
     rng, files = random.Random(1), []
-    words = [
-        "the",
-        "king",
-        "fox",
-        "and",
-        "was",
-        "old",
-        "ran",
-        "to",
-        "a",
-        "house,",
-        "said:",
-        "no.",
-        "é🦊",
-    ]
+    words = ["the", "king", "fox", "was", "old", "and", "ran", "to", "a", "house,", "no.", "é🦊"]
     for i in range(n_files):
         texts = [" ".join(rng.choices(words, k=rng.randrange(2, 90))) for _ in range(n_documents)]
         lines = [json.dumps({"text": text}) for text in texts]
@@ -57,14 +43,6 @@ def write_corpus(folder, n_files, n_documents):
         files.append(folder / f"{i}.jsonl")
         files[-1].write_text("\n".join(lines))
     return files
-
-
-def to_json(completion):
-    return {"ids": completion.ids, "seed": completion.seed}
-
-
-def always_to_json(lm):
-    return to_json
 
 
 def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
@@ -75,6 +53,13 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
     scoring, options = ScoreOptions(tokens=True), {"seed": 5, "max_new_tokens": 4}
     texts = tmp_path / "texts.txt"
     texts.write_text("One fox.<|endoftext|>Two kings." * 99)
+
+    def to_json(completion):  # local functions are pickled by value: workers lack this module
+        return {"ids": completion.ids, "seed": completion.seed}
+
+    def make_to_json(lm):
+        return to_json
+
     jobs = {
         "s.jsonl": (
             partial(score_corpus, lm, files, options=scoring),
@@ -86,7 +71,7 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
         ),
         "g.jsonl": (
             partial(continue_file, lm, prompts, to_json=to_json, options=options),
-            lambda cluster: continue_on_ray(SOURCE, prompts, always_to_json, options, cluster),
+            lambda cluster: continue_on_ray(SOURCE, prompts, make_to_json, options, cluster),
         ),
     }
     for name, (job, on_ray) in jobs.items():
@@ -113,7 +98,7 @@ def test_datasets(local_cluster, lm):
         assert row["log_probability"] == lm.score(text).total
         assert np.array_equal(row["ids"], lm.tokenizer.encode(text))
         completion = lm.generate(text, seed=7 + row["index"], max_new_tokens=3)
-        assert row["completion_ids"].tolist() == completion.ids
+        assert list(row["completion_ids"]) == completion.ids
 
 
 def score_command(files, out, *arguments):
