@@ -1,8 +1,9 @@
 """Scoring of documents of natural length: gpt2np against transformers in padded batches.
 
-    python benchmarks/score_corpus.py [--model MODEL] [--documents N] [--rounds N] [--batch-size N]
+    OMP_NUM_THREADS=1 python benchmarks/score_corpus.py [--model MODEL] [--documents N] [--rounds N] [--batch-size N]
 
-Both score the same documents, in turns in one process; the table has the medians. transformers
+Both score the same documents, in turns in one process; the table has the medians of processor time,
+which is comparable on a busy machine if each has one thread. transformers
 sorts nothing and pads each batch to its longest document, as its users do. The limit is the speed
 of gpt2np's prefill of a prompt of 512 tokens.
 """
@@ -61,10 +62,10 @@ def score_padded(model: Any, lm: LanguageModel, texts: list[str], batch_size: in
 
 
 def seconds(function: Callable[[], object]) -> float:
-    """Return the wall time of a call."""
-    start = time.perf_counter()
+    """Return the processor time of a call."""
+    start = time.process_time()
     function()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 def main() -> None:
