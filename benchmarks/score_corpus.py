@@ -1,6 +1,6 @@
 """Scoring of documents of natural length: gpt2np against transformers in padded batches.
 
-    OMP_NUM_THREADS=1 python benchmarks/score_corpus.py [--model MODEL] [--documents N] [--rounds N] [--batch-size N]
+    OMP_NUM_THREADS=1 python benchmarks/score_corpus.py [--model MODEL] [--documents N]
 
 Both score the same documents, in turns in one process; the table has the medians of processor time,
 which is comparable on a busy machine if each has one thread. transformers
