@@ -85,7 +85,7 @@ def main() -> None:
     texts = [lm.tokenizer.decode(lm.tokenizer.encode(text)[: context - 8]) for text in texts]
     lengths = [len(lm.tokenizer.encode(text)) for text in texts]
     n_tokens = sum(lengths)
-    reference = GPT2LMHeadModel.from_pretrained(lm.folder).eval()  # type: ignore[no-untyped-call]
+    reference = GPT2LMHeadModel.from_pretrained(lm.folder, dtype="float32").eval()  # type: ignore[no-untyped-call]
     found: dict[str, Any] = {}
 
     def run_gpt2np() -> None:
