@@ -27,7 +27,6 @@ def run(*arguments, stdin="", folder=None):
 
 COMMANDS = {  # {} is the input
     "eval": "eval perplexity {}",
-    "score": "score {} --out out.jsonl",
     "encode": "encode {} out.npy",
     "train-tokenizer": "train-tokenizer {} --vocab-size 260 --out vocabulary",
     "train-draft": "train-draft {} --out draft.safetensors",
