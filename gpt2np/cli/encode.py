@@ -1,7 +1,8 @@
 """Encode a corpus to one file of token ids, for training.
 
-INPUT is a text file, a .jsonl file (one document per line), an .npz file of
-token ids, a folder of such files, or a pattern such as 'text/**/*.txt'. Text
+INPUT is a text file, a .jsonl file (one document per line), a .parquet file
+(one document per row), an .npz file of token ids, a folder of such files, or a
+pattern such as 'text/**/*.txt'. Text
 and .jsonl files may be compressed (.gz). In a text file, <|endoftext|>
 separates documents, and line ends at the start and end of each document are
 dropped.
@@ -22,8 +23,13 @@ import argparse
 from pathlib import Path
 
 from gpt2np.cli.generation_options import option_names_in_errors
-from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import job_progress, print_stderr, report_interrupted, write_errors
+from gpt2np.cli.model_options import (
+    add_ray_arguments,
+    add_vocabulary_argument,
+    load_tokenizer,
+    ray_cluster,
+)
+from gpt2np.cli.output import corpus_progress, print_stderr, report_interrupted, write_errors
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import InvalidArgumentError
 
@@ -39,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy or .npz")
     add_vocabulary_argument(parser)
-    add("--field", default="text", help="In .jsonl files, the field with the text (default: text)")
+    add(
+        "--field",
+        default="text",
+        help="In .jsonl and .parquet files, the field with the text (default: text)",
+    )
     add("--skip-errors", action="store_true", help="Skip each file that cannot be read to its end")
     output = parser.add_argument_group("Output").add_argument
     combine = (
@@ -50,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output("--force", action="store_true", help="Overwrite OUT, or unfinished work of another run")
     add = parser.add_argument_group("Performance").add_argument
     add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
+    add_ray_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,15 +79,17 @@ def run(args: argparse.Namespace) -> int:
     check_field(args.field, files)
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
-    total = sum(file.stat().st_size for file in files)
-    bar = job_progress(
-        lambda done: f"{done / total:.0%}", total=total, desc="encoding", unit="B", unit_scale=True
-    )
+    run_elsewhere = None
+    if cluster := ray_cluster(args):
+        from gpt2np.distributed.jobs import encode_on_ray
+
+        run_elsewhere = encode_on_ray(tokenizer, args.field, args.skip_errors, cluster)
+    bar = corpus_progress(files, "encoding")
     try:
         naming = option_names_in_errors(DatasetOptions)
         with write_errors(args.out, check_filename=True), naming, bar as callbacks:
             dataset = encode_dataset(
-                files, args.out, tokenizer, options, callbacks, force=args.force
+                files, args.out, tokenizer, options, callbacks, force=args.force, run=run_elsewhere
             )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))

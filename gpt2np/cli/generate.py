@@ -9,8 +9,8 @@ The prompt and its continuation go to stdout while the model generates. The
 model's name, the seed and the speed go to stderr.
 
 With --prompts, each line of a file is a prompt, and its result is the same as
-in a separate run. The results go to the file --out as JSON Lines, in the order
-of the prompts. Run an interrupted command again to resume; prompts appended to
+in a separate run. The results go to the file --out, JSON Lines or Parquet, in
+the order of the prompts. Run an interrupted command again to resume; prompts appended to
 FILE are continued, too. If the model, an option or a finished prompt has
 changed, the command fails and names the change; --force starts over.
 """
@@ -30,23 +30,31 @@ from gpt2np.cli.generation_options import (
     generation_options,
     option_names_in_errors,
 )
-from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
+from gpt2np.cli.model_options import (
+    add_model_arguments,
+    add_processes_argument,
+    add_ray_arguments,
+    load_model,
+    load_with_fingerprint,
+    ray_cluster,
+)
 from gpt2np.cli.output import (
     interrupt_handler,
     job_progress,
     print_stderr,
     report_interrupted,
+    report_rows,
     write_errors,
     write_stream,
 )
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt, spool_stdin
-from gpt2np.data.files import check_output_file
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
     from gpt2np.generation.sampling import TokenLogprob
     from gpt2np.language_model import Completion, LanguageModel, TextStream
+    from gpt2np.prompts.job import ToJson
     from gpt2np.tokenizer import Tokenizer
 
 
@@ -58,13 +66,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="Continue each line of a .txt file, or of a .jsonl file with strings or objects such "
-        'as {"prompt": "...", "max_new_tokens": 9}; needs --out',
+        'as {"prompt": "...", "max_new_tokens": 9}, or each row of a .parquet file; needs --out',
     )
     add_generation_arguments(parser)
     _add_output_arguments(parser)
     performance = add_model_arguments(parser)
     add_processes_argument(performance.add_argument)
     add_draft(performance.add_argument)
+    add_ray_arguments(parser)
     parser.epilog = "Values in the model's generation_config.json replace these defaults."
 
 
@@ -78,7 +87,12 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--logprobs", type=int, metavar="K", help=logprobs)
     add("--prompt-logprobs", type=int, metavar="K", help="Like --logprobs, for the prompt's tokens")
-    add("--out", type=Path, metavar="FILE.jsonl", help="File for the results of --prompts")
+    add(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="File for the results of --prompts: .jsonl or .parquet",
+    )
     force = "Overwrite the file of --out, or unfinished work of another run"
     add("--force", action="store_true", help=force)
 
@@ -88,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     set_threads(args.threads)  # must come before NumPy is imported
     if args.prompts is not None:
         return _run_prompts_file(args, generation_options(args))
+    if args.ray is not None:
+        raise InvalidArgumentError("--ray is for --prompts")
     if args.out is not None:
         raise InvalidArgumentError("--out is for --prompts; a single text goes to stdout")
     if args.force:
@@ -223,11 +239,12 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
     args.prompts = spool_stdin(args.prompts)
     _check_prompts_options(args)
     from gpt2np.data.append_log import partial_folder
-    from gpt2np.prompts.job import PromptJob, job_seed
+    from gpt2np.prompts.job import continue_file, job_seed
     from gpt2np.prompts.prompt_file import count_lines
 
+    cluster = ray_cluster(args)
     n_lines = count_lines(args.prompts)
-    lm, fingerprint = _load_with_fingerprint(args)
+    lm, fingerprint = load_with_fingerprint(args)
     options = {**options, "seed": job_seed(args.out, options.get("seed"))}
     print_stderr(f"seed: {options['seed']}")
     bar = job_progress(
@@ -239,49 +256,41 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
             option_names_in_errors(),
             bar as callbacks,
         ):
-            to_json = partial(_output_line, tokenizer=lm.tokenizer)
+            to_json = _make_to_json(lm)
+            run_elsewhere = None
+            if cluster:
+                from gpt2np.distributed.jobs import ModelSource, continue_on_ray
+
+                source = ModelSource(args.model, args.dtype, args.tokenizer)
+                run_elsewhere = continue_on_ray(
+                    source, args.prompts, _make_to_json, options, cluster
+                )
             paths = args.prompts, args.out
-            job = PromptJob(lm, *paths, to_json, options, callbacks, fingerprint, args.force)
-            outcome = job.run()
+            n_written, n_skipped, _ = continue_file(
+                lm, *paths, to_json, options, callbacks, fingerprint, args.force, run_elsewhere
+            )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))
-    if not outcome.written:
+    if not n_written:
         raise GPT2NPError(f"{args.prompts} holds no usable prompt; {args.out} is not written")
-    skipped = f", {_count(outcome.skipped, 'line')} skipped" if outcome.skipped else ""
-    print_stderr(f"{_count(outcome.written, 'text')} in {args.out}{skipped}")
-    return 1 if outcome.skipped else 0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return report_rows(args.out, (n_written, "text"), (n_skipped, "line"))
 
 
 def _check_prompts_options(args: argparse.Namespace) -> None:
+    from gpt2np.data.pipeline import check_rows_output
+
     if args.out is None:
         raise InvalidArgumentError("--prompts needs --out FILE.jsonl for the results")
     if args.prompt is not None or args.file is not None:
         raise InvalidArgumentError("--prompts and another prompt contradict each other; give one")
-    if args.out.suffix != ".jsonl":
-        raise InvalidArgumentError(f"--out {args.out} must end in .jsonl")
     if args.json or args.no_echo:
         option = "--json" if args.json else "--no-echo"
         raise InvalidArgumentError(f"{option} has no effect with --prompts; leave it out")
-    check_output_file(args.out, overwrite=args.force, inputs=[args.prompts])
+    check_rows_output(args.out, overwrite=args.force, inputs=[args.prompts])
 
 
-def _load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
-    """Load the model. Returns the model and a digest of the model's files."""
-    from gpt2np.data.append_log import input_digests
-    from gpt2np.hub.model_files import COMPANIONS, list_weight_files
-
-    lm, messages = load_model(args)
-    for message in messages:
-        print_stderr(message)
-    assert lm.folder is not None
-    patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
-    files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
-    vocabulary = lm.tokenizer.fingerprint if args.tokenizer else ""
-    return lm, vocabulary + input_digests(sorted(files))[-1]
+def _make_to_json(lm: "LanguageModel") -> "ToJson":
+    return partial(_output_line, tokenizer=lm.tokenizer)
 
 
 def _output_line(completion: "Completion", tokenizer: "Tokenizer") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.threads import set_threads
 
 if TYPE_CHECKING:
+    from gpt2np.distributed.workers import Cluster
     from gpt2np.language_model import LanguageModel
     from gpt2np.tokenizer import Tokenizer
 
@@ -79,6 +80,50 @@ def _processes(text: str) -> int | str:
     if text != "auto" and not (text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number from 1 on")
     return text if text == "auto" else int(text)
+
+
+def load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str]":
+    """Load the model and print its messages. Returns the model and a digest of its files."""
+    from gpt2np.cli.output import print_stderr
+    from gpt2np.data.append_log import input_digests
+    from gpt2np.hub.model_files import COMPANIONS, list_weight_files
+
+    lm, messages = load_model(args)
+    for message in messages:
+        print_stderr(message)
+    assert lm.folder is not None
+    patterns = ("config.json", *list_weight_files(lm.folder), *COMPANIONS)
+    files = {file for pattern in patterns for file in lm.folder.glob(pattern)}
+    vocabulary = lm.tokenizer.fingerprint if args.tokenizer else ""
+    return lm, vocabulary + input_digests(sorted(files))[-1]
+
+
+def add_ray_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of a job that can run on a Ray cluster."""
+    add = parser.add_argument_group("Ray").add_argument
+    ray = "Run on a Ray cluster: ADDRESS, or $RAY_ADDRESS, or else a new one on this machine"
+    add("--ray", nargs="?", const="", metavar="ADDRESS", help=ray)
+    workers = "Workers, each with the model (default: as many as the cluster has CPUs for)"
+    add("--workers", type=int, metavar="N", help=workers)
+    add("--cpus-per-worker", type=int, metavar="K", help="CPUs of each worker (default: 1)")
+
+
+def ray_cluster(args: argparse.Namespace) -> "Cluster | None":
+    """Return the cluster of --ray, --workers and --cpus-per-worker; None without --ray.
+
+    Raises:
+        InvalidArgumentError: an option is invalid, or has no effect without --ray.
+    """
+    if args.ray is None:
+        for name in ("workers", "cpus_per_worker"):
+            if getattr(args, name) is not None:
+                raise InvalidArgumentError(f"--{name.replace('_', '-')} is for --ray")
+        return None
+    from gpt2np.distributed.workers import Cluster
+
+    cluster = Cluster(args.ray or None, args.workers, args.cpus_per_worker or 1)
+    cluster.connect()
+    return cluster
 
 
 def source_message(kind: str, name: str, fallback_reason: str | None) -> str:

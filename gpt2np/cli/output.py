@@ -9,7 +9,7 @@ import sys
 
 TYPE_CHECKING = False  # importing typing takes longer than importing this module
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from types import FrameType
     from typing import Any, TextIO
@@ -154,6 +154,15 @@ def job_progress(position: Callable[[int], object], **options: Any) -> Iterator[
         )
 
 
+def corpus_progress(
+    files: Sequence[Path], description: str
+) -> contextlib.AbstractContextManager[JobCallbacks]:
+    """Show a job that reads the bytes of `files`."""
+    total = sum(file.stat().st_size for file in files)
+    options = {"total": total, "desc": description, "unit": "B", "unit_scale": True}
+    return job_progress(lambda done: f"{done / total:.0%}", **options)
+
+
 def terminal_style() -> Style:
     """Return the style of text on stdout: with color at a terminal, unless NO_COLOR is set."""
     from gpt2np.tokenizer.display import Style
@@ -166,6 +175,16 @@ def report_interrupted(folder: Path) -> int:
     if folder.exists():
         print_stderr(f"interrupted; run the same command again to resume from {folder}")
     return 130
+
+
+def report_rows(out: Path, written: tuple[int, str], skipped: tuple[int, str]) -> int:
+    """Print how many rows are in `out` and how many were skipped; return the exit code.
+
+    Each argument is a number and the noun to count. The exit code is 1 if anything was skipped.
+    """
+    text, problems = (f"{n:,} {noun}{'' if n == 1 else 's'}" for n, noun in (written, skipped))
+    print_stderr(f"{text} in {out}" + (f", {problems} skipped" if skipped[0] else ""))
+    return 1 if skipped[0] else 0
 
 
 class InterruptHandler:

@@ -121,8 +121,11 @@ def _read(stream: BinaryIO, source: str) -> bytes:
 
 def check_field(field: str, files: Iterable[Path]) -> None:
     """Raise InvalidArgumentError if --field has no effect on `files`."""
-    if field != "text" and not any(".jsonl" in file.suffixes for file in files):
-        raise InvalidArgumentError("--field is for .jsonl files; there is none to read")
+    kinds = {".jsonl", ".parquet"}
+    if field != "text" and not any(kinds.intersection(file.suffixes) for file in files):
+        raise InvalidArgumentError(
+            "--field is for .jsonl files and .parquet files; there is none to read"
+        )
 
 
 def strip_newline(text: str) -> str:

@@ -1,8 +1,9 @@
 """Files of a corpus and their documents.
 
 A text file holds documents with separators between them. Each line of a .jsonl file holds a
-document in one field of a JSON object. Both kinds may be compressed (.gz). Files are read lazily,
-and a long document can be read in parts, so memory does not grow with the size of a file.
+document in one field of a JSON object; both kinds may be compressed (.gz). Each row of a .parquet
+file holds a document in one column. Files are read lazily, and a long document can be read in
+parts, so memory does not grow with the size of a file.
 """
 
 import codecs
@@ -12,13 +13,16 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from gpt2np.data import END_OF_TEXT
 from gpt2np.data.files import read_lines
-from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text
+from gpt2np.data.parquet import read_rows
+from gpt2np.data.text import any_literal, describe_decode_error, is_unicode_text, is_utf16
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.limits import how_to_raise, limits
 
@@ -42,7 +46,7 @@ class CorpusOptions:
     """
 
     separators: tuple[str, ...] = (END_OF_TEXT,)  # texts between documents
-    field: str = "text"  # field of a .jsonl line that holds the document
+    field: str = "text"  # field of a .jsonl line, or .parquet column, that holds the document
     split_long_documents: bool = False
 
 
@@ -51,6 +55,14 @@ class TextPart(NamedTuple):
 
     text: str
     ends_document: bool  # whether this is the last part of its document
+
+
+class Document(NamedTuple):
+    """A whole document, or the reason why it can't be read."""
+
+    text: str
+    number: int  # position in the file, from 1: line of a .jsonl file, row, or document of a text
+    problem: str | None = None  # error message; the text is then empty
 
 
 class UnreadableFileError(InvalidArgumentError):
@@ -147,18 +159,73 @@ def read_documents(
             texts = []
 
 
-def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
+def read_numbered_documents(file: Path, options: CorpusOptions) -> Iterator[Document]:
+    """Yield the whole documents of a file; a broken document or file yields its problem.
+
+    Empty documents are skipped. Reading goes on after a broken document, and ends if the file
+    itself is broken. As in `gpt2np eval`, only separators of text files separate documents, and
+    line ends next to a separator are removed.
+    """
+    number = 0
     try:
-        with cast(
-            "BinaryIO", _GzipFile(file) if file.suffix == ".gz" else file.open("rb")
-        ) as stream:
-            if file.name.removesuffix(".gz").endswith(".jsonl"):
-                for location, record in parse_records(read_lines(stream, file), file):
-                    text = text_field(record, options.field, location)
-                    yield from _join(_split_at_separators([text], options), options, "", file)
-            else:
-                segments = _split_at_separators(_decode(stream, file), options)
-                yield from _join(segments, options, "\r\n", file)
+        with _errors_of(file), open_file(file) as stream:
+            if not _has_records(file):
+                texts = _between_separators(_decode(stream, file, "surrogateescape"), options, file)
+                for number, text in enumerate(texts, 1):
+                    problem = None if is_unicode_text(text) else _not_utf8(text, file, number)
+                    yield Document("" if problem else text, number, problem)
+                return
+            for number, location, read_record in _records(file, stream, options.field):
+                try:
+                    text = text_field(read_record(), options.field, location)
+                except UnreadableFileError as error:
+                    yield Document("", number, str(error))
+                else:
+                    if text:
+                        yield Document(text, number)
+    except UnreadableFileError as error:
+        yield Document("", number + 1, str(error))
+
+
+def open_file(file: Path) -> BinaryIO:
+    """Open a file to read its bytes; a .gz file is decompressed."""
+    return cast("BinaryIO", _GzipFile(file) if file.suffix == ".gz" else file.open("rb"))
+
+
+def _has_records(file: Path) -> bool:
+    return file.suffix == ".parquet" or file.name.removesuffix(".gz").endswith(".jsonl")
+
+
+def _records(
+    file: Path, stream: BinaryIO, field: str
+) -> Iterator[tuple[int, str, Callable[[], dict[str, Any]]]]:
+    """Yield (number, location, function that parses the record) for each row or non-blank line."""
+    if file.suffix == ".parquet":
+        for number, row in enumerate(read_rows(stream, file, field), 1):
+            yield number, f"{file}, row {number}", partial(dict[str, Any], row)
+        return
+    for number, line in enumerate(read_lines(stream, file), 1):
+        if line.strip():
+            location = f"{file}, line {number}"
+            yield number, location, partial(_parse_record, line, location)
+
+
+def _read_file(file: Path, options: CorpusOptions) -> Iterator[TextPart]:
+    with _errors_of(file), open_file(file) as stream:
+        if _has_records(file):
+            for _, location, read_record in _records(file, stream, options.field):
+                text = text_field(read_record(), options.field, location)
+                yield from _join(_split_at_separators([text], options), options, "", file)
+        else:
+            segments = _split_at_separators(_decode(stream, file), options)
+            yield from _join(segments, options, "\r\n", file)
+
+
+@contextmanager
+def _errors_of(file: Path) -> Iterator[None]:
+    """Convert each error of reading a file to an UnreadableFileError."""
+    try:
+        yield
     except UnreadableFileError:
         raise
     except InvalidArgumentError as error:
@@ -187,9 +254,9 @@ class _GzipFile(gzip.GzipFile):
         return data
 
 
-def _decode(stream: BinaryIO, file: Path) -> Iterator[str]:
+def _decode(stream: BinaryIO, file: Path, errors: str = "strict") -> Iterator[str]:
     """Decode a UTF-8 stream, and yield the text in consecutive strings of limited length."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
     offset = 0
     while True:
         data = stream.read(_READ_SIZE)
@@ -214,17 +281,20 @@ def parse_records(lines: Iterable[str | bytes], file: Path) -> Iterator[tuple[st
         UnreadableFileError: a line is not a JSON object.
     """
     for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        location = f"{file}, line {number}"
-        try:
-            record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise UnreadableFileError(f"{location}: not JSON ({error})") from error
-        if not isinstance(record, dict):
-            kind = short_repr(record)
-            raise UnreadableFileError(f"{location}: expected a JSON object, got {kind}")
-        yield location, record
+        if line.strip():
+            location = f"{file}, line {number}"
+            yield location, _parse_record(line, location)
+
+
+def _parse_record(line: str | bytes, location: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line if isinstance(line, str) else line.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise UnreadableFileError(f"{location}: not JSON ({error})") from error
+    if not isinstance(record, dict):
+        kind = short_repr(record)
+        raise UnreadableFileError(f"{location}: expected a JSON object, got {kind}")
+    return record
 
 
 def text_field(record: dict[str, Any], field: str, location: str) -> str:
@@ -264,22 +334,42 @@ def _split_at_separators(texts: Iterable[str], options: CorpusOptions) -> Iterat
         yield TextPart(document, True)
 
 
+def _between_separators(texts: Iterable[str], options: CorpusOptions, file: Path) -> Iterator[str]:
+    """Yield the non-empty texts between separators, without line ends next to a separator."""
+    before, pending, length = "", [], 0  # the document before, not stripped at its end yet
+    margin = ""  # nothing is stripped at the start of the file
+    for text, ends_document in _split_at_separators(texts, options):
+        pending.append(text)
+        length += len(text)
+        _check_length(length, file)
+        if ends_document:
+            if stripped := before.rstrip("\r\n"):
+                yield stripped
+            before, pending, length = "".join(pending).lstrip(margin), [], 0
+            margin = "\r\n"
+    if before:
+        yield before
+
+
+def _not_utf8(text: str, file: Path, number: int) -> str:
+    """Describe the first invalid byte of a text that was decoded with surrogateescape."""
+    if number == 1 and is_utf16(text[:2].encode(errors="surrogateescape")):
+        return f"{file} is UTF-16 text, not UTF-8; convert it to UTF-8 first"
+    byte = next(ord(c) - 0xDC00 for c in text if "\udc80" <= c <= "\udcff")
+    return f"{file}, document {number}: not UTF-8 text: byte 0x{byte:02x}"
+
+
 def _join(
     segments: Iterable[TextPart], options: CorpusOptions, margin: str, file: Path
 ) -> Iterator[TextPart]:
     """Join texts to documents, or parts of long ones; strip `margin` (line ends) at both ends."""
-    most = limits().max_document_bytes
     pending: list[str] = []
     length, threshold = 0, _READ_SIZE
     started = False
     for text, ends_document in segments:
         pending.append(text)
         length += len(text)
-        if length > most:
-            raise UnreadableFileError(
-                f"{file}: a document has more than {most:,} characters; separate it into several, "
-                f"or {how_to_raise('max_document_bytes')}"
-            )
+        _check_length(length, file)
         if ends_document:
             rest = "".join(pending).rstrip(margin)
             rest = rest if started else rest.lstrip(margin)
@@ -294,3 +384,11 @@ def _join(
                 joined, started = joined[len(part) :], True
             pending, length = [joined], len(joined)
             threshold = max(_READ_SIZE, 2 * length)  # if no cut was found, try less often
+
+
+def _check_length(length: int, file: Path) -> None:
+    if length > (most := limits().max_document_bytes):
+        raise UnreadableFileError(
+            f"{file}: a document has more than {most:,} characters; separate it into several, "
+            f"or {how_to_raise('max_document_bytes')}"
+        )

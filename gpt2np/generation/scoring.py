@@ -54,13 +54,14 @@ class Window:
     first: int
 
 
-@dataclass(frozen=True)
-class WindowScore:
+class WindowScore(NamedTuple):
     """The scores of a window's n ids from index `first` on. Every array is (n - first,)."""
 
     log_probabilities: NDArray[np.float64]  # natural logarithms
     best: IntArray  # the most likely id at each position; ties go to the lowest id
     best_allowed: IntArray  # the most likely id outside `excluded` of `score_windows`
+    ranks: IntArray  # 1 + the number of more likely ids; empty without `details`
+    entropies: NDArray[np.float64]  # of the predicted distributions, in nats; likewise
 
 
 class ScoredText(NamedTuple):
@@ -84,13 +85,16 @@ class TextScore:
     Every array is (T,) for T tokens. Log probabilities are natural logarithms. `best` is the most
     likely id at each position. Tokens that are not scored (see `strided_spans`) have log
     probability NaN and `best` -1. If a LanguageModel scored the text, `token_bytes` has the bytes
-    of each token.
+    of each token. With `details`, `ranks` has 1 + the number of more likely ids (-1 if not scored),
+    and `entropies` the entropies of the predicted distributions, in nats (NaN if not scored).
     """
 
     ids: IntArray
     log_probabilities: NDArray[np.float64]
     best: IntArray
     token_bytes: tuple[bytes, ...] = ()
+    ranks: IntArray | None = None
+    entropies: NDArray[np.float64] | None = None
 
     def tokens(self) -> list[ScoredText]:
         """Return each token with its span and surprisal.
@@ -205,13 +209,15 @@ def score_texts(
     stride: int | None = None,
     on_progress: Callable[[int], object] = lambda n_tokens: None,
     hook: Hook | None = None,
+    details: bool = False,
 ) -> list[TextScore]:
     """Compute the log probability of each token of several texts, given the tokens before it.
 
     Each text follows the ids `prefix`, which are not scored. Windows have `context` tokens and
     start every `stride` tokens; by default, `context` is the model's, and `stride` half of it.
     Short texts share a forward pass. `on_progress` receives the number of tokens scored since its
-    last call. With a `hook`, each window has a forward pass of its own.
+    last call. With a `hook`, each window has a forward pass of its own. `details` adds ranks and
+    entropies.
 
     Raises:
         InvalidArgumentError: a token id, context or stride is out of its range.
@@ -230,15 +236,21 @@ def score_texts(
             ]
         )
     windows = map(windows_of, inputs, spans_by_text)
-    scores, results = score_windows(model, chain.from_iterable(windows), hook=hook), []
+    scores = score_windows(model, chain.from_iterable(windows), hook=hook, details=details)
+    results = []
     for ids, spans in zip(inputs, spans_by_text, strict=True):
         log_probabilities, best = np.full(len(ids), np.nan), np.full(len(ids), -1)
+        entropies, ranks = log_probabilities.copy(), best.copy()
         for span, score in zip(spans, scores, strict=False):
             log_probabilities[span.first : span.stop] = score.log_probabilities
             best[span.first : span.stop] = score.best
+            if details:
+                ranks[span.first : span.stop] = score.ranks
+                entropies[span.first : span.stop] = score.entropies
             on_progress(span.stop - span.first)
         text = slice(len(prefix), None)
-        results.append(TextScore(ids[text], log_probabilities[text], best[text]))
+        added = (ranks[text], entropies[text]) if details else (None, None)
+        results.append(TextScore(ids[text], log_probabilities[text], best[text], (), *added))
     return results
 
 
@@ -271,11 +283,12 @@ def score_windows(
     windows: Iterable[Window],
     excluded: Sequence[int] = (),
     hook: Hook | None = None,
+    details: bool = False,
 ) -> Iterator[WindowScore]:
     """Yield the scores of each window, in order. Short windows share a forward pass.
 
     `windows` is read lazily. `WindowScore.best_allowed` is never an id in `excluded`. With a
-    `hook`, each window has a forward pass of its own.
+    `hook`, each window has a forward pass of its own. `details` adds ranks and entropies.
 
     Raises:
         CheckpointError: the logits are infinite or NaN.
@@ -284,15 +297,19 @@ def score_windows(
     batch: list[Window] = []
     for window in windows:
         if batch and (hook or sum(len(w.ids) for w in [*batch, window]) > _MAX_TOKENS):
-            yield from _score_batch(model, batch, excluded, hook)
+            yield from _score_batch(model, batch, excluded, hook, details)
             batch = []
         batch.append(window)
     if batch:
-        yield from _score_batch(model, batch, excluded, hook)
+        yield from _score_batch(model, batch, excluded, hook, details)
 
 
 def _score_batch(
-    model: GPT2, windows: Sequence[Window], excluded: Sequence[int], hook: Hook | None
+    model: GPT2,
+    windows: Sequence[Window],
+    excluded: Sequence[int],
+    hook: Hook | None,
+    details: bool,
 ) -> Iterator[WindowScore]:
     """Score windows as packed sequences, in forward passes of bounded size; with a hook, in one."""
     inputs = [window.ids[:-1] for window in windows]
@@ -311,7 +328,7 @@ def _score_batch(
         end = int(np.searchsorted(rows, stop))
         span = (start, stop)
         logits = _forward(model, inputs, starts, caches, span, rows[n_scored:end], hook)
-        parts.append(_score_logits(model, logits, targets[n_scored:end], excluded))
+        parts.append(_score_logits(model, logits, targets[n_scored:end], excluded, details))
         n_scored = end
     joined = [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
     cuts = np.cumsum([len(rows) for rows in rows_by_window])[:-1]
@@ -353,12 +370,14 @@ def _forward(
 
 
 def _score_logits(
-    model: GPT2, logits: Array, targets: IntArray, excluded: Sequence[int]
-) -> tuple[NDArray[np.float64], IntArray, IntArray]:
+    model: GPT2, logits: Array, targets: IntArray, excluded: Sequence[int], details: bool
+) -> WindowScore:
     """Compute WindowScore's fields from logits (R, V) and actual ids (R,). Overwrites logits."""
     log_probabilities = np.empty(len(targets))
     best = np.empty(len(targets), np.int64)
     best_allowed = np.empty(len(targets), np.int64)
+    n_details = len(targets) if details else 0
+    ranks, entropies = np.empty(n_details, np.int64), np.empty(n_details)
     excluded_ids = np.asarray(excluded, np.int64)
 
     def score_rows(rows: slice) -> None:
@@ -371,13 +390,20 @@ def _score_logits(
             chunk[:, excluded_ids] = -np.inf
             best_allowed[rows] = chunk.argmax(-1)
             chunk[:, excluded_ids] = saved
+        if details:
+            ranks[rows] = 1 + (chunk > target[:, None]).sum(-1)
         chunk -= maximum[:, None]
+        shifted = chunk.copy() if details else chunk
         np.exp(chunk, out=chunk)
-        log_sum = np.log(chunk.sum(-1).astype(np.float64))
+        sums = chunk.sum(-1).astype(np.float64)
+        log_sum = np.log(sums)
         log_probabilities[rows] = target.astype(np.float64) - maximum - log_sum
+        if details:  # -Σ p log p, where log p = shifted - log_sum
+            shifted *= chunk
+            entropies[rows] = log_sum - shifted.sum(-1).astype(np.float64) / sums
 
     with np.errstate(invalid="ignore"):
         parallel_for(score_rows, even_slices(len(targets), python_threads()), python_threads())
     if not np.isfinite(log_probabilities).all():
         raise logits_error(model)
-    return log_probabilities, best, best_allowed
+    return WindowScore(log_probabilities, best, best_allowed, ranks, entropies)

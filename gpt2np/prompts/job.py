@@ -1,30 +1,21 @@
-"""A resumable job: continue every prompt of a file, and write the results as JSON Lines in order.
+"""A resumable job: continue every prompt of a file, and write the results in order.
 
-An unfinished job keeps its results and a journal in the folder OUT.partial (see
-`gpt2np.data.append_log`). A resumed job writes the same file as an uninterrupted job, because
-each text depends only on the model, the prompt, the options and the seed. Prompts may be appended
-to the file before the job resumes.
+A resumed job writes the same file as an uninterrupted job, because each text depends only on the
+model, the prompt, the options and the seed. Prompts may be appended to the file before the job
+resumes.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gpt2np import __version__
-from gpt2np.data.append_log import (
-    AppendLog,
-    JobCallbacks,
-    ResumePoint,
-    Task,
-    partial_folder,
-    read_settings,
-)
-from gpt2np.data.files import check_output_file, followed
+from gpt2np.data.append_log import JobCallbacks, ResumePoint, Task, partial_folder, read_settings
+from gpt2np.data.pipeline import Job, Outcome, Results, Step, finish_rows, json_line, run_job
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.generation import Scheduler
 from gpt2np.generation.sampling import new_seed
@@ -33,19 +24,28 @@ from gpt2np.generation.streaming import Completion, TextStream, pick_best
 from gpt2np.language_model import LanguageModel
 from gpt2np.prompts.prompt_file import PromptLine, line_digests, read_lines
 
+COLUMNS = {
+    "line": int,
+    "id": object,
+    "prompt": str,
+    "prompt_ids": [int],
+    "prompt_tokens": [str],
+    "text": str,
+    "ids": [int],
+    "tokens": [str],
+    "finish_reason": str,
+    "seed": int,
+    "model": str,
+    "logprobs": object,
+    "prompt_logprobs": object,
+    "alternatives": object,
+}
+"""The columns of a .parquet file of results; see `gpt2np.data.parquet.Columns`."""
+
 _ALIASES = {"stop_strings": "stop", "do_sample": "temperature"}
 _MAX_FINISHED = 1000  # finished lines in memory that wait for an earlier line
 
 ToJson = Callable[[Completion], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """Result of a job: line counts over all runs, and the token count of this run."""
-
-    written: int
-    skipped: int
-    n_tokens: int
 
 
 def job_seed(out: Path, seed: int | None) -> int:
@@ -56,8 +56,70 @@ def job_seed(out: Path, seed: int | None) -> int:
     return stored if isinstance(stored, int) else new_seed()
 
 
-class PromptJob:
-    """A job that continues every prompt of a file.
+def continue_file(
+    lm: LanguageModel,
+    prompts: Path,
+    out: Path,
+    to_json: ToJson,
+    options: Mapping[str, Any],
+    callbacks: JobCallbacks | None = None,
+    fingerprint: str = "",
+    force: bool = False,
+    run: Callable[[int], Iterator[tuple[PromptLine, Results]]] | None = None,
+) -> Outcome:
+    """Continue each prompt of a file; the result of the Outcome is the number of lines written.
+
+    `prompts` is a prompt file, and `out` the output file, .jsonl or .parquet, which is replaced at
+    the end unless no line is valid. `options` are keyword arguments of `LanguageModel.generate` and
+    include a seed; options of a line take precedence. `fingerprint` is a digest of the model's
+    files. `force` discards an unfinished job with a different model, options or prompts.
+    `run(after)` continues the lines after number `after` elsewhere; see `gpt2np.distributed.jobs`.
+
+    Raises:
+        InvalidArgumentError: an option is invalid; or an unfinished job has a different model,
+            options or prompts, and `force` is false.
+        CheckpointError: the model's logits are not finite.
+        GPT2NPError: the prompt file changes while the job runs.
+        OSError: the files can't be written.
+    """
+    runner = PromptRunner(lm, to_json, options, f"{prompts}")
+    settings = {
+        "version of gpt2np": __version__,
+        "model": lm.name,
+        "dtype": str(lm.model.dtype),
+        "eos_token_ids": sorted(lm.eos_token_ids),
+        **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
+        **options,
+    }
+    digests = partial(line_digests, prompts)
+    task = Task(settings, {"the model": fingerprint}, digests, partial(_describe_lines, prompts))
+
+    def run_here(after: int) -> Iterator[tuple[PromptLine, Results]]:
+        return runner.run(read_lines(prompts, after))
+
+    def steps(point: ResumePoint) -> Iterator[Step]:
+        for line, results in run(point.done) if run else run_here(point.done):
+            yield Step(results, line.number, 0, line.number, line.digest)
+            point = ResumePoint(done=line.number, digest=line.digest)
+        n_lines = point.done
+        if digests((n_lines, n_lines + 1)) != ({n_lines: point.digest} if n_lines else {}):
+            raise GPT2NPError(
+                f"{prompts} has changed while its prompts were continued; run the same command "
+                "again to continue lines at the end that are new"
+            )
+
+    job = Job(task, ("lines",), steps, lambda log: finish_rows(log, out, COLUMNS))
+    return run_job(job, out, callbacks, force=force)
+
+
+def _describe_lines(prompts: Path, start: int, stop: int) -> str:
+    if stop == start + 1:
+        return f"line {stop} of {prompts}"
+    return f"a line from {start + 1} to {stop} of {prompts}"
+
+
+class PromptRunner:
+    """Continues prompts in batches, and returns the results in the order of the prompts.
 
     If `options` make n continuations per prompt, line i (from 1) has the seed
     `seed + (i - 1) × n`, unless the line sets a seed. The results of a prompt do not depend on the
@@ -65,103 +127,51 @@ class PromptJob:
     """
 
     def __init__(
-        self,
-        lm: LanguageModel,
-        prompts: Path,
-        out: Path,
-        to_json: ToJson,
-        options: Mapping[str, Any],
-        callbacks: JobCallbacks | None = None,
-        fingerprint: str = "",
-        force: bool = False,
+        self, lm: LanguageModel, to_json: ToJson, options: Mapping[str, Any], source: str
     ) -> None:
-        """Prepare a job; `run` starts it.
-
-        `prompts` is a prompt file, and `out` the output file, which `run` replaces at the end.
-        `options` are keyword arguments of `LanguageModel.generate` and include a seed; options of a
-        line take precedence. `fingerprint` is a digest of the model's files. `force` allows `run`
-        to discard an unfinished job with a different model, options or prompts.
+        """Check the options; `source` is the prompt file's name in error messages.
 
         Raises:
             InvalidArgumentError: an option is invalid.
         """
         given: Any = options
         self._n_drawn = lm.resolve_options(**given).n_drawn
-        self._lm, self._prompts, self._out = lm, prompts, out
-        self._to_json, self._options = to_json, dict(options)
-        self._callbacks = callbacks or JobCallbacks()
-        settings = {
-            "version of gpt2np": __version__,
-            "model": lm.name,
-            "dtype": str(lm.model.dtype),
-            "eos_token_ids": sorted(lm.eos_token_ids),
-            **{f"default of {name}": value for name, value in asdict(lm.defaults).items()},
-            **options,
-        }
-        digests = partial(line_digests, prompts)
-        self._task = Task(settings, {"the model": fingerprint}, digests, self._describe_lines)
-        self._force = force
+        self._lm, self._to_json, self._options = lm, to_json, dict(options)
+        self._source = source
         self._scheduler = Scheduler(lm.model)
         # id() of a running sequence → its prompt line, and all streams of that line.
         self._running: dict[int, tuple[PromptLine, list[TextStream]]] = {}
-        # Line number of a finished line → output, error message, and digest of the input.
-        self._finished: dict[int, tuple[bytes, bytes, str]] = {}
-        self._n_tokens = 0
+        self._finished: dict[int, Results] = {}  # by line number
 
-    def run(self) -> Outcome:
-        """Continue all prompts that no earlier run has finished, and write the output file.
+    def run(self, lines: Iterable[PromptLine]) -> Iterator[tuple[PromptLine, Results]]:
+        """Yield the results of the lines in order: of each line, or the joined results of several.
 
-        If no line is valid, the output file is not written or replaced.
-
-        Raises:
-            InvalidArgumentError: an unfinished job has a different model, options or prompts, and
-                `force` is false.
-            CheckpointError: the model's logits are not finite.
-            GPT2NPError: the prompt file changes while the job runs.
-            OSError: the files can't be written.
+        The line in a pair is the last that the results are for.
         """
-        check_output_file(self._out)
-        with AppendLog(partial_folder(self._out), ("lines", "skipped")) as log:
-            self._log = log
-            self._resume_point = log.resume(self._task, self._callbacks, force=self._force)
-            try:
-                self._generate()
-            finally:
-                if self._resume_point.done:
-                    log.save(self._resume_point, force=True)
-            log.close()
-            n_lines, digest = self._resume_point.done, self._resume_point.digest
-            digests = line_digests(self._prompts, (n_lines, n_lines + 1))
-            if digests != ({n_lines: digest} if n_lines else {}):
-                raise GPT2NPError(
-                    f"{self._prompts} has changed while its prompts were continued; run the same "
-                    "command again to continue lines at the end that are new"
-                )
-            with log.paths[0].open("rb") as lines, log.paths[1].open("rb") as messages:
-                written, skipped = (sum(1 for _ in file) for file in (lines, messages))
-            if written:
-                log.paths[0].replace(followed(self._out))
-            log.remove()
-        return Outcome(written, skipped, self._n_tokens)
-
-    def _describe_lines(self, start: int, stop: int) -> str:
-        if stop == start + 1:
-            return f"line {stop} of {self._prompts}"
-        return f"a line from {start + 1} to {stop} of {self._prompts}"
-
-    def _generate(self) -> None:
-        lines = read_lines(self._prompts, after=self._resume_point.done)
+        remaining, started = iter(lines), dict[int, PromptLine]()  # by line number, in order
         has_more = True
         while has_more or self._scheduler.busy:
             while has_more and self._scheduler.free and len(self._finished) < _MAX_FINISHED:
-                line = next(lines, None)
+                line = next(remaining, None)
                 has_more = line is not None
                 if line is not None:
+                    started[line.number] = line
                     self._start_line(line)
-                    self._append_finished()
             for sequence in self._scheduler.step() if self._scheduler.busy else ():
                 self._end_sequence(sequence)
-            self._append_finished()
+            yield from self._pop_finished(started)
+
+    def _pop_finished(self, started: dict[int, PromptLine]) -> Iterator[tuple[PromptLine, Results]]:
+        """Remove the finished lines up to the first unfinished line; yield their joined results."""
+        problems: list[object] = []
+        last, rows, n_tokens = None, b"", 0
+        while started and (number := next(iter(started))) in self._finished:
+            last, results = started.pop(number), self._finished.pop(number)
+            rows += results.contents[0]
+            problems += results.problems
+            n_tokens += results.n_tokens
+        if last is not None:
+            yield last, Results((rows,), problems, n_tokens)
 
     def _start_line(self, line: PromptLine) -> None:
         if line.problem is not None or line.prompt is None:
@@ -195,30 +205,16 @@ class PromptJob:
 
     def _write_line(self, line: PromptLine, completion: Completion) -> None:
         completions = [completion, *completion.alternatives]
-        self._n_tokens += sum(len(c.ids) for c in completions)
         best, *alternatives = map(self._to_json, completions)
         line_id = {} if line.id is None else {"id": line.id}
         content = {"line": line.number, **line_id, **best}
         if alternatives:
             content["alternatives"] = alternatives
-        self._finish_line(line, json.dumps(content, ensure_ascii=False).encode() + b"\n")
+        n_tokens = sum(len(c.ids) for c in completions)
+        self._finish_line(line, json_line(content), n_tokens=n_tokens)
 
-    def _finish_line(self, line: PromptLine, output: bytes, problem: str | None = None) -> None:
-        message = b""
-        if problem is not None:
-            text = f"{self._prompts} line {line.number}: {problem}"
-            self._callbacks.on_skip(text)
-            message = f"{text}\n".encode(errors="backslashreplace")
-        self._finished[line.number] = output, message, line.digest
-
-    def _append_finished(self) -> None:
-        """Append finished lines to the log, in order, up to the first unfinished line."""
-        previous = self._resume_point.done
-        while (number := self._resume_point.done + 1) in self._finished:
-            output, message, digest = self._finished.pop(number)
-            self._log.append(output, message)
-            lengths, checksums = self._log.lengths, self._log.checksums
-            self._resume_point = ResumePoint(number, 0, number, lengths, lengths, digest, checksums)
-        if self._resume_point.done > previous:
-            self._callbacks.on_progress(self._resume_point.done, self._n_tokens)
-            self._log.save(self._resume_point)
+    def _finish_line(
+        self, line: PromptLine, row: bytes, problem: str | None = None, n_tokens: int = 0
+    ) -> None:
+        problems = [] if problem is None else [f"{self._source} line {line.number}: {problem}"]
+        self._finished[line.number] = Results((row,), problems, n_tokens)

@@ -1,4 +1,7 @@
-"""Prompt files: a .txt file has one text per line, a .jsonl file has one JSON value per line."""
+"""Prompt files: one text per line (.txt), one JSON value per line (.jsonl), or rows (.parquet).
+
+A row is read as a JSON object of its values that are not null.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from typing import Any
 
 from gpt2np.data.files import read_lines as bounded_lines
 from gpt2np.data.files import reject_duplicate_keys
+from gpt2np.data.parquet import read_rows
 from gpt2np.data.text import is_utf16
 from gpt2np.errors import InvalidArgumentError, short_repr
 from gpt2np.generation import Options
 
-SUFFIXES = (".txt", ".jsonl")
+SUFFIXES = (".txt", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,7 @@ def count_lines(path: Path) -> int:
     if not path.is_file():
         raise InvalidArgumentError(f"there is no file {path}")
     try:
-        with path.open("rb") as file:
-            n_lines = sum(1 for _ in bounded_lines(file, path))
+        n_lines = sum(1 for _ in _raw_lines(path))
     except OSError as error:
         raise InvalidArgumentError(f"cannot read {path}: {error.strerror}") from error
     if not n_lines:
@@ -53,19 +56,27 @@ def count_lines(path: Path) -> int:
 
 def read_lines(path: Path, after: int = 0) -> Iterator[PromptLine]:
     """Yield the lines of a prompt file that follow line number `after`."""
-    with path.open("rb") as file:
-        for number, (data, digest) in enumerate(_with_digests(bounded_lines(file, path)), 1):
-            if number > after:
-                line = _parse_line(number, data, is_json=path.suffix == ".jsonl")
-                yield replace(line, digest=digest.hexdigest())
+    for number, (data, digest) in enumerate(_with_digests(_raw_lines(path)), 1):
+        if number > after:
+            line = _parse_line(number, data, is_json=path.suffix != ".txt")
+            yield replace(line, digest=digest.hexdigest())
 
 
 def line_digests(path: Path, numbers: Iterable[int]) -> dict[int, str]:
     """Map each line number to the digest of the file through that line, if the line exists."""
     wanted = set(numbers)
+    lines = enumerate(_with_digests(_raw_lines(path)), 1)
+    return {number: digest.hexdigest() for number, (_, digest) in lines if number in wanted}
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        lines = enumerate(_with_digests(bounded_lines(file, path)), 1)
-        return {number: digest.hexdigest() for number, (_, digest) in lines if number in wanted}
+        if path.suffix != ".parquet":
+            yield from bounded_lines(file, path)
+            return
+        for row in read_rows(file, path):
+            values = {name: value for name, value in row.items() if value is not None}
+            yield json.dumps(values, ensure_ascii=False, default=str).encode() + b"\n"
 
 
 def _with_digests(file: Iterable[bytes]) -> Iterator[tuple[bytes, hashlib._Hash]]:

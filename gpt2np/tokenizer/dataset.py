@@ -15,29 +15,22 @@ import shutil
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt2np import __version__
 from gpt2np.data import END_OF_TEXT
-from gpt2np.data.append_log import (
-    AppendLog,
-    JobCallbacks,
-    ResumePoint,
-    Task,
-    input_digests,
-    partial_folder,
-)
+from gpt2np.data.append_log import AppendLog, JobCallbacks
 from gpt2np.data.files import check_output_file, followed
+from gpt2np.data.pipeline import Batch, CorpusInput, Job, Results, RunBatches, read_batches, run_job
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
-from gpt2np.tokenizer.batches import PART_DTYPE, encode_batch, read_batches
+from gpt2np.tokenizer import batches
+from gpt2np.tokenizer.batches import PART_DTYPE
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
 SUFFIXES = (".npz", ".npy", ".bin")
@@ -88,6 +81,7 @@ def encode_dataset(
     callbacks: JobCallbacks | None = None,
     *,
     force: bool = False,
+    run: RunBatches | None = None,
 ) -> Dataset:
     """Encode `files`, in order, to the dataset `out`; an existing file `out` is replaced.
 
@@ -97,7 +91,8 @@ def encode_dataset(
 
     A call resumes an interrupted call; `files` may have additional files at the end. If options or
     encoded files have changed, `force` discards the invalid results. After an error, an existing
-    file `out` is unchanged. The progress that `callbacks` receive is in bytes of input.
+    file `out` is unchanged. The progress that `callbacks` receive is in bytes of input. `run`
+    encodes the batches elsewhere; see `gpt2np.distributed.jobs`.
 
     Raises:
         InvalidArgumentError: a file can't be read, the files have no text, the vocabulary has no
@@ -106,94 +101,47 @@ def encode_dataset(
         GPT2NPError: another job writes to `out`, a worker process dies, or a file changes while
             the call runs.
     """
-    options, callbacks = options or DatasetOptions(), callbacks or JobCallbacks()
+    options = options or DatasetOptions()
     check_output(out)
     if tokenizer.eos_token_id is None:
         raise InvalidArgumentError(
             f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
         )
-    with AppendLog(partial_folder(out), ("ids", "parts")) as log:
-        digests = input_digests(files)
-        names = {"field": options.field, "skip_errors": options.skip_errors}
-        task = Task(
-            {"version of gpt2np": __version__, **names},
-            {"the vocabulary": tokenizer.fingerprint},
-            lambda numbers: dict(enumerate(digests)),
-            lambda start, stop: _describe_files(files[start:stop]),
-            harmless={"skip_errors": True},  # files read without skip_errors have no errors
-        )
-        point = log.resume(task, callbacks, force=force)
-        _encode_batches(log, files, tokenizer, options, callbacks, digests, point)
-        log.close()
-        for file, before, after in zip(files, digests[1:], input_digests(files)[1:], strict=True):
-            if before != after:
-                raise GPT2NPError(
-                    f"{file} has changed while it was encoded; encode again with --force"
-                )
-        dataset = _finish(log, out, tokenizer.encode_to_numpy("").dtype, options.combine)
-        log.remove()
-    return dataset
+    corpus = CorpusInput(files)
+    settings = {"field": options.field, "skip_errors": options.skip_errors}
+    fingerprints = {"the vocabulary": tokenizer.fingerprint}
+    encode = partial(batches.encode_batch, tokenizer=tokenizer)
 
+    def run_here(
+        files: Sequence[Path], start: tuple[int, int]
+    ) -> Iterator[tuple[Batch[Any], Results]]:
+        read = partial(batches.read_parts_or_arrays, tokenizer=tokenizer, field=options.field)
+        size, skip_errors = batches.BATCH_SIZE, options.skip_errors
+        items = read_batches(files, read, size, skip_errors=skip_errors, start=start)
+        return map_in_order(encode, items, options.processes)
 
-def _describe_files(files: Sequence[Path]) -> str:
-    if not files:
-        return "the list of input files"
-    if len(files) == 1:
-        return f"{files[0]}"
-    return f"a file from {files[0]} to {files[-1]}"
-
-
-def _encode_batches(
-    log: AppendLog,
-    files: Sequence[Path],
-    tokenizer: Tokenizer,
-    options: DatasetOptions,
-    callbacks: JobCallbacks,
-    digests: Sequence[str],
-    point: ResumePoint,
-) -> None:
-    """Encode the files from the resume point `point` on, and append the ids to the log."""
-    file_ends = [*accumulate(file.stat().st_size for file in files)]  # cumulative sizes
-    encode, n_tokens = partial(encode_batch, tokenizer=tokenizer), 0
-    itemsize = tokenizer.encode_to_numpy("").itemsize
-    start = (point.files, point.batches)
-    batches = read_batches(
-        files, tokenizer, field=options.field, skip_errors=options.skip_errors, start=start
+    job = Job(
+        # files that are read without skip_errors have no errors
+        corpus.task(settings, fingerprints, harmless={"skip_errors": True}),
+        ("ids", "parts"),
+        lambda point: corpus.steps(point, run or run_here),
+        lambda log: _finish(log, out, tokenizer.encode_to_numpy("").dtype, options.combine),
     )
     try:
-        for batch, (ids, records) in map_in_order(encode, batches, options.processes):
-            if batch.error:
-                callbacks.on_skip(batch.error)
-                log.truncate(point.rollback_lengths)
-            log.append(ids, records)
-            n_tokens += len(ids) // itemsize
-            lengths, file_end = log.lengths, file_ends[batch.file]
-            digest, checksums = digests[batch.file + 1], log.checksums
-            if batch.ends_file:
-                n_files = batch.file + 1
-                point = ResumePoint(n_files, 0, file_end, lengths, lengths, digest, checksums)
-            else:
-                point = replace(
-                    point,
-                    batches=point.batches + 1,
-                    done=min(point.done + batch.nbytes, file_end),
-                    lengths=lengths,
-                    digest=digest,
-                    checksums=checksums,
-                )
-            log.save(point)
-            callbacks.on_progress(point.done, n_tokens)
+        dataset: Dataset = run_job(job, out, callbacks, force=force).result
     except BrokenExecutor as error:
         raise GPT2NPError(
             "a worker process died, perhaps out of memory; try fewer processes"
         ) from error
+    return dataset
 
 
 def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Dataset:
     """Write the dataset `out` from the log, which has all token ids and document lengths."""
-    ids, parts = log.paths
+    ids, parts, _ = log.paths
     documents = sum(int(records["ends_document"].sum()) for records in _read_records(parts))
     if not documents:
+        log.remove()
         raise InvalidArgumentError("the files have no text; nothing can be encoded")
     n_ids = ids.stat().st_size // dtype.itemsize
     finished = log.scratch

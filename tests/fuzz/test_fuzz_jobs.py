@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gpt2np import GPT2NPError
 from gpt2np.data import append_log
 from gpt2np.data.append_log import JobCallbacks
-from gpt2np.prompts.job import PromptJob
+from gpt2np.prompts.job import continue_file
 from gpt2np.tokenizer.dataset import encode_dataset
 
 PROMPTS = [{"prompt": f"prompt {i}", "max_new_tokens": i % 5 + 1} for i in range(12)]
@@ -48,7 +48,7 @@ def run_job(byte_lm, folder):
         if name == "out.jsonl":
             options = {"seed": 1}
             out = folder / name
-            PromptJob(byte_lm, *files, out, as_json, options, callbacks, force=force).run()
+            continue_file(byte_lm, *files, out, as_json, options, callbacks, force=force)
         else:
             tokenizer = byte_lm.tokenizer
             encode_dataset(files, folder / name, tokenizer, None, callbacks, force=force)

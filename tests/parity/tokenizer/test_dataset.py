@@ -148,7 +148,7 @@ class TestContent:
     ):
         encode(corpus, tmp_path / f"x{suffix}", tokenizer)
         monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
-        monkeypatch.setattr(batches, "_BATCH_SIZE", 100)
+        monkeypatch.setattr(batches, "BATCH_SIZE", 100)
         encode(corpus, tmp_path / f"y{suffix}", tokenizer, processes=2)
         first, second = (tmp_path / f"{name}{suffix}" for name in "xy")
         assert first.read_bytes() == second.read_bytes()
@@ -221,7 +221,7 @@ class TestResuming:
     @pytest.fixture(autouse=True)
     def small_steps(self, monkeypatch):
         monkeypatch.setattr("gpt2np.data.corpus._READ_SIZE", 50)
-        monkeypatch.setattr(batches, "_BATCH_SIZE", 100)
+        monkeypatch.setattr(batches, "BATCH_SIZE", 100)
         monkeypatch.setattr(append_log, "_SAVE_INTERVAL_S", 0)
 
     def interrupt(self, corpus, out, tokenizer, after, **options):
@@ -382,7 +382,7 @@ class TestResuming:
                 write(corpus / "a.txt", f"First.\n{EOT}\nSecond, déjà vu  \nand more")
 
         out = tmp_path / "x.bin"
-        with pytest.raises(GPT2NPError, match=r"a\.txt has changed while it was encoded"):
+        with pytest.raises(GPT2NPError, match=r"a\.txt has changed while it was read"):
             encode(corpus, out, tokenizer, JobCallbacks(on_progress=progress))
         assert not out.exists()
         with pytest.raises(InvalidArgumentError, match=r"(a|b)\.txt.* has changed; undo"):

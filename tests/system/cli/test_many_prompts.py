@@ -15,7 +15,7 @@ import pytest
 from helpers.command_line import run_here
 from helpers.patched_cli import frequent_checkpoints, slow_model
 
-from gpt2np.cli.generate import _load_with_fingerprint
+from gpt2np.cli.model_options import load_with_fingerprint
 
 COMMAND = ["generate", "--model", "bundled"]
 FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.03), *COMMAND]  # here hundreds of times
@@ -127,12 +127,12 @@ def test_every_file_of_the_model_counts(bundled, tmp_path):
         shutil.copy(bundled / name, tmp_path)
     options = {"threads": None, "dtype": "float32", "draft": None, "tokenizer": None}
     args = argparse.Namespace(model=str(tmp_path), **options)
-    before = _load_with_fingerprint(args)[1]
-    assert _load_with_fingerprint(args)[1] == before
+    before = load_with_fingerprint(args)[1]
+    assert load_with_fingerprint(args)[1] == before
     for name in names:
         os.utime(tmp_path / name, (1, 1))
-        assert _load_with_fingerprint(args)[1] != before, name
-        before = _load_with_fingerprint(args)[1]
+        assert load_with_fingerprint(args)[1] != before, name
+        before = load_with_fingerprint(args)[1]
 
 
 def wait_for_journal(process, folder):

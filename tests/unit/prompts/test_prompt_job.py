@@ -8,7 +8,7 @@ from gpt2np import GenerationOptions, GPT2NPError, InvalidArgumentError, load
 from gpt2np.data import append_log
 from gpt2np.data.append_log import JobCallbacks
 from gpt2np.prompts import job
-from gpt2np.prompts.job import PromptJob
+from gpt2np.prompts.job import PromptRunner, continue_file
 
 
 class Interrupted(Exception):
@@ -34,7 +34,7 @@ def run(lm, folder, content, interrupt_after=None, force=False, **options):
     callbacks = JobCallbacks(resumed.append, restarted.append)
     given = {"seed": 1, "max_new_tokens": 3, **options}
     paths = folder / "p.jsonl", folder / "o.jsonl"
-    PromptJob(lm, *paths, describe, given, callbacks, force=force).run()
+    continue_file(lm, *paths, describe, given, callbacks, force=force)
     lines = (folder / "o.jsonl").read_text().splitlines()
     return resumed, restarted, [json.loads(line)["ids"] for line in lines]
 
@@ -108,13 +108,13 @@ def test_a_changed_prompt_is_named_and_what_comes_before_it_is_kept(lm, interrup
 def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch):
     monkeypatch.setattr(job, "_MAX_FINISHED", 4)
     long = json.dumps({"prompt": "The king", "max_new_tokens": 200, "ignore_eos": True}) + "\n"
-    most, put = [], PromptJob._finish_line
+    most, put = [], PromptRunner._finish_line
 
-    def counted(self, *arguments):
-        put(self, *arguments)
+    def counted(self, *arguments, **results):
+        put(self, *arguments, **results)
         most.append(len(self._finished))
 
-    monkeypatch.setattr(PromptJob, "_finish_line", counted)
+    monkeypatch.setattr(PromptRunner, "_finish_line", counted)
     _, _, found = run(lm, tmp_path, long + PROMPTS * 2)
     assert len(found) == 81 and len(found[0]) == 200
     assert 4 <= max(most) < 25  # those that were running go on
@@ -130,14 +130,14 @@ def test_what_is_ready_early_does_not_fill_the_memory(lm, tmp_path, monkeypatch)
     ],
 )
 def test_prompts_that_change_while_the_job_runs(lm, tmp_path, monkeypatch, change):
-    step, prompts = PromptJob._generate, tmp_path / "p.jsonl"
+    run_lines, prompts = PromptRunner.run, tmp_path / "p.jsonl"
 
-    def generate(self):
-        step(self)
+    def run_and_change(self, lines):
+        yield from run_lines(self, lines)
         prompts.write_text(change(PROMPTS))
 
     with monkeypatch.context() as patch, pytest.raises(GPT2NPError, match="has changed while its"):
-        patch.setattr(PromptJob, "_generate", generate)
+        patch.setattr(PromptRunner, "run", run_and_change)
         run(lm, tmp_path, PROMPTS)
     assert not (tmp_path / "o.jsonl").exists()
     resumed, _, found = run(lm, tmp_path, PROMPTS)

@@ -1,0 +1,98 @@
+"""Score each document of a corpus: log probability, perplexity, bits per byte.
+
+FILE is a text file, a .jsonl file (one document per line), a .parquet file (one
+document per row), a folder of such files, or a pattern such as
+'text/**/*.jsonl'. Text and .jsonl files may be compressed (.gz). In a text
+file, <|endoftext|> separates documents.
+
+The file --out has a row for each document, in the order of the documents:
+
+file, document        the file, and the line, row or position in the file
+tokens, counted       tokens of the document, and those that are scored
+characters, bytes     size of the document, the bytes in UTF-8
+log_probability       sum over the scored tokens, in nats
+perplexity            per token
+bits_per_character    of the whole document, as in gpt2np eval perplexity
+bits_per_byte         likewise
+
+The windows and all definitions are those of gpt2np eval perplexity. A document
+that cannot be read is reported by its number and skipped; the exit code is then
+1. Run an interrupted command again to resume.
+"""
+
+import argparse
+from pathlib import Path
+
+from gpt2np.cli.generation_options import option_names_in_errors
+from gpt2np.cli.model_options import (
+    add_model_arguments,
+    add_processes_argument,
+    add_ray_arguments,
+    load_with_fingerprint,
+    ray_cluster,
+)
+from gpt2np.cli.output import corpus_progress, report_interrupted, report_rows, write_errors
+from gpt2np.cli.text_input import check_field, spool_stdin
+from gpt2np.errors import GPT2NPError
+from gpt2np.kernels.threads import set_threads
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add = parser.add_argument
+    files = "File, folder or pattern to read; - reads text from standard input"
+    add("files", nargs="+", metavar="FILE", help=files)
+    field = "In .jsonl and .parquet files, the field with the text (default: text)"
+    add("--field", default="text", help=field)
+    add("--context", type=int, metavar="K", help="Tokens per window (default: the model's context)")
+    stride = "Tokens from the start of a window to the start of the next (default: --context / 2)"
+    add("--stride", type=int, metavar="S", help=stride)
+    insert = "Insert <|endoftext|> before each document, to score also the document's first token"
+    add("--from-end-of-text", action="store_true", help=insert)
+    output = parser.add_argument_group("Output").add_argument
+    out = "File for the scores: .jsonl or .parquet"
+    output("--out", type=Path, metavar="FILE", required=True, help=out)
+    tokens = (
+        "Add each token: id, text, span in characters, log probability and entropy of the "
+        "prediction in nats, rank (1: the most likely token)"
+    )
+    output("--tokens", action="store_true", help=tokens)
+    force = "Overwrite the file of --out, or unfinished work of another run"
+    output("--force", action="store_true", help=force)
+    performance = add_model_arguments(parser)
+    add_processes_argument(performance.add_argument)
+    add_ray_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Score the documents and return the exit code: 1 if a document was skipped."""
+    set_threads(args.threads)  # must come before NumPy is imported
+    from gpt2np.data.append_log import partial_folder
+    from gpt2np.data.corpus import find_files
+    from gpt2np.data.pipeline import check_rows_output
+    from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
+
+    files = find_files(map(spool_stdin, args.files), [args.out, partial_folder(args.out)])
+    check_rows_output(args.out, overwrite=args.force)
+    check_field(args.field, files)
+    names = ("field", "context", "stride", "from_end_of_text", "tokens")
+    options = ScoreOptions(**{name: getattr(args, name) for name in names})
+    run_elsewhere = None
+    if cluster := ray_cluster(args):
+        from gpt2np.distributed.jobs import ModelSource, score_on_ray
+
+        source = ModelSource(args.model, args.dtype, args.tokenizer)
+        run_elsewhere = score_on_ray(source, options, cluster)
+    lm, fingerprint = load_with_fingerprint(args)
+    bar = corpus_progress(files, "scoring")
+    try:
+        naming = option_names_in_errors(ScoreOptions)
+        with write_errors(args.out, check_filename=True), naming, bar as callbacks:
+            n_written, n_skipped, _ = score_corpus(
+                lm, files, args.out, options, callbacks, fingerprint, args.force, run_elsewhere
+            )
+    except KeyboardInterrupt:
+        return report_interrupted(partial_folder(args.out))
+    if not n_written:
+        raise GPT2NPError(f"the files have no document to score; {args.out} is not written")
+    return report_rows(args.out, (n_written, "document"), (n_skipped, "document"))

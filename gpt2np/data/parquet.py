@@ -1,0 +1,101 @@
+"""Parquet files: rows in, rows out, a batch of rows in memory at a time (extra `parquet`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint, short_repr
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import pyarrow
+
+_ROWS_PER_BATCH = 1000
+
+Columns = Mapping[str, Any]
+"""The columns of a file: name → type of the values.
+
+A type is str, int, float, bool, [type] for lists, {name: type} for structs, or object: a value of
+any other kind, stored as JSON text."""
+
+
+def read_rows(
+    stream: BinaryIO, name: object, column: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet file: all columns, or only `column`. Errors show `name`.
+
+    Raises:
+        InvalidArgumentError: the file is damaged, or has no such column.
+        GPT2NPError: pyarrow is not installed.
+    """
+    arrow, parquet = _import_pyarrow()
+    try:
+        file = parquet.ParquetFile(stream, pre_buffer=False)
+        names = file.schema_arrow.names
+        if column is not None and column not in names:
+            raise InvalidArgumentError(
+                f"{name} has no column {column!r}; its columns are {short_repr(names)}"
+            )
+        columns = None if column is None else [column]
+        for batch in file.iter_batches(_ROWS_PER_BATCH, columns=columns, use_threads=False):
+            yield from batch.to_pylist()
+    except (arrow.ArrowException, OSError) as error:
+        raise InvalidArgumentError(f"cannot read {name} as Parquet: {error}") from error
+
+
+def count_rows(stream: BinaryIO, name: object) -> int:
+    """Return the number of rows of a Parquet file. Raises the errors of `read_rows`."""
+    arrow, parquet = _import_pyarrow()
+    try:
+        count: int = parquet.ParquetFile(stream).metadata.num_rows
+    except (arrow.ArrowException, OSError) as error:
+        raise InvalidArgumentError(f"cannot read {name} as Parquet: {error}") from error
+    return count
+
+
+def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) -> None:
+    """Write rows to a Parquet file; a row may lack columns, whose values are then null.
+
+    Raises:
+        GPT2NPError: pyarrow is not installed.
+        OSError: the file can't be written.
+    """
+    arrow, parquet = _import_pyarrow()
+    schema = arrow.schema([(name, _arrow_type(kind)) for name, kind in columns.items()])
+    json_columns = [name for name, kind in columns.items() if kind is object]
+    remaining = iter(rows)
+    with path.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
+        while batch := [dict(row) for row in islice(remaining, _ROWS_PER_BATCH)]:
+            for row in batch:
+                for name in json_columns:
+                    if row.get(name) is not None:
+                        row[name] = json.dumps(row[name], ensure_ascii=False)
+            writer.write_table(arrow.Table.from_pylist(batch, schema))
+
+
+def check_pyarrow() -> None:
+    """Raise GPT2NPError if pyarrow is not installed."""
+    _import_pyarrow()
+
+
+def _import_pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise GPT2NPError(f"Parquet files need pyarrow; {install_hint('parquet')}") from error
+    return pyarrow, pyarrow.parquet
+
+
+def _arrow_type(kind: Any) -> pyarrow.DataType:
+    arrow, _ = _import_pyarrow()
+    if isinstance(kind, list):
+        return arrow.list_(_arrow_type(kind[0]))
+    if isinstance(kind, dict):
+        return arrow.struct([(name, _arrow_type(inner)) for name, inner in kind.items()])
+    types = {int: arrow.int64(), float: arrow.float64(), bool: arrow.bool_()}
+    return types.get(kind, arrow.string())

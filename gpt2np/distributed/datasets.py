@@ -1,0 +1,132 @@
+"""Datasets of Ray with further columns: scores, token ids, continuations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gpt2np.distributed.jobs import ModelSource
+from gpt2np.distributed.workers import Cluster
+from gpt2np.evaluation.corpus import ScoreOptions, check_options, score_documents
+from gpt2np.prompts.prompt_file import PromptLine
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+_ROWS = 64  # documents that a worker handles together
+
+Rows = list[dict[str, Any]]
+
+
+def score(
+    ds: Dataset,
+    model: str | None = None,
+    *,
+    cluster: Cluster | None = None,
+    field: str = "text",
+    context: int | None = None,
+    stride: int | None = None,
+    from_end_of_text: bool = False,
+    tokens: bool = False,
+) -> Dataset:
+    """Add the measures of `gpt2np score` to each row of a dataset with a text in column `field`.
+
+    `context`, `stride`, `from_end_of_text` and `tokens` are fields of `ScoreOptions`. `model` is a
+    name or folder that every node can load.
+    """
+    options = ScoreOptions(field, context, stride, from_end_of_text, tokens)
+    return _add_columns(ds, partial(_make_scorer, ModelSource(model), options), cluster)
+
+
+def encode(
+    ds: Dataset, model: str | None = None, *, cluster: Cluster | None = None, field: str = "text"
+) -> Dataset:
+    """Add the column "ids", the token ids of the text in column `field`, to each row."""
+    return _add_columns(ds, partial(_make_encoder, model, field), cluster)
+
+
+def generate(
+    ds: Dataset,
+    model: str | None = None,
+    *,
+    seed: int,
+    index: str = "index",
+    cluster: Cluster | None = None,
+    field: str = "prompt",
+    **options: Any,
+) -> Dataset:
+    """Add the columns "completion" and "completion_ids" to each row with a prompt in `field`.
+
+    The seed of a row is `seed` + the row's number in column `index`, so that the texts do not
+    depend on how rows are distributed. `options` are keyword arguments of `LanguageModel.generate`.
+    """
+    made = partial(_make_generator, ModelSource(model), {**options, "seed": seed}, field, index)
+    return _add_columns(ds, made, cluster)
+
+
+def _add_columns(
+    ds: Dataset, make_function: Callable[[], Callable[[Rows], Rows]], cluster: Cluster | None
+) -> Dataset:
+    cluster = cluster or Cluster()
+    cluster.connect()
+    return ds.map_batches(
+        _RowWorker,
+        fn_constructor_args=[make_function],
+        batch_size=_ROWS,
+        batch_format="pyarrow",
+        **cluster.actor_options(),
+    )
+
+
+class _RowWorker:
+    def __init__(self, make_function: Callable[[], Callable[[Rows], Rows]]) -> None:
+        self._function = make_function()
+
+    def __call__(self, table: Any) -> Any:
+        import pyarrow
+
+        rows = table.to_pylist()
+        added = self._function(rows)
+        for name in added[0] if added else ():
+            table = table.append_column(name, pyarrow.array([row[name] for row in added]))
+        return table
+
+
+def _make_scorer(source: ModelSource, options: ScoreOptions) -> Callable[[Rows], Rows]:
+    lm = source.load()
+    check_options(lm, options)
+    return lambda rows: score_documents(lm, [row[options.field] for row in rows], options)
+
+
+def _make_encoder(model: str | None, field: str) -> Callable[[Rows], Rows]:
+    from gpt2np.hub import find_vocabulary
+    from gpt2np.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(find_vocabulary(model).path)
+    return lambda rows: [
+        {"ids": tokenizer.encode(row[field], disallowed_special=())} for row in rows
+    ]
+
+
+def _make_generator(
+    source: ModelSource, options: dict[str, Any], field: str, index: str
+) -> Callable[[Rows], Rows]:
+    from gpt2np.prompts.job import PromptRunner
+
+    lm = source.load()
+
+    def to_json(completion: Any) -> dict[str, Any]:
+        return {"completion": completion.text, "completion_ids": completion.ids}
+
+    runner = PromptRunner(lm, to_json, options, "row")
+
+    def run(rows: Rows) -> Rows:
+        lines = [PromptLine(row[index] + 1, row[field]) for row in rows]
+        found = b"".join(results.contents[0] for _, results in runner.run(lines))
+        made = {row["line"]: row for row in map(json.loads, found.splitlines())}
+        names = ("completion", "completion_ids")
+        return [{name: made.get(line.number, {}).get(name) for name in names} for line in lines]
+
+    return run

@@ -1,0 +1,157 @@
+"""Actors of Ray Data that each hold a model, and an ordered map over these actors."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_BLOCK_BYTES = 1  # each item is a block: a block is the unit of work, and of work that is lost
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster and its workers, which are actors with a model each.
+
+    Attributes:
+        address: address of a cluster, as for `ray.init`; None uses RAY_ADDRESS or starts Ray on
+            this machine.
+        workers: number of workers (default: as many as the cluster has CPUs for).
+        cpus_per_worker: CPUs, and threads, of each worker.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    cpus_per_worker: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "cpus_per_worker"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidArgumentError(f"{name} is {value}; it must be at least 1")
+
+    def connect(self) -> None:
+        """Connect to the cluster, unless this process is connected already.
+
+        Raises:
+            GPT2NPError: Ray is not installed, or no cluster has the address.
+        """
+        ray = _import_ray()
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        if ray.is_initialized():
+            return
+        try:
+            ray.init(self.address, log_to_driver=False, logging_level="warning")
+        except (ConnectionError, ValueError) as error:
+            raise GPT2NPError(f"cannot connect to Ray at {self.address}: {error}") from error
+
+    def actor_options(self) -> dict[str, Any]:
+        """Return the arguments of `Dataset.map_batches` for the workers."""
+        ray = _import_ray()
+        total = int(ray.cluster_resources().get("CPU", 1))
+        if self.cpus_per_worker > total:
+            raise InvalidArgumentError(
+                f"cpus_per_worker is {self.cpus_per_worker}, but the cluster has {total} CPUs"
+            )
+        n_workers = self.workers or total // self.cpus_per_worker
+        threads = str(self.cpus_per_worker)
+        # OpenBLAS reads the number of threads when NumPy is imported.
+        variables = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
+        return {
+            "compute": ray.data.ActorPoolStrategy(size=n_workers),
+            "num_cpus": self.cpus_per_worker,
+            "runtime_env": {"env_vars": variables},
+        }
+
+
+def map_in_order(
+    readers: Sequence[Callable[[], Iterable[Item]]],
+    make_function: Callable[[], Callable[[Item], Result]],
+    cluster: Cluster,
+) -> Iterator[tuple[Item, Result]]:
+    """Call a function on workers of a cluster; yield (item, result) in the order of the items.
+
+    Each reader yields some consecutive items, on any node. `make_function` is called once by each
+    worker, for example to load a model. Ray repeats the items of a worker that dies.
+
+    Raises:
+        GPT2NPError: a reader or the function raises an exception, or Ray fails.
+    """
+    cluster.connect()
+    ray = _import_ray()
+    context = ray.data.DataContext.get_current().copy()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    context.target_max_block_size = _BLOCK_BYTES
+    with ray.data.DataContext.current(context):
+        dataset = _read_items(readers).map_batches(
+            _Worker,
+            fn_constructor_args=[make_function],
+            batch_size=1,
+            batch_format="pyarrow",
+            **cluster.actor_options(),
+        )
+        try:
+            for row in dataset.iter_rows():
+                yield pickle.loads(row["item"]), pickle.loads(row["result"])
+        except ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None) or error
+            *_, reason = f"{cause}".strip().splitlines()
+            raise GPT2NPError(f"the work on Ray has failed: {reason.strip()}") from error
+
+
+def _read_items(readers: Sequence[Callable[[], Iterable[Any]]]) -> Dataset:
+    import ray
+    from ray.data.block import BlockMetadata
+    from ray.data.datasource import Datasource, ReadTask
+
+    class Items(Datasource):  # type: ignore[misc]
+        """One read task for each reader; a row holds a pickled item."""
+
+        def get_read_tasks(self, parallelism: int, *_: object, **__: object) -> list[ReadTask]:
+            metadata = BlockMetadata(None, None, None)
+            return [ReadTask(partial(_blocks, reader), metadata) for reader in readers]
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+    # The workers may take all CPUs.
+    return ray.data.read_datasource(Items(), num_cpus=0, override_num_blocks=len(readers))
+
+
+def _blocks(reader: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+    import pyarrow
+
+    for item in reader():
+        yield pyarrow.table({"item": [pickle.dumps(item)]})
+
+
+class _Worker:
+    def __init__(self, make_function: Callable[[], Callable[[Any], Any]]) -> None:
+        self._function = make_function()
+
+    def __call__(self, rows: Any) -> Any:
+        import pyarrow
+
+        items = rows["item"].to_pylist()
+        results = [pickle.dumps(self._function(pickle.loads(item))) for item in items]
+        return pyarrow.table({"item": items, "result": results})
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise GPT2NPError(f"--ray needs Ray; {install_hint('ray')}") from error
+    return ray

@@ -1,0 +1,195 @@
+"""Scores of each document of a corpus: log probability, perplexity, bits per character and byte.
+
+The definitions are those of `gpt2np.evaluation.perplexity`, for each document by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt2np.data.append_log import JobCallbacks
+from gpt2np.data.corpus import CorpusOptions, Document, read_numbered_documents
+from gpt2np.data.pipeline import (
+    Batch,
+    CorpusInput,
+    Job,
+    Outcome,
+    Results,
+    RunBatches,
+    finish_rows,
+    json_line,
+    read_batches,
+    run_job,
+)
+from gpt2np.evaluation.loglikelihood import require_bos_token_id
+from gpt2np.evaluation.perplexity import Perplexity
+from gpt2np.generation.scoring import TextScore, check_window, score_texts
+from gpt2np.language_model import LanguageModel
+
+BATCH_SIZE = 1 << 16  # characters of the documents that are sorted by length and scored together
+
+_TOKEN = {
+    "id": int,
+    "text": str,
+    "start": int,
+    "stop": int,
+    "logprob": float,
+    "rank": int,
+    "entropy": float,
+}
+_MEASURES = ("log_probability", "perplexity", "bits_per_character", "bits_per_byte")
+_COUNTS = ("tokens", "counted", "characters", "bytes")
+COLUMNS = {
+    "file": str,
+    "document": int,
+    **dict.fromkeys(_COUNTS, int),
+    **dict.fromkeys(_MEASURES, float),
+}
+"""The columns of the results; see `gpt2np.data.parquet.Columns`."""
+TOKEN_COLUMNS = {**COLUMNS, "token_scores": [_TOKEN]}
+"""The columns of the results with `ScoreOptions.tokens`."""
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Options of `score_corpus`; see `gpt2np.evaluation.perplexity.perplexity`."""
+
+    field: str = "text"  # field of a .jsonl line, or .parquet column, that holds the document
+    context: int | None = None  # tokens in a window
+    stride: int | None = None  # tokens from the start of a window to the start of the next
+    from_end_of_text: bool = False  # put an end-of-text token before each document
+    tokens: bool = False  # add the score of each token
+
+
+def score_corpus(
+    lm: LanguageModel,
+    files: Sequence[Path],
+    out: Path,
+    options: ScoreOptions | None = None,
+    callbacks: JobCallbacks | None = None,
+    fingerprint: str = "",
+    force: bool = False,
+    run: RunBatches | None = None,
+) -> Outcome:
+    """Score each document of `files`; the result of the Outcome is the number of documents.
+
+    The rows of `out`, a .jsonl or .parquet file, have the order of the documents. A document that
+    can't be read is skipped and reported. A call resumes an interrupted call; `files` may have
+    additional files at the end. `fingerprint` is a digest of the model's files. `force` discards an
+    unfinished job with a different model, options or files. `run` scores the batches elsewhere; see
+    `gpt2np.distributed.jobs`.
+
+    Raises:
+        InvalidArgumentError: an option is invalid; or an unfinished job has a different model,
+            options or files, and `force` is false.
+        CheckpointError: the model's logits are not finite.
+        GPT2NPError: a file changes while the job runs.
+        OSError: the files can't be written.
+    """
+    options = options or ScoreOptions()
+    check_options(lm, options)
+
+    def run_here(
+        files: Sequence[Path], start: tuple[int, int]
+    ) -> Iterator[tuple[Batch[Any], Results]]:
+        for batch in read_corpus(files, options, start):
+            yield batch, score_batch(lm, batch, options, files[batch.file])
+
+    corpus = CorpusInput(files)
+    settings = {"model": lm.name, "dtype": str(lm.model.dtype), **asdict(options)}
+    job = Job(
+        corpus.task(settings, {"the model": fingerprint}),
+        ("lines",),
+        lambda point: corpus.steps(point, run or run_here),
+        lambda log: finish_rows(log, out, TOKEN_COLUMNS if options.tokens else COLUMNS),
+    )
+    return run_job(job, out, callbacks, force=force)
+
+
+def check_options(lm: LanguageModel, options: ScoreOptions) -> None:
+    """Raise InvalidArgumentError if an option is invalid for the model."""
+    check_window(lm.model, options.context, options.stride)
+    if options.from_end_of_text:
+        require_bos_token_id(lm)
+
+
+def read_corpus(
+    files: Sequence[Path], options: ScoreOptions, start: tuple[int, int] = (0, 0)
+) -> Iterator[Batch[Document]]:
+    """Yield the documents of `files` in batches; `start` is that of `read_batches`."""
+    read = partial(read_numbered_documents, options=CorpusOptions(field=options.field))
+    return read_batches(files, read, BATCH_SIZE, start=start)
+
+
+def score_batch(
+    lm: LanguageModel, batch: Batch[Document], options: ScoreOptions, source: object
+) -> Results:
+    """Score the documents of a batch; `source` is the name of their file in the results."""
+    readable = [document for document in batch.items if document.problem is None]
+    scores = score_documents(lm, [document.text for document in readable], options)
+    rows = (
+        {"file": f"{source}", "document": document.number, **row}
+        for document, row in zip(readable, scores, strict=True)
+    )
+    problems = [document.problem for document in batch.items if document.problem is not None]
+    n_tokens = sum(row["tokens"] for row in scores)
+    return Results((b"".join(map(json_line, rows)),), problems, n_tokens)
+
+
+def score_documents(
+    lm: LanguageModel, texts: Sequence[str], options: ScoreOptions
+) -> list[dict[str, Any]]:
+    """Return the measures of each text, as in COLUMNS without "file" and "document".
+
+    Texts of similar length share forward passes. A measure is None if no token is scored.
+    """
+    context, stride = check_window(lm.model, options.context, options.stride)
+    prefix = [require_bos_token_id(lm)] if options.from_end_of_text else []
+    inputs = [np.array(lm.tokenizer.encode(text, disallowed_special=()), int) for text in texts]
+    order = sorted(range(len(texts)), key=lambda i: len(inputs[i]))
+    shortest_first = [inputs[i] for i in order]
+    scores = score_texts(lm.model, shortest_first, prefix, context, stride, details=options.tokens)
+    rows: list[dict[str, Any]] = [{}] * len(texts)
+    for i, score in zip(order, scores, strict=True):
+        rows[i] = _measures(texts[i], score, context, stride)
+        if options.tokens:
+            rows[i]["token_scores"] = _token_rows(lm, score)
+    return rows
+
+
+def _measures(text: str, score: TextScore, context: int, stride: int) -> dict[str, Any]:
+    counted = int(np.count_nonzero(~np.isnan(score.log_probabilities)))
+    result = Perplexity(
+        documents=1,
+        tokens=len(score.ids),
+        words=len(text.split()),
+        characters=len(text),
+        bytes=len(text.encode()),
+        context=context,
+        stride=stride,
+        counted=counted,
+        log_probability=score.total,
+        guide_mean=np.nan,
+    )
+    names = (*_COUNTS, *_MEASURES)
+    known = names if counted else _COUNTS
+    return {name: getattr(result, name) if name in known else None for name in names}
+
+
+def _token_rows(lm: LanguageModel, score: TextScore) -> list[dict[str, Any]]:
+    assert score.ranks is not None and score.entropies is not None
+    table = lm.tokenizer.vocabulary.token_bytes
+    ids = score.ids.tolist()
+    tokens = replace(score, token_bytes=tuple(table.get(i, b"") for i in ids)).tokens()
+    details = zip(ids, tokens, score.ranks.tolist(), score.entropies.tolist(), strict=True)
+    rows = []
+    for token_id, token, rank, entropy in details:
+        values = (token.logprob, rank, entropy) if rank > 0 else (None, None, None)
+        rows.append(dict(zip(_TOKEN, (token_id, *token[:3], *values), strict=True)))
+    return rows

@@ -1,0 +1,78 @@
+"""`gpt2np score` as a user runs it; killed, and run again."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from helpers.patched_cli import frequent_checkpoints
+
+COMMAND = [sys.executable, "-m", "gpt2np", "score"]
+
+
+def score(*arguments, command=COMMAND):
+    given = [*command, *map(str, arguments), "--model", "bundled", "--threads", "1"]
+    return subprocess.run(given, capture_output=True, text=True)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    rng = random.Random(1)
+    words = ["the king", "and", "fox", "é🦊", "was old."]
+    lines = [" ".join(rng.choices(words, k=rng.randrange(1, 60))) for _ in range(90)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in lines))
+    return tmp_path / "t.jsonl"
+
+
+def killed_and_again(texts, n_kills):
+    """Kill the command at `n_kills` random moments; return how often it was killed in time."""
+    folder, kills, rng = texts.parent, 0, random.Random(n_kills)
+    assert score(texts, "--out", folder / "whole.jsonl").returncode == 0
+    command = [*frequent_checkpoints(0.02), "score", str(texts), "--out", str(folder / "o.jsonl")]
+    for _ in range(n_kills):
+        given = [*command, "--model", "bundled", "--threads", "1"]
+        process = subprocess.Popen(given, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0.3, 1.5))
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+    if not (folder / "o.jsonl").exists():
+        assert score(texts, "--out", folder / "o.jsonl").returncode == 0
+    assert (folder / "o.jsonl").read_bytes() == (folder / "whole.jsonl").read_bytes()
+    assert not (folder / "o.jsonl.partial").exists()
+    return kills
+
+
+@pytest.mark.parametrize("n_kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(texts, n_kills):
+    assert killed_and_again(texts, n_kills) > 0
+
+
+def test_bad_input(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "The fox"}\n{"txt": "x"}\n')
+    result = score(tmp_path / "a.jsonl", "--out", tmp_path / "o.jsonl")
+    assert result.returncode == 1 and "1 document in" in result.stderr
+    assert "skipped: " in result.stderr and "a.jsonl, line 2: expected a string" in result.stderr
+    for out, told in (
+        ("o.jsonl", "exists already; give --force"),
+        ("o.csv", "must end in .jsonl or .parquet"),
+        ("no/o.jsonl", "does not exist; create it first"),
+    ):
+        result = score(tmp_path / "a.jsonl", "--out", tmp_path / out)
+        assert result.returncode == 2 and told in result.stderr
+    (tmp_path / "b.jsonl").write_text('{"txt": "x"}\n')
+    result = score(tmp_path / "b.jsonl", "--out", tmp_path / "b.out.jsonl")
+    assert result.returncode == 1 and "no document to score" in result.stderr
+    result = score(tmp_path / "a.jsonl", "--out", tmp_path / "c.jsonl", "--stride", "0")
+    assert result.returncode == 2 and result.stderr.splitlines()[-1].startswith("gpt2np score: err")
+    assert sorted(path.name for path in tmp_path.glob("*.partial")) == []
+
+
+def test_a_full_disk(texts):
+    limited = ["bash", "-c", 'ulimit -f 12; exec "$0" "$@"', *COMMAND]
+    result = score(texts, "--out", texts.parent / "o.jsonl", command=limited)
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert "cannot write" in result.stderr.splitlines()[-1]
+    assert not (texts.parent / "o.jsonl").exists()

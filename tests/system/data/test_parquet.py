@@ -1,0 +1,101 @@
+"""Parquet in and out, for `score`, `encode` and `generate --prompts`."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+
+from gpt2np import InvalidArgumentError
+from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_documents
+from gpt2np.data.parquet import read_rows, write_rows
+from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
+from gpt2np.prompts.job import continue_file
+from gpt2np.prompts.prompt_file import PromptLine, read_lines
+from gpt2np.tokenizer.dataset import encode_dataset
+
+pytest.importorskip("pyarrow", reason="needs pyarrow: pip install gpt2np[parquet]")
+TEXTS = ["One fox.", "", "Two kings é🦊.", None]
+
+
+@pytest.fixture
+def table(tmp_path):
+    rows = [{"body": text, "number": i} for i, text in enumerate(TEXTS)]
+    write_rows(rows, tmp_path / "t.parquet", {"body": str, "number": int})
+    return tmp_path / "t.parquet"
+
+
+def rows_of(path):
+    with path.open("rb") as file:
+        return list(read_rows(file, path))
+
+
+def test_rows(tmp_path):
+    columns = {"a": int, "b": [float], "c": object, "d": [{"e": str}], "f": bool}
+    rows = [{"a": i, "b": [0.1], "c": {"x": [i]}, "d": [{"e": "é"}], "f": i > 1} for i in range(3)]
+    write_rows([*rows, {}], tmp_path / "x.parquet", columns)
+    expected = [{**row, "c": json.dumps(row["c"])} for row in rows] + [dict.fromkeys(columns)]
+    assert rows_of(tmp_path / "x.parquet") == expected
+
+
+def test_score(lm, table, tmp_path):
+    told = []
+    lines = [json.dumps({"body": text}) for text in TEXTS if text is not None]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    for name in ("t.jsonl", "t.parquet"):
+        for out in ("o.jsonl", "o.parquet"):
+            options = ScoreOptions(field="body", tokens=True)
+            outcome = score_corpus(lm, [tmp_path / name], tmp_path / f"{name}.{out}", options)
+            told.append(outcome.n_skipped)
+    assert told == [0, 0, 1, 1]
+    expected = list(map(json.loads, (tmp_path / "t.jsonl.o.jsonl").read_text().splitlines()))
+    assert rows_of(tmp_path / "t.jsonl.o.parquet") == expected
+    found = [json.loads(line) for line in (tmp_path / "t.parquet.o.jsonl").open()]
+    assert [row["document"] for row in found] == [1, 3]
+    for row, other in zip(found, expected, strict=True):
+        assert {**row, "file": 0} == {**other, "file": 0}
+
+
+def test_encode(lm, table, tmp_path):
+    (tmp_path / "t.txt").write_text("One fox.<|endoftext|>Two kings é🦊.")
+    rows = [{"text": "One fox."}, {"text": ""}, {"text": "Two kings é🦊."}]
+    write_rows(rows, tmp_path / "u.parquet", {"text": str})
+    for name in ("t.txt", "u.parquet"):
+        encode_dataset([tmp_path / name], tmp_path / f"{name}.npy", lm.tokenizer)
+    first, second = (np.load(tmp_path / f"{name}.npy") for name in ("t.txt", "u.parquet"))
+    assert first.tolist() == second.tolist()
+
+
+def test_prompts(lm, tmp_path):
+    columns = {"prompt": str, "max_new_tokens": int, "id": str}
+    rows = [{"prompt": "The fox", "max_new_tokens": 3, "id": "x"}, {"prompt": "A"}, {"id": "y"}]
+    write_rows(rows, tmp_path / "p.parquet", columns)
+    assert list(read_lines(tmp_path / "p.parquet"))[:2] == [
+        PromptLine(1, "The fox", {"max_new_tokens": 3}, "x"),
+        PromptLine(2, "A"),
+    ]
+    options = {"seed": 1, "max_new_tokens": 2, "num_return_sequences": 2}
+
+    def to_json(completion):
+        return {"prompt": completion.prompt, "ids": completion.ids, "seed": completion.seed}
+
+    for out in ("o.jsonl", "o.parquet"):
+        continue_file(lm, tmp_path / "p.parquet", tmp_path / out, to_json, options)
+    lines = [json.loads(line) for line in (tmp_path / "o.jsonl").open()]
+    found = rows_of(tmp_path / "o.parquet")
+    assert [row["ids"] for row in found] == [line["ids"] for line in lines]
+    assert [row["id"] for row in found] == ['"x"', None]
+    assert [json.loads(row["alternatives"]) for row in found] == [
+        line["alternatives"] for line in lines
+    ]
+
+
+def test_damage(table):
+    with pytest.raises(InvalidArgumentError, match=r"t\.parquet has no column 'text'; its col.*bo"):
+        list(read_documents([table], CorpusOptions()))
+    with pytest.raises(UnreadableFileError, match=r"t\.parquet, row 4: expected a string in"):
+        list(read_documents([table], CorpusOptions(field="body")))
+    content = table.read_bytes()
+    for damaged in (content[:-9], content[: len(content) // 2], b""):
+        with pytest.raises(InvalidArgumentError, match="cannot read x as Parquet: "):
+            list(read_rows(io.BytesIO(damaged), "x"))
