@@ -102,9 +102,9 @@ def fill_context(folder: str, dtype: str, weights: str, processes: str) -> dict[
         logits = model.forward([pending], [cache], logits_indices=last_token_indices([pending]))
         pending = [int(logits[-1].argmax())]
     kv_cache = cache_nbytes(model.config, context, model.dtype)
-    peak, weights = peak_memory(model.worker_pids), model.weights.nbytes
-    times = peak / (weights + kv_cache) if peak else None
-    return {"peak": peak, "weights": weights, "kv_cache": kv_cache, "times_of_least": times}
+    peak, nbytes = peak_memory(model.worker_pids), model.weights.nbytes
+    times = peak / (nbytes + kv_cache) if peak else None
+    return {"peak": peak, "weights": nbytes, "kv_cache": kv_cache, "times_of_least": times}
 
 
 def peak_memory(workers: Sequence[int] = ()) -> int | None:

@@ -115,7 +115,7 @@ def _read_items(readers: Sequence[Callable[[], Iterable[Any]]]) -> Dataset:
     from ray.data.block import BlockMetadata
     from ray.data.datasource import Datasource, ReadTask
 
-    class Items(Datasource):  # type: ignore[misc]
+    class Items(Datasource):
         """One read task for each reader; a row holds a pickled item."""
 
         def get_read_tasks(self, parallelism: int, *_: object, **__: object) -> list[ReadTask]:
@@ -126,7 +126,9 @@ def _read_items(readers: Sequence[Callable[[], Iterable[Any]]]) -> Dataset:
             return None
 
     # The workers may take all CPUs.
-    return ray.data.read_datasource(Items(), num_cpus=0, override_num_blocks=len(readers))
+    n_blocks = len(readers)
+    dataset: Dataset = ray.data.read_datasource(Items(), num_cpus=0, override_num_blocks=n_blocks)
+    return dataset
 
 
 def _blocks(reader: Callable[[], Iterable[Any]]) -> Iterator[Any]:

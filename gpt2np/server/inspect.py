@@ -41,14 +41,16 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
     lock = asyncio.Lock()  # one inspection at a time: each has a pass of its own
 
     async def compute(request: Request, engine: Engine, function: Callable[[], T]) -> T:
-        engine.reserve(1)
+        job = engine.start(1)
         try:
             async with lock:
                 if await request.is_disconnected():
                     raise HTTPException(499, "the client has disconnected")
+                if job.error:
+                    raise job.error
                 return await asyncio.to_thread(function)
         finally:
-            engine.release(1)
+            engine.end(job)
 
     @app.get("/api/model")
     async def describe_model(model: str | None = None) -> Json:
