@@ -189,9 +189,10 @@ _NOTES = (
 
 def _header(results: Mapping[str, Any]) -> Iterator[str]:
     machine, limits = results["machine"], results["limits"]
+    weights = "int8 weights, " if results["weights"] == "int8" else ""
     yield (
         f"{results['model']}: {results['parameters'] / 1e6:,.1f} million parameters, "
-        f"{results['dtype']}, {results['weights']} weights, "
+        f"{results['dtype']}, {weights}"
         f"context {results['config']['n_positions']:,}"
     )
     yield ""

@@ -10,9 +10,9 @@ model's name, the seed and the speed go to stderr.
 
 With --prompts, each line of a file is a prompt, and its result is the same as
 in a separate run. The results go to the file --out, JSON Lines or Parquet, in
-the order of the prompts. Run an interrupted command again to resume; prompts appended to
-FILE are continued, too. If the model, an option or a finished prompt has
-changed, the command fails and names the change; --force starts over.
+the order of the prompts. Run an interrupted command again to resume; prompts
+appended to FILE are continued, too. If the model, an option or a finished
+prompt has changed, the command fails and names the change; --force starts over.
 """
 
 import argparse
@@ -261,7 +261,7 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
             if cluster:
                 from gpt2np.distributed.jobs import ModelSource, continue_on_ray
 
-                source = ModelSource(args.model, args.dtype, args.tokenizer)
+                source = ModelSource(args.model, args.dtype, args.tokenizer, args.weights)
                 run_elsewhere = continue_on_ray(
                     source, args.prompts, _make_to_json, options, cluster
                 )

@@ -64,7 +64,7 @@ def run_tiny(source, processes=1):
     n_positions = GPT2.from_folder(source.path).config.n_positions
     plan = replace(plan_for(n_positions, quick=True), **dict.fromkeys(efforts, ONCE))
     progress = []
-    results = run_suite(source, "float64", 1, processes, plan, progress.append)
+    results = run_suite(source, "float64", None, 1, processes, plan, progress.append)
     assert len(progress) == plan.n_measurements and progress[1].startswith("prefill of ")
     return results
 
@@ -174,15 +174,15 @@ class TestMachine:
 class TestProcess:
     def test_a_start_that_fails(self, tmp_path):
         with pytest.raises(GPT2NPError, match=r"failed: gpt2np generate: error: .*config\.json"):
-            process.time_to_first_token(tmp_path, "float32", 1, 1024, 1)
+            process.time_to_first_token(tmp_path, "float32", None, 1, 1024, 1)
 
     def test_memory_that_fails(self, tmp_path):
         with pytest.raises(GPT2NPError, match=r"failed: .*config\.json"):
-            process.measure_memory(tmp_path, "float32", 1)
+            process.measure_memory(tmp_path, "float32", None, 1)
 
     def test_memory_is_the_childs_own(self, tiny):
         ballast = np.ones(50_000_000)  # 400 MB
-        memory = process.measure_memory(tiny[0], "float32", 1)
+        memory = process.measure_memory(tiny[0], "float32", None, 1)
         assert memory["peak"] < 300e6 < ballast.nbytes
 
     def test_where_the_system_tells_no_memory(self, monkeypatch):

@@ -134,7 +134,7 @@ class TestOptions:
         result = generate(*ONCE, "--threads", "1", "--dtype", "float64")
         assert result.stdout.decode() == f"Once upon a time{expected.text}\n"
 
-        def load(model, dtype, draft, processes, tokenizer):
+        def load(model, dtype, draft, processes, tokenizer, weights):
             threads = os.environ["OPENBLAS_NUM_THREADS"]
             raise InvalidArgumentError(f"{model} {dtype} {threads}")
 

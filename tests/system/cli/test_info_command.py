@@ -50,6 +50,7 @@ def test_of_the_bundled_model(bundled):
     assert not told and not content["problems"]
     assert content["memory"] == {
         "float32_weights": 4 * 5_918_720,
+        "int8_weights": 6_445_056,
         "float32_kv_cache": 2 * 6 * 512 * 256 * 4,
     }
 

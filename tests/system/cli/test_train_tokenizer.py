@@ -239,7 +239,10 @@ class TestWrongUse:
             (["--out", "corpus.txt/x"], "/corpus.txt is not a folder"),
             (["--out", "o", "--pattern", ""], "--pattern is ''; it must be gpt2, "),
             (["--out", "o", "--pattern", "nosuch"], "--pattern is 'nosuch'; it must be gpt2, "),
-            (["--out", "o", "--field", "body"], "--field is for .jsonl files; there is none"),
+            (
+                ["--out", "o", "--field", "body"],
+                "--field is for .jsonl files and .parquet files; there is none",
+            ),
             (["--out", "o", ""], "unrecognized argument ''; give all arguments together"),
         ],
     )

@@ -653,6 +653,7 @@ class TestShutdown:
                 port = unused.getsockname()[1]
             command = [sys.executable, "-m", "gpt2np", "serve", "--model", "a/b", "--port"]
             environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{hub.getsockname()[1]}"}
+            environment.pop("HF_HUB_OFFLINE", None)
             with subprocess.Popen([*command, str(port)], env=environment) as process:
                 connection, _ = hub.accept()  # which never gets an answer
                 response = httpx.get(f"http://127.0.0.1:{port}/health")
