@@ -60,13 +60,17 @@ def _target(page: str, link: str) -> str | None:
     return path if exists else None
 
 
+def _is_in_docs(page: str, path: str) -> bool:
+    """Tell whether both ends of a link from a page to a repository path are in docs/."""
+    return page not in _ORIGINALS and path.startswith("docs/")
+
+
 def rewrite_links(page: str, text: str) -> str:
     """Replace links to files of the repository by links to pages of the site."""
 
     def replacement(match: re.Match[str]) -> str:
         path = _target(page, match[1])
-        is_in_docs = page not in _ORIGINALS and (path or "").startswith("docs/")
-        if path is None or is_in_docs:
+        if path is None or _is_in_docs(page, path):
             return match[0]
         destination = _page(path) or _source_page(path)
         return relpath(destination, dirname(page) or ".") + (match[2] or "")
@@ -77,7 +81,7 @@ def rewrite_links(page: str, text: str) -> str:
 def _linked_files(page: str, text: str) -> Iterator[str]:
     for match in _LINK.finditer(text):
         path = _target(page, match[1])
-        if path is not None and _page(path) is None:
+        if path is not None and _page(path) is None and not _is_in_docs(page, path):
             yield path
 
 
