@@ -37,9 +37,9 @@ def peer(bundled):
     return HFLM(pretrained=str(bundled), dtype="float32", device="cpu", batch_size=1)
 
 
-@pytest.fixture(scope="module", params=[8, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[4, pytest.param(24, marks=pytest.mark.slow)])
 def numbers(request, data):
-    """Of 8 passages and questions (`-m slow`: 24)."""
+    """Of 4 passages and questions (`-m slow`: 24)."""
     return dict(compare(str(CHECKOUT / "weights"), records_of(data, 100, request.param, 1)))
 
 

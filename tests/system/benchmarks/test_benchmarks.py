@@ -18,6 +18,7 @@ def work(tmp_path_factory):
     return str(tmp_path_factory.mktemp("work"))
 
 
+@pytest.mark.slow
 def test_compare_measures_reports_and_says_what_it_skips(tmp_path, work):
     engines = "gpt2np,transformers,plain-numpy,llama.cpp"
     command = [sys.executable, str(COMPARE), "--shape", "tiny", "--rounds", "1"]

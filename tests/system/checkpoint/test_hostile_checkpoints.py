@@ -130,7 +130,7 @@ def test_weights_that_are_no_numbers_are_loaded_as_they_are(bases, outcomes):
         assert outcomes[name][1]["weights"] == sound | {"ln_f.bias": changed}
 
 
-@pytest.fixture(scope="module", params=[250, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[100, pytest.param(1000, marks=pytest.mark.slow)])
 def mutants(request, bases, tmp_path_factory):
     """(description of the damage, folder, outcome) for many damaged checkpoints."""
     rng, root = random.Random(SEED), tmp_path_factory.mktemp("mutants")
