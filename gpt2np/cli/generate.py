@@ -261,7 +261,7 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
             if cluster:
                 from gpt2np.distributed.jobs import ModelSource, continue_on_ray
 
-                source = ModelSource(args.model, args.dtype, args.tokenizer)
+                source = ModelSource(args.model, args.dtype, args.tokenizer, args.weights)
                 run_elsewhere = continue_on_ray(
                     source, args.prompts, _make_to_json, options, cluster
                 )

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if cluster := ray_cluster(args):
         from gpt2np.distributed.jobs import ModelSource, score_on_ray
 
-        source = ModelSource(args.model, args.dtype, args.tokenizer)
+        source = ModelSource(args.model, args.dtype, args.tokenizer, args.weights)
         run_elsewhere = score_on_ray(source, options, cluster)
     lm, fingerprint = load_with_fingerprint(args)
     bar = corpus_progress(files, "scoring")

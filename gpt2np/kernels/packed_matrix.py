@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.matmul import LANES
@@ -26,7 +25,7 @@ class PackedMatrix:
     of LANES.
 
     A matrix of int8 is quantized: each column has a scale, and a weight is its integer times the
-    scale. The largest weight of a column is 127 times the scale (absmax quantization).
+    scale (`quantize`).
 
     Attributes:
         data: (I, P, k, m): I groups of k inputs by P panels of m outputs.
@@ -78,11 +77,7 @@ class PackedMatrix:
         )
 
     def fill(self, matrix: Array) -> None:
-        """Overwrite the panels with a matrix [in, out].
-
-        Raises:
-            InvalidArgumentError: the panels are quantized, and the matrix has NaN or infinity.
-        """
+        """Overwrite the panels with a matrix [in, out], finite if the panels are quantized."""
         threads = python_threads() if self.data.size > _MIN_SHARED_SIZE else 1
         shares = even_slices(self.data.shape[1], threads)
         parallel_for(lambda panels: self._fill(matrix, panels), shares, threads)
@@ -123,17 +118,15 @@ class PackedMatrix:
 def quantize(matrix: Array) -> tuple[Array, Array]:
     """Round each column to integers of at most 127 times a scale (absmax quantization).
 
-    Returns the integers, in the matrix's shape and dtype, and the scales (out,).
+    The scales have 16 binary digits, so that integer times scale is exact: quantizing a quantized
+    matrix again changes nothing.
 
-    Raises:
-        InvalidArgumentError: the matrix has NaN or infinity.
+    Returns the integers, in the matrix's shape and dtype, and the scales (out,).
     """
     largest = np.maximum(matrix.max(0), -matrix.min(0))
-    if not np.isfinite(largest).all():
-        raise InvalidArgumentError(
-            "weights with NaN or infinity can't be quantized; 'gpt2np info --check' names them"
-        )
-    scale = np.where(largest > 0, largest / 127, 1).astype(matrix.dtype)
+    digits, exponent = np.frexp(largest / 127)
+    scale = np.ldexp(np.ceil(digits * 2**16) / 2**16, exponent)
+    scale = np.where(scale > 0, scale, 1).astype(matrix.dtype)
     return np.rint(matrix / scale), scale
 
 
