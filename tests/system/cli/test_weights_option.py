@@ -9,6 +9,7 @@ from helpers.command_line import run_here
 from helpers.server import running_server
 
 import gpt2np
+from gpt2np.distributed.jobs import ModelSource
 
 STORY = "The fox went home. Then he lay down and slept, as a fox does, until the sun was up. " * 3
 INT8 = ["--model", "bundled", "--weights", "int8"]
@@ -44,17 +45,6 @@ def test_score(int8, tmp_path):
     assert json.loads(line)["log_probability"] == pytest.approx(int8.score(STORY).total, rel=1e-6)
 
 
-def test_work_with_other_weights_is_not_resumed(tmp_path):
-    prompts, out = tmp_path / "p.txt", tmp_path / "o.jsonl"
-    prompts.write_text("The fox\n")
-    command = ["generate", "--prompts", prompts, "--out", out, "-n", "3", "--seed", "1"]
-    assert run_here(*command, *INT8).returncode == 0
-    prompts.write_text("The fox\nA king\n")
-    result = run_here(*command, "--model", "bundled")
-    assert result.returncode == 1 and "weights" in result.stderr
-    assert run_here(*command, *INT8).returncode == 0 and len(out.read_text().splitlines()) == 2
-
-
 def test_chat(int8):
     command = [sys.executable, "-m", "gpt2np", "chat", *INT8, "--greedy", "-n", "30"]
     result = subprocess.run(command, input="The fox\n", capture_output=True, text=True, timeout=60)
@@ -86,8 +76,13 @@ def test_info_tells_the_memory_of_each_form(int8, lm):
     assert memory["float32_weights"] == lm.model.weights.nbytes
     [line] = [x for x in run_here("info", "bundled").stdout.splitlines() if x.startswith("memory")]
     assert line.split("for the KV")[0] == (
-        "memory      23.7 MB for float32 weights (6.5 MB with --weights int8), 6.3 MB "
+        "memory      23.7 MB for float32 weights (6.4 MB with --weights int8), 6.3 MB "
     )
+
+
+def test_a_worker_of_a_cluster_loads_the_same():
+    source = ModelSource("bundled", weights="int8")
+    assert source.load().model.weight_dtype == "int8"
 
 
 def test_other_values_are_refused():
