@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from held_out_bits import model_bits, read_stories
+from held_out_bits import read_stories
 from numpy.typing import NDArray
 from ranks import control_group
 from tqdm import tqdm
@@ -124,25 +124,25 @@ def compare(forms: Mapping[str, Logits], windows: Sequence[list[int]]) -> dict[s
 
 
 def print_quality(text: Path, model: str, n_tokens: int) -> None:
-    """Print the bits per character of all stories, then the comparison on the first tokens."""
-    lm, stories = LanguageModel.load(model), read_stories(text)
+    """Print the comparison on the first tokens of the stories in a file."""
+    lm = LanguageModel.load(model)
     assert lm.folder is not None
-    bits = [model_bits(LanguageModel.load(model, weights=weights), stories) for weights in WEIGHTS]
-    float32, int8 = (b / sum(map(len, stories)) for b in bits)
-    print(f"{lm.name}, {len(stories)} texts: {float32:.5f} bits per character in float32, ", end="")
-    print(f"{int8:.5f} in int8 ({int8 / float32 - 1:+.3%})")
-    context = lm.model.config.n_positions
-    ids = [i for story in stories for i in [lm.bos_token_id, *lm.tokenizer.encode(story)]]
-    windows = [ids[start : start + context + 1] for start in range(0, n_tokens, context)]
+    end, context = lm.bos_token_id, lm.model.config.n_positions
+    ids = [i for story in read_stories(text) for i in [end, *lm.tokenizer.encode(story)]]
+    ids = ids[: n_tokens + 1]
+    windows = [ids[start : start + context + 1] for start in range(0, len(ids) - 1, context)]
+    characters = len(lm.tokenizer.decode([i for i in ids if i != end]))
     with tempfile.TemporaryDirectory() as folder:
         temporary = Path(folder)
         forms = {**gpt2np_forms(lm.folder, temporary / "a"), **llama_forms(lm.folder, temporary)}
         results = compare(forms, windows)
-    print(f"\n{sum(map(len, windows)) - len(windows):,} tokens in windows of {context}\n")
-    print("| form | perplexity | KL divergence, nats | same most likely token |")
-    print("|---|---|---|---|")
+    print(f"{lm.name}: {len(ids) - 1:,} tokens, {characters:,} characters", end="\n\n")
+    print("| form | perplexity | bits per character | KL divergence, nats | same best token |")
+    print("|---|---|---|---|---|")
     for name, (nats, divergence, agreement) in results.items():
-        print(f"| {name} | {math.exp(nats):.4f} | {divergence:.2e} | {agreement:.2%} |")
+        bits = nats * (len(ids) - 1) / math.log(2) / characters
+        print(f"| {name} | {math.exp(nats):.3f} | {bits:.5f} ", end="")
+        print(f"| {divergence:.2e} | {agreement:.2%} |")
 
 
 def write_checkpoint(folder: Path, shape: str, dtype: str) -> GPT2Config:
