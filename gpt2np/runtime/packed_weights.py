@@ -129,7 +129,7 @@ class PackedWeights(MutableMapping[str, Array]):
             dtype: the dtype of all weights.
             packings: how to pack each matrix, by name; weights without a packing stay plain arrays.
             arrange: arrange(source, is_packed) builds the object that `for_pass` returns.
-            quantize: pack the matrices as int8 with one scale per column; vectors keep `dtype`.
+            quantize: pack the matrices as int8 (`PackedMatrix`); vectors keep `dtype`.
 
         Raises:
             InvalidArgumentError: with `quantize`, a weight has NaN or infinity.
@@ -307,14 +307,16 @@ class PackedWeights(MutableMapping[str, Array]):
 def quantized_nbytes(
     shapes: Mapping[str, tuple[int, ...]], packings: Mapping[str, Packing], itemsize: int = 4
 ) -> int:
-    """Return the bytes of weights of which the packed matrices are int8 with a scale per output.
+    """Return the bytes of weights whose matrices are int8, with a scale per panel and column.
 
     Scales and all other weights have `itemsize` bytes.
     """
     n_bytes = 0
     for name, shape in shapes.items():
         if name in packings and len(shape) == 2:
-            n_bytes += math.prod(shape) + itemsize * packings[name].matrix_shape(shape)[1]
+            n_in, n_out = packings[name].matrix_shape(shape)
+            n_groups = -(-n_in // packings[name].panel_shape[0])
+            n_bytes += math.prod(shape) + itemsize * n_groups * n_out
         else:
             n_bytes += itemsize * math.prod(shape)
     return n_bytes

@@ -43,7 +43,7 @@ def test_linear_with_8_bit_weights_is_that_with_the_rounded_weights(n, inputs):
     rng = np.random.default_rng(n)
     x, w, b = (rng.normal(size=size).astype(np.float32) for size in ((n, 96), (96, 100), 128))
     packed = pack_int8(w * np.exp(rng.normal(size=100)).astype(np.float32), (inputs, 64))
-    layer = PackedLinear("", packed.data, b, 100, packed.scale.reshape(-1))
+    layer = PackedLinear("", packed.data, b, 100, packed.scale)
     exact = x.astype(np.float64) @ packed.unpack() + b[:100]
     y = linear(x, layer)
     assert y.dtype == np.float32
@@ -59,7 +59,7 @@ def test_heads_with_8_bit_weights(n, inputs):
     packed = pack_int8(rng.normal(size=(48, 192)) * np.exp(rng.normal(size=192)), (inputs, 16))
     groups = len(packed.data)
     heads = PackedHeads(
-        packed.data.reshape(groups, 3, 4, inputs, 16), b, packed.scale.reshape(3, 4, 1, 16)
+        packed.data.reshape(groups, 3, 4, inputs, 16), b, packed.scale.reshape(groups, 3, 4, 16)
     )
     exact = (x @ packed.unpack()).reshape(n, 3, 4, 16).transpose(1, 2, 0, 3) + b
     np.testing.assert_allclose(project_heads(x, heads, slice(0, 4)), exact, atol=1e-12)

@@ -17,7 +17,14 @@ from gpt2np.model.plain import PlainContext, plain_weights
 from gpt2np.model.weights import int8_nbytes
 
 IDS = np.random.default_rng(5).integers(0, 97, 40)
-SHAPE = {"vocab_size": 97, "n_positions": 48, "n_embd": 24, "n_layer": 3, "n_head": 3}
+SHAPE = {
+    "vocab_size": 97,
+    "n_positions": 48,
+    "n_embd": 24,
+    "n_layer": 3,
+    "n_head": 3,
+    "n_inner": 1100,
+}
 C_FC = "h.1.mlp.c_fc.weight"
 
 
@@ -45,8 +52,10 @@ def test_only_matrices_are_rounded(model, float_model):
         rounded = model.weights[name]
         assert np.array_equal(rounded, array) != is_matrix, name
         n_bytes += array.size * (1 if is_matrix else 4)
-        if is_matrix:  # one scale for all weights of an output
+        if is_matrix:  # a scale for each output and each group of at most 384 inputs
             outputs = rounded if name in ("wte.weight", "lm_head.weight") else rounded.T
+            if "mlp.c_proj" in name:
+                outputs = outputs.reshape(-1, 275)
             n_bytes += 4 * len(outputs)
             for weights in outputs:
                 integers = weights / (np.abs(weights).max() / 127)
