@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -138,6 +139,18 @@ def test_of_files_with_another_dtype(float_model, tmp_path, dtype):
     expected = GPT2(converted.config, converted.weights, weight_dtype="int8").forward([IDS])
     loaded = GPT2.from_folder(tmp_path / "b", weights="int8")
     np.testing.assert_array_equal(loaded.forward([IDS]), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+def test_memory_never_holds_all_matrices_as_floats(tmp_path, dtype, monkeypatch):
+    monkeypatch.setattr("gpt2np.model.model.raise_mmap_threshold", lambda: None)  # takes 32 MB
+    random_model(**SHAPE | {"n_layer": 30, "n_embd": 48}).save(tmp_path / "a")
+    convert(read_checkpoint(tmp_path / "a"), tmp_path / "b", ConversionOptions(dtype))
+    tracemalloc.start()
+    model = GPT2.from_folder(tmp_path / "b", weights="int8")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert model.weights.nbytes < peak < 0.45 * 4 * model.weights.parameters
 
 
 def test_of_files_with_transposed_matrices(float_model, tmp_path):
