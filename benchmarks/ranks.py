@@ -43,25 +43,29 @@ CONDITIONS: dict[str, tuple[int, float | None, int | None]] = {
 WORK = ("1 sequence", "16 sequences", "prompt of 20", "prompt of 900")
 SETTLE_S = 4.0  # a first choice that a stall made wrong is corrected within some seconds
 _WARM_UP_S = 0.15  # longer than the period of a quota
-CGROUP_V1, CGROUP_V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 @contextmanager
-def control_group(cpus: float) -> Iterator[Path]:
-    """Create a control group that is limited to some CPUs. Yields the file that takes process ids.
+def control_group(*, cpus: float | None = None, memory: int | None = None) -> Iterator[Path]:
+    """Create a control group with a limit of some CPUs, or of some bytes of memory.
+
+    Yields the file that takes process ids.
 
     Raises:
         OSError: this user may not create control groups.
     """
-    quota = str(int(cpus * 100_000))
-    is_v1 = (CGROUP_V1 / "cpu.cfs_quota_us").exists()
-    group = (CGROUP_V1 if is_v1 else CGROUP_V2) / f"gpt2np-{os.getpid()}"
+    controller = "memory" if memory else "cpu"
+    quota = str(memory or int((cpus or 1) * 100_000))
+    is_v1 = (CGROUPS / controller).exists()
+    group = (CGROUPS / controller if is_v1 else CGROUPS) / f"gpt2np-{os.getpid()}"
     group.mkdir()
     try:
         if is_v1:
-            (group / "cpu.cfs_quota_us").write_text(quota)
+            file = "memory.limit_in_bytes" if memory else "cpu.cfs_quota_us"
+            (group / file).write_text(quota)
         else:
-            (group / "cpu.max").write_text(f"{quota} 100000")
+            (group / f"{controller}.max").write_text(quota if memory else f"{quota} 100000")
         yield group / "cgroup.procs"
     finally:
         for _ in range(100):  # an ended process leaves its group a moment later
@@ -87,7 +91,7 @@ def measure_in(
         )
         stack.callback(process.kill)
         if quota:
-            stack.enter_context(control_group(quota)).write_text(str(process.pid))
+            stack.enter_context(control_group(cpus=quota)).write_text(str(process.pid))
         if cpus:
             os.sched_setaffinity(process.pid, sorted(os.sched_getaffinity(0))[:cpus])
         for _ in range(neighbors):

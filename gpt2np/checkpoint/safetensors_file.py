@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,39 @@ class TensorInfo:
     def size(self) -> int:
         """Number of values in the tensor."""
         return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """A tensor that `np.asarray` reads from its file and converts, each time it is called.
+
+    Attributes:
+        name: the tensor's name in error messages.
+        tensor: the tensor as stored.
+        dtype: the dtype after the conversion.
+        is_transposed: whether the array is the transpose of the stored matrix.
+    """
+
+    name: str
+    tensor: TensorInfo
+    dtype: np.dtype[Any]
+    is_transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.tensor.shape[::-1] if self.is_transposed else self.tensor.shape
+
+    @property
+    def T(self) -> StoredArray:  # NumPy's name
+        """The transpose."""
+        return replace(self, is_transposed=not self.is_transposed)
+
+    def __array__(
+        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
+    ) -> NDArray[Any]:
+        array = _convert(self.name, self.tensor, dtype or self.dtype)
+        return array.T if self.is_transposed else array
 
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
@@ -107,20 +140,23 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
     )
 
 
-def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[str, NDArray[Any]]:
+def read_tensors(
+    tensors: Mapping[str, TensorInfo], dtype: DTypeLike, *, convert: bool = True
+) -> dict[str, Any]:
     """Return the tensors as read-only arrays of `dtype`, float32 or float64.
 
     Tensors stored in `dtype` become views of the memory-mapped file, which take memory only when
     they are read (see `read_ahead` and `release`). Other tensors are converted chunk by chunk, so
-    that memory holds little more than the result. Unaligned tensors, which early versions of
+    that memory holds little more than the result; without `convert`, they become a `StoredArray`,
+    which takes no memory. Unaligned tensors, which early versions of
     safetensors wrote (openai-community/gpt2), are copied: NumPy would copy them for every product.
 
     Raises CheckpointError if a file is truncated, or a value is too large for `dtype`.
     """
     paths = {tensor.path for tensor in tensors.values() if _can_view(tensor, dtype)}
     mapped = {path: _map_file(path) for path in paths}
-    arrays = {}
-    n_converted = sum(t.nbytes for t in tensors.values() if not _can_view(t, dtype))
+    arrays: dict[str, Any] = {}
+    n_converted = sum(t.nbytes for t in tensors.values() if not _can_view(t, dtype)) * convert
     progress = None if n_converted > _SLOW_BYTES else False
     with progress_bar(n_converted, "loading", "B", progress) as bar:
         for name, tensor in tensors.items():
@@ -129,6 +165,8 @@ def read_tensors(tensors: Mapping[str, TensorInfo], dtype: DTypeLike) -> dict[st
                 if len(data) < tensor.nbytes:  # the file has changed since its header was read
                     raise _damaged(tensor.path, "it is truncated")
                 arrays[name] = data.view(dtype).reshape(tensor.shape)
+            elif not convert:
+                arrays[name] = StoredArray(name, tensor, np.dtype(dtype))
             else:
                 arrays[name] = _convert(name, tensor, dtype)
                 bar.update(tensor.nbytes)

@@ -102,8 +102,12 @@ def score_corpus(
             yield batch, score_batch(lm, batch, options, files[batch.file])
 
     corpus = CorpusInput(files)
-    model = {"model": lm.name, "dtype": str(lm.model.dtype), "weights": lm.model.weight_dtype}
-    settings = {**model, **asdict(options)}
+    settings = {
+        "model": lm.name,
+        "dtype": str(lm.model.dtype),
+        "weights": lm.model.weight_dtype,
+        **asdict(options),
+    }
     job = Job(
         corpus.task(settings, {"the model": fingerprint}),
         ("lines",),

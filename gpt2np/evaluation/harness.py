@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tqdm import tqdm
 
@@ -58,6 +58,7 @@ class HarnessModel(LM):
         batch_size: int | str | None = None,
         max_batch_size: int | None = None,
         device: str | None = None,
+        weights: Literal["int8"] | None = None,
     ) -> None:
         """Use the LanguageModel `pretrained`, or load the model of this name like `gpt2np.load`.
 
@@ -68,7 +69,7 @@ class HarnessModel(LM):
         if isinstance(pretrained, LanguageModel):
             self.lm = pretrained
         else:
-            self.lm = LanguageModel.load(pretrained, dtype)
+            self.lm = LanguageModel.load(pretrained, dtype, weights=weights)
 
     def loglikelihood(
         self, requests: Sequence[Instance], disable_tqdm: bool = False

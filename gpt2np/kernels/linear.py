@@ -32,7 +32,7 @@ class PackedLinear:
         panels: the packed matrix, (I, P, k, m): I groups of k inputs by P panels of m outputs.
         bias: (P·m,), or None for a layer without a bias.
         out_features: the number of outputs without padding.
-        scale: (P·m,), the factor of each output if the panels are int8, else None.
+        scale: (I, P, m), the factor of each column of a panel if the panels are int8, else None.
     """
 
     name: str
@@ -51,7 +51,7 @@ class PackedLinear:
         m = self.panels.shape[3]
         columns = slice(panels.start * m, panels.stop * m)
         bias = None if self.bias is None else self.bias[columns]
-        scale = None if self.scale is None else self.scale[columns]
+        scale = None if self.scale is None else self.scale[:, panels]
         n_columns = columns.stop - columns.start
         return PackedLinear(self.name, self.panels[:, panels], bias, n_columns, scale)
 
@@ -63,7 +63,7 @@ class PackedHeads:
     Attributes:
         panels: (I, 3, H, k, D): I groups of k inputs; queries, keys, values; H heads; D channels.
         bias: (3, H, 1, D).
-        scale: (3, H, 1, D), the factor of each output if the panels are int8, else None.
+        scale: (I, 3, H, D), the factor of each column of a panel if the panels are int8, else None.
     """
 
     panels: Array
@@ -107,11 +107,11 @@ def linear(
     if groups > 1 or k > x.shape[1]:
         x = _split_k(x, groups, k)[:, None]
     matmul(x, w.panels, out=output.partials)
+    if w.scale is not None:
+        np.multiply(output.partials, w.scale[:, :, None], out=output.partials)
     if groups > 1:
         sum_partials(output.partials, out=output.by_panel)
     y = output.y
-    if w.scale is not None:
-        y *= w.scale
     if w.bias is not None:
         y += w.bias
     y = y[:, : w.out_features]
@@ -124,9 +124,9 @@ def project_heads(x: Array, w: PackedHeads, heads: slice) -> Array:
     if groups > 1 or k > x.shape[1]:
         x = _split_k(x, groups, k)[:, None, None]
     qkv = matmul(x, w.panels[:, :, heads])
-    qkv = sum_partials(qkv) if groups > 1 else qkv[0]
     if w.scale is not None:
-        qkv *= w.scale[:, heads]
+        qkv *= w.scale[:, :, heads, None]
+    qkv = sum_partials(qkv) if groups > 1 else qkv[0]
     qkv += w.bias[:, heads]
     return qkv
 

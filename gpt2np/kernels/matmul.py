@@ -32,8 +32,11 @@ _MAX_SMALL_ROWS = 32  # more rows in one call are not faster
 MIN_SHARED_WORK = 15_000_000
 """The fewest multiplications that threads share. Fewer take less time than waking a thread."""
 
-_MAX_CONVERTED = 200_000
-"""Numbers converted from int8 at a time: as float32, most of a level-2 cache."""
+_MAX_CONVERTED = 600_000
+"""The most weights that are converted from int8 at a time, so that they stay in the cache."""
+
+_CONVERSION_WORK = 4
+"""Converting a weight from int8 takes as long as this many multiplications."""
 
 _lanes: defaultdict[np.dtype[Any], Array] = defaultdict(lambda: np.empty((0, LANES)))
 
@@ -83,25 +86,34 @@ def matmul(x: Array, w: Array, out: Array | None = None) -> Array:
 
 
 def _matmul_int8(x: Array, w: Array, out: Array | None) -> Array:
+    """Multiply x (…, n, k) by w (…, P, k, m) of int8. Threads share the panels."""
     *stack, n_panels, k, m = w.shape
     n = x.shape[-2]
     rows = np.broadcast_to(x, (*stack, n_panels, n, k))
     y = np.empty((*stack, n_panels, n, m), x.dtype) if out is None else out
-    step = max(1, _MAX_CONVERTED // (k * m))
 
     def multiply(share: slice) -> None:
-        buffer = np.empty((step, k, m), x.dtype)
-        for index in np.ndindex(*stack):
-            for start in range(share.start, share.stop, step):
-                panels = slice(start, min(start + step, share.stop))
-                converted = buffer[: panels.stop - start]
-                np.copyto(converted, w[index][panels])
-                matmul(rows[index][panels], converted, out=y[index][panels])
+        panels = (..., share, slice(None), slice(None))
+        _convert_and_multiply(rows[panels], w[panels], y[panels])
 
-    is_shared = n <= SMALL_BATCH and n * w.size > MIN_SHARED_WORK
+    is_shared = n <= SMALL_BATCH and (n + _CONVERSION_WORK) * w.size > MIN_SHARED_WORK
     threads = python_threads() if is_shared else 1
     parallel_for(multiply, even_slices(n_panels, threads), threads)
     return y
+
+
+def _convert_and_multiply(x: Array, w: Array, out: Array) -> None:
+    """Write x (…, n, k) times w (…, k, m) of int8 to `out`, at most _MAX_CONVERTED weights at once.
+
+    Matrices are not divided.
+    """
+    if w.size <= _MAX_CONVERTED or w.ndim == 2:
+        matmul(x, w.astype(x.dtype), out=out)
+    elif len(w) == 1:
+        _convert_and_multiply(x[0], w[0], out[0])
+    else:
+        for part in even_slices(len(w), -(-w.size // _MAX_CONVERTED)):
+            _convert_and_multiply(x[part], w[part], out[part])
 
 
 def row_sums(x: Array) -> Array:

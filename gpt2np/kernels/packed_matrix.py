@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.blas import python_threads
 from gpt2np.kernels.matmul import LANES
@@ -25,14 +24,14 @@ class PackedMatrix:
     sequentially. Zeros pad the last panel of each axis, and the width of each panel to a multiple
     of LANES.
 
-    A matrix of int8 is quantized: each column has a scale, and a weight is its integer times the
-    scale. The largest weight of a column is 127 times the scale (absmax quantization).
+    A matrix of int8 is quantized: each column of a panel has a scale, and a weight is its integer
+    times the scale (`quantize`).
 
     Attributes:
         data: (I, P, k, m): I groups of k inputs by P panels of m outputs.
         shape: (in, out), without padding.
         panel_shape: the number of inputs and outputs of one panel, without padding.
-        scale: (P, m), if the matrix is quantized.
+        scale: (I, P, m), if the matrix is quantized.
     """
 
     data: Array
@@ -49,7 +48,8 @@ class PackedMatrix:
 
     def quantized(self, dtype: np.dtype[Any]) -> PackedMatrix:
         """Return this matrix of int8 with scales of a floating-point dtype, for `fill` to set."""
-        return replace(self, scale=np.ones((self.data.shape[1], self.data.shape[3]), dtype))
+        groups, n_panels, _, m = self.data.shape
+        return replace(self, scale=np.ones((groups, n_panels, m), dtype))
 
     @classmethod
     def of(cls, matrix: Array, panel_shape: tuple[int, int]) -> PackedMatrix:
@@ -74,15 +74,11 @@ class PackedMatrix:
             self.data[:, panels],
             (self.shape[0], stop - start),
             self.panel_shape,
-            None if self.scale is None else self.scale[panels],
+            None if self.scale is None else self.scale[:, panels],
         )
 
     def fill(self, matrix: Array) -> None:
-        """Overwrite the panels with a matrix [in, out].
-
-        Raises:
-            InvalidArgumentError: the panels are quantized, and the matrix has NaN or infinity.
-        """
+        """Overwrite the panels with a matrix [in, out], finite if the panels are quantized."""
         threads = python_threads() if self.data.size > _MIN_SHARED_SIZE else 1
         shares = even_slices(self.data.shape[1], threads)
         parallel_for(lambda panels: self._fill(matrix, panels), shares, threads)
@@ -90,11 +86,10 @@ class PackedMatrix:
     def _fill(self, matrix: Array, panels: slice) -> None:
         k, m = self.panel_shape
         for p in range(panels.start, panels.stop):
-            columns = matrix[:, p * m : (p + 1) * m]
-            if self.scale is not None:
-                columns, self.scale[p, : columns.shape[1]] = quantize(columns)
             for i in range(len(self.data)):
-                panel, block = self.data[i, p], columns[i * k : (i + 1) * k]
+                panel, block = self.data[i, p], matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
+                if self.scale is not None:
+                    block, self.scale[i, p, : block.shape[1]] = quantize(block)
                 if block.shape != panel.shape:
                     panel[...] = 0
                 panel[: block.shape[0], : block.shape[1]] = block
@@ -108,32 +103,31 @@ class PackedMatrix:
                 block = matrix[i * k : (i + 1) * k, p * m : (p + 1) * m]
                 block[...] = self.data[i, p, : block.shape[0], : block.shape[1]]
                 if self.scale is not None:
-                    block *= self.scale[p, : block.shape[1]]
+                    block *= self.scale[i, p, : block.shape[1]]
         return matrix
 
     def gather_columns(self, indices: IntArray) -> Array:
         """Return the columns at n indices, as the rows of an array (n, in)."""
         p, j = np.divmod(indices, self.panel_shape[1])
         columns: Array = self.data[:, p, :, j]  # (n, I, k)
+        if self.scale is not None:
+            columns = columns * self.scale[:, p, j].T[..., None]
         n, groups, k = columns.shape
-        columns = columns.reshape(n, groups * k)[:, : self.shape[0]]
-        return columns if self.scale is None else columns * self.scale[p, j, None]
+        return columns.reshape(n, groups * k)[:, : self.shape[0]]
 
 
 def quantize(matrix: Array) -> tuple[Array, Array]:
     """Round each column to integers of at most 127 times a scale (absmax quantization).
 
-    Returns the integers, in the matrix's shape and dtype, and the scales (out,).
+    The scales have 16 binary digits, so that integer times scale is exact: quantizing a quantized
+    matrix again changes nothing.
 
-    Raises:
-        InvalidArgumentError: the matrix has NaN or infinity.
+    Returns the integers, in the matrix's shape and dtype, and the scales (out,).
     """
     largest = np.maximum(matrix.max(0), -matrix.min(0))
-    if not np.isfinite(largest).all():
-        raise InvalidArgumentError(
-            "weights with NaN or infinity can't be quantized; 'gpt2np info --check' names them"
-        )
-    scale = np.where(largest > 0, largest / 127, 1).astype(matrix.dtype)
+    digits, exponent = np.frexp(largest / 127)
+    scale = np.ldexp(np.ceil(digits * 2**16) / 2**16, exponent)
+    scale = np.where(scale > 0, scale, 1).astype(matrix.dtype)
     return np.rint(matrix / scale), scale
 
 

@@ -59,10 +59,11 @@ class GPT2:
     ) -> None:
         """Create a model from weights by name, which are packed at the first passes.
 
-        With `weight_dtype` "int8", the matrices are quantized to 8 bits; see `from_folder`.
+        With `weight_dtype` "int8", the matrices are quantized to 8 bits now; see `from_folder`.
 
         Raises:
-            InvalidArgumentError: a weight is missing or has the wrong shape.
+            InvalidArgumentError: a weight is missing or has the wrong shape; or with "int8", a
+                weight has NaN or infinity.
         """
         check_argument(isinstance(config, GPT2Config), "config", config, "a GPT2Config")
         is_mapping = isinstance(weights, Mapping)
@@ -92,8 +93,8 @@ class GPT2:
         """Load a model from a folder with `config.json` and weights.
 
         The model computes in `dtype`, float32 or float64. With `weights` "int8", the matrices are
-        quantized: 8-bit integers with a scale per output, a quarter of float32's memory. To load a
-        model by its name, use `gpt2np.load(name).model`.
+        quantized: 8-bit integers with one scale for up to 384 inputs of an output, a quarter of
+        float32's memory. To load a model by its name, use `gpt2np.load(name).model`.
 
         Raises:
             CheckpointError: a file is missing or damaged, or the weights don't match the config.
@@ -101,16 +102,20 @@ class GPT2:
         """
         if dtype not in (np.float32, np.float64, "float32", "float64"):
             raise InvalidArgumentError(f"dtype is {dtype!r}; it must be float32 or float64")
+        check_argument(weights in (None, "int8"), "weights", weights, "None or 'int8'")
         folder = as_path(folder)
         checkpoint = read_checkpoint(folder)
-        model = cls(checkpoint.config, load_weights(checkpoint, dtype), weight_dtype=weights)
+        stored = load_weights(checkpoint, dtype, convert=weights is None)
+        model = cls(checkpoint.config, stored, weight_dtype=weights)
         model._folder = folder.absolute()
         return model
 
     def save(self, folder: str | Path) -> None:
         """Write the model to a new or empty folder, for gpt2np and `transformers` to load.
 
-        The weights keep the model's dtype. To add the vocabulary, call `Tokenizer.save(folder)`.
+        The weights keep the model's dtype. A quantized model writes its rounded weights in this
+        dtype; loaded with "int8" again, they give the same logits to the bit. To add the
+        vocabulary, call `Tokenizer.save(folder)`.
 
         Raises:
             InvalidArgumentError: the folder exists and is not empty.

@@ -87,7 +87,7 @@ def pack_weights(
 ) -> PackedWeights:
     """Wrap a model's weights, named as in `weight_shapes`, in a mapping that packs them on demand.
 
-    With `quantize`, the matrices are packed as int8 with one scale per output.
+    With `quantize`, the matrices are packed as int8 (`PackedMatrix`).
 
     Raises:
         InvalidArgumentError: an array is missing, or does not have the shape that the config
@@ -177,7 +177,7 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
         c_attn=PackedHeads(
             c_attn.data.reshape(len(c_attn.data), *qkv, *c_attn.data.shape[2:]),
             bias.reshape(*qkv, 1, -1),
-            None if c_attn.scale is None else c_attn.scale.reshape(*qkv, 1, -1),
+            None if c_attn.scale is None else c_attn.scale.reshape(len(c_attn.data), *qkv, -1),
         ),
         attn_c_proj=linear("attn.c_proj"),
         ln_2=_layer_norm(config, source, f"{h}.ln_2"),
@@ -189,8 +189,7 @@ def _block(config: GPT2Config, source: WeightSource, layer: int) -> BlockWeights
 
 
 def _linear(name: str, weight: PackedMatrix, bias: Array | None = None) -> PackedLinear:
-    scale = None if weight.scale is None else weight.scale.reshape(-1)
-    return PackedLinear(name, weight.data, bias, weight.shape[1], scale)
+    return PackedLinear(name, weight.data, bias, weight.shape[1], weight.scale)
 
 
 def _layer_norm(config: GPT2Config, source: WeightSource, name: str) -> Callable[[Array], Array]:

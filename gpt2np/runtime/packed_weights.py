@@ -2,7 +2,7 @@
 
 Packing copies every matrix into panels (`gpt2np.kernels.packed_matrix`). This takes longer than a
 short pass, so a short first pass reads the memory-mapped file directly. Any other pass first packs
-the matrices. The panels then replace the original arrays.
+the matrices. The panels then replace the original arrays. Quantized matrices are packed at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from gpt2np.checkpoint.safetensors_file import read_ahead, release
 from gpt2np.errors import InvalidArgumentError
 from gpt2np.kernels.array import Array, IntArray
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
+from gpt2np.progress import progress_bar
 
+_SLOW_SIZE = 100_000_000  # numbers whose quantization takes about a second
 _CHUNK_COLUMNS = 2048  # columns of a transposed matrix packed at a time; whole panels
 
 
@@ -39,6 +41,11 @@ class Packing:
     def matrix(self, array: Array) -> Array:
         """Return the array as a matrix [in, out]; a vector becomes a matrix with one row."""
         return array.T if self.is_transposed else np.atleast_2d(array)
+
+    def matrix_shape(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return the shape of `matrix(array)` for an array of this shape."""
+        n_in, n_out = shape if len(shape) == 2 else (1, *shape)
+        return (n_out, n_in) if self.is_transposed else (n_in, n_out)
 
 
 @dataclass(frozen=True)
@@ -114,38 +121,45 @@ class PackedWeights(MutableMapping[str, Array]):
         *,
         quantize: bool = False,
     ) -> None:
-        """Convert the arrays to `dtype`, without packing them yet.
+        """Convert the arrays to `dtype`; pack them only if they are quantized.
 
         Args:
-            arrays: the weights by name.
+            arrays: the weights by name. With `quantize`, each matrix is read, packed and released
+                before the next one, so that memory holds one matrix that is not quantized.
             dtype: the dtype of all weights.
             packings: how to pack each matrix, by name; weights without a packing stay plain arrays.
             arrange: arrange(source, is_packed) builds the object that `for_pass` returns.
-            quantize: pack the matrices as int8 with one scale per column; vectors keep `dtype`.
+            quantize: pack the matrices as int8 (`PackedMatrix`); vectors keep `dtype`.
+
+        Raises:
+            InvalidArgumentError: with `quantize`, a weight has NaN or infinity.
         """
         self.dtype = dtype
         self.version = 0
         self.is_quantized = quantize
         self._shapes = {name: array.shape for name, array in arrays.items()}
-        self._arrays = {name: np.asarray(array, dtype) for name, array in arrays.items()}
+        self._arrays = dict(arrays)
         self._matrices: dict[str, PackedMatrix] = {}
         self._packings = packings
         self._arrange = arrange
         self._packed_pass: Any = None
         self._was_read = False
         self._lock = threading.RLock()
+        if quantize:
+            self.for_pass(short=False)
+        else:
+            self._arrays = {name: np.asarray(array, dtype) for name, array in arrays.items()}
 
     def for_pass(self, *, short: bool) -> Any:
         """Return the weights for one pass, as the constructor's argument `arrange` builds them.
 
-        Packs the matrices at the first pass if that pass is long, else at the second pass. With
-        quantization, packs at the first pass, because all passes must use the same weights.
+        Packs the matrices at the first pass if that pass is long, else at the second pass.
         """
         if self._packed_pass is not None:
             return self._packed_pass  # no lock: in a forked child, it may stay locked
         with self._lock:
             if self._packed_pass is None:
-                if short and not self._was_read and not self.is_quantized:
+                if short and not self._was_read:
                     self._was_read = True
                     source = WeightSource(dict(self._arrays), {}, self._packings)
                     return self._arrange(source, False)
@@ -170,18 +184,26 @@ class PackedWeights(MutableMapping[str, Array]):
     def _pack(self) -> None:
         """Copy every matrix into panels, freeing each original at once; copy all other arrays."""
         names = [name for name in self._arrays if name in self._packings]
-        for name, packed in self._allocate(names).items():
-            packing = self._packings[name]
-            matrix = packing.matrix(self._arrays[name])
-            chunk = _CHUNK_COLUMNS if packing.is_transposed else matrix.shape[1]
-            for start in range(0, matrix.shape[1], chunk):
-                columns = matrix[:, start : start + chunk]
-                packed.column_range(start, start + columns.shape[1]).fill(columns)
-                release(columns)
-            self._matrices[name] = packed
-            del self._arrays[name]
+        is_slow = self.is_quantized and self.parameters > _SLOW_SIZE
+        progress = None if is_slow else False
+        with progress_bar(self.parameters, "quantizing", "parameter", progress) as bar:
+            for name, packed in self._allocate(names).items():
+                self._pack_matrix(name, packed)
+                self._matrices[name] = packed
+                del self._arrays[name]
+                bar.update(math.prod(self._shapes[name]))
         # From now on the file may be replaced: nothing is read from its mapping any more.
-        self._arrays = {name: array.copy() for name, array in self._arrays.items()}
+        self._arrays = {name: np.array(array, self.dtype) for name, array in self._arrays.items()}
+
+    def _pack_matrix(self, name: str, packed: PackedMatrix) -> None:
+        packing = self._packings[name]
+        matrix = packing.matrix(np.asarray(self._arrays[name], self.dtype))
+        chunk = _CHUNK_COLUMNS if packing.is_transposed else matrix.shape[1]
+        for start in range(0, matrix.shape[1], chunk):
+            columns = matrix[:, start : start + chunk]
+            self._check_finite(name, columns)
+            packed.column_range(start, start + columns.shape[1]).fill(columns)
+            release(columns)
 
     def _allocate(self, names: Sequence[str]) -> dict[str, PackedMatrix]:
         """Allocate the panels of all matrices in one array, for which NumPy requests huge pages.
@@ -197,7 +219,7 @@ class PackedWeights(MutableMapping[str, Array]):
         return self._allocate_as(self.dtype, names)
 
     def _allocate_as(self, dtype: np.dtype[Any], names: Sequence[str]) -> dict[str, PackedMatrix]:
-        shapes = {n: self._packings[n].matrix(self._arrays[n]).shape for n in names}
+        shapes = {n: self._packings[n].matrix_shape(self._shapes[n]) for n in names}
         sizes = [packed_size(shape, self._packings[n].panel_shape) for n, shape in shapes.items()]
         starts = np.cumsum([0, *sizes]).tolist()
         buffer = np.empty(starts[-1], dtype)
@@ -236,10 +258,13 @@ class PackedWeights(MutableMapping[str, Array]):
                 f"{name} has shape {np.shape(array)}, expected {self._shapes[name]}"
             )
         with self._lock:
-            self.version += 1
             if name in self._matrices:
-                self._matrices[name].fill(self._packings[name].matrix(np.asarray(array)))
+                matrix = self._packings[name].matrix(np.asarray(array, self.dtype))
+                self._check_finite(name, matrix)
+                self.version += 1
+                self._matrices[name].fill(matrix)
                 return
+            self.version += 1
             self._arrays[name] = np.array(array, self.dtype)
             if self._packed_pass is not None:
                 self._packed_pass = self._arrange(self._source, True)
@@ -247,6 +272,12 @@ class PackedWeights(MutableMapping[str, Array]):
     def _check_name(self, name: str) -> None:
         if name not in self._shapes:
             raise KeyError(f"the model has no weight {name!r}; list(model.weights) has the names")
+
+    def _check_finite(self, name: str, array: Array) -> None:
+        if self.is_quantized and not np.isfinite(array).all():
+            raise InvalidArgumentError(
+                f"{name} has NaN or infinity, which int8 can't hold; omit weights='int8'"
+            )
 
     def __delitem__(self, name: str) -> None:
         raise TypeError("a model needs all of its weights")
@@ -276,15 +307,16 @@ class PackedWeights(MutableMapping[str, Array]):
 def quantized_nbytes(
     shapes: Mapping[str, tuple[int, ...]], packings: Mapping[str, Packing], itemsize: int = 4
 ) -> int:
-    """Return the bytes of weights of which the packed matrices are int8 with a scale per output.
+    """Return the bytes of weights whose matrices are int8, with a scale per panel and column.
 
     Scales and all other weights have `itemsize` bytes.
     """
     n_bytes = 0
     for name, shape in shapes.items():
         if name in packings and len(shape) == 2:
-            n_outputs = shape[0 if packings[name].is_transposed else 1]
-            n_bytes += math.prod(shape) + itemsize * n_outputs
+            n_in, n_out = packings[name].matrix_shape(shape)
+            n_groups = -(-n_in // packings[name].panel_shape[0])
+            n_bytes += math.prod(shape) + itemsize * n_groups * n_out
         else:
             n_bytes += itemsize * math.prod(shape)
     return n_bytes

@@ -14,7 +14,7 @@ SHAPES = {
 }
 
 
-def random_model(dtype=np.float32, *, tied=True, **shape):
+def random_model(dtype=np.float32, *, tied=True, weight_dtype=None, **shape):
     """Make a GPT2 whose parameters are all random, with a head of its own if not `tied`."""
     config = GPT2Config(**{"vocab_size": 1031, "n_positions": 1100} | shape)
     shapes = weight_shapes(config)
@@ -29,6 +29,7 @@ def random_model(dtype=np.float32, *, tied=True, **shape):
             ).astype(dtype)
             for name, size in shapes.items()
         },
+        weight_dtype=weight_dtype,
     )
 
 

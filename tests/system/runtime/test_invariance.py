@@ -24,9 +24,17 @@ to_the_bit = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        *SHAPES,
+        "small heads, int8",
+        pytest.param("GPT-2 small's width, int8", marks=pytest.mark.slow),
+    ],
+)
 def model(request):
-    return random_model(**SHAPES[request.param])
+    shape, _, weights = request.param.partition(", ")
+    return random_model(**SHAPES[shape], weight_dtype=weights or None)
 
 
 @pytest.fixture(scope="module")

@@ -146,6 +146,17 @@ class TestSameBits:
         for _ in range(3):
             both((model, alone), [[i] for i in rng.integers(0, 1031, size)], caches)
 
+    @pytest.mark.parametrize("shape", ["small heads", slow("GPT-2 small's width")])
+    def test_8_bit_weights(self, shape):
+        rng = np.random.default_rng(0)
+        models = [random_model(**SHAPES[shape], weight_dtype="int8") for _ in range(2)]
+        with_processes(models[0], 2)
+        caches = [[model.new_cache()] for model in models]
+        for n in (40, 1, 1, 7, 100):
+            both(models, [rng.integers(0, 1031, n)], caches, logits_indices=[n - 1])
+        assert pids(models[0])
+        models[0].processes = 1
+
     def test_sequences_that_lie_side_by_side_do_so_in_every_process(self):
         model = small()
         caches = [model.new_cache() for _ in range(4)]

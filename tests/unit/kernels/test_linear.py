@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpt2np.kernels import linear as module
-from gpt2np.kernels.linear import PackedLinear, linear, map_rows
+from gpt2np.kernels.linear import PackedHeads, PackedLinear, linear, map_rows, project_heads
 from gpt2np.kernels.packed_matrix import PackedMatrix, packed_size
 
 
@@ -13,6 +13,13 @@ def pack(matrix, panel_shape):
     packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape)
     packed.fill(matrix)
     return packed.data
+
+
+def pack_int8(matrix, panel_shape):
+    buffer = np.empty(packed_size(matrix.shape, panel_shape), np.int8)
+    packed = PackedMatrix.in_buffer(buffer, matrix.shape, panel_shape).quantized(matrix.dtype)
+    packed.fill(matrix)
+    return packed
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 9, 16, 17, 100])
@@ -28,6 +35,35 @@ def test_linear_is_x_times_w_plus_b(n, inputs):
     np.testing.assert_array_equal(
         linear(x, with_bias.panel_range(slice(1, 2))), linear(x, with_bias)[:, 64:]
     )
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 9, 16, 17, 100])
+@pytest.mark.parametrize("inputs", [96, 32, 50], ids=["one group", "three", "two, uneven"])
+def test_linear_with_8_bit_weights_is_that_with_the_rounded_weights(n, inputs):
+    rng = np.random.default_rng(n)
+    x, w, b = (rng.normal(size=size).astype(np.float32) for size in ((n, 96), (96, 100), 128))
+    packed = pack_int8(w * np.exp(rng.normal(size=100)).astype(np.float32), (inputs, 64))
+    layer = PackedLinear("", packed.data, b, 100, packed.scale)
+    exact = x.astype(np.float64) @ packed.unpack() + b[:100]
+    y = linear(x, layer)
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y, exact, atol=1e-4)
+    np.testing.assert_array_equal(linear(x, layer.panel_range(slice(1, 2)))[:, :36], y[:, 64:])
+
+
+@pytest.mark.parametrize("n", [1, 2, 40])
+@pytest.mark.parametrize("inputs", [48, 20], ids=["one group", "three, uneven"])
+def test_heads_with_8_bit_weights(n, inputs):
+    rng = np.random.default_rng(n)
+    x, b = rng.normal(size=(n, 48)), rng.normal(size=(3, 4, 1, 16))
+    packed = pack_int8(rng.normal(size=(48, 192)) * np.exp(rng.normal(size=192)), (inputs, 16))
+    groups = len(packed.data)
+    heads = PackedHeads(
+        packed.data.reshape(groups, 3, 4, inputs, 16), b, packed.scale.reshape(groups, 3, 4, 16)
+    )
+    exact = (x @ packed.unpack()).reshape(n, 3, 4, 16).transpose(1, 2, 0, 3) + b
+    np.testing.assert_allclose(project_heads(x, heads, slice(0, 4)), exact, atol=1e-12)
+    np.testing.assert_allclose(project_heads(x, heads, slice(2, 3)), exact[:, 2:3], atol=1e-12)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

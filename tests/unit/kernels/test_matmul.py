@@ -56,6 +56,35 @@ def test_threads_share_matrices_with_rows_of_their_own(monkeypatch):
     np.testing.assert_allclose(matmul(x[:, :1], w), x[:, :1] @ w, atol=1e-12)
 
 
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("n", [0, 1, 2, 16, 65, 200])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("most", [1, 2000, 200_000])
+def test_matrices_of_int8(n, threads, most, monkeypatch):
+    """Converted one panel at a time, a few, or all; with rows of their own or the same ones."""
+    monkeypatch.setattr(module, "MIN_SHARED_WORK", 0)
+    monkeypatch.setattr(module, "python_threads", lambda: threads)
+    monkeypatch.setattr(module, "_MAX_CONVERTED", most)
+    rng = np.random.default_rng(n)
+    w = rng.integers(-127, 128, (2, 5, 24, 16)).astype(np.int8)
+    for x in (rng.normal(size=(n, 24)), rng.normal(size=(2, 1, n, 24))):
+        np.testing.assert_allclose(matmul(x, w), x @ w.astype(float), atol=1e-10)
+        y = np.full((2, 5, n, 16), np.nan)
+        assert matmul(x, w, out=y) is y
+        np.testing.assert_allclose(y, x @ w.astype(float), atol=1e-10)
+
+
+@needs_small_kernels
+def test_rows_times_int8_have_the_same_bits_for_any_number_of_rows():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 384)).astype(np.float32)
+    w = rng.integers(-127, 128, (2, 40, 384, 64)).astype(np.int8)
+    whole = matmul(x, w)
+    np.testing.assert_array_equal(whole, matmul(x, w.astype(np.float32)))
+    for n in (1, 2, 3, 16, 17, 33, 64, 65):
+        np.testing.assert_array_equal(matmul(x[:n], w), whole[:, :, :n])
+
+
 @needs_small_kernels
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("k", "m"), [(64, 64), (768, 64), (512, 64), (1600, 64), (333, 48)])

@@ -67,6 +67,7 @@ def kept(folder):
         ("defaults", r"default of temperature was 0\.8, is 0\.0; undo"),
         ("ends", r"eos_token_ids was \[4095\], is \[5\]; undo"),
         ("model", "model was 'bundled', is 'other'; undo"),
+        ("int8", "weights was not given, is 'int8'; undo"),
     ],
 )
 def test_a_changed_option_is_named_and_nothing_is_lost(lm, interrupted, change, told):
@@ -77,6 +78,8 @@ def test_a_changed_option_is_named_and_nothing_is_lost(lm, interrupted, change, 
         lm.eos_token_ids = frozenset({5})
     if change == "model":
         lm.name = "other"
+    if change == "int8":
+        lm = load("bundled", weights="int8")
     done = kept(interrupted)
     assert done > 0
     with pytest.raises(InvalidArgumentError, match=told):

@@ -1,0 +1,302 @@
+"""Compare 8-bit weights (`--weights int8`) with float32: quality, memory and speed.
+
+    pip install llama-cpp-python gguf
+    python benchmarks/int8.py quality ../shared/data/stories/valid.txt
+    python benchmarks/int8.py memory small medium large xl
+    python benchmarks/int8.py memory xl --limit 3e9     # in a control group, which needs root
+    python benchmarks/int8.py speed small large xl
+
+Quality compares forms of one model with the float32 form, on the same tokens: int8, the checkpoint
+rounded to float16 or bfloat16, and llama.cpp with float32 and q8_0 weights. Memory and speed are
+those of random checkpoints in GPT-2's shapes. For the speed, float32 and int8 take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from held_out_bits import read_stories
+from numpy.typing import NDArray
+from ranks import control_group
+from tqdm import tqdm
+
+from gpt2np import GPT2, GPT2Config, LanguageModel
+from gpt2np.benchmark.process import peak_memory
+from gpt2np.benchmark.timing import Effort, fill_caches, repeat, settle, warm_up
+from gpt2np.checkpoint.convert import ConversionOptions, convert
+from gpt2np.checkpoint.load import read_checkpoint
+from gpt2np.checkpoint.names import weight_shapes
+from gpt2np.checkpoint.safetensors_file import CHUNK_SIZE, DTYPES, write_safetensors
+from gpt2np.model.weights import int8_nbytes
+
+Array = NDArray[Any]
+Logits = Callable[[list[int]], Array]
+
+SHAPES = {  # layers, heads, channels
+    "tiny": (2, 2, 64),
+    "small": (12, 12, 768),
+    "medium": (24, 16, 1024),
+    "large": (36, 20, 1280),
+    "xl": (48, 25, 1600),
+}
+WEIGHTS: tuple[Any, ...] = (None, "int8")
+WORK = {"decode": (1, 1, 64), "batch of 16": (16, 1, 64), "prompt of 512": (1, 512, 0)}
+"""Name → number of sequences, new tokens of each, and tokens in each KV cache."""
+
+
+def log_softmax(logits: Array) -> Array:
+    """Return log probabilities in float64."""
+    x = logits.astype(np.float64)
+    x -= x.max(-1, keepdims=True)
+    x -= np.log(np.exp(x).sum(-1, keepdims=True))
+    return x
+
+
+def gpt2np_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
+    """Return the logits functions of a model folder's forms by name; float32 comes first."""
+    forms = {"float32": folder, "int8": folder}
+    for dtype in ("float16", "bfloat16"):
+        convert(read_checkpoint(folder), temporary / dtype, ConversionOptions(dtype))
+        forms[dtype] = temporary / dtype
+    models = {
+        name: GPT2.from_folder(path, weights="int8" if name == "int8" else None)
+        for name, path in forms.items()
+    }
+    return {name: lambda ids, m=m: m.forward([ids]) for name, m in models.items()}
+
+
+def llama_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
+    """Return the logits functions of llama.cpp's float32 and q8_0 forms of a model folder."""
+    import llama_cpp
+    from compare_engines import LlamaCppFloat32
+    from compare_models import make_gguf
+
+    files = [temporary / name / "model.gguf" for name in ("float32", "q8_0")]
+    for file in files:
+        file.parent.mkdir()
+    make_gguf(folder, files[0])
+    engines = {"llama.cpp, float32": LlamaCppFloat32(files[0].parent, 2)}
+    options = llama_cpp.llama_model_quantize_default_params()
+    options.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q8_0
+    names = [bytes(file) for file in files]
+    if llama_cpp.llama_model_quantize(*names, options):
+        raise SystemExit("llama.cpp can't quantize the model")
+    engines["llama.cpp, q8_0"] = LlamaCppFloat32(files[1].parent, 2)
+
+    def logits(engine: LlamaCppFloat32, ids: list[int]) -> Array:
+        engine.begin(1)
+        return engine.feed([ids], range(len(ids)))[0]
+
+    return {name: partial(logits, engine) for name, engine in engines.items()}
+
+
+def compare(forms: Mapping[str, Logits], windows: Sequence[list[int]]) -> dict[str, Array]:
+    """Compare forms with the first form, on all tokens of the windows but the first of each.
+
+    Returns the means per token by form: nats, KL divergence from the first form, top-1 agreement.
+    """
+    sums = {name: np.zeros(3) for name in forms}
+    for window in tqdm(windows, desc="windows", disable=None):
+        targets = np.array(window[1:])[:, None]
+        reference = None
+        for name, logits in forms.items():
+            log_p = log_softmax(logits(window[:-1]))
+            reference = log_p if reference is None else reference
+            sums[name] += (
+                -np.take_along_axis(log_p, targets, -1).sum(),
+                (np.exp(reference) * (reference - log_p)).sum(),
+                (log_p.argmax(-1) == reference.argmax(-1)).sum(),
+            )
+    n_tokens = sum(len(window) - 1 for window in windows)
+    return {name: total / n_tokens for name, total in sums.items()}
+
+
+def print_quality(text: Path, model: str, n_tokens: int) -> None:
+    """Print the comparison on the first tokens of the stories in a file."""
+    lm = LanguageModel.load(model)
+    assert lm.folder is not None
+    end, context = lm.bos_token_id, lm.model.config.n_positions
+    ids = [i for story in read_stories(text) for i in [end, *lm.tokenizer.encode(story)]]
+    ids = ids[: n_tokens + 1]
+    windows = [ids[start : start + context + 1] for start in range(0, len(ids) - 1, context)]
+    characters = len(lm.tokenizer.decode([i for i in ids if i != end]))
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = Path(folder)
+        forms = {**gpt2np_forms(lm.folder, temporary / "a"), **llama_forms(lm.folder, temporary)}
+        results = compare(forms, windows)
+    print(f"{lm.name}: {len(ids) - 1:,} tokens, {characters:,} characters", end="\n\n")
+    print("| form | perplexity | bits per character | KL divergence, nats | same best token |")
+    print("|---|---|---|---|---|")
+    for name, (nats, divergence, agreement) in results.items():
+        bits = nats * (len(ids) - 1) / math.log(2) / characters
+        print(f"| {name} | {math.exp(nats):.3f} | {bits:.5f} ", end="")
+        print(f"| {divergence:.2e} | {agreement:.2%} |")
+
+
+def write_checkpoint(folder: Path, shape: str, dtype: str) -> GPT2Config:
+    """Write a random checkpoint in one of GPT-2's shapes."""
+    n_layer, n_head, n_embd = SHAPES[shape]
+    config = GPT2Config(n_layer=n_layer, n_head=n_head, n_embd=n_embd)
+    sizes = {"n_layer": n_layer, "n_head": n_head, "n_embd": n_embd}
+    rng = np.random.default_rng(0)
+
+    def values(size: int, mean: float) -> Iterator[Array]:
+        for start in range(0, size, CHUNK_SIZE):
+            chunk = rng.standard_normal(min(CHUNK_SIZE, size - start), np.float32)
+            yield chunk * np.float32(0.02) + np.float32(mean)
+
+    tensors = {
+        name: (size, values(math.prod(size), 1 if ".ln_" in f".{name}" else 0))
+        for name, size in weight_shapes(config).items()
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
+    write_safetensors(folder / "model.safetensors", DTYPES[dtype], tensors)
+    return config
+
+
+@contextmanager
+def random_checkpoint(shape: str, dtype: str) -> Iterator[tuple[Path, GPT2Config]]:
+    """Yield the folder of a random checkpoint, and the config."""
+    with tempfile.TemporaryDirectory(prefix="gpt2np-int8-") as temporary:
+        folder = Path(temporary) / shape
+        yield folder, write_checkpoint(folder, shape, dtype)
+
+
+def measure_peaks(folder: Path, weights: Any) -> tuple[int, int]:
+    """Load a model and continue a prompt of 64 tokens by 32, in this process.
+
+    Returns the peak resident bytes after loading and packing, and at the end.
+    """
+    model = GPT2.from_folder(folder, weights=weights)
+    model.weights.for_pass(short=False)
+    loaded = peak_memory()
+    cache, ids = model.new_cache(), list(range(64))
+    for _ in range(32):
+        logits = model.forward([ids], [cache], logits_indices=[len(ids) - 1])
+        ids = [int(logits[0].argmax())]
+    used = peak_memory()
+    assert loaded and used
+    return loaded, used
+
+
+def peaks_in_new_process(folder: Path, weights: Any, limit: int | None) -> tuple[int, int]:
+    """Run `measure_peaks` in a new process, in a control group of `limit` bytes if given."""
+    command = [sys.executable, __file__, "peaks", str(folder), *([weights] if weights else [])]
+    with ExitStack() as stack:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        stack.callback(process.kill)
+        if limit:
+            stack.enter_context(control_group(memory=limit)).write_text(str(process.pid))
+        stdout, _ = process.communicate("start\n")
+    if process.returncode:
+        raise SystemExit(f"the process ended with {process.returncode}; -9: out of memory")
+    loaded, used = json.loads(stdout)
+    return loaded, used
+
+
+def print_memory(shapes: Sequence[str], dtype: str, limit: int | None) -> None:
+    """Print a row for each shape and form of the weights; with `limit`, of int8 only."""
+    print(f"{dtype} checkpoints" + (f", at most {limit / 1e9:g} GB" if limit else ""), end="\n\n")
+    print("| shape | weights | size, MB | ÷ float32 | peak of loading, MB | of use, MB |")
+    print("|---|---|---|---|---|---|")
+    for shape in shapes:
+        with random_checkpoint(shape, dtype) as (folder, config):
+            weights = weight_shapes(config)
+            float32 = 4 * sum(map(math.prod, weights.values()))
+            for form in WEIGHTS[bool(limit) :]:
+                size = int8_nbytes(config, weights) if form else float32
+                loaded, used = peaks_in_new_process(folder, form, limit)
+                columns = size / 1e6, size / float32, loaded / 1e6, used / 1e6
+                row = "| {:,.0f} | {:.3f} | {:,.0f} | {:,.0f} |".format(*columns)
+                print(f"| {shape} | {form or 'float32'} {row}", flush=True)
+
+
+def work_of(model: GPT2, sequences: int, tokens: int, context: int) -> Callable[[], object]:
+    """Return a function that computes new tokens after a context, then truncates the caches."""
+    caches = fill_caches(model, context, sequences)
+    new = [list(range(tokens))] * sequences
+    indices = [tokens - 1 + i * tokens for i in range(sequences)]
+
+    def work() -> None:
+        model.forward(new, caches, logits_indices=indices)
+        for cache in caches:
+            cache.truncate(context)
+
+    settle(model, sequences * tokens, work)
+    return work
+
+
+def print_speed(shapes: Sequence[str], processes: Any, rounds: int, seconds: float) -> None:
+    """Print the tokens per second of both forms, and the median of the ratios of each round."""
+    print(f"processes: {processes}; {rounds} rounds", end="\n\n")
+    print("| shape | work | float32, tokens/s | int8, tokens/s | int8 ÷ float32 (range) |")
+    print("|---|---|---|---|---|")
+    for shape in shapes:
+        with random_checkpoint(shape, "float32") as (folder, _):
+            models = [GPT2.from_folder(folder, weights=weights) for weights in WEIGHTS]
+            for model in models:
+                model.processes = processes
+                warm_up(model)
+            for name, (sequences, tokens, context) in WORK.items():
+                works = [work_of(model, sequences, tokens, context) for model in models]
+                turns = []
+                for _ in range(rounds):
+                    for work in works:
+                        work()
+                        turns.append(repeat(work, Effort(1, seconds)).median)
+                float32, int8 = (sequences * tokens / median(turns[i::2]) for i in (0, 1))
+                ratios = sorted(a / b for a, b in zip(turns[::2], turns[1::2], strict=True))
+                spread = f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+                print(f"| {shape} | {name} | {float32:.1f} | {int8:.1f} | {spread} |", flush=True)
+
+
+def main() -> None:
+    """Run one of the comparisons."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    quality = commands.add_parser("quality", help="perplexity and KL divergence of each form")
+    quality.add_argument("text", type=Path, help="stories between <|endoftext|>")
+    quality.add_argument("--model", default="bundled", help="default: bundled")
+    quality.add_argument("--tokens", type=int, default=20_000, help="default: 20000")
+    memory = commands.add_parser("memory", help="peak memory of loading and use")
+    memory.add_argument("shapes", nargs="+", choices=SHAPES)
+    memory.add_argument("--dtype", choices=DTYPES, default="float32", help="of the checkpoints")
+    memory.add_argument("--limit", type=float, metavar="BYTES", help="of a control group")
+    speed = commands.add_parser("speed", help="decoding, batches and prompts, in turns")
+    speed.add_argument("shapes", nargs="+", choices=SHAPES)
+    speed.add_argument("--processes", default="auto", help="default: auto")
+    speed.add_argument("--rounds", type=int, default=7, help="default: 7")
+    speed.add_argument("--seconds", type=float, default=0.5, help="of each turn (default: 0.5)")
+    peaks = commands.add_parser("peaks", help="what `memory` runs in a new process")
+    peaks.add_argument("folder", type=Path)
+    peaks.add_argument("weights", nargs="?")
+    args = parser.parse_args()
+    if args.command == "quality":
+        print_quality(args.text, args.model, args.tokens)
+    elif args.command == "memory":
+        print_memory(args.shapes, args.dtype, args.limit and int(args.limit))
+    elif args.command == "speed":
+        processes = args.processes if args.processes == "auto" else int(args.processes)
+        print_speed(args.shapes, processes, args.rounds, args.seconds)
+    else:
+        sys.stdin.readline()  # until the process is in its control group
+        print(json.dumps(measure_peaks(args.folder, args.weights)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Models whose matrices have 8-bit weights."""
+
+import copy
+import pickle
+import tracemalloc
+
+import numpy as np
+import pytest
+from helpers.random_models import random_model
+from safetensors.numpy import load_file, save_file
+
+import gpt2np
+from gpt2np import GPT2, InvalidArgumentError
+from gpt2np.checkpoint.convert import ConversionOptions, convert
+from gpt2np.checkpoint.load import read_checkpoint
+from gpt2np.model.gpt2 import gpt2
+from gpt2np.model.plain import PlainContext, plain_weights
+from gpt2np.model.weights import int8_nbytes
+
+IDS = np.random.default_rng(5).integers(0, 97, 40)
+SHAPE = {
+    "vocab_size": 97,
+    "n_positions": 48,
+    "n_embd": 24,
+    "n_layer": 3,
+    "n_head": 3,
+    "n_inner": 1100,
+}
+C_FC = "h.1.mlp.c_fc.weight"
+
+
+@pytest.fixture(params=[True, False], ids=["tied", "own head"])
+def float_model(request):
+    return random_model(**SHAPE, tied=request.param)
+
+
+@pytest.fixture
+def model(float_model):
+    return GPT2(float_model.config, float_model.weights, weight_dtype="int8")
+
+
+def test_the_logits_are_those_of_the_rounded_weights(model, float_model):
+    rounded = GPT2(model.config, dict(model.weights))
+    assert rounded.weight_dtype is None
+    np.testing.assert_allclose(model.forward([IDS]), rounded.forward([IDS]), atol=2e-6)
+    assert 0 < np.abs(model.forward([IDS]) - float_model.forward([IDS])).max() < 0.05
+
+
+def test_only_matrices_are_rounded(model, float_model):
+    n_bytes = 0
+    for name, array in float_model.weights.items():
+        is_matrix = array.ndim == 2 and name != "wpe.weight"
+        rounded = model.weights[name]
+        assert np.array_equal(rounded, array) != is_matrix, name
+        n_bytes += array.size * (1 if is_matrix else 4)
+        if is_matrix:  # a scale for each output and each group of at most 384 inputs
+            outputs = rounded if name in ("wte.weight", "lm_head.weight") else rounded.T
+            if "mlp.c_proj" in name:
+                outputs = outputs.reshape(-1, 275)
+            n_bytes += 4 * len(outputs)
+            for weights in outputs:
+                integers = weights / (np.abs(weights).max() / 127)
+                np.testing.assert_allclose(integers, np.rint(integers), atol=1e-4)
+    assert model.weights.nbytes == n_bytes
+    shapes = {name: array.shape for name, array in float_model.weights.items()}
+    assert int8_nbytes(model.config, shapes) == n_bytes
+
+
+def test_what_it_tells_of_itself(model, float_model):
+    assert model.weight_dtype == "int8" and model.dtype == np.float32
+    assert model.summary == float_model.summary + ", int8 weights"
+    assert model.facts["matrices stored in"] == "int8"
+    assert model.weights.parameters == float_model.weights.parameters
+
+
+def test_float64():
+    model = random_model(np.float64, **SHAPE, weight_dtype="int8")
+    logits = model.forward([IDS])
+    assert logits.dtype == model.weights[C_FC].dtype == np.float64
+    exact = GPT2(model.config, dict(model.weights)).forward([IDS])
+    np.testing.assert_allclose(logits, exact, atol=1e-13)
+
+
+def test_hooks_see_the_pass_that_computes(model):
+    plain = model.forward([IDS])
+    np.testing.assert_allclose(model.forward([IDS], hook=lambda _, x: x), plain, atol=2e-6)
+    ctx = PlainContext(IDS, model.config)
+    np.testing.assert_allclose(gpt2(ctx, plain_weights(model)), plain, atol=2e-6)
+    name = "blocks.1.mlp.act"
+    changed = model.forward([IDS], hook=lambda at, array: array * (at != name))
+    assert np.abs(changed - plain).max() > 1e-3
+
+
+def test_an_assigned_weight_is_rounded(model):
+    before = model.forward([IDS])
+    kept = model.weights[C_FC].copy()
+    model.weights[C_FC] = np.round(kept * 1000).astype(int)
+    assert np.abs(model.weights[C_FC] - np.round(kept * 1000)).max() <= np.abs(kept).max() * 4
+    assert not np.array_equal(model.forward([IDS]), before)
+    model.weights[C_FC] = kept
+    np.testing.assert_array_equal(model.weights[C_FC], kept)
+    np.testing.assert_array_equal(model.forward([IDS]), before)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_what_has_no_scale(model, float_model, wrong):
+    before = model.forward([IDS])
+    spoiled = model.weights[C_FC].copy()
+    spoiled[-1, -1] = wrong
+    told = r"h\.1\.mlp\.c_fc\.weight has NaN or infinity, which int8 can't hold"
+    with pytest.raises(InvalidArgumentError, match=told):
+        model.weights[C_FC] = spoiled
+    np.testing.assert_array_equal(model.forward([IDS]), before)  # nothing of it was assigned
+    with pytest.raises(InvalidArgumentError, match=told):
+        GPT2(model.config, {**float_model.weights, C_FC: spoiled}, weight_dtype="int8")
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_copies_and_saved_models_have_the_same_bits(model, tmp_path, is_changed):
+    if is_changed:
+        model.weights[C_FC] = 2 * model.weights[C_FC]
+    model.save(tmp_path / "a")
+    loaded = GPT2.from_folder(tmp_path / "a", weights="int8")
+    expected = model.forward([IDS])
+    for same in (loaded, copy.deepcopy(model), pickle.loads(pickle.dumps(loaded))):
+        assert same.weight_dtype == "int8"
+        np.testing.assert_array_equal(same.forward([IDS]), expected)
+    as_floats = GPT2.from_folder(tmp_path / "a")
+    for name, array in model.weights.items():
+        np.testing.assert_array_equal(as_floats.weights[name], array, name)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "bfloat16"])
+def test_of_files_with_another_dtype(float_model, tmp_path, dtype):
+    """Each matrix is converted when it is quantized; the result is that of the converted file."""
+    float_model.save(tmp_path / "a")
+    convert(read_checkpoint(tmp_path / "a"), tmp_path / "b", ConversionOptions(dtype))
+    converted = GPT2.from_folder(tmp_path / "b")
+    expected = GPT2(converted.config, converted.weights, weight_dtype="int8").forward([IDS])
+    loaded = GPT2.from_folder(tmp_path / "b", weights="int8")
+    np.testing.assert_array_equal(loaded.forward([IDS]), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "bfloat16"])
+def test_memory_never_holds_all_matrices_as_floats(tmp_path, dtype, monkeypatch):
+    monkeypatch.setattr("gpt2np.model.model.raise_mmap_threshold", lambda: None)  # takes 32 MB
+    random_model(**SHAPE | {"n_layer": 30, "n_embd": 48}).save(tmp_path / "a")
+    convert(read_checkpoint(tmp_path / "a"), tmp_path / "b", ConversionOptions(dtype))
+    tracemalloc.start()
+    model = GPT2.from_folder(tmp_path / "b", weights="int8")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert model.weights.nbytes < peak < 0.45 * 4 * model.weights.parameters
+
+
+def test_of_files_with_transposed_matrices(float_model, tmp_path):
+    float_model.save(tmp_path / "a")
+    expected = GPT2.from_folder(tmp_path / "a", weights="int8").forward([IDS])
+    file = tmp_path / "a" / "model.safetensors"
+    for dtype in (np.float32, np.float64):
+        tensors = {
+            name: np.ascontiguousarray(
+                w.T if w.ndim == 2 and ".h." in name and dtype is np.float32 else w, dtype
+            )
+            for name, w in load_file(file).items()
+        }
+        save_file(tensors, file)
+        loaded = GPT2.from_folder(tmp_path / "a", weights="int8")
+        np.testing.assert_array_equal(loaded.forward([IDS]), expected)
+
+
+def test_wrong_names_of_weights(float_model, bundled):
+    told = "weights is 'int4'; it must be None or 'int8'"
+    with pytest.raises(InvalidArgumentError, match=told):
+        gpt2np.load("bundled", weights="int4")
+    with pytest.raises(InvalidArgumentError, match=told):
+        GPT2.from_folder(bundled, weights="int4")
+    with pytest.raises(InvalidArgumentError, match="weight_dtype is 8; it must be None or 'int8'"):
+        GPT2(float_model.config, float_model.weights, weight_dtype=8)
+
+
+def test_a_model_drafted_by_its_own_8_bit_copy_writes_the_same_text(lm):
+    drafted = gpt2np.load("bundled", draft=gpt2np.load("bundled", weights="int8"))
+    for temperature in (0, 1):
+        options = {"max_new_tokens": 60, "temperature": temperature, "seed": 3}
+        expected = lm.generate("Once upon a time", **options)
+        assert drafted.generate("Once upon a time", **options).ids == expected.ids
+
+
+def test_a_named_draft_has_the_same_weights():
+    lm = gpt2np.load("bundled", weights="int8", draft="bundled")
+    assert lm.draft.weight_dtype == lm.model.weight_dtype == "int8"
