@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpt2np.data.pipeline import Batch, Results, RunBatches, read_batches
 from gpt2np.distributed.workers import Cluster, map_in_order
@@ -31,10 +31,13 @@ class ModelSource:
     model: str | None
     dtype: str = "float32"
     tokenizer: str | None = None
+    weights: Literal["int8"] | None = None
 
     def load(self) -> LanguageModel:
         """Load the model, for one process."""
-        return LanguageModel.load(self.model, self.dtype, tokenizer=self.tokenizer)
+        return LanguageModel.load(
+            self.model, self.dtype, tokenizer=self.tokenizer, weights=self.weights
+        )
 
 
 def score_on_ray(source: ModelSource, options: ScoreOptions, cluster: Cluster) -> RunBatches:

@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
 import gpt2np.distributed
-from gpt2np import InvalidArgumentError
+from gpt2np import InvalidArgumentError, LanguageModel
 from gpt2np.distributed import Cluster
 from gpt2np.distributed.jobs import ModelSource, continue_on_ray, encode_on_ray, score_on_ray
 from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
@@ -46,6 +47,7 @@ def write_corpus(folder, n_files, n_documents):
 
 
 def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
+    quantized = LanguageModel.load("bundled", weights="int8")
     monkeypatch.setattr("gpt2np.evaluation.corpus.BATCH_SIZE", 2000)
     files = write_corpus(tmp_path, 3, 12)
     prompts = tmp_path / "p.txt"
@@ -62,8 +64,8 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
 
     jobs = {
         "s.jsonl": (
-            partial(score_corpus, lm, files, options=scoring),
-            lambda cluster: score_on_ray(SOURCE, scoring, cluster),
+            partial(score_corpus, quantized, files, options=scoring),
+            lambda cluster: score_on_ray(replace(SOURCE, weights="int8"), scoring, cluster),
         ),
         "e.npz": (
             partial(encode_dataset, [texts, prompts], tokenizer=lm.tokenizer),
