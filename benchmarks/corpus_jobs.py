@@ -19,15 +19,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
 from score_corpus import STORIES, natural_documents
 
-MIB = 1 << 20
 GPT2NP = [sys.executable, "-m", "gpt2np"]
 MODEL = ["--model", "bundled"]
 
@@ -43,34 +40,27 @@ CONFIGURATIONS = {
 def measure(command: Sequence[object]) -> tuple[float, float]:
     """Run a command; return its wall time in seconds, and its peak memory in MiB."""
     start, peak = time.perf_counter(), 0.0
-    process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE)
-    errors: list[bytes] = []
-    assert process.stderr is not None
-    reader = threading.Thread(target=lambda: errors.append(process.stderr.read()))  # type: ignore[union-attr]
-    reader.start()
-    while process.poll() is None:
-        peak = max(peak, tree_pss(process.pid))
-        time.sleep(0.2)
-    reader.join()
-    if process.returncode:
-        raise SystemExit(errors[0].decode())
+    with tempfile.TemporaryFile() as messages:
+        process = subprocess.Popen([str(part) for part in command], stderr=messages)
+        while process.poll() is None:
+            peak = max(peak, tree_pss(process.pid))
+            time.sleep(0.2)
+        messages.seek(0)
+        if process.returncode:
+            raise SystemExit(messages.read().decode())
     return time.perf_counter() - start, peak
 
 
 def tree_pss(pid: int) -> float:
     """Return the proportional set size, in MiB, of a process and its descendants."""
-    total = 0
+    folder = Path(f"/proc/{pid}")
     try:
-        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
+        lines = (folder / "smaps_rollup").read_text().splitlines()
+        children = [file.read_text().split() for file in folder.glob("task/*/children")]
+    except OSError:  # the process has ended
         return 0
-    for process in processes:
-        try:
-            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total / 1024
+    own = sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    return own + sum(tree_pss(int(child)) for ids in children for child in ids)
 
 
 def compare_with_ray(folder: Path, n_documents: int, rounds: int) -> None:
