@@ -34,14 +34,11 @@ def write_inputs(folder, field):
     (folder / "cut.parquet").write_bytes(content[: len(content) // 2])
     (folder / "field.jsonl").write_text('{"body": "x"}\n')
     (folder / "bytes.jsonl").write_bytes(f'{{"{field}": "a '.encode() + b'\xff"}\n')
-    line = '{"body": "' + "x" * 70_000_000 + '"}\n'
-    (folder / "line.jsonl").write_text(line)
     return {
         "column.parquet": 'an object with a "prompt"' if field == "prompt" else "has no column",
         "cut.parquet": "cut.parquet as Parquet: ",
         "field.jsonl": 'an object with a "prompt"' if field == "prompt" else "expected a string",
         "bytes.jsonl": "byte 0xff",
-        "line.jsonl": "line 1: more than 67,108,864 bytes",
     }
 
 
