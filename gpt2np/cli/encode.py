@@ -13,6 +13,8 @@ The suffix of OUT selects the format:
        them; the id of <|endoftext|> follows each document
 .npy   the ids of .bin as a NumPy array
 .npz   several arrays of ids, as nshepperd's gpt-2 reads them
+.parquet
+       a row for each document: its number and its ids, without <|endoftext|>
 
 Run an interrupted command again to resume; new files whose paths sort last are
 encoded, too. If the model, an option or an encoded file has changed, the
@@ -24,6 +26,7 @@ from pathlib import Path
 
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import (
+    add_max_rows_argument,
     add_ray_arguments,
     add_vocabulary_argument,
     load_tokenizer,
@@ -43,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="INPUT",
         help="File, folder or pattern to read; - reads text from standard input",
     )
-    add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy or .npz")
+    add("out", type=Path, metavar="OUT", help="File to write: .bin, .npy, .npz or .parquet")
     add_vocabulary_argument(parser)
     add(
         "--field",
@@ -58,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output("--combine", type=int, metavar="N", help=combine)
     output("--force", action="store_true", help="Overwrite OUT, or unfinished work of another run")
+    add_max_rows_argument(output)
     add = parser.add_argument_group("Performance").add_argument
     add("--processes", type=int, default=1, metavar="N", help="Number of processes (default: 1)")
     add_ray_arguments(parser)
@@ -74,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     combine = DatasetOptions.combine if args.combine is None else args.combine
     with option_names_in_errors(DatasetOptions):
-        options = DatasetOptions(args.field, combine, args.skip_errors, args.processes)
+        options = DatasetOptions(
+            args.field, combine, args.skip_errors, args.processes, args.max_rows_per_file
+        )
     files = find_files(map(spool_stdin, args.inputs), [args.out, partial_folder(args.out)])
     check_field(args.field, files)
     tokenizer, description = load_tokenizer(args.model)

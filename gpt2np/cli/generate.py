@@ -31,6 +31,7 @@ from gpt2np.cli.generation_options import (
     option_names_in_errors,
 )
 from gpt2np.cli.model_options import (
+    add_max_rows_argument,
     add_model_arguments,
     add_processes_argument,
     add_ray_arguments,
@@ -95,6 +96,7 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     )
     force = "Overwrite the file of --out, or unfinished work of another run"
     add("--force", action="store_true", help=force)
+    add_max_rows_argument(add)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -108,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError("--out is for --prompts; a single text goes to stdout")
     if args.force:
         raise InvalidArgumentError("--force is for --out FILE.jsonl")
+    if args.max_rows_per_file is not None:
+        raise InvalidArgumentError("--max-rows-per-file is for --prompts")
     prompt, options = read_prompt(args), generation_options(args)
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
@@ -267,7 +271,15 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
                 )
             paths = args.prompts, args.out
             n_written, n_skipped, _ = continue_file(
-                lm, *paths, to_json, options, callbacks, fingerprint, args.force, run_elsewhere
+                lm,
+                *paths,
+                to_json,
+                options,
+                callbacks,
+                fingerprint,
+                args.force,
+                run_elsewhere,
+                args.max_rows_per_file,
             )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))

@@ -98,6 +98,12 @@ def load_with_fingerprint(args: argparse.Namespace) -> "tuple[LanguageModel, str
     return lm, vocabulary + input_digests(sorted(files))[-1]
 
 
+def add_max_rows_argument(add: Callable[..., object]) -> None:
+    """Declare --max-rows-per-file."""
+    rows = "Make the output a folder: files of N rows each, and a manifest (default: one file)"
+    add("--max-rows-per-file", type=int, metavar="N", help=rows)
+
+
 def add_ray_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a job that can run on a Ray cluster."""
     add = parser.add_argument_group("Ray").add_argument

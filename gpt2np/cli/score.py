@@ -25,6 +25,7 @@ from pathlib import Path
 
 from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import (
+    add_max_rows_argument,
     add_model_arguments,
     add_processes_argument,
     add_ray_arguments,
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output("--tokens", action="store_true", help=tokens)
     force = "Overwrite the file of --out, or unfinished work of another run"
     output("--force", action="store_true", help=force)
+    add_max_rows_argument(output)
     performance = add_model_arguments(parser)
     add_processes_argument(performance.add_argument)
     add_ray_arguments(parser)
@@ -89,7 +91,15 @@ def run(args: argparse.Namespace) -> int:
         naming = option_names_in_errors(ScoreOptions)
         with write_errors(args.out, check_filename=True), naming, bar as callbacks:
             n_written, n_skipped, _ = score_corpus(
-                lm, files, args.out, options, callbacks, fingerprint, args.force, run_elsewhere
+                lm,
+                files,
+                args.out,
+                options,
+                callbacks,
+                fingerprint,
+                args.force,
+                run_elsewhere,
+                args.max_rows_per_file,
             )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))

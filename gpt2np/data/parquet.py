@@ -14,7 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pyarrow
 
-_ROWS_PER_BATCH = 1000
+_ROWS_PER_BATCH = 32  # as Python objects, which take many times the memory of a table
+_ROW_GROUP_BYTES = 16 << 20
 
 Columns = Mapping[str, Any]
 """The columns of a file: name → type of the values.
@@ -67,14 +68,20 @@ def write_rows(rows: Iterable[Mapping[str, Any]], path: Path, columns: Columns) 
     arrow, parquet = _import_pyarrow()
     schema = arrow.schema([(name, _arrow_type(kind)) for name, kind in columns.items()])
     json_columns = [name for name, kind in columns.items() if kind is object]
-    remaining = iter(rows)
+    remaining, tables, size = iter(rows), [], 0
     with path.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
         while batch := [dict(row) for row in islice(remaining, _ROWS_PER_BATCH)]:
             for row in batch:
                 for name in json_columns:
                     if row.get(name) is not None:
                         row[name] = json.dumps(row[name], ensure_ascii=False)
-            writer.write_table(arrow.Table.from_pylist(batch, schema))
+            tables.append(arrow.Table.from_pylist(batch, schema))
+            size += tables[-1].nbytes
+            if size > _ROW_GROUP_BYTES:
+                writer.write_table(arrow.concat_tables(tables))
+                tables, size = [], 0
+        if tables:
+            writer.write_table(arrow.concat_tables(tables))
 
 
 def check_pyarrow() -> None:

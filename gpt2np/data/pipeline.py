@@ -9,6 +9,7 @@ at the last resume point.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -30,6 +31,7 @@ from gpt2np.data.parquet import Columns, check_pyarrow, write_rows
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 
 ROW_SUFFIXES = (".jsonl", ".parquet")
+_PARTS = "files"  # folder of the log for a result in several files
 _PROBLEMS = "skipped"  # file of the log with a line for each document that was skipped
 
 
@@ -258,23 +260,67 @@ class CorpusInput:
         return f"a file from {files[0]} to {files[-1]}"
 
 
-def finish_rows(log: AppendLog, out: Path, columns: Columns) -> int:
+def finish_rows(
+    log: AppendLog, out: Path, columns: Columns, max_rows_per_file: int | None = None
+) -> int:
     """Write the rows in the log's first file, JSON Lines, to `out`; return the number of rows.
 
     If there are no rows, `out` is not written. A suffix .parquet selects the format Parquet with
-    the given columns; any other, JSON Lines.
+    the given columns; any other, JSON Lines. `max_rows_per_file` is that of `write_result`.
     """
-    lines, finished = log.paths[0], log.paths[0]
-    with lines.open("rb") as file:
-        n_rows = sum(1 for _ in file)
-    if not n_rows:
-        return 0
-    if out.suffix == ".parquet":
-        finished = log.scratch
-        with lines.open("rb") as file:
-            write_rows(map(json.loads, file), finished, columns)
-    finished.replace(followed(out))
+    with log.paths[0].open("rb") as lines:
+        n_rows = sum(1 for _ in lines)
+        lines.seek(0)
+        if not n_rows:
+            return 0
+        if out.suffix == ".parquet":
+            rows = map(json.loads, lines)
+            write_result(rows, n_rows, columns, log, out, max_rows_per_file)
+        elif max_rows_per_file:
+            write_result(lines, n_rows, columns, log, out, max_rows_per_file)
+        else:
+            log.paths[0].replace(followed(out))
     return n_rows
+
+
+def write_result(
+    rows: Iterable[Any],
+    n_rows: int,
+    columns: Columns,
+    log: AppendLog,
+    out: Path,
+    max_rows_per_file: int | None,
+) -> None:
+    """Write `n_rows` rows to the file `out`, atomically: Parquet, or lines of JSON as bytes.
+
+    With `max_rows_per_file`, `out` becomes a folder with files of so many rows, in order, and
+    `_manifest.json`, which lists the files. Readers of Parquet folders skip names with "_".
+    """
+    if max_rows_per_file is None:
+        _write_file(rows, log.scratch, columns, out.suffix)
+        log.scratch.replace(followed(out))
+        return
+    folder = log.folder / _PARTS
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    folder.mkdir()
+    remaining = iter(rows)
+    files: list[dict[str, Any]] = []
+    for start in range(0, n_rows, max_rows_per_file):
+        path = folder / f"part-{len(files):05}{out.suffix}"
+        _write_file(islice(remaining, max_rows_per_file), path, columns, out.suffix)
+        n_written = min(max_rows_per_file, n_rows - start)
+        files.append({"name": path.name, "rows": n_written, "bytes": path.stat().st_size})
+    manifest = json.dumps({"rows": n_rows, "files": files}, indent=1)
+    (folder / "_manifest.json").write_text(f"{manifest}\n", encoding="utf-8")
+    folder.replace(out)
+
+
+def _write_file(rows: Iterable[Any], path: Path, columns: Columns, suffix: str) -> None:
+    if suffix == ".parquet":
+        write_rows(rows, path, columns)
+    else:
+        with path.open("wb") as file:
+            file.writelines(rows)
 
 
 def check_rows_output(out: Path, *, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
@@ -284,6 +330,18 @@ def check_rows_output(out: Path, *, overwrite: bool, inputs: Iterable[Path | Non
     if out.suffix == ".parquet":
         check_pyarrow()
     check_output_file(out, overwrite=overwrite, inputs=inputs)
+
+
+def check_max_rows(out: Path, max_rows_per_file: int | None) -> None:
+    """Raise InvalidArgumentError if `max_rows_per_file` is invalid, or its folder `out` exists."""
+    if max_rows_per_file is None:
+        return
+    if max_rows_per_file < 1:
+        raise InvalidArgumentError(
+            f"--max-rows-per-file is {max_rows_per_file}; it must be at least 1"
+        )
+    if out.exists() or out.is_symlink():
+        raise InvalidArgumentError(f"{out} exists already; remove it, or choose another name")
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:

@@ -22,6 +22,7 @@ from gpt2np.data.pipeline import (
     Outcome,
     Results,
     RunBatches,
+    check_max_rows,
     finish_rows,
     json_line,
     read_batches,
@@ -76,6 +77,7 @@ def score_corpus(
     fingerprint: str = "",
     force: bool = False,
     run: RunBatches | None = None,
+    max_rows_per_file: int | None = None,
 ) -> Outcome:
     """Score each document of `files`; the result of the Outcome is the number of documents.
 
@@ -83,7 +85,7 @@ def score_corpus(
     can't be read is skipped and reported. A call resumes an interrupted call; `files` may have
     additional files at the end. `fingerprint` is a digest of the model's files. `force` discards an
     unfinished job with a different model, options or files. `run` scores the batches elsewhere; see
-    `gpt2np.distributed.jobs`.
+    `gpt2np.distributed.jobs`. `max_rows_per_file` is that of `finish_rows`.
 
     Raises:
         InvalidArgumentError: an option is invalid; or an unfinished job has a different model,
@@ -94,6 +96,7 @@ def score_corpus(
     """
     options = options or ScoreOptions()
     check_options(lm, options)
+    check_max_rows(out, max_rows_per_file)
 
     def run_here(
         files: Sequence[Path], start: tuple[int, int]
@@ -102,6 +105,7 @@ def score_corpus(
             yield batch, score_batch(lm, batch, options, files[batch.file])
 
     corpus = CorpusInput(files)
+    columns = TOKEN_COLUMNS if options.tokens else COLUMNS
     settings = {
         "model": lm.name,
         "dtype": str(lm.model.dtype),
@@ -112,7 +116,7 @@ def score_corpus(
         corpus.task(settings, {"the model": fingerprint}),
         ("lines",),
         lambda point: corpus.steps(point, run or run_here),
-        lambda log: finish_rows(log, out, TOKEN_COLUMNS if options.tokens else COLUMNS),
+        lambda log: finish_rows(log, out, columns, max_rows_per_file),
     )
     return run_job(job, out, callbacks, force=force)
 
@@ -156,7 +160,7 @@ def score_documents(
     """
     context, stride = check_window(lm.model, options.context, options.stride)
     prefix = [require_bos_token_id(lm)] if options.from_end_of_text else []
-    inputs = [np.array(lm.tokenizer.encode(text, disallowed_special=()), int) for text in texts]
+    inputs = [lm.tokenizer.encode_to_numpy(text, disallowed_special=()) for text in texts]
     order = sorted(range(len(texts)), key=lambda i: len(inputs[i]))
     shortest_first = [inputs[i] for i in order]
     scores = score_texts(lm.model, shortest_first, prefix, context, stride, details=options.tokens)

@@ -240,7 +240,8 @@ def score_texts(
     results = []
     for ids, spans in zip(inputs, spans_by_text, strict=True):
         log_probabilities, best = np.full(len(ids), np.nan), np.full(len(ids), -1)
-        entropies, ranks = log_probabilities.copy(), best.copy()
+        n_details = len(ids) if details else 0
+        ranks, entropies = np.full(n_details, -1), np.full(n_details, np.nan)
         for span, score in zip(spans, scores, strict=False):
             log_probabilities[span.first : span.stop] = score.log_probabilities
             best[span.first : span.stop] = score.best

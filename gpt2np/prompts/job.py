@@ -15,7 +15,16 @@ from typing import Any
 
 from gpt2np import __version__
 from gpt2np.data.append_log import JobCallbacks, ResumePoint, Task, partial_folder, read_settings
-from gpt2np.data.pipeline import Job, Outcome, Results, Step, finish_rows, json_line, run_job
+from gpt2np.data.pipeline import (
+    Job,
+    Outcome,
+    Results,
+    Step,
+    check_max_rows,
+    finish_rows,
+    json_line,
+    run_job,
+)
 from gpt2np.errors import ContextLengthError, GPT2NPError, InvalidArgumentError
 from gpt2np.generation import Scheduler
 from gpt2np.generation.sampling import new_seed
@@ -66,6 +75,7 @@ def continue_file(
     fingerprint: str = "",
     force: bool = False,
     run: Callable[[int], Iterator[tuple[PromptLine, Results]]] | None = None,
+    max_rows_per_file: int | None = None,
 ) -> Outcome:
     """Continue each prompt of a file; the result of the Outcome is the number of lines written.
 
@@ -74,6 +84,7 @@ def continue_file(
     include a seed; options of a line take precedence. `fingerprint` is a digest of the model's
     files. `force` discards an unfinished job with a different model, options or prompts.
     `run(after)` continues the lines after number `after` elsewhere; see `gpt2np.distributed.jobs`.
+    `max_rows_per_file` is that of `finish_rows`.
 
     Raises:
         InvalidArgumentError: an option is invalid; or an unfinished job has a different model,
@@ -82,6 +93,7 @@ def continue_file(
         GPT2NPError: the prompt file changes while the job runs.
         OSError: the files can't be written.
     """
+    check_max_rows(out, max_rows_per_file)
     runner = PromptRunner(lm, to_json, options, f"{prompts}")
     settings = {
         "version of gpt2np": __version__,
@@ -109,7 +121,9 @@ def continue_file(
                 "again to continue lines at the end that are new"
             )
 
-    job = Job(task, ("lines",), steps, lambda log: finish_rows(log, out, COLUMNS))
+    job = Job(
+        task, ("lines",), steps, lambda log: finish_rows(log, out, COLUMNS, max_rows_per_file)
+    )
     return run_job(job, out, callbacks, force=force)
 
 

@@ -3,6 +3,7 @@
     out.bin   raw ids; each document is followed by the id of <|endoftext|> (nanoGPT)
     out.npy   the ids of out.bin as a NumPy array
     out.npz   arrays arr_0, arr_1, …: documents joined by <|endoftext|> (nshepperd's gpt-2)
+    out.parquet   rows: the number of each document, from 1, and its ids
 
 Until the file out.bin is complete, the folder out.bin.partial holds the ids encoded so far. A call
 after an interruption continues from that folder, with an equal result. Memory does not grow with
@@ -26,14 +27,27 @@ from numpy.typing import NDArray
 from gpt2np.data import END_OF_TEXT
 from gpt2np.data.append_log import AppendLog, JobCallbacks
 from gpt2np.data.files import check_output_file, followed
-from gpt2np.data.pipeline import Batch, CorpusInput, Job, Results, RunBatches, read_batches, run_job
+from gpt2np.data.parquet import check_pyarrow
+from gpt2np.data.pipeline import (
+    Batch,
+    CorpusInput,
+    Job,
+    Results,
+    RunBatches,
+    check_max_rows,
+    read_batches,
+    run_job,
+    write_result,
+)
 from gpt2np.data.workers import check_processes, map_in_order
 from gpt2np.errors import GPT2NPError, InvalidArgumentError
 from gpt2np.tokenizer import batches
 from gpt2np.tokenizer.batches import PART_DTYPE
 from gpt2np.tokenizer.tokenizer import Tokenizer
 
-SUFFIXES = (".npz", ".npy", ".bin")
+SUFFIXES = (".npz", ".npy", ".bin", ".parquet")
+COLUMNS = {"document": int, "ids": [int]}
+"""The columns of a .parquet file of ids; see `gpt2np.data.parquet.Columns`."""
 
 _RECORDS_PER_READ = 1 << 16
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time stamp, so that equal arrays make equal files
@@ -47,6 +61,7 @@ class DatasetOptions:
     combine: int = 50_000  # in an .npz, join documents until they have this many characters
     skip_errors: bool = False  # skip files that can't be read instead of raising an error
     processes: int = 1  # number of worker processes
+    max_rows_per_file: int | None = None  # make a .parquet output a folder of files of so many rows
 
     def __post_init__(self) -> None:
         if self.combine < 1:
@@ -70,6 +85,8 @@ def check_output(out: Path, *, overwrite: bool = True) -> None:
         raise InvalidArgumentError(
             f"{out}: the suffix selects the format; use one of {', '.join(SUFFIXES)}"
         )
+    if out.suffix == ".parquet":
+        check_pyarrow()
     check_output_file(out, overwrite=overwrite)
 
 
@@ -102,7 +119,10 @@ def encode_dataset(
             the call runs.
     """
     options = options or DatasetOptions()
+    check_max_rows(out, options.max_rows_per_file)
     check_output(out)
+    if options.max_rows_per_file is not None and out.suffix != ".parquet":
+        raise InvalidArgumentError(f"--max-rows-per-file needs a .parquet output, not {out}")
     if tokenizer.eos_token_id is None:
         raise InvalidArgumentError(
             f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"
@@ -125,7 +145,7 @@ def encode_dataset(
         corpus.task(settings, fingerprints, harmless={"skip_errors": True}),
         ("ids", "parts"),
         lambda point: corpus.steps(point, run or run_here),
-        lambda log: _finish(log, out, tokenizer.encode_to_numpy("").dtype, options.combine),
+        lambda log: _finish(log, out, tokenizer.encode_to_numpy("").dtype, options),
     )
     try:
         dataset: Dataset = run_job(job, out, callbacks, force=force).result
@@ -136,7 +156,7 @@ def encode_dataset(
     return dataset
 
 
-def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Dataset:
+def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], options: DatasetOptions) -> Dataset:
     """Write the dataset `out` from the log, which has all token ids and document lengths."""
     ids, parts, _ = log.paths
     documents = sum(int(records["ends_document"].sum()) for records in _read_records(parts))
@@ -144,7 +164,12 @@ def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Da
         log.remove()
         raise InvalidArgumentError("the files have no text; nothing can be encoded")
     n_ids = ids.stat().st_size // dtype.itemsize
+    dataset = Dataset(out, documents, n_ids, dtype.name)
     finished = log.scratch
+    if out.suffix == ".parquet":
+        rows = _document_rows(np.memmap(ids, dtype, "r"), _read_records(parts))
+        write_result(rows, documents, COLUMNS, log, out, options.max_rows_per_file)
+        return dataset
     if out.suffix == ".bin":
         finished = ids
     elif out.suffix == ".npy":
@@ -155,14 +180,26 @@ def _finish(log: AppendLog, out: Path, dtype: np.dtype[Any], combine: int) -> Da
     else:
         arrays = np.memmap(ids, dtype, "r")
         with zipfile.ZipFile(finished, "w") as archive:
-            bounds = array_bounds(_read_records(parts), combine)
+            bounds = array_bounds(_read_records(parts), options.combine)
             for number, (start, end) in enumerate(bounds):
                 entry = zipfile.ZipInfo(f"arr_{number}.npy", _ZIP_EPOCH)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 with archive.open(entry, "w", force_zip64=True) as member:
                     np.lib.format.write_array(member, np.asarray(arrays[start:end]))
     finished.replace(followed(out))
-    return Dataset(out, documents, n_ids, dtype.name)
+    return dataset
+
+
+def _document_rows(
+    ids: NDArray[Any], parts: Iterator[NDArray[np.void]]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of COLUMNS for each document; `parts` are arrays of PART_DTYPE."""
+    number, start, end = 1, 0, 0
+    for n_ids, _, ends_document, _ in (part for group in parts for part in group.tolist()):
+        end += n_ids
+        if ends_document:  # the last id is that of <|endoftext|>
+            yield {"document": number, "ids": ids[start : end - 1]}
+            number, start = number + 1, end
 
 
 def _read_records(parts: Path) -> Iterator[NDArray[np.void]]:

@@ -77,6 +77,12 @@ def slow(*args, **kwargs):
 AppendLog.save = slow
 """
 
+_SMALL_BATCHES = """
+from gpt2np.evaluation import corpus
+from gpt2np.tokenizer import batches
+corpus.BATCH_SIZE, batches.BATCH_SIZE = 3000, 60_000
+"""
+
 _SLOW_CONVERSION = """
 import importlib, time
 convert = importlib.import_module("gpt2np.checkpoint.convert")
@@ -121,6 +127,11 @@ def report_generation() -> list[str]:
 def frequent_checkpoints(seconds: float) -> list[str]:
     """Save a checkpoint after every step of `encode` and `generate --prompts`, then pause."""
     return patched_cli(_FREQUENT_CHECKPOINTS.format(seconds=seconds))
+
+
+def small_steps(seconds: float) -> list[str]:
+    """Make the steps of `score` and `encode` small, save each, then pause."""
+    return patched_cli(_SMALL_BATCHES + _FREQUENT_CHECKPOINTS.format(seconds=seconds))
 
 
 def slow_conversion() -> list[str]:

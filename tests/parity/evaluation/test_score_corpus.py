@@ -1,4 +1,4 @@
-"""`score` against a direct computation with transformers, on documents of mixed length."""
+"""`score` against transformers and the harness, on documents of mixed length and language."""
 
 import json
 import random
@@ -8,14 +8,14 @@ import pytest
 import torch
 from helpers.references import load_reference
 
-from gpt2np.evaluation.corpus import score_corpus
+from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
 
 STRIDE = 256  # half of the bundled model's context, as by default
 
 
-def mixed_documents(data, count):
+def mixed_documents(data, count, seed=1):
     """Stories, cut at random lengths, and declarations of human rights in many languages."""
-    rng = random.Random(1)
+    rng = random.Random(seed)
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     texts = [path.read_text(encoding="utf-8") for path in sorted((data / "text/udhr").iterdir())]
     documents = []
@@ -44,9 +44,12 @@ def direct(reference, tokenizer, text, context):
     return total
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.slow)])
-def test_as_transformers(lm, bundled, data, tmp_path, count, show):
-    documents = mixed_documents(data, count)
+@pytest.mark.parametrize(
+    ("count", "seed"),
+    [(20, 1), *(pytest.param(500, seed, marks=pytest.mark.slow) for seed in range(2, 6))],
+)
+def test_as_transformers(lm, bundled, data, tmp_path, count, seed, show):
+    documents = mixed_documents(data, count, seed)
     lines = (json.dumps({"text": text}) for text in documents)
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
     score_corpus(lm, [tmp_path / "texts.jsonl"], tmp_path / "o.jsonl")
@@ -60,3 +63,33 @@ def test_as_transformers(lm, bundled, data, tmp_path, count, show):
     assert error.max() < 1e-5
     assert [row["characters"] for row in rows] == [len(text) for text in documents]
     assert max(row["tokens"] for row in rows) > context
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.slow)])
+def test_as_the_harness(lm, bundled, data, tmp_path, count, show):
+    """With --from-end-of-text, a document of one window is scored like by loglikelihood_rolling.
+
+    Longer documents have other windows there: without overlap, with one token of context.
+    """
+    reason = "needs lm-evaluation-harness: pip install gpt2np[harness]"
+    pytest.importorskip("lm_eval", reason=reason)
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    context = lm.model.config.n_positions
+    documents = [
+        text
+        for text in mixed_documents(data, 2 * count)
+        if len(lm.tokenizer.encode(text, disallowed_special=())) < context
+    ][:count]
+    lines = (json.dumps({"text": text}) for text in documents)
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    options = ScoreOptions(from_end_of_text=True)
+    score_corpus(lm, [tmp_path / "texts.jsonl"], tmp_path / "o.jsonl", options)
+    found = [json.loads(line)["log_probability"] for line in (tmp_path / "o.jsonl").open()]
+    peer = HFLM(pretrained=str(bundled), dtype="float32", device="cpu", batch_size=1)
+    requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in documents]
+    expected = np.array(peer.loglikelihood_rolling(requests, disable_tqdm=True))
+    error = np.abs(found - expected) / np.abs(expected)
+    show("score against the harness", f"{count} documents: {error.max():.1e} relative")
+    assert len(documents) == count and error.max() < 1e-5

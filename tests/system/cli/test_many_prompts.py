@@ -125,14 +125,8 @@ def test_every_file_of_the_model_counts(bundled, tmp_path):
     names = [file.name for file in bundled.iterdir() if file.suffix != ".md"]
     for name in names:
         shutil.copy(bundled / name, tmp_path)
-    options = {
-        "threads": None,
-        "dtype": "float32",
-        "draft": None,
-        "tokenizer": None,
-        "weights": None,
-    }
-    args = argparse.Namespace(model=str(tmp_path), **options)
+    args = argparse.Namespace(model=str(tmp_path), dtype="float32")
+    vars(args).update(dict.fromkeys(("threads", "draft", "tokenizer", "weights")))
     before = load_with_fingerprint(args)[1]
     assert load_with_fingerprint(args)[1] == before
     for name in names:

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from gpt2np import InvalidArgumentError
+from gpt2np.data.append_log import partial_folder
 from gpt2np.data.corpus import CorpusOptions, UnreadableFileError, read_documents
 from gpt2np.data.parquet import read_rows, write_rows
 from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
 from gpt2np.prompts.job import continue_file
 from gpt2np.prompts.prompt_file import PromptLine, read_lines
-from gpt2np.tokenizer.dataset import encode_dataset
+from gpt2np.tokenizer.dataset import DatasetOptions, encode_dataset
 
 pytest.importorskip("pyarrow", reason="needs pyarrow: pip install gpt2np[parquet]")
 TEXTS = ["One fox.", "", "Two kings é🦊.", None]
@@ -88,6 +89,48 @@ def test_prompts(lm, tmp_path):
     assert [json.loads(row["alternatives"]) for row in found] == [
         line["alternatives"] for line in lines
     ]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_several_files_and_a_manifest(lm, tmp_path, suffix):
+    """The rows of the files, in order, are those of the single file."""
+    (tmp_path / "t.txt").write_text("\n".join(f"The king {i}" for i in range(7)))
+    (tmp_path / "t.jsonl").write_text("\n".join(f'{{"text": "A fox {i}"}}' for i in range(7)))
+    jobs = {
+        "s": lambda out, n: score_corpus(lm, [tmp_path / "t.jsonl"], out, max_rows_per_file=n),
+        "g": lambda out, n: continue_file(
+            lm,
+            tmp_path / "t.txt",
+            out,
+            lambda completion: {"ids": completion.ids},
+            {"seed": 1, "max_new_tokens": 2},
+            max_rows_per_file=n,
+        ),
+        "e": lambda out, n: encode_dataset(
+            [tmp_path / "t.jsonl"], out, lm.tokenizer, DatasetOptions(max_rows_per_file=n)
+        ),
+    }
+    read = rows_of if suffix == ".parquet" else lambda path: path.read_text().splitlines()
+    for name in jobs if suffix == ".parquet" else ("s", "g"):
+        whole, parts = tmp_path / f"whole.{name}{suffix}", tmp_path / f"{name}{suffix}"
+        jobs[name](whole, None)
+        partial_folder(parts).mkdir()
+        (partial_folder(parts) / "task.json").touch()  # of a run that was killed at its end
+        (partial_folder(parts) / "files").mkdir()
+        (partial_folder(parts) / "files" / "part-00009").touch()
+        jobs[name](parts, 3)
+        names = [f"part-0000{i}{suffix}" for i in range(3)]
+        assert sorted(path.name for path in parts.iterdir()) == ["_manifest.json", *names]
+        assert [row for part in names for row in read(parts / part)] == read(whole)
+        manifest = json.loads((parts / "_manifest.json").read_text())
+        assert manifest["rows"] == 7 and [file["rows"] for file in manifest["files"]] == [3, 3, 1]
+        assert [file["bytes"] for file in manifest["files"]] == [
+            (parts / file["name"]).stat().st_size for file in manifest["files"]
+        ]
+        with pytest.raises(InvalidArgumentError, match="is not a file; choose another name"):
+            jobs[name](parts, None)
+        with pytest.raises(InvalidArgumentError, match="max-rows-per-file is 0; it must be"):
+            jobs[name](parts, 0)
 
 
 def test_damage(table):

@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+from helpers.kills import contents, run_to_the_end
 
 import gpt2np.distributed
-from gpt2np import InvalidArgumentError
+from gpt2np import InvalidArgumentError, LanguageModel
 from gpt2np.distributed import Cluster
 from gpt2np.distributed.jobs import ModelSource, continue_on_ray, encode_on_ray, score_on_ray
 from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
@@ -46,6 +48,7 @@ def write_corpus(folder, n_files, n_documents):
 
 
 def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
+    quantized = LanguageModel.load("bundled", weights="int8")
     monkeypatch.setattr("gpt2np.evaluation.corpus.BATCH_SIZE", 2000)
     files = write_corpus(tmp_path, 3, 12)
     prompts = tmp_path / "p.txt"
@@ -62,8 +65,8 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
 
     jobs = {
         "s.jsonl": (
-            partial(score_corpus, lm, files, options=scoring),
-            lambda cluster: score_on_ray(SOURCE, scoring, cluster),
+            partial(score_corpus, quantized, files, options=scoring),
+            lambda cluster: score_on_ray(replace(SOURCE, weights="int8"), scoring, cluster),
         ),
         "e.npz": (
             partial(encode_dataset, [texts, prompts], tokenizer=lm.tokenizer),
@@ -101,32 +104,142 @@ def test_datasets(local_cluster, lm):
         assert list(row["completion_ids"]) == completion.ids
 
 
-def score_command(files, out, *arguments):
-    command = [sys.executable, "-m", "gpt2np", "score", *map(str, files), "--out", str(out)]
-    return [*command, "--model", "bundled", *arguments]
+def start_nodes():
+    from ray.cluster_utils import Cluster as LocalNodes
+
+    ray.shutdown()
+    options = {"num_cpus": 2, "include_dashboard": False}
+    return LocalNodes(initialize_head=True, head_node_args=options)
+
+
+def descendants(nodes):
+    """Return the processes of a cluster that its raylet has started."""
+    import psutil  # part of Ray
+
+    [raylet] = nodes.head_node.all_processes["raylet"]
+    return psutil.Process(raylet.process.pid).children(recursive=True)
+
+
+def kill_cluster(nodes):
+    for process in descendants(nodes):
+        process.kill()
+    nodes.head_node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
 
 @pytest.mark.slow
-def test_the_driver_is_killed(tmp_path):
-    """Ray is started by the driver and dies with it, so this kills the whole cluster, too."""
-    files = write_corpus(tmp_path, 3, 400)
-    subprocess.run(score_command(files, tmp_path / "whole.jsonl"), check=False)
-    command = score_command(files, tmp_path / "o.jsonl", "--workers", "2", "--ray")
-    rng, kills = random.Random(2), 0
-    for _ in range(10):
-        process = subprocess.Popen(command, start_new_session=True)
-        time.sleep(rng.uniform(5, 30))
-        kills += process.poll() is None
-        process.send_signal(signal.SIGKILL)
+@pytest.mark.parametrize(
+    ("command", "victims"),
+    [
+        ("score", ["driver"]),
+        ("score", ["worker"]),
+        ("score", ["cluster"]),
+        ("encode", ["driver", "worker", "cluster"]),
+        ("generate", ["driver", "worker", "cluster"]),
+    ],
+)
+def test_killed_at_ten_random_moments(command, victims, data, tmp_path):
+    """The driver, a worker, or all processes of the cluster; the bytes are the plain command's."""
+    stories = (data / "stories" / "train.txt").read_text(encoding="utf-8")
+    n_characters = 15_000 if command == "score" else 1_000_000
+    for i in range(20):  # a file is at least a block
+        text = stories[i * 1_500_000 :][:n_characters]
+        (tmp_path / f"{i:02}.txt").write_text(text.replace("\n\n", "\n<|endoftext|>\n"))
+    (tmp_path / "p.jsonl").write_text("".join(f'"The king {i}"\n' for i in range(800)))
+    files, out = [str(tmp_path / f"{i:02}.txt") for i in range(20)], tmp_path / "o.parquet"
+    arguments = {
+        "score": ["score", *files, "--out"],
+        "encode": ["encode", *files],
+        "generate": ["generate", "--prompts", f"{tmp_path / 'p.jsonl'}", "--seed", "1", "--out"],
+    }[command]
+    base = [sys.executable, "-m", "gpt2np", *arguments]
+    whole = tmp_path / "whole.parquet"
+    subprocess.run([*base, str(whole), "--model", "bundled"], check=True)
+    rng, kills, process, nodes = random.Random(4), 0, None, start_nodes()
+    try:
+        while kills < 10:
+            if process is None or process.poll() is not None:
+                if out.exists():
+                    assert contents(out) == contents(whole)
+                    out.unlink()
+                ray_options = ["--workers", "2", "--ray", nodes.address]
+                given = [*base, str(out), "--model", "bundled", *ray_options]
+                process = subprocess.Popen(given, stderr=subprocess.DEVNULL)
+            time.sleep(rng.uniform(0, 10))
+            victim = rng.choice(victims)
+            if victim == "driver":
+                process.kill()
+                kills += process.wait() == -signal.SIGKILL
+            elif victim == "worker":
+                workers = [p for p in descendants(nodes) if "MapWorker" in "".join(p.cmdline())]
+                for worker in rng.sample(workers, min(1, len(workers))):
+                    worker.kill()
+                    kills += process.poll() is None
+            else:
+                kills += process.poll() is None
+                kill_cluster(nodes)
+                process.kill()
+                process.wait()
+                nodes = start_nodes()
+        process.kill()
         process.wait()
-    subprocess.run(command, check=False)
-    assert kills > 1
-    assert (tmp_path / "o.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+        out.unlink(missing_ok=True)
+        given = [*base, str(out), "--model", "bundled", "--workers", "2", "--ray", nodes.address]
+        run_to_the_end(given, out, whole)
+    finally:
+        kill_cluster(nodes)
+
+
+DATASET_JOB = """
+import sys
+import gpt2np.distributed
+import ray
+from gpt2np.distributed import Cluster
+from ray.data.checkpoint import CheckpointConfig
+
+source, out, checkpoints = sys.argv[1:]
+ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+context = ray.data.DataContext.get_current()
+context.checkpoint_config = CheckpointConfig(
+    id_column="id", checkpoint_path=checkpoints, delete_checkpoint_on_success=False
+)
+ds = ray.data.read_parquet(source)
+ds = gpt2np.distributed.score(ds, "bundled", cluster=Cluster(workers=2))
+ds.write_parquet(out)
+"""
+
+
+@pytest.mark.slow
+def test_a_dataset_resumes_from_checkpoints_of_ray(lm, data, tmp_path):
+    """As in docs/guide/cluster.md: killed while files appear, and run again; each row once."""
+    import pyarrow
+    from pyarrow import parquet
+
+    stories = (data / "stories" / "train.txt").read_text(encoding="utf-8")
+    texts = {f"{i}": stories[i * 900 :][:800] for i in range(600)}
+    folders = [tmp_path / name for name in ("in", "out", "checkpoints")]
+    for folder in folders:
+        folder.mkdir()
+    for start in range(0, 600, 20):
+        rows = [{"id": str(i), "text": texts[str(i)]} for i in range(start, start + 20)]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), folders[0] / f"{start:03}.parquet")
+    command, kills, n_before = [sys.executable, "-c", DATASET_JOB, *map(str, folders)], 0, 0
+    for _ in range(3):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        while process.poll() is None and len(list(folders[1].iterdir())) < n_before + 4:
+            time.sleep(0.1)
+        process.kill()
+        kills += process.wait() == -signal.SIGKILL
+        n_before = len(list(folders[1].iterdir()))
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    rows = parquet.read_table(folders[1]).to_pylist()
+    assert kills > 1 and sorted(row["id"] for row in rows) == sorted(texts)
+    for row in rows[::37]:
+        assert row["log_probability"] == lm.score(texts[row["id"]]).total
 
 
 @pytest.mark.slow
 def test_two_nodes_and_a_killed_worker(lm, tmp_path, monkeypatch):
-    """Each item that names a new marker file kills its worker once; Ray repeats the item."""
+    """Each item that names a new marker file kills its worker once; Ray repeats only this item."""
     from ray.cluster_utils import Cluster as LocalNodes
 
     from gpt2np.distributed.workers import map_in_order
@@ -141,6 +254,8 @@ def test_two_nodes_and_a_killed_worker(lm, tmp_path, monkeypatch):
         def make():
             def work(item):
                 marker = tmp_path / f"{item}"
+                with (tmp_path / "log").open("a") as log:
+                    log.write(f"{item}\n")
                 if item in (3, 7) and not marker.exists():
                     marker.touch()
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -151,7 +266,8 @@ def test_two_nodes_and_a_killed_worker(lm, tmp_path, monkeypatch):
         readers = [partial(range, 0, 6), partial(range, 6, 12)]
         found = list(map_in_order(readers, make, cluster))
         assert [(item, square) for item, (square, _) in found] == [(i, i * i) for i in range(12)]
-        assert {"3", "7"} <= {path.name for path in tmp_path.iterdir()}
+        expected = sorted([*range(12), 3, 7])
+        assert sorted(map(int, (tmp_path / "log").read_text().split())) == expected
         files = write_corpus(tmp_path, 2, 60)
         score_corpus(lm, files, tmp_path / "whole.jsonl")
         run = score_on_ray(SOURCE, ScoreOptions(), cluster)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpt2np import InvalidArgumentError
+from gpt2np import InvalidArgumentError, LanguageModel
 from gpt2np.data import append_log
 from gpt2np.data.append_log import JobCallbacks
 from gpt2np.data.corpus import CorpusOptions, read_numbered_documents
@@ -125,6 +125,9 @@ def test_changes_are_named(lm, files, tmp_path, monkeypatch):
         score_corpus(lm, files, tmp_path / "o.jsonl", options, callbacks)
     with pytest.raises(InvalidArgumentError, match="stride was 100, is 50; undo the change"):
         score_corpus(lm, files, tmp_path / "o.jsonl", replace(options, stride=50))
+    quantized = LanguageModel.load("bundled", weights="int8")
+    with pytest.raises(InvalidArgumentError, match="weights was not given, is 'int8'; undo"):
+        score_corpus(quantized, files, tmp_path / "o.jsonl", options)
     files[0].write_text("other")
     with pytest.raises(InvalidArgumentError, match=r"a\.txt has changed; undo the change"):
         score_corpus(lm, files, tmp_path / "o.jsonl", options)
