@@ -374,17 +374,17 @@ class TestQueueAndCancellation:
         arguments = ("--model", "bundled", "--max-queued", "1", "--timeout", "3")
         with server_and_client(tmp_path, *arguments) as (server, client):
             files = Path(f"/proc/{server.process.pid}/fd")
-            complete(client, n=17, max_tokens=1)
+            most = {"n": 17, "max_tokens": 1}
+            complete(client, **most)
             n_files = len(list(files.iterdir()))
             body = {**LONG, "n": 16, "logprobs": 50, "stream": True}
             with connect(server.url, receive_buffer=4096) as slow:
                 slow.sendall(http_request("/v1/completions", json.dumps(body)))
                 wait_until(lambda: metric(client, "num_requests_running") == 16)
-                assert client.post("/v1/completions", json={"n": 17, "max_tokens": 1}).status_code == 503
+                assert client.post("/v1/completions", json=most).status_code == 503
                 complete(client, max_tokens=1)  # the others go on
                 # In time, the places and the connection are free.
-                done = {"n": 17, "max_tokens": 1}
-                wait_until(lambda: client.post("/v1/completions", json=done).is_success)
+                wait_until(lambda: client.post("/v1/completions", json=most).is_success)
                 wait_until(lambda: len(list(files.iterdir())) <= n_files)
 
     def test_a_request_that_fails_ends_alone(self, client):
