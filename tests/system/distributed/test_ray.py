@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from functools import partial
@@ -47,6 +48,26 @@ def write_corpus(folder, n_files, n_documents):
     return files
 
 
+@pytest.fixture
+def ray_folder():
+    """A folder for a cluster of its own. pytest's folders are too long for Ray's socket names."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        yield folder
+
+
+def test_a_command(ray_folder, tmp_path):
+    """A process of its own: Ray hangs where another test has interrupted threads."""
+    files = [str(file) for file in write_corpus(tmp_path, 2, 12)]
+    for name, more in (("plain.jsonl", []), ("ray.jsonl", ["--workers", "2", "--ray"])):
+        command = [sys.executable, "-m", "gpt2np", "score", *files, "--model", "bundled"]
+        command += ["--out", str(tmp_path / name), *more]
+        variables = {**os.environ, "RAY_TMPDIR": ray_folder}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=variables)
+        assert done.returncode == 1 and "skipped" in done.stderr, done.stderr  # a broken document
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "plain.jsonl").read_bytes()
+
+
+@pytest.mark.slow
 def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
     quantized = LanguageModel.load("bundled", weights="int8")
     monkeypatch.setattr("gpt2np.evaluation.corpus.BATCH_SIZE", 2000)
@@ -87,6 +108,7 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
         Cluster(cpus_per_worker=9).actor_options()
 
 
+@pytest.mark.slow
 def test_datasets(local_cluster, lm):
     texts = [f"The king number {i} was old." for i in range(9)]
     ds = ray.data.from_items([{"text": text, "index": i} for i, text in enumerate(texts)])
