@@ -176,18 +176,19 @@ def random_checkpoint(shape: str, dtype: str) -> Iterator[tuple[Path, GPT2Config
 
 
 def measure_peaks(folder: Path, weights: Any) -> tuple[int, int]:
-    """Load a model and continue a prompt of 64 tokens by 32, in this process.
+    """Load a model and continue a prompt of 64 tokens by 32.
 
-    Returns the peak resident bytes after loading and packing, and at the end.
+    Returns the peak resident bytes after loading and packing, and at the end, with the workers.
     """
     model = GPT2.from_folder(folder, weights=weights)
     model.weights.for_pass(short=False)
     loaded = peak_memory()
+    model.processes = "auto"
     cache, ids = model.new_cache(), list(range(64))
     for _ in range(32):
         logits = model.forward([ids], [cache], logits_indices=[len(ids) - 1])
         ids = [int(logits[0].argmax())]
-    used = peak_memory()
+    used = peak_memory(model.worker_pids)
     assert loaded and used
     return loaded, used
 
