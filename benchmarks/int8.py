@@ -70,11 +70,14 @@ def gpt2np_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
     for dtype in ("float16", "bfloat16"):
         convert(read_checkpoint(folder), temporary / dtype, ConversionOptions(dtype))
         forms[dtype] = temporary / dtype
-    models = {
-        name: GPT2.from_folder(path, weights="int8" if name == "int8" else None)
+
+    def logits(model: GPT2, ids: list[int]) -> Array:
+        return model.forward([ids])
+
+    return {
+        name: partial(logits, GPT2.from_folder(path, weights="int8" if name == "int8" else None))
         for name, path in forms.items()
     }
-    return {name: lambda ids, m=m: m.forward([ids]) for name, m in models.items()}
 
 
 def llama_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
@@ -97,7 +100,8 @@ def llama_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
 
     def logits(engine: LlamaCppFloat32, ids: list[int]) -> Array:
         engine.begin(1)
-        return engine.feed([ids], range(len(ids)))[0]
+        rows: Array = engine.feed([ids], range(len(ids)))[0]
+        return rows
 
     return {name: partial(logits, engine) for name, engine in engines.items()}
 
@@ -126,7 +130,7 @@ def compare(forms: Mapping[str, Logits], windows: Sequence[list[int]]) -> dict[s
 def print_quality(text: Path, model: str, n_tokens: int) -> None:
     """Print the comparison on the first tokens of the stories in a file."""
     lm = LanguageModel.load(model)
-    assert lm.folder is not None
+    assert lm.folder is not None and lm.bos_token_id is not None
     end, context = lm.bos_token_id, lm.model.config.n_positions
     ids = [i for story in read_stories(text) for i in [end, *lm.tokenizer.encode(story)]]
     ids = ids[: n_tokens + 1]
