@@ -70,11 +70,14 @@ def gpt2np_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
     for dtype in ("float16", "bfloat16"):
         convert(read_checkpoint(folder), temporary / dtype, ConversionOptions(dtype))
         forms[dtype] = temporary / dtype
-    models = {
-        name: GPT2.from_folder(path, weights="int8" if name == "int8" else None)
+
+    def logits(model: GPT2, ids: list[int]) -> Array:
+        return model.forward([ids])
+
+    return {
+        name: partial(logits, GPT2.from_folder(path, weights="int8" if name == "int8" else None))
         for name, path in forms.items()
     }
-    return {name: lambda ids, m=m: m.forward([ids]) for name, m in models.items()}
 
 
 def llama_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
@@ -97,7 +100,8 @@ def llama_forms(folder: Path, temporary: Path) -> dict[str, Logits]:
 
     def logits(engine: LlamaCppFloat32, ids: list[int]) -> Array:
         engine.begin(1)
-        return engine.feed([ids], range(len(ids)))[0]
+        rows: Array = engine.feed([ids], range(len(ids)))[0]
+        return rows
 
     return {name: partial(logits, engine) for name, engine in engines.items()}
 
@@ -126,7 +130,7 @@ def compare(forms: Mapping[str, Logits], windows: Sequence[list[int]]) -> dict[s
 def print_quality(text: Path, model: str, n_tokens: int) -> None:
     """Print the comparison on the first tokens of the stories in a file."""
     lm = LanguageModel.load(model)
-    assert lm.folder is not None
+    assert lm.folder is not None and lm.bos_token_id is not None
     end, context = lm.bos_token_id, lm.model.config.n_positions
     ids = [i for story in read_stories(text) for i in [end, *lm.tokenizer.encode(story)]]
     ids = ids[: n_tokens + 1]
@@ -176,18 +180,19 @@ def random_checkpoint(shape: str, dtype: str) -> Iterator[tuple[Path, GPT2Config
 
 
 def measure_peaks(folder: Path, weights: Any) -> tuple[int, int]:
-    """Load a model and continue a prompt of 64 tokens by 32, in this process.
+    """Load a model and continue a prompt of 64 tokens by 32.
 
-    Returns the peak resident bytes after loading and packing, and at the end.
+    Returns the peak resident bytes after loading and packing, and at the end, with the workers.
     """
     model = GPT2.from_folder(folder, weights=weights)
     model.weights.for_pass(short=False)
     loaded = peak_memory()
+    model.processes = "auto"
     cache, ids = model.new_cache(), list(range(64))
     for _ in range(32):
         logits = model.forward([ids], [cache], logits_indices=[len(ids) - 1])
         ids = [int(logits[0].argmax())]
-    used = peak_memory()
+    used = peak_memory(model.worker_pids)
     assert loaded and used
     return loaded, used
 

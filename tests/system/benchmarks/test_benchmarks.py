@@ -95,3 +95,16 @@ def test_serving_measures_a_server():
     assert (streams.strip(), server.strip(), len(times)) == ("2", "gpt2np", 4)
     assert float(rate.split()[0]) > 0
     assert all(float(time) > 0 for time in times)
+
+
+def test_int8_measures_both_forms():
+    program = str(COMPARE.with_name("int8.py"))
+    for arguments in (["memory", "tiny"], ["speed", "tiny", "--rounds", "1", "--seconds", "0.01"]):
+        command = [sys.executable, program, *arguments]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8")
+        assert done.returncode == 0, done.stderr
+        *_, one, other = done.stdout.splitlines()
+        assert one.startswith("| tiny | ") and other.startswith("| tiny | ")
+        if "memory" in arguments:
+            float32, int8 = (float(row.split("|")[3]) for row in (one, other))
+            assert int8 < 0.3 * float32
