@@ -11,6 +11,7 @@ of gpt2np's prefill of a prompt of 512 tokens.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import statistics
 import time
@@ -23,7 +24,8 @@ import numpy as np
 from gpt2np import LanguageModel
 from gpt2np.evaluation.corpus import ScoreOptions, score_documents
 
-STORIES = Path(__file__).parents[2] / "shared" / "data" / "stories" / "valid.txt"
+DATA = Path(os.environ.get("GPT2NP_TEST_DATA", Path(__file__).parents[2] / "shared" / "data"))
+STORIES = DATA / "stories" / "valid.txt"
 
 
 def natural_documents(count: int, path: Path) -> list[str]:

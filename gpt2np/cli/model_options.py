@@ -107,7 +107,10 @@ def add_max_rows_argument(add: Callable[..., object]) -> None:
 def add_ray_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of a job that can run on a Ray cluster."""
     add = parser.add_argument_group("Ray").add_argument
-    ray = "Run on a Ray cluster: ADDRESS, or $RAY_ADDRESS, or else a new one on this machine"
+    ray = (
+        "Run on a Ray cluster: ADDRESS, or $RAY_ADDRESS, or the one on this machine, or else a new "
+        "one"
+    )
     add("--ray", nargs="?", const="", metavar="ADDRESS", help=ray)
     workers = "Workers, each with the model (default: as many as the cluster has CPUs for)"
     add("--workers", type=int, metavar="N", help=workers)

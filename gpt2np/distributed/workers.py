@@ -25,8 +25,8 @@ class Cluster:
     """The cluster and its workers, which are actors with a model each.
 
     Attributes:
-        address: address of a cluster, as for `ray.init`; None uses RAY_ADDRESS or starts Ray on
-            this machine.
+        address: address of a cluster, as for `ray.init`; None uses RAY_ADDRESS, or a cluster that
+            runs on this machine, or starts one.
         workers: number of workers (default: as many as the cluster has CPUs for).
         cpus_per_worker: CPUs, and threads, of each worker.
     """

@@ -13,16 +13,20 @@ from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
 STRIDE = 256  # half of the bundled model's context, as by default
 
 
-def mixed_documents(data, count, seed=1):
-    """Stories, cut at random lengths, and declarations of human rights in many languages."""
-    rng = random.Random(seed)
+def mixed_documents(data, count):
+    """Stories, cut at random lengths, and declarations of human rights in many languages.
+
+    One in ten may have 4,096 characters, which is more than a window.
+    """
+    rng = random.Random(1)
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
     texts = [path.read_text(encoding="utf-8") for path in sorted((data / "text/udhr").iterdir())]
     documents = []
     for number in range(count):
         text = rng.choice(texts if number % 3 == 0 else stories)
         start = rng.randrange(len(text) // 2 + 1)
-        documents.append(text[start : start + int(2 ** rng.uniform(3, 12))].strip() or "The fox")
+        length = int(2 ** rng.uniform(3, 12 if number % 10 == 0 else 9))
+        documents.append(text[start : start + length].strip() or "The fox")
     return documents
 
 
@@ -44,12 +48,9 @@ def direct(reference, tokenizer, text, context):
     return total
 
 
-@pytest.mark.parametrize(
-    ("count", "seed"),
-    [(20, 1), *(pytest.param(500, seed, marks=pytest.mark.slow) for seed in range(2, 6))],
-)
-def test_as_transformers(lm, bundled, data, tmp_path, count, seed, show):
-    documents = mixed_documents(data, count, seed)
+@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.slow)])
+def test_as_transformers(lm, bundled, data, tmp_path, count, show):
+    documents = mixed_documents(data, count)
     lines = (json.dumps({"text": text}) for text in documents)
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
     score_corpus(lm, [tmp_path / "texts.jsonl"], tmp_path / "o.jsonl")

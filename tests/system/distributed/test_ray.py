@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -31,7 +32,7 @@ SOURCE = ModelSource("bundled")
 @pytest.fixture(scope="module")
 def local_cluster():
     """Ray on this machine, with two CPUs whatever the machine has."""
-    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    ray.init("local", num_cpus=2, log_to_driver=False, include_dashboard=False)
     yield
     ray.shutdown()
 
@@ -142,9 +143,24 @@ def descendants(nodes):
     return psutil.Process(raylet.process.pid).children(recursive=True)
 
 
-def kill_cluster(nodes):
+def find_workers(nodes):
+    """Return the actors of a cluster that hold a model."""
+    import psutil
+
+    found = []
     for process in descendants(nodes):
-        process.kill()
+        with suppress(psutil.Error):  # the process has ended
+            if "MapWorker" in "".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+def kill_cluster(nodes):
+    import psutil
+
+    for process in descendants(nodes):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
     nodes.head_node.kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
 
 
@@ -192,8 +208,7 @@ def test_killed_at_ten_random_moments(command, victims, data, tmp_path):
                 process.kill()
                 kills += process.wait() == -signal.SIGKILL
             elif victim == "worker":
-                workers = [p for p in descendants(nodes) if "MapWorker" in "".join(p.cmdline())]
-                for worker in rng.sample(workers, min(1, len(workers))):
+                for worker in find_workers(nodes)[:1]:
                     worker.kill()
                     kills += process.poll() is None
             else:
@@ -219,7 +234,7 @@ from gpt2np.distributed import Cluster
 from ray.data.checkpoint import CheckpointConfig
 
 source, out, checkpoints = sys.argv[1:]
-ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+ray.init("local", num_cpus=2, log_to_driver=False, include_dashboard=False)
 context = ray.data.DataContext.get_current()
 context.checkpoint_config = CheckpointConfig(
     id_column="id", checkpoint_path=checkpoints, delete_checkpoint_on_success=False
