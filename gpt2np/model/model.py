@@ -93,7 +93,7 @@ class GPT2:
         """Load a model from a folder with `config.json` and weights.
 
         The model computes in `dtype`, float32 or float64. With `weights` "int8", the matrices are
-        quantized: 8-bit integers with one scale for up to 384 inputs of an output, a quarter of
+        quantized: 8-bit integers with one scale for up to 192 inputs of an output, a quarter of
         float32's memory. To load a model by its name, use `gpt2np.load(name).model`.
 
         Raises:

@@ -21,8 +21,7 @@ from gpt2np.runtime.packed_weights import (
 )
 
 _PANEL_WIDTH = 64  # outputs
-_MAX_GROUP = 384  # inputs of one panel
-_MAX_HEAD_GROUP = 192  # of the unembedding, whose rounding errors no later layer reduces
+_MAX_GROUP = 192  # inputs of one panel; MKL, too, sums so many at once
 
 
 @dataclass(frozen=True)
@@ -125,11 +124,9 @@ def _packings(config: GPT2Config, names: Iterable[str]) -> dict[str, Packing]:
     A panel of c_attn computes the queries, keys or values of one head. A product is summed over
     groups of inputs (split-K): short sums round less (docs/internals/accuracy.md).
     """
-    c, f = (_group_size(n, _MAX_GROUP) for n in (config.n_embd, config.n_inner))
+    c, f = _group_size(config.n_embd), _group_size(config.n_inner)
     d = config.n_embd // config.n_head
-    unembedding = Packing(
-        (_group_size(config.n_embd, _MAX_HEAD_GROUP), _PANEL_WIDTH), is_transposed=True
-    )
+    unembedding = Packing((c, _PANEL_WIDTH), is_transposed=True)
     packings = {WTE: unembedding, LM_HEAD: unembedding}
     for layer, group, width in (
         ("attn.c_attn", c, d),
@@ -142,9 +139,9 @@ def _packings(config: GPT2Config, names: Iterable[str]) -> dict[str, Packing]:
     return {name: packings[kind] for name in names if (kind := _kind(name)) in packings}
 
 
-def _group_size(n: int, most: int) -> int:
-    """Return the number of inputs per split-K group, at most `most`; preferably a divisor of n."""
-    groups = -(-n // most)
+def _group_size(n: int) -> int:
+    """Return the number of inputs per split-K group, for n inputs; preferably a divisor of n."""
+    groups = -(-n // _MAX_GROUP)
     even = [i for i in range(groups, 2 * groups + 1) if n % i == 0]
     return n // even[0] if even else -(-n // groups)
 

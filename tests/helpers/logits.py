@@ -8,7 +8,7 @@ from helpers.references import reference_logits, to_float64
 
 NEAR_TIE = 1e-4
 TITLE = "logits against transformers: root mean square difference from a float64 reference"
-MAX_RATIO = 1.3
+MAX_RATIO = 1.15
 
 
 def check_logits(name, model, reference, sequences, show, title=TITLE):

@@ -53,10 +53,10 @@ def test_only_matrices_are_rounded(model, float_model):
         rounded = model.weights[name]
         assert np.array_equal(rounded, array) != is_matrix, name
         n_bytes += array.size * (1 if is_matrix else 4)
-        if is_matrix:  # a scale for each output and each group of at most 384 inputs
+        if is_matrix:  # a scale for each output and each group of at most 192 inputs
             outputs = rounded if name in ("wte.weight", "lm_head.weight") else rounded.T
             if "mlp.c_proj" in name:
-                outputs = outputs.reshape(-1, 275)
+                outputs = outputs.reshape(-1, 110)
             n_bytes += 4 * len(outputs)
             for weights in outputs:
                 integers = weights / (np.abs(weights).max() / 127)
