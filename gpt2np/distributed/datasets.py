@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 _ROWS = 64  # documents that a worker handles together
+_CPUS_FOR_FILES = 1  # without a CPU for tasks that read and write, a dataset would wait forever
 
 Rows = list[dict[str, Any]]
 
@@ -76,7 +77,7 @@ def _add_columns(
         fn_constructor_args=[make_function],
         batch_size=_ROWS,
         batch_format="pyarrow",
-        **cluster.actor_options(),
+        **cluster.actor_options(_CPUS_FOR_FILES),
     )
 
 

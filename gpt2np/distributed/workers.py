@@ -55,15 +55,26 @@ class Cluster:
         except (ConnectionError, ValueError) as error:
             raise GPT2NPError(f"cannot connect to Ray at {self.address}: {error}") from error
 
-    def actor_options(self) -> dict[str, Any]:
-        """Return the arguments of `Dataset.map_batches` for the workers."""
+    def actor_options(self, n_reserved: int = 0) -> dict[str, Any]:
+        """Return the arguments of `Dataset.map_batches` for the workers.
+
+        The workers leave `n_reserved` CPUs to other tasks.
+
+        Raises:
+            InvalidArgumentError: the cluster has too few CPUs.
+        """
         ray = _import_ray()
         total = int(ray.cluster_resources().get("CPU", 1))
         if self.cpus_per_worker > total:
             raise InvalidArgumentError(
                 f"cpus_per_worker is {self.cpus_per_worker}, but the cluster has {total} CPUs"
             )
-        n_workers = self.workers or total // self.cpus_per_worker
+        n_workers = self.workers or max(1, (total - n_reserved) // self.cpus_per_worker)
+        if n_reserved and n_workers * self.cpus_per_worker > total - n_reserved:
+            raise InvalidArgumentError(
+                f"workers is {n_workers}, with {self.cpus_per_worker} CPUs each, but the cluster "
+                f"has {total} CPUs, of which reading and writing needs {n_reserved}"
+            )
         threads = str(self.cpus_per_worker)
         # OpenBLAS reads the number of threads when NumPy is imported.
         variables = {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}

@@ -107,6 +107,8 @@ def test_the_jobs(local_cluster, lm, tmp_path, monkeypatch):
             assert out.read_bytes() == (tmp_path / name).read_bytes(), (name, workers)
     with pytest.raises(InvalidArgumentError, match="cpus_per_worker is 9, but the cluster has 2"):
         Cluster(cpus_per_worker=9).actor_options()
+    with pytest.raises(InvalidArgumentError, match="workers is 2, with 1 CPUs each, but the clus"):
+        Cluster(workers=2).actor_options(1)
 
 
 @pytest.mark.slow
@@ -234,12 +236,12 @@ from gpt2np.distributed import Cluster
 from ray.data.checkpoint import CheckpointConfig
 
 source, out, checkpoints = sys.argv[1:]
-ray.init("local", num_cpus=2, log_to_driver=False, include_dashboard=False)
+ray.init("local", num_cpus=3, log_to_driver=False, include_dashboard=False)
 context = ray.data.DataContext.get_current()
 context.checkpoint_config = CheckpointConfig(
     id_column="id", checkpoint_path=checkpoints, delete_checkpoint_on_success=False
 )
-ds = ray.data.read_parquet(source)
+ds = ray.data.read_parquet(source, override_num_blocks=30)
 ds = gpt2np.distributed.score(ds, "bundled", cluster=Cluster(workers=2))
 ds.write_parquet(out)
 """
