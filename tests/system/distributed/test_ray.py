@@ -228,54 +228,6 @@ def test_killed_at_ten_random_moments(command, victims, data, tmp_path):
         kill_cluster(nodes)
 
 
-DATASET_JOB = """
-import sys
-import gpt2np.distributed
-import ray
-from gpt2np.distributed import Cluster
-from ray.data.checkpoint import CheckpointConfig
-
-source, out, checkpoints = sys.argv[1:]
-ray.init("local", num_cpus=3, log_to_driver=False, include_dashboard=False)
-context = ray.data.DataContext.get_current()
-context.checkpoint_config = CheckpointConfig(
-    id_column="id", checkpoint_path=checkpoints, delete_checkpoint_on_success=False
-)
-ds = ray.data.read_parquet(source, override_num_blocks=30)
-ds = gpt2np.distributed.score(ds, "bundled", cluster=Cluster(workers=2))
-ds.write_parquet(out)
-"""
-
-
-@pytest.mark.slow
-def test_a_dataset_resumes_from_checkpoints_of_ray(lm, data, tmp_path):
-    """As in docs/guide/cluster.md: killed while files appear, and run again; each row once."""
-    import pyarrow
-    from pyarrow import parquet
-
-    stories = (data / "stories" / "train.txt").read_text(encoding="utf-8")
-    texts = {f"{i}": stories[i * 900 :][:800] for i in range(600)}
-    folders = [tmp_path / name for name in ("in", "out", "checkpoints")]
-    for folder in folders:
-        folder.mkdir()
-    for start in range(0, 600, 20):
-        rows = [{"id": str(i), "text": texts[str(i)]} for i in range(start, start + 20)]
-        parquet.write_table(pyarrow.Table.from_pylist(rows), folders[0] / f"{start:03}.parquet")
-    command, kills, n_before = [sys.executable, "-c", DATASET_JOB, *map(str, folders)], 0, 0
-    for _ in range(3):
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        while process.poll() is None and len(list(folders[1].iterdir())) < n_before + 4:
-            time.sleep(0.1)
-        process.kill()
-        kills += process.wait() == -signal.SIGKILL
-        n_before = len(list(folders[1].iterdir()))
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-    rows = parquet.read_table(folders[1]).to_pylist()
-    assert kills > 1 and sorted(row["id"] for row in rows) == sorted(texts)
-    for row in rows[::37]:
-        assert row["log_probability"] == lm.score(texts[row["id"]]).total
-
-
 @pytest.mark.slow
 def test_two_nodes_and_a_killed_worker(lm, tmp_path, monkeypatch):
     """Each item that names a new marker file kills its worker once; Ray repeats only this item."""
