@@ -46,9 +46,11 @@ def add_inspection(app: FastAPI, get_engine: Callable[[str | None], Engine]) -> 
             async with lock:
                 if await request.is_disconnected():
                     raise HTTPException(499, "the client has disconnected")
+                if not job.error:
+                    result = await asyncio.to_thread(function)
                 if job.error:
                     raise job.error
-                return await asyncio.to_thread(function)
+                return result
         finally:
             engine.end(job)
 
