@@ -52,6 +52,14 @@ def pytest_ignore_collect(collection_path, config):
     return True if other_tier and config.option.markexpr == "unit" else None
 
 
+@pytest.fixture(autouse=True)
+def no_blocked_signals():
+    """Unblock signals that an interrupted test left blocked: its processes would ignore Ctrl-C."""
+    yield
+    if os.name != "nt":
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def may_read_all() -> bool:
     """Tell whether this user may read a file whose mode forbids it, like root."""
     with tempfile.NamedTemporaryFile() as file:

@@ -271,15 +271,13 @@ def finish_rows(
     with log.paths[0].open("rb") as lines:
         n_rows = sum(1 for _ in lines)
         lines.seek(0)
-        if not n_rows:
-            return 0
-        if out.suffix == ".parquet":
-            rows = map(json.loads, lines)
+        is_parquet = out.suffix == ".parquet"
+        if n_rows and (is_parquet or max_rows_per_file):
+            rows = map(json.loads, lines) if is_parquet else lines
             write_result(rows, n_rows, columns, log, out, max_rows_per_file)
-        elif max_rows_per_file:
-            write_result(lines, n_rows, columns, log, out, max_rows_per_file)
-        else:
-            log.paths[0].replace(followed(out))
+            return n_rows
+    if n_rows:  # the file is closed now: Windows can't rename an open one
+        log.paths[0].replace(followed(out))
     return n_rows
 
 

@@ -141,9 +141,10 @@ def fork_worker(workers: list[Worker], serve: Callable[[socket.socket], None]) -
     with theirs, warnings.catch_warnings():
         # Python warns of a fork with several threads; the worker needs none of the other threads.
         warnings.simplefilter("ignore", DeprecationWarning)
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        _fork.is_worker = True
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            _fork.is_worker = True
             if not os.fork():
                 _serve_and_exit(serve, theirs)
         except OSError as error:

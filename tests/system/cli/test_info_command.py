@@ -49,7 +49,8 @@ def test_of_the_bundled_model(bundled):
         assert tensor["bytes"] == array.nbytes and tensor["file"] == "model.safetensors"
     assert not told and not content["problems"]
     matrices = 6 * 12 * 256**2 + 4096 * 256
-    scales = 6 * (3 * 256 + 256 + 1024 + 4 * 256) + 2 * 4096  # of each output and group of inputs
+    # Of each output and group of inputs: 256 inputs are 2 groups, 1,024 are 8.
+    scales = 6 * (2 * (3 * 256 + 256 + 1024) + 8 * 256) + 2 * 4096
     assert content["memory"] == {
         "float32_weights": 4 * 5_918_720,
         "int8_weights": matrices + 4 * (5_918_720 - matrices + scales),

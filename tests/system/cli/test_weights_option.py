@@ -76,7 +76,7 @@ def test_info_tells_the_memory_of_each_form(int8, lm):
     assert memory["float32_weights"] == lm.model.weights.nbytes
     [line] = [x for x in run_here("info", "bundled").stdout.splitlines() if x.startswith("memory")]
     assert line.split("for the KV")[0] == (
-        "memory      23.7 MB for float32 weights (6.5 MB with --weights int8), 6.3 MB "
+        "memory      23.7 MB for float32 weights (6.6 MB with --weights int8), 6.3 MB "
     )
 
 
