@@ -147,7 +147,7 @@ def inspect(lm: LanguageModel, body: InspectRequest) -> Json:
         rows = [last_rows[f"blocks.{i}.attn.pattern"] for i in layers]
         result["attention"] = array_json(np.stack(rows))
     if "neurons" in body.include:
-        result["neurons"] = [_neurons(lm, i, last_rows[f"blocks.{i}.mlp.act"]) for i in layers]
+        result["neurons"] = _neurons(lm, [last_rows[f"blocks.{i}.mlp.act"] for i in layers])
     if "attribution" in body.include:
         result["attribution"] = _attribution(lm, traced, followed)
     if body.points:
@@ -217,20 +217,27 @@ def _lens(
     ]
 
 
-def _neurons(lm: LanguageModel, layer: int, activation: Array) -> list[Json]:
-    """Return a block's most active neurons, and the tokens that each makes more likely."""
-    output = lm.model.weights[f"h.{layer}.mlp.c_proj.weight"]
-    neurons, lengths = active_neurons(activation, output, _N_NEURONS)
-    written = output[neurons] * np.sign(activation[neurons])[:, None]
-    promoted = top_k(lm.model.unembed(written), _N_PROMOTED)
+def _neurons(lm: LanguageModel, activations: Sequence[Array]) -> list[list[Json]]:
+    """Return each block's most active neurons, and the tokens that each makes more likely."""
+    blocks, written = [], []
+    for layer, activation in enumerate(activations):
+        output = lm.model.weights[f"h.{layer}.mlp.c_proj.weight"]
+        neurons, lengths = active_neurons(activation, output, _N_NEURONS)
+        written.append(output[neurons] * np.sign(activation[neurons])[:, None])
+        blocks.append(zip(neurons, activation[neurons], lengths, strict=True))
+    # Reading the embedding takes most of the time, so all blocks share one product.
+    promoted = iter(top_k(lm.model.unembed(np.concatenate(written)), _N_PROMOTED))
     return [
-        {
-            "neuron": int(neuron),
-            "activation": float(activation[neuron]),
-            "length": float(length),
-            "raises": tokens.tolist(),
-        }
-        for neuron, length, tokens in zip(neurons, lengths, promoted, strict=True)
+        [
+            {
+                "neuron": int(neuron),
+                "activation": float(activation),
+                "length": float(length),
+                "raises": next(promoted).tolist(),
+            }
+            for neuron, activation, length in block
+        ]
+        for block in blocks
     ]
 
 

@@ -40,7 +40,7 @@ const isEnd = (id) => state.model.eos_token_ids.includes(id);
 
 /** An element that shows a token: real spaces within a text, visible ones when it stands alone. */
 function chip(id, alone = true) {
-  return element("bdi", { class: "token" }, alone ? withSpaces(tokenText(id)) : visible(tokenText(id)));
+  return element("bdi", { class: "token", "data-id": id }, alone ? withSpaces(tokenText(id)) : visible(tokenText(id)));
 }
 
 // ---- the prompt: tokens while you type
@@ -71,7 +71,7 @@ function showPromptTokens(ids) {
   const limit = state.model.n_positions;
   const count = $("prompt-count");
   count.textContent = `${ids.length} ${ids.length === 1 ? "token" : "tokens"} of at most ${limit.toLocaleString("en")}` +
-    (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads:");
+    (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads (␣ is a space):");
   count.classList.toggle("wrong", ids.length > limit);
   const buttons = [...$("prompt-tokens").children];
   const changed = ids.findIndex((id, i) => Number(buttons[i]?.dataset.id) !== id);
@@ -161,22 +161,32 @@ async function pin(index) {
   state.pinned = index;
   markPinned();
   share.save();
-  showChoices(index);
   const ids = allIds();
-  await inside.show(state.model, ids.slice(0, index), ids[index] ?? null);
+  const [context, token] = [ids.slice(0, index), ids[index] ?? null];
+  const answer = context.length ? askNext(context, token, { whole: true }) : null; // for both sections
+  showChoices(index);
+  await inside.show(state.model, context, token, answer);
 }
 
 // ---- choices
 
-const inspections = new Map(); // answers by request, the latest ones
+const answers = new Map(); // the latest ones: request → { whole, answer }
 
-/** Ask the server what follows `context`; answers are kept. */
-async function inspectNext(request) {
-  if (!inspections.has(request)) {
-    if (inspections.size > 200) inspections.clear();
-    inspections.set(request, await postJson("api/inspect", JSON.parse(request)));
+const requestNext = (context, token) => ({
+  model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...sampling(readSettings()),
+});
+
+/** Ask the server what follows `context`, with all that is inside if `whole`. Answers are kept. */
+function askNext(context, token, { whole = false } = {}) {
+  const request = requestNext(context, token);
+  const key = JSON.stringify(request);
+  if (!answers.has(key) || (whole && !answers.get(key).whole)) {
+    if (answers.size > 100) answers.clear();
+    const answer = postJson("api/inspect", whole ? request : { ...request, include: [] });
+    answers.set(key, { whole, answer });
+    answer.catch(() => answers.delete(key));
   }
-  return inspections.get(request);
+  return answers.get(key).answer;
 }
 
 let shown = 0; // the number of the latest choices
@@ -192,15 +202,14 @@ async function showChoices(index) {
   }
   $("choices-content").setAttribute("aria-busy", "true");
   const settings = readSettings();
-  const request = JSON.stringify({
-    model: state.model.id, prompt: context, tokens: chosen === null ? null : [chosen], include: [], ...sampling(settings),
-  });
-  const node = inspections.has(request) ? null : pathTo(state.current)[index - state.tree.ids.length];
-  if (node?.top) renderChoices(index, chosen, node.top.map(([id, logprob]) => ({ id, logprob })), null);
-  if (node?.top) await new Promise((resolve) => setTimeout(resolve, 80)); // the pointer may only pass by
-  if (number !== shown || running) return;
+  if (!answers.has(JSON.stringify(requestNext(context, chosen)))) {
+    const node = pathTo(state.current)[index - state.tree.ids.length];
+    if (node?.top) renderChoices(index, chosen, node.top.map(([id, logprob]) => ({ id, logprob })), null);
+    await new Promise((resolve) => setTimeout(resolve, 80)); // the pointer may only pass by
+    if (number !== shown || running) return;
+  }
   try {
-    const answer = await inspectNext(request);
+    const answer = await askNext(context, chosen);
     if (number !== shown) return;
     renderChoices(index, chosen, answer.next, answer.kept, settings);
   } catch (error) {
@@ -258,7 +267,7 @@ function renderChoices(index, chosen, next, kept, settings) {
   const note = element("p", { class: "hint", id: "kept" });
   if (kept) {
     note.textContent = settings.temperature === 0 ? "At temperature 0 the likeliest token is always taken."
-      : `The draw is among ${kept.count.toLocaleString("en")} of ${state.model.vocab_size.toLocaleString("en")} tokens. They have ${percent(kept.probability)} of the model’s probability.`;
+      : `The model knows ${state.model.vocab_size.toLocaleString("en")} tokens; the settings leave ${kept.count.toLocaleString("en")} in the draw. Together these had ${percent(kept.probability)} before.`;
     Object.assign(note.dataset, { count: kept.count, probability: kept.probability });
   }
   $("choices-content").replaceChildren(says, table, note);
@@ -372,7 +381,8 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false 
     }
     const isFull = allIds().length >= state.model.n_positions;
     const why = reason === "stop" ? "The model ended the text." : isFull ? "The model’s context is full." : "That is as many as you asked for.";
-    setStatus(`${n} ${n === 1 ? "token" : "tokens"} written with seed ${used}. ${why}`);
+    const sum = used === settings.seed ? "" : `: ${settings.seed} plus the ${depth} tokens that were there`;
+    setStatus(`${n} ${n === 1 ? "token" : "tokens"} written with seed ${used}${seed === undefined ? sum : ""}. ${why}`);
   } catch (error) {
     if (error.name === "AbortError") setStatus(`Stopped after ${n} tokens.`);
     else if (error instanceof ConnectionLost) setStatus(`${error.message} The ${n} tokens so far are kept.`, true);

@@ -45,7 +45,7 @@ export function createCompare(page) {
       }
     }
     const mean = tokens.reduce((sum, token) => sum + token.logprob, 0) / tokens.length;
-    facts.textContent = `${tokens.length} tokens. By its own model, a token of this text had ${percent(Math.exp(mean))} on average (geometric mean).`;
+    facts.textContent = `${tokens.length} tokens. On average, the model gave a token of this text ${percent(Math.exp(mean))} (geometric mean): the less, the more surprising the text is to it.`;
     facts.dataset.mean = mean;
     keep.disabled = name !== page.state.model.id;
     keep.addEventListener("click", () => page.adopt(ids, tokens));

@@ -27,7 +27,7 @@ export function createInside(page) {
     model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...more,
   });
 
-  async function show(model, context, token) {
+  async function show(model, context, token, asked) {
     const mine = ++number;
     if (!context.length) {
       root.replaceChildren(element("p", { class: "hint" }, "This is the first token: the model has read nothing before it. Click a later token."));
@@ -35,7 +35,7 @@ export function createInside(page) {
     }
     root.setAttribute("aria-busy", "true");
     try {
-      const answer = await postJson("api/inspect", request(context, token));
+      const answer = await asked;
       const edited = factors.size ? await postJson("api/inspect", request(context, token, { include: [], interventions: interventions() })) : null;
       if (mine !== number) return;
       const [first, second] = answer.tokens;
@@ -102,7 +102,7 @@ export function createInside(page) {
       element("td", {}, row.ranks[follow].toLocaleString("en"))));
     find("#lens-panel", root).replaceChildren(
       element("h3", {}, "The guess, block by block"),
-      element("p", { class: "hint" }, `The text goes through ${model.n_layer} blocks, one after the other. If the model had to answer early, this would be its guess. (Researchers call this the logit lens.)`),
+      element("p", { class: "hint" }, `The model is a stack of ${model.n_layer} blocks. The text goes through them one after the other, and each refines the guess. If the model had to answer early, it would say this. (Researchers call this the logit lens.)`),
       element("label", { class: "slide" }, "Move through the blocks ", slider),
       element("p", { class: "facts", id: "lens-says", "aria-live": "polite" }),
       element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "The guess after each block" },
@@ -122,7 +122,7 @@ export function createInside(page) {
     slider.setAttribute("aria-valuetext", k ? `after block ${k - 1}` : "at the start");
     for (const line of root.querySelectorAll(".lens tbody tr")) line.classList.toggle("chosen", Number(line.dataset.k) === k);
     find("#lens-says", root).replaceChildren(k === 0 ? "Before the first block" : k === model.n_layer ? `After the last block, ${k - 1}` : `After block ${k - 1}`, ": ",
-      ...row.ids.slice(0, 4).flatMap((id, i) => [i ? ", " : "", chip(id), ` ${percent(row.probabilities[i])}`]), ". ", chip(token), ` has place ${row.ranks[follow].toLocaleString("en")}.`);
+      ...row.ids.slice(0, 4).flatMap((id, i) => [i ? ", " : "", chip(id), ` ${percent(row.probabilities[i])}`]), ". ", chip(token), ` has place ${row.ranks[follow].toLocaleString("en")} among all tokens.`);
   }
 
   // ---- contributions
@@ -166,11 +166,11 @@ export function createInside(page) {
     rovingFocus(table, ".cell");
     find("#parts-panel", root).replaceChildren(
       element("h3", {}, "Who pushed for it?"),
-      element("p", { class: "hint" }, `Each block has ${model.n_head} attention heads, which fetch from earlier tokens, and an MLP, a small network that works on each token alone. A number says how hard a part pushed: `,
+      element("p", { class: "hint" }, `Each block has ${model.n_head} heads and an MLP. A head looks back at earlier tokens and brings something along from them; this is called attention. The MLP then works on each token alone. A number says how hard a part pushed: `,
         element("span", { class: "key plus" }, "blue"), " for ", chip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", chip(rival), ". Press a part to look at it."),
       element("div", { class: "wide" }, table),
       element("p", { class: "facts" }, "Most for ", chip(token), ": ", ...list(sorted.slice(0, 2)), ". Most for ", chip(rival), ": ", ...list(sorted.slice(-2).reverse()), "."),
-      element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the embedding and biases that is ", dataElement(total, formatNumber(total)),
+      element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from what all began with (the embedding) and fixed numbers (biases) that is ", dataElement(total, formatNumber(total)),
         ", the difference of the two tokens’ scores (logits). Researchers call this direct logit attribution."),
     );
   }
@@ -243,7 +243,7 @@ export function createInside(page) {
       element("td", {}, dataElement(neuron.activation, formatNumber(neuron.activation))), element("td", {}, ...neuron.raises.flatMap((id) => [chip(id), " "]))));
     find("#neurons-panel", root).replaceChildren(
       element("h3", {}, `The busiest neurons of block ${chosen.layer}`),
-      element("p", { class: "hint" }, `The MLP of a block has ${model.n_inner.toLocaleString("en")} neurons. These wrote most for the last token. Each one makes some tokens likelier.`),
+      element("p", { class: "hint" }, `The MLP of a block has ${model.n_inner.toLocaleString("en")} neurons. These wrote most for the last token. A neuron is a small detector: its activation says how strongly it answers to this text, and then it makes some tokens likelier (or, if negative, others). Often the tokens have something in common; often nobody knows what.`),
       element("div", { class: "wide" }, element("table", {}, element("thead", {}, element("tr", {}, ...["neuron", "activation", "makes likelier"].map((name) => element("th", { scope: "col" }, name)))), element("tbody", {}, ...rows))));
   }
 
@@ -282,7 +282,7 @@ export function createInside(page) {
     find("#edit-panel", root).replaceChildren(
       element("h3", {}, "What if it were switched off?"),
       element("label", { class: "slide" }, `Strength of ${partName(chosen)}: `, output, slider),
-      element("p", { class: "hint", id: "factor-help" }, "0 is off, 1 is normal, 2 is double. This changes only the numbers below, not the text above."),
+      element("p", { class: "hint", id: "factor-help" }, "0 is off, 1 is normal, 2 is double. This changes only the numbers below, not the text above. If they hardly move, the other parts do the work without this one."),
       element("div", { class: "buttons" },
         element("button", { type: "button", id: "switch-off", onclick: () => set(0) }, "Switch it off"),
         element("button", { type: "button", id: "normal", onclick: () => set(1) }, "Normal"),

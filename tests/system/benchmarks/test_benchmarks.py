@@ -108,3 +108,13 @@ def test_int8_measures_both_forms():
         if "memory" in arguments:
             float32, int8 = (float(row.split("|")[3]) for row in (one, other))
             assert int8 < 0.3 * float32
+
+
+@pytest.mark.slow
+def test_the_playground_is_measured():
+    pytest.importorskip("playwright.sync_api")
+    command = [sys.executable, str(CHECKOUT / "benchmarks" / "playground.py"), "--rounds", "2"]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [" ".join(row[:-2]) for row in rows] == ["keystroke", "token", "one step", "inspect"]

@@ -4,14 +4,16 @@ import base64
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.explain_pages import MARKUP, SIGNS
+from helpers.references import save_reference
 from helpers.server import running_server
 
-from gpt2np import GenerationOptions, trace
+from gpt2np import GenerationOptions, LanguageModel, trace
 from gpt2np.generation import next_probabilities
 from gpt2np.generation.sampling import log_softmax
 from gpt2np.interp import attribution, lens_table, scale, zero_head
@@ -213,7 +215,10 @@ class TestWrite:
 
 
 class TestChoices:
-    @pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(0.7, 3, 1), (1.3, 0, 0.5)])
+    @pytest.mark.parametrize(
+        ("temperature", "top_k", "top_p"),
+        [(0.7, 3, 1), pytest.param(1.3, 0, 0.5, marks=pytest.mark.slow)],
+    )
     def test_probabilities_before_and_after(self, open_tab, lm, temperature, top_k, top_p):
         tab = open_tab()
         write(tab, PROMPT, temperature=temperature, top_k=top_k, top_p=top_p, max_tokens=8)
@@ -304,6 +309,24 @@ class TestInside:
         tab.wait_for_selector("canvas.pattern")
         assert tab.eval_on_selector("canvas", "c => [c.width, c.height]") == [14, 14]
 
+    def test_neurons(self, tab, ids, lm):
+        tab.click('.cell[data-part="4,mlp"]')
+        shown = tab.eval_on_selector_all(
+            "#neurons-panel tbody tr",
+            """rows => rows.map(row => [+row.querySelector('th').innerText,
+                +row.querySelector('data').value,
+                [...row.querySelectorAll('[data-id]')].map(chip => +chip.dataset.id)])""",
+        )
+        activation = trace(lm, ids[:14], "blocks.4.mlp.act")["blocks.4.mlp.act"][-1]
+        output = lm.model.weights["h.4.mlp.c_proj.weight"]
+        written = activation[:, None] * output
+        busiest = np.argsort(-np.linalg.norm(written, axis=-1))[:5]
+        assert [neuron for neuron, *_ in shown] == busiest.tolist()
+        for neuron, value, raised in shown:
+            assert value == pytest.approx(activation[neuron], abs=1e-6)
+            pushes = lm.model.unembed(written[[neuron]])[0]
+            assert raised == np.argsort(-pushes)[:5].tolist()
+
     def test_a_part_switched_off(self, tab, ids, lm):
         tab.click('.cell[data-part="5,0"]')
         tab.click("#switch-off")
@@ -362,6 +385,34 @@ class TestCompare:
         settle(tab)
         assert story(tab)[0] == b.ids
 
+    @pytest.mark.slow
+    def test_two_models(self, open_tab, lm, gpt2_vocabulary, tmp_path):
+        """Each model encodes the prompt with its own tokens, and writes its own text."""
+        folder = tmp_path / "other"
+        shape = {"vocab_size": 50257, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
+        save_reference(folder, **shape, eos_token_id=50256)
+        for name in ("vocab.json", "merges.txt"):
+            shutil.copy(gpt2_vocabulary / name, folder)
+        other = LanguageModel.load(folder)
+        assert other.encode_prompt(PROMPT) != lm.encode_prompt(PROMPT)
+        with running_server(tmp_path, "--model", "bundled", "--model", str(folder)) as server:
+            tab = open_tab(url=server.url)
+            settings = {"b-model": other.name, "b-temperature": 0, "max_tokens": 12}
+            set_inputs(tab, {"prompt": PROMPT, **settings})
+            tab.click("#compare-run")
+            tab.wait_for_selector('[data-side="a"][data-mean]')
+            tab.wait_for_selector('[data-side="b"][data-mean]')
+            for side, model in (("a", lm), ("b", other)):
+                written = f"div:has(> [data-side={side}]) .story .piece"
+                shown = tab.eval_on_selector_all(written, "all => all.map(p => +p.dataset.id)")
+                expected = generated(model, temperature=0.0, top_k=0, max_new_tokens=12)
+                assert shown == expected.ids
+                mean = float(tab.get_attribute(f'[data-side="{side}"]', "data-mean"))
+                logprobs = [token.logprob for token in expected.logprobs]
+                assert mean == pytest.approx(np.mean(logprobs), abs=1e-6)
+            assert "Two models" in tab.inner_text("#compare-status")
+            assert tab.locator("text=Go on with B’s text").is_disabled()
+
 
 class TestShare:
     def test_the_address_holds_everything(self, open_tab, lm):
@@ -384,9 +435,12 @@ class TestShare:
             assert again.locator(name).count() == tab.locator(name).count() > 0
         assert again.locator('.cell[data-part="3,1"][aria-pressed=true]').count() == 1
 
-    def test_a_damaged_address_is_a_new_page(self, open_tab):
-        for fragment in ("#s=xyz", "#s=", "#s=e30", "#<script>"):
-            assert open_tab(fragment).inner_text("#status") == "Ready."
+    @pytest.mark.slow
+    @pytest.mark.parametrize("fragment", ["#s=xyz", "#s=", "#s=e30", "#<script>"])
+    def test_an_unreadable_address_is_a_new_page(self, open_tab, fragment):
+        assert open_tab(fragment).inner_text("#status") == "Ready."
+
+    def test_a_damaged_address_says_so(self, open_tab):
         content = {"prompt": "a", "ids": [1], "path": [1], "tree": 5, "model": "bundled"}
         damaged = base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
         assert "damaged" in open_tab(f"#s={damaged}").inner_text("#status")
@@ -454,44 +508,45 @@ class TestStandards:
         tab.keyboard.press("Enter")
         tab.wait_for_selector("#edit-result table")
 
-    def test_axe_finds_nothing_serious(self, open_tab):
-        axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-        tab = open_tab()
-        write(tab, max_tokens=12)
+    @pytest.fixture(scope="class")
+    def full_tab(self, open_shared_tab):
+        """A tab in which every section shows something, for a prompt with a long word."""
+        tab = open_shared_tab(reduced_motion="reduce")
+        write(tab, f"{PROMPT} {'a' * 200}", max_tokens=12)
         tab.click("#switch-off")
         tab.wait_for_selector("#edit-result table")
         tab.locator(".choices tr:not(.own) .pick").first.click()
         wait_for_end(tab)
         tab.click("#compare-run")
+        tab.wait_for_selector('[data-side="a"][data-mean]')
         tab.wait_for_selector('[data-side="b"][data-mean]')
+        return tab
+
+    def test_axe_finds_nothing_serious(self, full_tab):
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
         for scheme in ("light", "dark"):
-            tab.emulate_media(color_scheme=scheme)
+            full_tab.emulate_media(color_scheme=scheme)
             serious = [
                 (rule["id"], [node["html"][:120] for node in rule["nodes"][:3]])
-                for rule in axe.run(tab).response["violations"]
+                for rule in axe.run(full_tab).response["violations"]
                 if rule["impact"] in ("serious", "critical", "moderate")
             ]
             assert not serious
 
-    def test_any_width(self, open_tab):
-        tab = open_tab()
-        write(tab, "a" * 300)
-        tab.click("#switch-off")
-        tab.click("#compare-run")
-        tab.wait_for_selector('[data-side="b"][data-mean]')
+    def test_any_width(self, full_tab):
         for width in (320, 360, 768, 1023, 1280, 3840):
-            tab.set_viewport_size({"width": width, "height": 900})
-            assert tab.evaluate("document.documentElement.scrollWidth") <= width, width
+            full_tab.set_viewport_size({"width": width, "height": 900})
+            assert full_tab.evaluate("document.documentElement.scrollWidth") <= width, width
 
-    def test_nothing_moves_and_paper_has_no_controls(self, open_tab):
-        tab = open_tab(reduced_motion="reduce")
-        write(tab)
-        assert tab.evaluate("document.getAnimations().length") == 0
-        tab.emulate_media(media="print")
-        assert tab.evaluate(
+    def test_nothing_moves(self, full_tab):
+        assert full_tab.evaluate("document.getAnimations().length") == 0
+
+    def test_paper_has_no_controls(self, full_tab):
+        full_tab.emulate_media(media="print")
+        assert full_tab.evaluate(
             "[...document.querySelectorAll('form, .buttons')].every(e => !e.offsetHeight)"
         )
-        assert tab.pdf(format="A4").startswith(b"%PDF")
+        assert full_tab.pdf(format="A4").startswith(b"%PDF")
 
     def test_a_hostile_prompt_does_nothing(self, open_tab):
         tab = open_tab(width=360)
@@ -548,6 +603,7 @@ class TestStandards:
             assert len(story(tab)[0]) == n_kept + 2
 
 
+@pytest.mark.slow
 def test_the_lesson_of_the_guide(open_tab, tmp_path):
     """Follow docs/guide/playground.md; GPT2NP_SCREENSHOTS names a folder for its pictures."""
     folder = Path(os.environ.get("GPT2NP_SCREENSHOTS", tmp_path))

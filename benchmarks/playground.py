@@ -1,0 +1,137 @@
+"""Measure how soon the playground answers, in headless Chromium on this machine.
+
+    python benchmarks/playground.py [--model bundled] [--rounds 9]
+
+Times in ms, median and slowest of the rounds, each until the frame that shows the result:
+
+- keystroke: from a key at the end of a prompt of 500 tokens to its tokens on the screen.
+- token: from a click on "One token" to its token on the screen, less the time of `lm.generate`.
+- inspect: from a click on the last of 200 tokens to all panels about it; each round other tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from playwright.sync_api import Page, sync_playwright
+
+from gpt2np import LanguageModel
+
+WORDS = "the king saw a fox and an old ship on the river while nobody slept in that small house "
+
+# Starts to wait: from the next `event` to the frame with another number of matches of `selector`.
+WATCH = """([event, selector]) => {
+    const count = () => document.querySelectorAll(selector).length, old = count();
+    window.elapsed = new Promise(resolve => {
+        addEventListener(event, ({ timeStamp }) => {
+            const look = () => {
+                if (count() === old) requestAnimationFrame(look);
+                else setTimeout(() => resolve(performance.now() - timeStamp)); // the frame is drawn
+            };
+            requestAnimationFrame(look);
+        }, { once: true, capture: true });
+    });
+}"""
+SETTLED = (
+    "body:has(#inside-content:not([aria-busy]) #lens-panel)"
+    ":has(#choices-content:not([aria-busy]) #kept:not(:empty))"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default="bundled", help="a model of `gpt2np serve`")
+    parser.add_argument("--rounds", type=int, default=9)
+    args = parser.parse_args()
+    lm = LanguageModel.load(args.model)
+    ids = lm.encode_prompt(WORDS * 60)
+    with serving(args.model) as url, sync_playwright() as playwright:
+        program = shutil.which("chromium") or shutil.which("google-chrome")
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(url)
+        page.wait_for_selector("html[data-ready]", timeout=60_000)
+        page.fill("#prompt", lm.tokenizer.decode(ids[:500]))
+        page.wait_for_selector("#prompt-tokens button >> nth=490", state="attached")
+        report("keystroke", [keystroke(page) for _ in range(args.rounds)])
+        prompt = lm.tokenizer.decode(ids[:200])
+        page.fill("#prompt", prompt)
+        page.click("#step")
+        page.wait_for_selector(SETTLED, timeout=60_000)
+        steps = [token(page, lm) for _ in range(args.rounds)]
+        report("token", [shown - step for shown, step in steps])
+        report("  one step", [step for _, step in steps])
+        report("inspect", [inspect(page, 199 - n) for n in range(args.rounds)])
+        browser.close()
+
+
+@contextmanager
+def serving(model: str) -> Iterator[str]:
+    """Run `gpt2np serve` for the `with` block; return its URL."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        command = [sys.executable, "-m", "gpt2np", "serve", "--port", "0", "--model", model]
+        with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr) as server:
+            try:
+                while not (found := re.search(r" at (http://\S+)\n", log.read_text())):
+                    if server.poll() is not None:
+                        sys.exit(log.read_text())
+                    time.sleep(0.1)
+                yield found[1]
+            finally:
+                server.terminate()
+
+
+def keystroke(page: Page) -> float:
+    """Type " x", a token more, at the end of the prompt."""
+    page.press("#prompt", "Control+End")
+    page.keyboard.type(" ")
+    page.wait_for_timeout(300)
+    return elapsed(page, "keydown", "#prompt-tokens button", lambda: page.keyboard.type("xx"))
+
+
+def token(page: Page, lm: LanguageModel) -> tuple[float, float]:
+    """Return the time of "One token" and that of the same step in the library."""
+    ids = page.eval_on_selector_all(
+        "#story .piece:not(.next)", "all => all.map(p => +p.dataset.id)"
+    )
+    start = time.perf_counter()
+    lm.generate(ids, max_new_tokens=1, logprobs=10, temperature=0.8, top_k=40)
+    step = 1000 * (time.perf_counter() - start)
+    shown = elapsed(page, "click", "#story .piece", lambda: page.click("#step"))
+    page.wait_for_selector(SETTLED, timeout=60_000)
+    return shown, step
+
+
+def inspect(page: Page, index: int) -> float:
+    """Click the token at `index` of the text."""
+    page.wait_for_timeout(300)
+    chosen = page.locator(f'#story [data-index="{index}"]')
+    page.evaluate("document.querySelector('#lens-panel').remove()")  # comes back with the answer
+    return elapsed(page, "click", SETTLED, chosen.click)
+
+
+def elapsed(page: Page, event: str, selector: str, act: Callable[[], object]) -> float:
+    """Return the ms from the event that `act` causes until the number of matches changes."""
+    page.evaluate(WATCH, [event, selector])
+    act()
+    return float(page.evaluate("window.elapsed"))
+
+
+def report(name: str, times: list[float]) -> None:
+    """Print a row."""
+    print(f"{name:12}{median(times):8.0f}{max(times):8.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
