@@ -63,7 +63,8 @@ def main() -> None:
         page.wait_for_selector("html[data-ready]", timeout=60_000)
         page.fill("#prompt", lm.tokenizer.decode(ids[:500]))
         page.wait_for_selector("#prompt-tokens button >> nth=490", state="attached")
-        report("keystroke", [keystroke(page) for _ in range(args.rounds)])
+        keys = ("1?a" * args.rounds)[: args.rounds]  # after a letter; each begins a new token
+        report("keystroke", [keystroke(page, key) for key in keys])
         prompt = lm.tokenizer.decode(ids[:200])
         page.fill("#prompt", prompt)
         page.click("#step")
@@ -92,12 +93,11 @@ def serving(model: str) -> Iterator[str]:
                 server.terminate()
 
 
-def keystroke(page: Page) -> float:
-    """Type " x", a token more, at the end of the prompt."""
+def keystroke(page: Page, key: str) -> float:
+    """Press a key at the end of the prompt."""
     page.press("#prompt", "Control+End")
-    page.keyboard.type(" ")
     page.wait_for_timeout(300)
-    return elapsed(page, "keydown", "#prompt-tokens button", lambda: page.keyboard.type("xx"))
+    return elapsed(page, "keydown", "#prompt-tokens button", lambda: page.keyboard.press(key))
 
 
 def token(page: Page, lm: LanguageModel) -> tuple[float, float]:

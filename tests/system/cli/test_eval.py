@@ -271,7 +271,8 @@ def test_the_bar_and_ctrl_c(file):
             seen += part
     except OSError:  # closed at the other end
         pass
-    assert process.wait(60) == 130 and process.stdout.read() == b""
+    assert process.wait(60) == 130, seen
+    assert process.stdout.read() == b""
     last = seen.decode().replace("\r", "\n").strip().split("\n")[-1]
     assert last.startswith("interrupted after ") and ": perplexity " in last
     assert b"Traceback" not in seen
