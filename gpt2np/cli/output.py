@@ -121,7 +121,7 @@ def progress(**options: Any) -> Iterator[tqdm[Any]]:
     """
     from tqdm import tqdm  # required by huggingface_hub
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupt_handler)
     with tqdm(**{"leave": False, "disable": None, **options}) as bar:
         yield bar
 
@@ -188,13 +188,21 @@ def report_rows(out: Path, written: tuple[int, str], skipped: tuple[int, str]) -
 
 
 class InterruptHandler:
-    """SIGINT handler that raises KeyboardInterrupt; `deferred` delays the exception."""
+    """SIGINT handler that raises KeyboardInterrupt; `deferred` delays the exception.
+
+    Python ignores exceptions of finalizers, so during one the handler calls itself again soon.
+    """
 
     def __init__(self) -> None:
         self._deferring = self._pending = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self._deferring and not self._pending:
+        if _is_finalizing(frame):
+            from _thread import interrupt_main
+            from threading import Timer
+
+            Timer(0.01, interrupt_main).start()
+        elif self._deferring and not self._pending:
             self._pending = True
         else:  # a second Ctrl-C interrupts even a deferred write, because the reader may hang
             signal.default_int_handler(number, frame)
@@ -212,6 +220,15 @@ class InterruptHandler:
 
 
 interrupt_handler = InterruptHandler()
+
+
+def _is_finalizing(frame: FrameType | None) -> bool:
+    """Tell whether a weak reference's callback is on the stack."""
+    while frame:
+        if frame.f_globals.get("__name__") in ("weakref", "_weakrefset"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def write_stream(stream: TextStream) -> None:
