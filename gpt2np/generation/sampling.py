@@ -161,7 +161,11 @@ def text_logprobs(model: GPT2, ids: Sequence[int], top: int, cache: KVCache) -> 
     logprobs = []
     for start in range(cache.length, len(ids) - 1, _CHUNK):
         stop = min(start + _CHUNK, len(ids) - 1)
-        logits = compute_logits(model, [ids[start:stop]], [cache])
         targets = ids[start + 1 : stop + 1]
-        logprobs += [token_logprob(row, i, top) for row, i in zip(logits, targets, strict=True)]
+        logprobs += [  # no variable keeps the logits in memory during the next pass
+            token_logprob(logits, i, top)
+            for logits, i in zip(
+                compute_logits(model, [ids[start:stop]], [cache]), targets, strict=True
+            )
+        ]
     return logprobs

@@ -102,7 +102,7 @@ def test_long_prompts_take_little_memory(lm):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(result) == 511
-    assert peak < 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
+    assert peak < 0.8 * 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
 
 
 def test_on_a_random_model(tiny):

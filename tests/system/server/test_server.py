@@ -675,7 +675,7 @@ class TestShutdown:
                 with pytest.raises(subprocess.TimeoutExpired):
                     server.process.wait(0.3)
                 server.process.send_signal(signal.SIGTERM)
-                assert server.process.wait(5) == 0
+                assert server.process.wait(2) == 0
             with pytest.raises(ConnectionRefusedError):
                 connect(server.url)
 
