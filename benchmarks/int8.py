@@ -127,8 +127,27 @@ def compare(forms: Mapping[str, Logits], windows: Sequence[list[int]]) -> dict[s
     return {name: total / n_tokens for name, total in sums.items()}
 
 
-def print_quality(text: Path, model: str, n_tokens: int) -> None:
-    """Print the comparison on the first tokens of the stories in a file."""
+def plot_bars(
+    path: Path, ylabel: str, labels: Sequence[str], bars: Mapping[str, list[float]]
+) -> None:
+    """Draw groups of bars on a logarithmic axis: a group for each label, a color for each form."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
+    width = 0.8 / len(bars)
+    for i, (form, heights) in enumerate(bars.items()):
+        places = np.arange(len(heights)) + (i - (len(bars) - 1) / 2) * width
+        axes.bar_label(axes.bar(places, heights, width, label=form), fmt="{:,.3g}", fontsize=8)
+    axes.set(yscale="log", ylabel=ylabel)
+    axes.set_xticks(range(len(labels)), labels)
+    axes.margins(y=0.15)
+    if len(bars) > 1:
+        axes.legend(fontsize="small")
+    figure.savefig(path)
+
+
+def print_quality(text: Path, model: str, n_tokens: int, plot: Path | None) -> None:
+    """Print, and plot if asked, the comparison on the first tokens of the stories in a file."""
     lm = LanguageModel.load(model)
     assert lm.folder is not None and lm.bos_token_id is not None
     end, context = lm.bos_token_id, lm.model.config.n_positions
@@ -147,6 +166,10 @@ def print_quality(text: Path, model: str, n_tokens: int) -> None:
         bits = nats * (len(ids) - 1) / math.log(2) / characters
         print(f"| {name} | {math.exp(nats):.3f} | {bits:.5f} ", end="")
         print(f"| {divergence:.2e} | {agreement:.2%} |")
+    if plot:
+        divergences = {name: float(result[1]) for name, result in results.items() if result[1] > 0}
+        label = "KL divergence from float32, nats"
+        plot_bars(plot, label, list(divergences), {"": list(divergences.values())})
 
 
 def write_checkpoint(folder: Path, shape: str, dtype: str) -> GPT2Config:
@@ -214,8 +237,9 @@ def peaks_in_new_process(folder: Path, weights: Any, limit: int | None) -> tuple
     return loaded, used
 
 
-def print_memory(shapes: Sequence[str], dtype: str, limit: int | None) -> None:
-    """Print a row for each shape and form of the weights; with `limit`, of int8 only."""
+def print_memory(shapes: Sequence[str], dtype: str, limit: int | None, plot: Path | None) -> None:
+    """Print, and plot if asked, the peaks of each shape and form; with `limit`, of int8 only."""
+    peaks: dict[str, list[float]] = {}
     print(f"{dtype} checkpoints" + (f", at most {limit / 1e9:g} GB" if limit else ""), end="\n\n")
     print("| shape | weights | size, MB | ÷ float32 | peak of loading, MB | of use, MB |")
     print("|---|---|---|---|---|---|")
@@ -229,6 +253,9 @@ def print_memory(shapes: Sequence[str], dtype: str, limit: int | None) -> None:
                 columns = size / 1e6, size / float32, loaded / 1e6, used / 1e6
                 row = "| {:,.0f} | {:.3f} | {:,.0f} | {:,.0f} |".format(*columns)
                 print(f"| {shape} | {form or 'float32'} {row}", flush=True)
+                peaks.setdefault(form or "float32", []).append(used / 1e9)
+    if plot:
+        plot_bars(plot, "peak memory, GB", shapes, peaks)
 
 
 def work_of(model: GPT2, sequences: int, tokens: int, context: int) -> Callable[[], object]:
@@ -290,11 +317,13 @@ def main() -> None:
     peaks = commands.add_parser("peaks", help="what `memory` runs in a new process")
     peaks.add_argument("folder", type=Path)
     peaks.add_argument("weights", nargs="?")
+    for command in (quality, memory):
+        command.add_argument("--plot", type=Path, metavar="FILE", help="draw the result")
     args = parser.parse_args()
     if args.command == "quality":
-        print_quality(args.text, args.model, args.tokens)
+        print_quality(args.text, args.model, args.tokens, args.plot)
     elif args.command == "memory":
-        print_memory(args.shapes, args.dtype, args.limit and int(args.limit))
+        print_memory(args.shapes, args.dtype, args.limit and int(args.limit), args.plot)
     elif args.command == "speed":
         processes = args.processes if args.processes == "auto" else int(args.processes)
         print_speed(args.shapes, processes, args.rounds, args.seconds)

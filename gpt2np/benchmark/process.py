@@ -89,8 +89,8 @@ def _process_error(stderr: bytes) -> GPT2NPError:
 def fill_context(folder: str, dtype: str, weights: str, processes: str) -> dict[str, Any]:
     """Load a model, fill its context, and return the memory in bytes of all its processes.
 
-    The result has the resident memory ("peak", None if the system does not report it), the sizes of
-    the weights and of the KV cache, and the peak divided by the sum of both ("times_of_least").
+    The result has the resident memory ("peak", None if the system does not report it), and the
+    sizes of the weights and of the KV cache. "times_of_least" is the peak divided by their sum.
     """
     model = GPT2.from_folder(folder, dtype, "int8" if weights else None)
     model.processes = "auto" if processes == "auto" else int(processes)

@@ -89,8 +89,8 @@ def alternate(works: Sequence[Work], rounds: int, effort: Effort) -> list[Timing
 class Speed:
     """Timing of a pass that computes `tokens` new tokens for each of `sequences` sequences.
 
-    `relative_time` is the median time divided by the median time of a pass over one token or, for
-    a text with draft tokens, of the same text without draft tokens.
+    `relative_time` is the median time divided by that of a pass over one token. For a text with
+    draft tokens, it is divided by the median time of the text without draft tokens.
     """
 
     tokens: int

@@ -2,9 +2,8 @@
 
 The IDs on the command line form one text. Standard input is read if ID is - or
 missing. In standard input and in --file, each line holds the ids of one text,
-separated by spaces or commas. JSON also works: one or more values, each a list
-of ids, a list of lists, or an object with the field "ids", as printed by
-tokenize --json and generate --json.
+separated by spaces or commas. JSON also works: lists of ids, lists of lists, or
+objects with the field "ids", as tokenize --json and generate --json print them.
 
 Bytes that are not UTF-8 become U+FFFD. Only the vocabulary of the model is
 downloaded.

@@ -1,11 +1,10 @@
 """Encode a corpus to one file of token ids, for training.
 
-INPUT is a text file, a .jsonl file (one document per line), a .parquet file
-(one document per row), an .npz file of token ids, a folder of such files, or a
-pattern such as 'text/**/*.txt'. Text
-and .jsonl files may be compressed (.gz). In a text file, <|endoftext|>
-separates documents, and line ends at the start and end of each document are
-dropped.
+INPUT is a folder, a pattern such as 'text/**/*.txt', or a file. A .jsonl file
+has one document per line, a .parquet file one per row; an .npz file has token
+ids. In a text file, <|endoftext|> separates documents, and line ends at the
+start and end of each document are dropped. Text and .jsonl files may be
+compressed (.gz).
 
 The suffix of OUT selects the format:
 

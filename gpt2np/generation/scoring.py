@@ -85,8 +85,8 @@ class TextScore:
     Every array is (T,) for T tokens. Log probabilities are natural logarithms. `best` is the most
     likely id at each position. Tokens that are not scored (see `strided_spans`) have log
     probability NaN and `best` -1. If a LanguageModel scored the text, `token_bytes` has the bytes
-    of each token. With `details`, `ranks` has 1 + the number of more likely ids (-1 if not scored),
-    and `entropies` the entropies of the predicted distributions, in nats (NaN if not scored).
+    of each token. With `details`, `ranks` has 1 + the number of more likely ids (-1 if not scored).
+    `entropies` then has the entropies of the predicted distributions, in nats (NaN if not scored).
     """
 
     ids: IntArray

@@ -1,9 +1,9 @@
 """Downloads of models into the Hugging Face cache. Weights resume after interruptions.
 
-huggingface_hub resumes a download only in the process that began it, trusts the server's ETag and
-commit as parts of paths, and writes as many bytes as the server sends. So this module writes the
-cache itself, in huggingface_hub's layout: `blobs/ETAG` has a file's content, `snapshots/COMMIT` has
-links to blobs, and `refs/BRANCH` has a commit. A later process can continue a partial blob.
+huggingface_hub resumes a download only in the process that began it. It trusts the server's ETag
+and commit as parts of paths, and writes as many bytes as the server sends. So this module writes
+the cache itself, in huggingface_hub's layout: `blobs/ETAG` has a file's content, `snapshots/COMMIT`
+has links to blobs, and `refs/BRANCH` has a commit. A later process can continue a partial blob.
 """
 
 from __future__ import annotations

@@ -136,8 +136,8 @@ def _describe_lines(prompts: Path, start: int, stop: int) -> str:
 class PromptRunner:
     """Continues prompts in batches, and returns the results in the order of the prompts.
 
-    If `options` make n continuations per prompt, line i (from 1) has the seed
-    `seed + (i - 1) × n`, unless the line sets a seed. The results of a prompt do not depend on the
+    A line can set its seed. Otherwise line i (from 1) has the seed `seed + (i - 1) × n`, where n is
+    the number of continuations per prompt. The results of a prompt do not depend on the
     other prompts. Invalid lines are skipped and reported.
     """
 

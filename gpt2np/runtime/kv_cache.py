@@ -201,8 +201,8 @@ class KVStore:
     def move_in(self, caches: Sequence[KVCache], length: int = 0) -> bool:
         """Move caches to free slots of this store; return False if no cache was moved.
 
-        The store refuses the caches if too few slots are free, if `length` tokens don't fit in a
-        slot, or if more than half of the store's memory would stay unused.
+        The store refuses the caches if too few slots are free or if `length` tokens don't fit in a
+        slot. It also refuses them if more than half of its memory would stay unused.
         """
         with self._lock:
             owners = self._owners()

@@ -37,8 +37,8 @@ _QUERY_BLOCK = 64  # queries computed at once; keys after the block are skipped
 class Trainer:
     """A training run; the folder `out`.partial holds the saved state until the run ends.
 
-    A run that is continued from its saved state gives the same weights as an uninterrupted run, if
-    PyTorch is deterministic, as it is on a CPU. Step n trains on sequences that depend only on the
+    A run that is continued from its saved state gives the same weights as an uninterrupted run on
+    a CPU, where PyTorch is deterministic. Step n trains on sequences that depend only on the
     seed and n.
 
     Attributes:
