@@ -130,7 +130,10 @@ def compare(forms: Mapping[str, Logits], windows: Sequence[list[int]]) -> dict[s
 def plot_bars(
     path: Path, ylabel: str, labels: Sequence[str], bars: Mapping[str, list[float]]
 ) -> None:
-    """Draw groups of bars on a logarithmic axis: a group for each label, a color for each form."""
+    """Draw groups of bars: a group for each label, a color for each form.
+
+    The axis is logarithmic if there is one form.
+    """
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
@@ -138,7 +141,7 @@ def plot_bars(
     for i, (form, heights) in enumerate(bars.items()):
         places = np.arange(len(heights)) + (i - (len(bars) - 1) / 2) * width
         axes.bar_label(axes.bar(places, heights, width, label=form), fmt="{:,.3g}", fontsize=8)
-    axes.set(yscale="log", ylabel=ylabel)
+    axes.set(yscale="linear" if len(bars) > 1 else "log", ylabel=ylabel)
     axes.set_xticks(range(len(labels)), labels)
     axes.margins(y=0.15)
     if len(bars) > 1:
