@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import socket
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
@@ -51,9 +55,32 @@ class Cluster:
         if ray.is_initialized():
             return
         try:
-            ray.init(self.address, log_to_driver=False, logging_level="warning")
+            ray.init(self._reachable_address(), log_to_driver=False, logging_level="warning")
         except (ConnectionError, ValueError) as error:
-            raise GPT2NPError(f"cannot connect to Ray at {self.address}: {error}") from error
+            raise GPT2NPError(f"cannot connect to Ray: {error}") from error
+
+    def _reachable_address(self) -> str | None:
+        """Return the address for `ray.init`, which would wait for a cluster that has been killed.
+
+        Raises:
+            ConnectionError: nothing listens at the address.
+        """
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        known = address
+        if address in (None, "auto"):  # Ray reads the address of this machine's last cluster
+            temporary = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
+            file = temporary / "ray" / "ray_current_cluster"
+            known = file.read_text(encoding="utf-8").strip() if file.is_file() else None
+        if known is None or ":" not in known or "://" in known:
+            return address
+        host, _, port = known.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except OSError as error:
+            if address is None:
+                return "local"
+            raise ConnectionError(f"no cluster runs at {known} ({error})") from error
+        return address
 
     def actor_options(self, n_reserved: int = 0) -> dict[str, Any]:
         """Return the arguments of `Dataset.map_batches` for the workers.

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,13 +12,14 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.kills import contents, run_to_the_end
 
 import gpt2np.distributed
-from gpt2np import InvalidArgumentError, LanguageModel
+from gpt2np import GPT2NPError, InvalidArgumentError, LanguageModel
 from gpt2np.distributed import Cluster
 from gpt2np.distributed.jobs import ModelSource, continue_on_ray, encode_on_ray, score_on_ray
 from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
@@ -50,14 +52,26 @@ def write_corpus(folder, n_files, n_documents):
 
 
 @pytest.fixture
+def closed_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.fixture
 def ray_folder():
     """A folder for a cluster of its own. pytest's folders are too long for Ray's socket names."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         yield folder
 
 
-def test_a_command(ray_folder, tmp_path):
-    """A process of its own: Ray hangs where another test has interrupted threads."""
+def test_a_command(ray_folder, closed_port, tmp_path):
+    """A process of its own: Ray hangs where another test has interrupted threads.
+
+    The last cluster of this machine was killed, and left its address behind.
+    """
+    last = Path(ray_folder, "ray", "ray_current_cluster")
+    last.parent.mkdir()
+    last.write_text(f"127.0.0.1:{closed_port}")
     files = [str(file) for file in write_corpus(tmp_path, 2, 12)]
     for name, more in (("plain.jsonl", []), ("ray.jsonl", ["--workers", "2", "--ray"])):
         command = [sys.executable, "-m", "gpt2np", "score", *files, "--model", "bundled"]
@@ -66,6 +80,17 @@ def test_a_command(ray_folder, tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=variables)
         assert done.returncode == 1 and "skipped" in done.stderr, done.stderr  # a broken document
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "plain.jsonl").read_bytes()
+
+
+def test_an_address_where_nothing_listens(closed_port, monkeypatch, tmp_path):
+    """Ray itself would try again without end."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text(f"127.0.0.1:{closed_port}")
+    for address in (f"127.0.0.1:{closed_port}", "auto", None):
+        with pytest.raises(GPT2NPError, match=f"no cluster runs at 127.0.0.1:{closed_port}"):
+            Cluster(address).connect()
 
 
 @pytest.mark.slow
