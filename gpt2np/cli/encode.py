@@ -98,7 +98,6 @@ def run(args: argparse.Namespace) -> int:
             )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))
-    print_stderr(
-        f"{dataset.documents:,} documents, {dataset.ids:,} ids ({dataset.dtype}) in {args.out}"
-    )
+    documents = f"{dataset.documents:,} document{'' if dataset.documents == 1 else 's'}"
+    print_stderr(f"{documents}, {dataset.ids:,} ids ({dataset.dtype}) in {args.out}")
     return 0

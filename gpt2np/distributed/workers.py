@@ -79,7 +79,8 @@ class Cluster:
         except OSError as error:
             if address is None:
                 return "local"
-            raise ConnectionError(f"no cluster runs at {known} ({error})") from error
+            hint = "start one with: ray start --head"
+            raise ConnectionError(f"no cluster runs at {known} ({error}); {hint}") from error
         return address
 
     def actor_options(self, n_reserved: int = 0) -> dict[str, Any]:
