@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from helpers.command_line import run_here
 from helpers.patched_cli import frequent_checkpoints
 
 COMMAND = [sys.executable, "-m", "gpt2np", "score"]
@@ -68,6 +69,23 @@ def test_bad_input(tmp_path):
     result = score(tmp_path / "a.jsonl", "--out", tmp_path / "c.jsonl", "--stride", "0")
     assert result.returncode == 2 and result.stderr.splitlines()[-1].startswith("gpt2np score: err")
     assert sorted(path.name for path in tmp_path.glob("*.partial")) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workers", "2"], "--workers needs --ray"),
+        (["--cpus-per-worker", "1"], "--cpus-per-worker needs --ray"),
+        (["--ray", "--workers", "0"], "--workers is 0; it must be at least 1"),
+        (["--ray", "--cpus-per-worker", "0"], "--cpus-per-worker is 0; it must be at least 1"),
+    ],
+)
+def test_options_of_ray(options, message, tmp_path):
+    (tmp_path / "in.txt").write_text("The king")
+    out = tmp_path / "out.jsonl"
+    done = run_here("score", tmp_path / "in.txt", "--out", out, "--model", "bundled", *options)
+    assert done.returncode == 2 and done.stderr == f"gpt2np score: error: {message}\n"
+    assert not out.exists()
 
 
 def test_a_full_disk(texts):
