@@ -165,7 +165,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("seconds", [0.5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [0.2, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("calls_of", "ranks"), CASES, ids=[f"{calls.__name__}-{ranks}" for calls, ranks in CASES]
 )

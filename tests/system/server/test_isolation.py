@@ -78,7 +78,7 @@ def send_and_disconnect(url, body):
 
 @pytest.mark.parametrize(
     ("n_requests", "clients"),
-    [(40, [16]), pytest.param(200, [1, 4, 16], marks=[pytest.mark.slow])],
+    [(20, [16]), pytest.param(200, [1, 4, 16], marks=[pytest.mark.slow])],
 )
 def test_results_do_not_depend_on_other_requests(tmp_path, lm, n_requests, clients):
     requests = random_requests(lm, n_requests)
