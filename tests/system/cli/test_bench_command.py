@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from helpers.command_line import run_here
 from helpers.patched_cli import report_handler
 
 from gpt2np.benchmark.suite import as_text
@@ -21,6 +22,7 @@ COMMAND = [sys.executable, "-m", "gpt2np", "bench"]
 
 
 def bench(*arguments, **options):
+    """Run the command in a process of its own, as its measurements need."""
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, encoding="utf-8", timeout=120, **options
     )
@@ -146,18 +148,18 @@ class TestWrongUse:
         ],
     )
     def test_one_line_and_exit_code_2(self, arguments, message):
-        result = bench(*arguments)
+        result = run_here("bench", *arguments)
         assert (result.returncode, result.stdout) == (2, "")
         assert message in result.stderr and result.stderr.count("\n") == 1
 
     def test_no_such_model(self, tmp_path):
-        result = bench(str(tmp_path / "nothing" / "at" / "all"))
+        result = run_here("bench", str(tmp_path / "nothing" / "at" / "all"))
         assert (result.returncode, result.stdout) == (1, "")
         assert result.stderr.startswith("gpt2np bench: error: ") and result.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals work otherwise there")
-@pytest.mark.parametrize("delay", [0.0, 0.6, 1.8])
+@pytest.mark.parametrize("delay", [0.0, 0.6, pytest.param(1.8, marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_no_traceback(delay):
     command = [*report_handler(), "bench", "bundled"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -194,7 +196,7 @@ class TestProcesses:
 
     @pytest.mark.parametrize("wrong", ["0", "-1", "many", "1.5"])
     def test_wrong(self, wrong):
-        result = bench("bundled", f"--processes={wrong}")
+        result = run_here("bench", "bundled", f"--processes={wrong}")
         assert (result.returncode, result.stdout) == (2, "")
         assert f"'{wrong}' is neither auto nor a number from 1 on" in result.stderr
         assert result.stderr.count("\n") == 1

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 import tiktoken
+from helpers.command_line import run_here
 from helpers.patched_cli import frequent_checkpoints
 
 from gpt2np import Tokenizer
@@ -20,6 +21,10 @@ FREQUENT_CHECKPOINTS = [*frequent_checkpoints(0.5), "encode"]  # here five times
 
 
 def encode(*arguments, model="bundled"):
+    return run_here("encode", *arguments, "--model", model)
+
+
+def encode_in_a_process(*arguments, model="bundled"):
     return subprocess.run(
         [*COMMAND, *map(str, arguments), "--model", str(model)],
         capture_output=True,
@@ -88,7 +93,7 @@ class TestOutput:
         self, stories, expected, tmp_path, gpt2_vocabulary, processes
     ):
         out = tmp_path / "x.bin"
-        result = encode(stories, out, "--processes", processes, model=gpt2_vocabulary)
+        result = encode_in_a_process(stories, out, "--processes", processes, model=gpt2_vocabulary)
         assert result.returncode == 0, result.stderr
         assert np.array_equal(np.memmap(out, dtype=np.uint16, mode="r"), expected)
         assert len(expected) > 1_000_000
@@ -114,7 +119,7 @@ class TestInterruption:
         process.kill()
         process.communicate()
         assert not out.exists()
-        result = encode(stories, out, model=gpt2_vocabulary)
+        result = encode_in_a_process(stories, out, model=gpt2_vocabulary)
         assert result.returncode == 0 and "resuming at " in result.stderr
         assert "resuming at 0%" not in result.stderr
         assert [path.name for path in tmp_path.iterdir()] == [out.name]
