@@ -19,6 +19,10 @@ def score(*arguments, command=COMMAND):
     return subprocess.run(given, capture_output=True, text=True)
 
 
+def score_here(*arguments):
+    return run_here("score", *arguments, "--model", "bundled")
+
+
 @pytest.fixture
 def texts(tmp_path):
     rng = random.Random(1)
@@ -53,7 +57,7 @@ def test_killed_at_random_moments(texts, n_kills):
 
 def test_bad_input(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "The fox"}\n{"txt": "x"}\n')
-    result = score(tmp_path / "a.jsonl", "--out", tmp_path / "o.jsonl")
+    result = score_here(tmp_path / "a.jsonl", "--out", tmp_path / "o.jsonl")
     assert result.returncode == 1 and "1 document in" in result.stderr
     assert "skipped: " in result.stderr and "a.jsonl, line 2: expected a string" in result.stderr
     for out, told in (
@@ -61,12 +65,12 @@ def test_bad_input(tmp_path):
         ("o.csv", "must end in .jsonl or .parquet"),
         ("no/o.jsonl", "does not exist; create it first"),
     ):
-        result = score(tmp_path / "a.jsonl", "--out", tmp_path / out)
+        result = score_here(tmp_path / "a.jsonl", "--out", tmp_path / out)
         assert result.returncode == 2 and told in result.stderr
     (tmp_path / "b.jsonl").write_text('{"txt": "x"}\n')
-    result = score(tmp_path / "b.jsonl", "--out", tmp_path / "b.out.jsonl")
+    result = score_here(tmp_path / "b.jsonl", "--out", tmp_path / "b.out.jsonl")
     assert result.returncode == 1 and "no document to score" in result.stderr
-    result = score(tmp_path / "a.jsonl", "--out", tmp_path / "c.jsonl", "--stride", "0")
+    result = score_here(tmp_path / "a.jsonl", "--out", tmp_path / "c.jsonl", "--stride", "0")
     assert result.returncode == 2 and result.stderr.splitlines()[-1].startswith("gpt2np score: err")
     assert sorted(path.name for path in tmp_path.glob("*.partial")) == []
 
