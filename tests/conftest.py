@@ -1,5 +1,6 @@
 """Shared fixtures: test data, reference models, tables printed at the end of a run."""
 
+import gc
 import os
 import re
 import signal
@@ -39,6 +40,7 @@ settings.register_profile(
 settings.load_profile("repeatable")
 
 sys.dont_write_bytecode = False  # for the tests, which pytest rewrites
+gc.set_threshold(50_000)  # as in commands: the objects of vocabularies and modules are no garbage
 
 TIERS = ("unit", "parity", "system")
 

@@ -137,7 +137,10 @@ def change_config(folder, **changes):
     path.write_text(json.dumps(read_json(path) | changes))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ALONE else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
+)
 def test_logits_are_those_of_transformers(name, tmp_path, show):
     case = CASES[name]
     save_case(tmp_path, case)

@@ -3,7 +3,10 @@
 benchmarks/compare_harness.py prints the same tables for whole files.
 """
 
+from types import SimpleNamespace
+
 import pytest
+from helpers.command_line import run_here
 from helpers.paths import CHECKOUT
 
 from gpt2np import LanguageModel
@@ -14,6 +17,7 @@ pytest.importorskip(
     "accelerate", reason="needed by the harness's hf model: pip install lm-eval[hf]"
 )
 
+import compare_harness
 from compare_harness import compare, greedy_texts, records_of
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
@@ -39,8 +43,14 @@ def peer(bundled):
 
 @pytest.fixture(scope="module", params=[4, pytest.param(24, marks=pytest.mark.slow)])
 def numbers(request, data):
-    """Of 4 passages and questions (`-m slow`: 24)."""
-    return dict(compare(str(CHECKOUT / "weights"), records_of(data, 100, request.param, 1)))
+    """Of 4 passages and questions, and the start of a page (`-m slow`: 24, and the page)."""
+    records = records_of(data, 100, request.param, 1)
+    if request.param == 4:
+        records["wikitext"] = [{"page": records["wikitext"][0]["page"][:4000]}]
+    with pytest.MonkeyPatch.context() as patch:
+        here = SimpleNamespace(run=lambda command, **_: run_here(*command[3:]))
+        patch.setattr(compare_harness, "subprocess", here)  # no process per command
+        return dict(compare(str(CHECKOUT / "weights"), records))
 
 
 def test_accuracies_are_equal(numbers):

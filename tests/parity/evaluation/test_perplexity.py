@@ -53,8 +53,9 @@ class TestAgainstTransformers:
     @pytest.mark.parametrize(
         ("context", "stride"), [(512, 512), (512, 256), (None, None), (64, 63), (64, 1), (7, 5)]
     )
-    def test_strided_and_not(self, lm, peer, context, stride):
-        text = TEXT if stride != 1 and context != 7 else TEXT[:300]
+    @pytest.mark.parametrize("part", [2, pytest.param(1, marks=pytest.mark.slow)])
+    def test_strided_and_not(self, lm, peer, context, stride, part):
+        text = TEXT[: len(TEXT) // part] if stride != 1 and context != 7 else TEXT[:300]
         ids = lm.tokenizer.encode(text)
         result = perplexity(lm, [text], context=context, stride=stride)
         by_guide, even, counted = guide(peer, ids, context or 512, stride or 256)
@@ -62,14 +63,19 @@ class TestAgainstTransformers:
         assert result.perplexity == pytest.approx(even, rel=1e-5)
         assert result.in_guide == pytest.approx(by_guide, rel=1e-5)
 
-    @pytest.mark.parametrize("length", [2, 511, 512, 513, 514, 1024, 1025])
-    @pytest.mark.parametrize("stride", [512, 256])
-    def test_lengths_around_the_context(self, lm, peer, length, stride):
+    @pytest.mark.parametrize(
+        ("windows", "more"), [(0, 2), (1, -1), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1)]
+    )
+    @pytest.mark.parametrize("strides", [1, 2])
+    @pytest.mark.parametrize("context", [64, pytest.param(512, marks=pytest.mark.slow)])
+    def test_lengths_around_the_context(self, lm, peer, context, strides, windows, more):
+        """A text of `windows` contexts and some `more` tokens, with `strides` in each context."""
+        length, stride = windows * context + more, context // strides
         ids = lm.tokenizer.encode(ASCII)[:length]
         text = lm.tokenizer.decode(ids)
         assert lm.tokenizer.encode(text) == ids
-        result = perplexity(lm, [text], stride=stride)
-        by_guide, even, counted = guide(peer, ids, 512, stride)
+        result = perplexity(lm, [text], context=context, stride=stride)
+        by_guide, even, counted = guide(peer, ids, context, stride)
         assert (result.tokens, result.counted) == (length, counted)
         assert result.perplexity == pytest.approx(even, rel=1e-5)
         assert result.in_guide == pytest.approx(by_guide, rel=1e-5, nan_ok=True)

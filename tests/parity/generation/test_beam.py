@@ -95,17 +95,20 @@ def test_random_models(tiny, show):
     show("beam search", f"random model: 20 searches, {len(seen)} texts equal, {ended} end by eos")
 
 
-def test_bundled_model(bundled, data, show):
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_bundled_model(bundled, data, show, step):
+    """Every third search (`-m slow`: all)."""
     model, reference, seen = GPT2.from_folder(bundled), load_reference(bundled), []
     tokenizer = LanguageModel.load(bundled).tokenizer
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")
-    for number, search in enumerate(SEARCHES):
-        text = stories[40 + number].strip()
+    for number in range(0, len(SEARCHES), step):
+        search, text = SEARCHES[number], stories[40 + number].strip()
         # The last words of a story are likely to be followed by the end of text.
         prompt = tokenizer.encode(text[-150:] if number % 2 else text[:200])
         compare(model, reference, prompt, {4095}, search, 24, seen)
     ended = seen.count("eos")
-    show("beam search", f"bundled model: 10 searches, {len(seen)} texts equal, {ended} end by eos")
+    line = f"{len(SEARCHES[::step])} searches, {len(seen)} texts equal, {ended} end by eos"
+    show("beam search", f"bundled model: {line}")
 
 
 def test_until_the_context_is_full(tiny):

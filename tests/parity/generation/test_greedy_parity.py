@@ -25,7 +25,7 @@ def continued(reference, prompts):
     return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
-@pytest.mark.parametrize("count", [5, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_prompts_of_all_lengths(bundled, data, show, count):
     reference = GPT2LMHeadModel.from_pretrained(
         bundled, dtype="float32", attn_implementation="eager"

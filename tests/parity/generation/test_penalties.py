@@ -1,5 +1,7 @@
 """Biases, penalties and bans against transformers' logits processors and OpenAI's definition."""
 
+from itertools import count, islice
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,6 @@ from gpt2np.generation.logits_processors import (
 )
 
 END_IDS = {3, 7}
-CASES = 1500
 KINDS = {
     "normal": lambda rng, size: rng.normal(0, 3, size),
     "gpt2's level": lambda rng, size: rng.normal(-90, 5, size),
@@ -34,10 +35,16 @@ KINDS = {
 }
 
 
-def cases(seed):
+@pytest.fixture(params=[300, pytest.param(1500, marks=pytest.mark.slow)])
+def cases(request):
+    """A function that returns 300 random cases (`-m slow`: 1,500) of a seed."""
+    return lambda seed: islice(random_cases(seed), request.param)
+
+
+def random_cases(seed):
     """Random logits, prompts and generated ids, of many kinds and lengths."""
     rng = np.random.default_rng(seed)
-    for number in range(CASES):
+    for number in count():
         size = int(rng.choice([8, 50, 400]))
         logits = list(KINDS.values())[number % len(KINDS)](rng, size).astype(np.float32)
         logits[rng.integers(size)] = 1.5  # at least one token is not ruled out
@@ -68,7 +75,7 @@ def theirs(processor, logits, prompt, generated):
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
-def test_repetition_penalty():
+def test_repetition_penalty(cases):
     for rng, logits, prompt, generated in cases(1):
         penalty = float(rng.choice([0.5, 1.01, 1.3, 2.0, 100.0]))
         processor = RepetitionPenaltyLogitsProcessor(penalty)
@@ -78,7 +85,7 @@ def test_repetition_penalty():
             np.testing.assert_array_equal(result, expected)
 
 
-def test_no_repeat_ngram():
+def test_no_repeat_ngram(cases):
     for rng, logits, prompt, generated in cases(2):
         size = int(rng.integers(1, 5))
         expected = theirs(NoRepeatNGramLogitsProcessor(size), logits, prompt, generated)
@@ -95,7 +102,7 @@ def random_words(rng, size, prompt, generated):
     return words
 
 
-def test_bad_words():
+def test_bad_words(cases):
     for rng, logits, prompt, generated in cases(3):
         words = random_words(rng, len(logits), prompt, generated)
         words = [word for word in words if word not in [[end] for end in END_IDS]]
@@ -107,7 +114,7 @@ def test_bad_words():
         )
 
 
-def test_logit_bias():
+def test_logit_bias(cases):
     for rng, logits, prompt, generated in cases(4):
         ids = rng.choice(len(logits), rng.integers(1, 8), replace=False)
         bias = {int(i): float(rng.normal(0, 20)) for i in ids}
@@ -116,7 +123,7 @@ def test_logit_bias():
         np.testing.assert_array_equal(ours(logits, prompt, generated, logit_bias=bias), expected)
 
 
-def test_min_new_tokens_and_ignore_eos():
+def test_min_new_tokens_and_ignore_eos(cases):
     for rng, logits, prompt, generated in cases(5):
         least = int(rng.integers(0, 30))
         processor = MinNewTokensLengthLogitsProcessor(len(prompt), least, sorted(END_IDS))
@@ -127,7 +134,7 @@ def test_min_new_tokens_and_ignore_eos():
         np.testing.assert_array_equal(ours(logits, prompt, generated, ignore_eos=True), never)
 
 
-def test_presence_and_frequency():
+def test_presence_and_frequency(cases):
     """logit − presence·[count > 0] − frequency·count over the generated ids (OpenAI's API)."""
     for rng, logits, prompt, generated in cases(6):
         presence, frequency = rng.uniform(-2, 2, 2)
@@ -146,7 +153,7 @@ def test_presence_and_frequency_by_hand():
     assert result.tolist() == [0, -0.75, -1.25, 0]
 
 
-def test_all_in_order():
+def test_all_in_order(cases):
     for rng, logits, prompt, generated in cases(7):
         words = random_words(rng, len(logits), prompt, generated)
         bias = {int(rng.integers(len(logits))): 4.0}

@@ -10,23 +10,26 @@ from helpers.references import load_reference, reference_logits, save_reference,
 
 from gpt2np import GPT2, Tokenizer
 
+SMALL = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 2000}
 SHAPES = {
     "1 layer": {"n_layer": 1, "n_embd": 64, "n_head": 4, "vocab_size": 997, "n_positions": 96},
     "12 layers": {"n_layer": 12, "n_embd": 48, "n_head": 2, "vocab_size": 500, "n_positions": 200},
     "7 heads": {"n_layer": 2, "n_embd": 91, "n_head": 7, "vocab_size": 300, "n_positions": 130},
     "n_inner 100": {"n_layer": 3, "n_embd": 40, "n_head": 5, "n_inner": 100, "vocab_size": 401},
     "1 head, 1 wide": {"n_layer": 2, "n_embd": 1, "n_head": 1, "vocab_size": 7, "n_positions": 9},
-    "epsilon 0.1": {"n_layer": 2, "n_embd": 32, "n_head": 2, "layer_norm_epsilon": 0.1},
-    "unscaled": {"n_layer": 2, "n_embd": 32, "n_head": 2, "scale_attn_weights": False},
-    "by layer": {"n_layer": 4, "n_embd": 32, "n_head": 2, "scale_attn_by_inverse_layer_idx": True},
-    "untied": {"n_layer": 2, "n_embd": 32, "n_head": 2, "tie_word_embeddings": False},
-    "124M's width": {"n_layer": 2},
+    "epsilon 0.1": SMALL | {"layer_norm_epsilon": 0.1},
+    "unscaled": SMALL | {"scale_attn_weights": False},
+    "by layer": SMALL | {"n_layer": 4, "scale_attn_by_inverse_layer_idx": True},
+    "untied": SMALL | {"tie_word_embeddings": False},
+    "124M's width": {"n_layer": 2, "vocab_size": 2000},
+    "124M's width and vocabulary": {"n_layer": 2},
     "124M": {"n_layer": 12},
 }
+SLOW = ("124M's width and vocabulary", "124M")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n == "124M" else n for n in SHAPES]
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SHAPES]
 )
 def test_random_models(name, tmp_path, show):
     reference = save_reference(tmp_path, **SHAPES[name])
@@ -38,13 +41,14 @@ def test_random_models(name, tmp_path, show):
     check_logits(name, model, reference, sequences, show)
 
 
-def test_bundled_model_on_held_out_text(bundled, data, show):
+@pytest.mark.parametrize("count", [1000, pytest.param(2000, marks=pytest.mark.slow)])
+def test_bundled_model_on_held_out_text(bundled, data, show, count):
     reference = load_reference(bundled)
     text = (data / "stories" / "valid.txt").read_text(encoding="utf-8")
-    ids = Tokenizer.load(bundled).encode(text[50_000:70_000], allowed_special="all")[:2000]
-    assert len(ids) == 2000
+    ids = Tokenizer.load(bundled).encode(text[50_000:70_000], allowed_special="all")[:count]
+    assert len(ids) == count
     model = GPT2.from_folder(bundled)
-    sequences = [ids[i : i + 500] for i in range(0, 2000, 500)]
+    sequences = [ids[i : i + 500] for i in range(0, count, 500)]
     check_logits("bundled", model, reference, sequences, show)
 
 

@@ -1,6 +1,7 @@
 """Special tokens files: the same added tokens as in `transformers`, or a refusal."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -37,7 +38,8 @@ def roles(*keys, value=SLASH):
 PAD = token("[PAD]", special=True)
 END = token(EOT, special=True, normalized=True)
 
-# What is beside vocab.json and merges.txt, each as some version of transformers wrote it.
+# What is beside vocab.json and merges.txt, each as some version of transformers wrote it. Ids from
+# 50256 on are those after GPT-2's tokens; `lower_ids` replaces them.
 TWO_FILES = {
     "nothing": {},
     "openai-community/gpt2": {"tokenizer_config": {"model_max_length": 1024}},
@@ -133,8 +135,8 @@ TWO_FILES = {
     "the last way counts": {
         "tokenizer_config": {"bos_token": typed(EOT, lstrip=True), "eos_token": EOT}
     },
-    "a word of the vocabulary": {"added_tokens": {"hello": 31373, "[PAD]": 50257}},
-    "a role that is a word": {"tokenizer_config": GPT2 | {"eos_token": "hello"}},
+    "a word of the vocabulary": {"added_tokens": {"he": 258, "[PAD]": 50257}},
+    "a role that is a word": {"tokenizer_config": GPT2 | {"eos_token": "he"}},
 }
 
 
@@ -166,39 +168,80 @@ def assert_equal(folder, text=TEXT):
     return ours
 
 
+def lower_ids(files, size):
+    """Replace the ids from 50256 on by those from `size` - 1 on."""
+    text = re.sub(
+        r"\b502\d\d\b", lambda match: str(int(match[0]) - 50257 + size), json.dumps(files)
+    )
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module", params=[1000, pytest.param(50257, marks=pytest.mark.slow)])
+def size(request):
+    """The number of tokens: GPT-2's first ones and <|endoftext|> (`-m slow`: all of GPT-2's)."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def first_tokens(gpt2_vocabulary, size, tmp_path_factory):
+    """A folder with vocab.json and merges.txt of `size` tokens."""
+    if size == 50257:
+        return gpt2_vocabulary  # whose checksum Tokenizer.load knows
+    folder = tmp_path_factory.mktemp("first_tokens")
+    vocab = json.loads((gpt2_vocabulary / "vocab.json").read_text(encoding="utf-8"))
+    tokens = [*sorted(vocab, key=vocab.get)[: size - 1], EOT]
+    write(folder, {"vocab": {token: number for number, token in enumerate(tokens)}})
+    lines = (gpt2_vocabulary / "merges.txt").read_text(encoding="utf-8").splitlines()
+    merges = "\n".join(lines[: 1 + size - 257])  # after a comment
+    (folder / "merges.txt").write_text(merges, encoding="utf-8")
+    return folder
+
+
 @pytest.fixture
-def two_files(gpt2_vocabulary, tmp_path):
+def two_files(first_tokens, tmp_path):
+    """A copy of `first_tokens`."""
+    return copy_two_files(first_tokens, tmp_path)
+
+
+@pytest.fixture
+def gpt2_files(gpt2_vocabulary, tmp_path):
     """A folder with GPT-2's two files."""
+    return copy_two_files(gpt2_vocabulary, tmp_path)
+
+
+def copy_two_files(source, folder):
     for name in ("vocab.json", "merges.txt"):
-        shutil.copy(gpt2_vocabulary / name, tmp_path)
-    write(tmp_path, {"config": CONFIG})
-    return tmp_path
+        shutil.copy(source / name, folder)
+    write(folder, {"config": CONFIG})
+    return folder
 
 
 @pytest.mark.parametrize("kind", TWO_FILES)
-def test_vocab_and_merges(kind, two_files):
-    write(two_files, TWO_FILES[kind])
+def test_vocab_and_merges(kind, two_files, size):
+    write(two_files, lower_ids(TWO_FILES[kind], size))
     ours = assert_equal(two_files)
     assert Tokenizer.load(two_files / "vocab.json").vocabulary == ours.vocabulary
     assert ours.decode(ours.encode(" x" + TEXT, disallowed_special=())) == " x" + TEXT
 
 
 @pytest.fixture(scope="module")
-def gpt2_json(gpt2_vocabulary):
-    """The tokenizer.json of GPT-2 without added tokens, as an object."""
+def small_json(first_tokens):
+    """The tokenizer.json of `first_tokens` without added tokens, as an object."""
     from tokenizers import Tokenizer as Rust
     from tokenizers import decoders, models, pre_tokenizers
 
-    files = [str(gpt2_vocabulary / name) for name in ("vocab.json", "merges.txt")]
+    files = [str(first_tokens / name) for name in ("vocab.json", "merges.txt")]
     rust = Rust(models.BPE.from_file(*files))
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     rust.decoder = decoders.ByteLevel()
     return json.loads(rust.to_str())
 
 
-def tokenizer_json(gpt2_json, *tokens, first=50256, **changes):
+def tokenizer_json(content, *tokens, first=None, **changes):
+    """Return `content` with added tokens; <|endoftext|> has the last id of its vocabulary."""
+    first = first or len(content["model"]["vocab"]) - 1
     added = [{"id": number} | each for number, each in enumerate(tokens, first)]
-    return gpt2_json | {"added_tokens": added} | changes
+    return content | {"added_tokens": added} | changes
 
 
 SPACED = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -234,37 +277,38 @@ ONE_FILE = {
 
 @pytest.mark.parametrize("kind", ONE_FILE)
 @pytest.mark.parametrize("class_name", ["GPT2TokenizerFast", "PreTrainedTokenizerFast", None])
-def test_tokenizer_json(kind, class_name, gpt2_json, tmp_path):
-    added, changes, config = ONE_FILE[kind]
-    content = tokenizer_json(gpt2_json, *added, **changes)
+def test_tokenizer_json(kind, class_name, small_json, size, tmp_path):
+    added, changes, config = lower_ids(ONE_FILE[kind], size)
+    content = tokenizer_json(small_json, *added, **changes)
     name = {"tokenizer_class": class_name} if class_name else {}
     write(tmp_path, {"tokenizer": content, "tokenizer_config": config | name, "config": CONFIG})
     assert_equal(tmp_path)
 
 
 @pytest.mark.parametrize("config", [GPT2, GENERAL, {}])
-def test_tokenizer_json_with_the_older_files(config, gpt2_json, tmp_path):
+def test_tokenizer_json_with_the_older_files(config, small_json, size, tmp_path):
     files = {
-        "tokenizer": tokenizer_json(gpt2_json, END),
+        "tokenizer": tokenizer_json(small_json, END),
         "tokenizer_config": config,
-        "added_tokens": {"X1": 50257, "[PAD]": 50258},
+        "added_tokens": {"X1": size, "[PAD]": size + 1},
         "special_tokens_map": {"pad_token": "[PAD]", "additional_special_tokens": ["<s>"]},
     }
     write(tmp_path, files | ({"config": CONFIG} if config else {}))
     assert_equal(tmp_path)
 
 
-def test_a_named_tokenizer_json_is_read_alone(gpt2_json, tmp_path):
-    write(tmp_path, {"tokenizer": tokenizer_json(gpt2_json, END), "tokenizer_config": GPT2})
+def test_a_named_tokenizer_json_is_read_alone(small_json, tmp_path):
+    write(tmp_path, {"tokenizer": tokenizer_json(small_json, END), "tokenizer_config": GPT2})
     (tmp_path / "special_tokens_map.json").write_text('{"pad_token": "[PAD]"}')
     assert set(Tokenizer.load(tmp_path).special_tokens) == {EOT, "[PAD]"}
     assert set(Tokenizer.load(tmp_path / "tokenizer.json").special_tokens) == {EOT}
 
 
 @pytest.fixture
-def own_vocabulary(gpt2_json, tmp_path):
+def own_vocabulary(gpt2_vocabulary, tmp_path):
     """A folder with a vocabulary of bytes, two merges, `<s>` and `</s>`, none of them declared."""
-    by_id = sorted(gpt2_json["model"]["vocab"].items(), key=lambda item: item[1])
+    gpt2 = json.loads((gpt2_vocabulary / "vocab.json").read_text(encoding="utf-8"))
+    by_id = sorted(gpt2.items(), key=lambda item: item[1])
     vocab = dict(by_id[:256]) | {"he": 256, "hel": 257, "<s>": 258, "</s>": 259}
     write(tmp_path, {"vocab": vocab, "config": CONFIG})
     (tmp_path / "merges.txt").write_text("#version: 0.2\nh e\nhe l\n")
@@ -309,8 +353,8 @@ def test_a_new_token_for_which_no_id_is_free(own_vocabulary):
 
 
 @pytest.mark.parametrize("kind", ["2: added", "4: declared", "3: objects in the config only"])
-def test_saved_and_read_again_by_both(kind, two_files, tmp_path):
-    write(two_files, TWO_FILES[kind])
+def test_saved_and_read_again_by_both(kind, two_files, size, tmp_path):
+    write(two_files, lower_ids(TWO_FILES[kind], size))
     before = Tokenizer.load(two_files)
     saved = tmp_path / "saved"
     saved.mkdir()
@@ -368,11 +412,11 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "content", "message"), REFUSED)
-def test_refused_in_one_line(name, content, message, two_files):
+def test_refused_in_one_line(name, content, message, gpt2_files):
     raw = content if isinstance(content, bytes) else json.dumps(content).encode()
-    (two_files / f"{name}.json").write_bytes(raw)
+    (gpt2_files / f"{name}.json").write_bytes(raw)
     with pytest.raises(TokenizerError, match=message) as caught:
-        Tokenizer.load(two_files)
+        Tokenizer.load(gpt2_files)
     text = str(caught.value)
     assert f"{name}.json" in text and "\n" not in text and len(text) < 500
 
@@ -397,8 +441,8 @@ WHOLE = {
 
 @pytest.mark.parametrize("changes", [LOWER, WHOLE])
 @pytest.mark.parametrize("files", [{"tokenizer_config": GPT2}, {"config": CONFIG}])
-def test_what_their_gpt2_tokenizer_ignores_is_refused(changes, files, gpt2_json, tmp_path):
-    write(tmp_path, files | {"tokenizer": tokenizer_json(gpt2_json, END, **changes)})
+def test_what_their_gpt2_tokenizer_ignores_is_refused(changes, files, small_json, tmp_path):
+    write(tmp_path, files | {"tokenizer": tokenizer_json(small_json, END, **changes)})
     with pytest.raises(
         TokenizerError, match=r"tokenizer\.json: transformers reads it as a GPT2Tok"
     ):
@@ -408,15 +452,15 @@ def test_what_their_gpt2_tokenizer_ignores_is_refused(changes, files, gpt2_json,
     assert_equal(tmp_path, "e\u0301 a1234")
 
 
-def test_an_id_that_their_tokenizer_json_does_not_get(gpt2_json, tmp_path):
-    write(tmp_path, {"tokenizer": tokenizer_json(gpt2_json, PAD, first=50300)})
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: .* id 50300, but .* it 50257"):
+def test_an_id_that_their_tokenizer_json_does_not_get(small_json, size, tmp_path):
+    write(tmp_path, {"tokenizer": tokenizer_json(small_json, PAD, first=50300)})
+    with pytest.raises(TokenizerError, match=rf"tokenizer\.json: .* id 50300, but .* it {size}"):
         Tokenizer.load(tmp_path)
 
 
-def test_openais_vocabulary_keeps_its_speed(two_files):
-    write(two_files, TWO_FILES["4: declared"])
-    assert Tokenizer.load(two_files).vocabulary.self_encoding
-    (two_files / "added_tokens.json").unlink()
-    write(two_files, {"tokenizer_config": roles("bos", "eos", "unk", value=None)})
-    assert not Tokenizer.load(two_files).vocabulary.self_encoding
+def test_openais_vocabulary_keeps_its_speed(gpt2_files):
+    write(gpt2_files, TWO_FILES["4: declared"])
+    assert Tokenizer.load(gpt2_files).vocabulary.self_encoding
+    (gpt2_files / "added_tokens.json").unlink()
+    write(gpt2_files, {"tokenizer_config": roles("bos", "eos", "unk", value=None)})
+    assert not Tokenizer.load(gpt2_files).vocabulary.self_encoding

@@ -25,16 +25,22 @@ def texts(data):
     yield (data / "text/code").glob("*.txt").__next__().read_text(encoding="utf-8")[:50_000]
 
 
-@pytest.mark.parametrize("pattern", [GPT2_PATTERN, CL100K_PATTERN])
-def test_gpt2s_ranks(pattern, gpt2_vocabulary, data, tmp_path):
+@pytest.fixture(scope="module")
+def gpt2_ranks(gpt2_vocabulary):
     files = (str(gpt2_vocabulary / name) for name in ("merges.txt", "vocab.json"))
-    ranks = data_gym_to_mergeable_bpe_ranks(*files)
-    dump(ranks, tmp_path / "any.tiktoken")
+    return data_gym_to_mergeable_bpe_ranks(*files)
+
+
+@pytest.mark.parametrize("pattern", [GPT2_PATTERN, CL100K_PATTERN])
+def test_gpt2s_ranks(pattern, gpt2_ranks, data, tmp_path):
+    dump(gpt2_ranks, tmp_path / "any.tiktoken")
     special = {"<|endoftext|>": 50256}
     ours = Tokenizer.from_tiktoken(
         tmp_path / "any.tiktoken", pattern=pattern, special_tokens=special
     )
-    theirs = tiktoken.Encoding("x", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+    theirs = tiktoken.Encoding(
+        "x", pat_str=pattern, mergeable_ranks=gpt2_ranks, special_tokens=special
+    )
     for text in texts(data):
         text += "<|endoftext|>"
         ids = ours.encode(text, allowed_special="all")
@@ -65,11 +71,10 @@ def test_ranks_that_no_trainer_would_learn(tmp_path):
                 assert ours.encode(text) == theirs.encode(text), text
 
 
-def test_saved_for_hugging_face(gpt2_vocabulary, tmp_path):
+def test_saved_for_hugging_face(gpt2_ranks, tmp_path):
     from tokenizers import Tokenizer as Rust
 
-    files = (str(gpt2_vocabulary / name) for name in ("merges.txt", "vocab.json"))
-    dump(data_gym_to_mergeable_bpe_ranks(*files), tmp_path / "r50k_base.tiktoken")
+    dump(gpt2_ranks, tmp_path / "r50k_base.tiktoken")
     ours = Tokenizer.load(tmp_path)  # the only vocabulary there
     ours.save(tmp_path / "saved")
     rust = Rust.from_file(str(tmp_path / "saved" / "tokenizer.json"))

@@ -5,6 +5,7 @@ import pickle
 import random
 import time
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from helpers.texts import any_characters
@@ -61,8 +62,14 @@ def texts(data):
     return [text[:6000] for text in udhr] + [code] + [json.loads(line) for line in edges[::7]]
 
 
-def train(kind, texts):
-    """Train a tokenizer of 1,500 tokens with `tokenizers`."""
+@pytest.fixture(scope="module")
+def train(texts):
+    """train(kind): a new tokenizer of 1,500 tokens, which `tokenizers` trains once per kind."""
+    trained = cache(lambda kind: trained_json(kind, texts))
+    return lambda kind: Rust.from_str(trained(kind))
+
+
+def trained_json(kind, texts):
     characters = kind.startswith("characters")
     rust = Rust(models.BPE(unk_token="<unk>" if characters else None))
     rust.pre_tokenizer = PRE_TOKENIZERS[kind]
@@ -77,7 +84,7 @@ def train(kind, texts):
         max_token_length=20,
     )
     rust.train_from_iterator([text[:3000] for text in texts[:8]], trainer)
-    return rust
+    return rust.to_str()
 
 
 def strange(rng):
@@ -96,13 +103,15 @@ def strange(rng):
     )
 
 
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", PRE_TOKENIZERS)
-def test_ids_and_offsets(kind, texts, tmp_path):
-    rust = train(kind, texts)
+def test_ids_and_offsets(kind, step, train, texts, tmp_path):
+    """Of every sixth text (`-m slow`: of all)."""
+    rust = train(kind)
     rust.save(str(tmp_path / "tokenizer.json"))
     ours = Tokenizer.load(tmp_path)
     rng = random.Random(kind)
-    for text in [*texts, *(strange(rng) for _ in range(3000))]:
+    for text in [*texts, *(strange(rng) for _ in range(3000))][::step]:
         expected = rust.encode(text)
         assert ours.encode(text, allowed_special="all") == expected.ids, text
         spans = ours.offsets(text, allowed_special="all")
@@ -112,8 +121,8 @@ def test_ids_and_offsets(kind, texts, tmp_path):
 
 
 @pytest.mark.parametrize("kind", PRE_TOKENIZERS)
-def test_saved_and_read_again_by_both(kind, texts, tmp_path):
-    rust = train(kind, texts)
+def test_saved_and_read_again_by_both(kind, train, texts, tmp_path):
+    rust = train(kind)
     rust.add_tokens([AddedToken("abc", lstrip=True, single_word=True)])
     rust.save(str(tmp_path / "tokenizer.json"))
     Tokenizer.load(tmp_path).save(tmp_path / "saved")
@@ -127,12 +136,12 @@ def test_saved_and_read_again_by_both(kind, texts, tmp_path):
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_added_tokens(special, texts, tmp_path):
+def test_added_tokens(special, train, texts, tmp_path):
     """Test every combination of flags, next to words, white space and punctuation."""
     rng = random.Random(0)
     for number in range(16):
         flags = {flag: bool(number >> bit & 1) for bit, flag in enumerate(FLAGS)}
-        rust = train("qwen", texts)
+        rust = train("qwen")
         tokens = [AddedToken(token, **flags) for token in ("<x>", "<x>y", "né", "ne\u0301e", " z")]
         (rust.add_special_tokens if special else rust.add_tokens)(tokens)
         rust.save(str(tmp_path / "tokenizer.json"))
@@ -161,9 +170,9 @@ def test_added_tokens(special, texts, tmp_path):
             assert spans == expected.offsets, (flags, text)
 
 
-def test_ignore_merges(texts, tmp_path):
+def test_ignore_merges(train, texts, tmp_path):
     """A token that no merges produce is found only as a whole piece (ignore_merges)."""
-    rust = train("llama 3", texts)
+    rust = train("llama 3")
     content = json.loads(rust.to_str())
     content["model"]["vocab"] |= {"Ġzyxwv": 1500, "qjx": 1501}
     content["model"]["ignore_merges"] = True
@@ -175,8 +184,8 @@ def test_ignore_merges(texts, tmp_path):
     assert ours.trace_merges("qjx")[0].steps == ()
 
 
-def test_merges_as_older_files_have_them(texts, tmp_path):
-    content = json.loads(train("gpt2", texts).to_str())
+def test_merges_as_older_files_have_them(train, texts, tmp_path):
+    content = json.loads(train("gpt2").to_str())
     content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     rust, ours = Rust.from_str(json.dumps(content)), Tokenizer.load(tmp_path)
@@ -235,8 +244,8 @@ def changed(path, value):
         (changed(["added_tokens", 0, "id"], 7), "id 7, but transformers gives it 0"),
     ],
 )
-def test_what_is_not_done_is_refused_by_name(change, message, texts, tmp_path):
-    content = json.loads(train("qwen", texts).to_str())
+def test_what_is_not_done_is_refused_by_name(change, message, train, tmp_path):
+    content = json.loads(train("qwen").to_str())
     change(content)
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content), encoding="utf-8")

@@ -32,8 +32,8 @@ EOT = "<|endoftext|>"
 OTHER_PATTERN = r"\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+"  # leaves white space between matches
 
 
-def slow(size):
-    return pytest.param(size, marks=pytest.mark.slow)
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def reference(documents, options):
@@ -87,14 +87,17 @@ def languages(data):
 
 
 class TestParity:
-    @pytest.mark.parametrize("size", [512, slow(1024), 8192, slow(32_000)])
+    @pytest.mark.parametrize("size", [slow(512), slow(1024), 8192, slow(32_000)])
     def test_stories(self, stories, size):
         trained = assert_equal(stories, TrainingOptions(vocab_size=size))
         assert (len(trained.tokens) == size) == (size <= 8192)  # then no pair is left
 
-    @pytest.mark.parametrize("size", [512, slow(1024), slow(8192), slow(32_000)])
-    def test_all_languages(self, languages, size):
-        trained = assert_equal(languages, TrainingOptions(vocab_size=size))
+    @pytest.mark.parametrize(
+        ("size", "step"), [(512, 6), slow(512, 1), slow(1024, 1), slow(8192, 1), slow(32_000, 1)]
+    )
+    def test_all_languages(self, languages, size, step):
+        """Of every sixth language (`-m slow`: all)."""
+        trained = assert_equal(languages[::step], TrainingOptions(vocab_size=size))
         assert len(trained.tokens) == size
 
     @pytest.mark.parametrize(
@@ -111,8 +114,9 @@ class TestParity:
         ],
         ids=str,
     )
-    def test_options(self, stories, languages, options):
-        documents = [*stories[:20], *languages[::10]]
+    @pytest.mark.parametrize("step", [30, slow(10)])
+    def test_options(self, stories, languages, options, step):
+        documents = [*stories[:20], *languages[::step]]
         assert_equal(documents, TrainingOptions(vocab_size=4000, **options))
 
     @pytest.mark.parametrize("limit", [1, 20, 100])
@@ -127,9 +131,10 @@ class TestParity:
 
     @pytest.mark.parametrize("alphabet", ["bytes", "characters"])
     @pytest.mark.parametrize("length", [None, 9])
-    def test_across_words(self, stories, languages, alphabet, length):
+    @pytest.mark.parametrize("size", [1000, slow(3000)])
+    def test_across_words(self, stories, languages, alphabet, length, size):
         options = TrainingOptions(
-            vocab_size=3000, pattern=None, alphabet=alphabet, max_token_length=length
+            vocab_size=size, pattern=None, alphabet=alphabet, max_token_length=length
         )
         trained = assert_equal([*stories[:10], *languages[:5]], options)
         assert any(" " in token.replace("Ġ", " ").strip() for token in trained.tokens)
@@ -156,32 +161,43 @@ SMALL_OPTIONS = st.builds(
 )
 
 
+@pytest.mark.parametrize("examples", [50, slow(200)])
 class TestSmallCorpora:
-    @settings(deadline=None, max_examples=200)
-    @given(documents=SMALL_TEXTS, options=SMALL_OPTIONS)
-    @example(["aaaaa aaa aaaaaaa"], TrainingOptions(vocab_size=280))
-    @example(["ababab abab ab"], TrainingOptions(vocab_size=280, pattern=None))
-    @example([], TrainingOptions(vocab_size=280))
-    def test_equal_tokenizers(self, documents, options):
-        assert_equal(documents, options)
+    def test_equal_tokenizers(self, examples):
+        @settings(max_examples=examples)
+        @given(documents=SMALL_TEXTS, options=SMALL_OPTIONS)
+        @example(["aaaaa aaa aaaaaaa"], TrainingOptions(vocab_size=280))
+        @example(["ababab abab ab"], TrainingOptions(vocab_size=280, pattern=None))
+        @example([], TrainingOptions(vocab_size=280))
+        def check(documents, options):
+            assert_equal(documents, options)
 
-    @settings(deadline=None, max_examples=200)
-    @given(documents=SMALL_TEXTS, options=SMALL_OPTIONS)
-    def test_loop_and_numpy_do_the_same(self, documents, options):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(merges, "_SMALL_MERGE", 0)
-            by_numpy = train(documents, options)
-            patch.setattr(merges, "_SMALL_MERGE", 1 << 40)
-            assert train(documents, options) == by_numpy
+        check()
 
-    @settings(deadline=None, max_examples=200)
-    @given(documents=SMALL_TEXTS, options=SMALL_OPTIONS)
-    def test_tokens_per_piece(self, documents, options):
+    def test_loop_and_numpy_do_the_same(self, examples):
+        @settings(max_examples=examples)
+        @given(documents=SMALL_TEXTS, options=SMALL_OPTIONS)
+        def check(documents, options):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(merges, "_SMALL_MERGE", 0)
+                by_numpy = train(documents, options)
+                patch.setattr(merges, "_SMALL_MERGE", 1 << 40)
+                assert train(documents, options) == by_numpy
+
+        check()
+
+    def test_tokens_per_piece(self, examples):
         """The count of a piece equals that of the trained tokenizer."""
-        trained = train(documents, options)
-        tokenizer = Ours(replace(trained.vocabulary, patterns=()))
-        for piece, tokens in trained.piece_tokens.items():
-            assert tokenizer.count(piece, disallowed_special=()) == tokens
+
+        @settings(max_examples=examples)
+        @given(documents=SMALL_TEXTS, options=SMALL_OPTIONS)
+        def check(documents, options):
+            trained = train(documents, options)
+            tokenizer = Ours(replace(trained.vocabulary, patterns=()))
+            for piece, tokens in trained.piece_tokens.items():
+                assert tokenizer.count(piece, disallowed_special=()) == tokens
+
+        check()
 
 
 class TestPieces:

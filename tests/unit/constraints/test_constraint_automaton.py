@@ -2,6 +2,7 @@
 
 import random
 import time
+from functools import cache
 
 import pytest
 import regex
@@ -14,7 +15,10 @@ from gpt2np.constraints.characters import END, ByteNodes, characters_of, complem
 from gpt2np.constraints.syntax import literals, parse
 from gpt2np.errors import InvalidArgumentError
 
-EVERY_CHARACTER = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+
+@cache
+def every_character():
+    return "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
 
 
 def matches(automaton, state):
@@ -31,7 +35,7 @@ def is_empty(character_class):
     opposites = any(
         rf"\{e}" in character_class and rf"\{e.upper()}" in character_class for e in "dws"
     )
-    return opposites or regex.search(character_class, EVERY_CHARACTER) is None
+    return opposites or regex.search(character_class, every_character()) is None
 
 
 LITERAL = st.sampled_from(ALPHABET).map(regex.escape)
@@ -132,7 +136,7 @@ def test_every_character_of_unicode(escape):
             states[data] = automaton.after(after(data[:-1]), data[-1:])
         return states[data]
 
-    for character in EVERY_CHARACTER[::37]:
+    for character in every_character()[::37]:
         data = character.encode()
         state = automaton.after(after(data[:-1]), data[-1:])
         assert matches(automaton, state) == (pattern.fullmatch(character) is not None), character

@@ -75,7 +75,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("number", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_prompts_in_a_batch(lm, early_exit, bundled, data, number, setting, show):
     prompts, options = story_prompts(data, lm, number), SETTINGS[setting] | {"max_new_tokens": 20}
     plain = lm.generate_batch(prompts, **options)
@@ -107,8 +107,9 @@ def flips(lm, options, completions):
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_alone_and_with_stops(drafting, setting):
-    lm, options = drafting, SETTINGS[setting] | {"max_new_tokens": 30}
+@pytest.mark.parametrize("new_tokens", [12, pytest.param(30, marks=pytest.mark.slow)])
+def test_alone_and_with_stops(drafting, setting, new_tokens):
+    lm, options = drafting, SETTINGS[setting] | {"max_new_tokens": new_tokens}
     for prompt in ["one two three, one two three, one", "The king said", "a\n" * 9]:
         plain = lm.generate(prompt, **options, draft="none")
         stop = plain.text[25:28] or "zz"
@@ -120,17 +121,19 @@ def test_alone_and_with_stops(drafting, setting):
 
 
 @pytest.mark.parametrize("further", [{}, {"window": 40}, {"window": 480}])
-def test_until_the_context_is_full_and_beyond(drafting, further):
-    lm = drafting
-    prompt = lm.tokenizer.encode("he said, and he said, and ") * 60
-    options = {"temperature": 0, "max_new_tokens": 70, "seed": 1} | further
-    plain = lm.generate(prompt[-470:], **options, draft="none")
+@pytest.mark.parametrize("room", [12, pytest.param(42, marks=pytest.mark.slow)])
+def test_until_the_context_is_full_and_beyond(drafting, further, room):
+    """The context has `room` for tokens after the prompt."""
+    lm, new_tokens = drafting, 2 * room
+    prompt = (lm.tokenizer.encode("he said, and he said, and ") * 60)[room - 512 :]
+    options = {"temperature": 0, "max_new_tokens": new_tokens, "seed": 1} | further
+    plain = lm.generate(prompt, **options, draft="none")
     assert plain.finish_reason == "length"
-    assert len(plain.ids) == (70 if further else 43)
-    assert same(plain, lm.generate(prompt[-470:], **options))
+    assert len(plain.ids) == (new_tokens if further else room + 1)
+    assert same(plain, lm.generate(prompt, **options))
     if isinstance(lm.draft, GPT2):
         lm.use_draft(cut(lm, 1, context=64))  # a draft model with a far shorter context
-        assert same(plain, lm.generate(prompt[-470:], **options))
+        assert same(plain, lm.generate(prompt, **options))
 
 
 def test_log_probabilities_and_choices(drafting):

@@ -36,7 +36,7 @@ def pieces_by_words(text, pattern):
 
 @pytest.mark.parametrize("size", [1, 5, 1 << 14])
 @pytest.mark.parametrize("pattern", PATTERNS)
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(text=TEXT)
 def test_the_pieces_are_those_of_the_pattern(pattern, size, text):
     check_pieces(pattern, size, text)
