@@ -5,7 +5,7 @@ import { createCompare } from "./compare.js";
 import { createInside } from "./inside.js";
 import { createShare } from "./share.js";
 import { Tree, pathTo } from "./tree.js";
-import { bar, dataElement, decodeToken, element, find, hex, percent, rovingFocus, visible, withSpaces } from "./view.js";
+import { bar, dataElement, decodeToken, element, find, hex, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
 const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
@@ -73,13 +73,9 @@ function showPromptTokens(ids) {
   count.textContent = `${ids.length} ${ids.length === 1 ? "token" : "tokens"} of at most ${limit.toLocaleString("en")}` +
     (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads (␣ is a space):");
   count.classList.toggle("wrong", ids.length > limit);
-  const buttons = [...$("prompt-tokens").children];
-  const changed = ids.findIndex((id, i) => Number(buttons[i]?.dataset.id) !== id);
-  const first = changed < 0 ? ids.length : changed; // the tokens before it stay as they are
-  for (const button of buttons.slice(first)) button.remove();
-  $("prompt-tokens").append(...ids.slice(first).map((id, i) => element("button", {
-    type: "button", class: `token t${(first + i) % 5}`, tabindex: -1, "data-id": id,
-  }, withSpaces(tokenText(id)))));
+  showList($("prompt-tokens"), ids, (id) => id, (id, i) => element("button", {
+    type: "button", class: `token t${i % 5}`, tabindex: -1, "data-id": id,
+  }, withSpaces(tokenText(id))));
   promptFocus.reset();
 }
 
@@ -98,34 +94,27 @@ $("prompt").addEventListener("input", () => { tokenizePrompt(); });
 
 function storyToken(node, index) {
   const id = node.id;
+  if (id === null) return element("span", { role: "button", class: "piece next", tabindex: -1, "data-index": index, "aria-label": "the next token" }, "?");
   const text = tokenText(id);
   const p = node.logprob === undefined ? null : Math.exp(node.logprob);
   const label = `token ${index}: ${withSpaces(text)}${p === null ? "" : `, probability ${percent(p)}`}`;
   return element("span", { // a button would not break across lines
-    role: "button", class: `piece${isEnd(id) ? " end" : ""}`, tabindex: -1, "data-index": index, "data-id": id,
+    role: "button", class: `piece${isEnd(id) ? " end" : ""}${node.isGiven ? " given" : ""}`, tabindex: -1, "data-index": index, "data-id": id,
     "data-p": p, "aria-label": label, title: label, p: p ?? 0,
   }, element("bdi", {}, isEnd(id) ? "⟨end of text⟩" : visible(text)), ...(text.endsWith("\n") ? [element("br")] : []));
 }
 
+function showStory() {
+  const nodes = [...state.tree.ids.map((id) => ({ id, isGiven: true })), ...pathTo(state.current), { id: null }];
+  showList($("story"), nodes, ({ id, logprob, isGiven }) => `${id} ${logprob} ${isGiven}`, storyToken);
+}
+
 function renderStory() {
-  const { ids } = state.tree;
-  const path = pathTo(state.current);
-  $("story").replaceChildren(
-    ...ids.map((id, i) => { const made = storyToken({ id }, i); made.classList.add("given"); return made; }),
-    ...path.map((node, i) => storyToken(node, ids.length + i)),
-    element("span", { role: "button", class: "piece next", tabindex: -1, "data-index": ids.length + path.length, "aria-label": "the next token" }, "?"),
-  );
+  showStory();
   $("story").hidden = $("story-legend").hidden = false;
   markPinned();
   renderBranches();
   share.save();
-}
-
-function appendToken(node) {
-  const next = find(".next", $("story"));
-  const index = Number(next.dataset.index);
-  next.before(storyToken(node, index));
-  next.dataset.index = index + 1;
 }
 
 const storyFocus = rovingFocus($("story"), ".piece");
@@ -372,7 +361,7 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false 
       for (const token of readTokens(choice)) {
         node = state.tree.add(node, token);
         state.current = node;
-        appendToken(node);
+        showStory();
         n += 1;
         const index = state.tree.ids.length + depth + n - 1;
         renderChoices(index, token.id, token.top.map(([id, logprob]) => ({ id, logprob })), null);
@@ -517,7 +506,7 @@ $("model").addEventListener("change", async () => {
   running?.abort();
   try {
     await useModel($("model").value);
-    $("prompt-tokens").replaceChildren();
+    for (const id of ["prompt-tokens", "story"]) $(id).replaceChildren(); // ids of another vocabulary
     state.tree = state.current = state.pinned = state.lastRun = null;
     history.length = 0;
     $("story").hidden = $("story-legend").hidden = $("branches").hidden = true;
