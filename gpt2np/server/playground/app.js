@@ -152,30 +152,30 @@ async function pin(index) {
   share.save();
   const ids = allIds();
   const [context, token] = [ids.slice(0, index), ids[index] ?? null];
-  const answer = context.length ? askNext(context, token, { whole: true }) : null; // for both sections
+  const answer = context.length ? askNext(context, token) : null; // for both sections
   showChoices(index);
   await inside.show(state.model, context, token, answer);
 }
 
 // ---- choices
 
-const answers = new Map(); // the latest ones: request → { whole, answer }
+const answers = new Map(); // the latest ones, by request
 
 const requestNext = (context, token) => ({
   model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...sampling(readSettings()),
 });
 
-/** Ask the server what follows `context`, with all that is inside if `whole`. Answers are kept. */
-function askNext(context, token, { whole = false } = {}) {
+/** Ask the server what follows `context`, and what is inside: a click often follows the pointer. Answers are kept. */
+function askNext(context, token) {
   const request = requestNext(context, token);
   const key = JSON.stringify(request);
-  if (!answers.has(key) || (whole && !answers.get(key).whole)) {
-    if (answers.size > 100) answers.clear();
-    const answer = postJson("api/inspect", whole ? request : { ...request, include: [] });
-    answers.set(key, { whole, answer });
+  if (!answers.has(key)) {
+    if (answers.size > 30) answers.clear();
+    const answer = postJson("api/inspect", request);
+    answers.set(key, answer);
     answer.catch(() => answers.delete(key));
   }
-  return answers.get(key).answer;
+  return answers.get(key);
 }
 
 let shown = 0; // the number of the latest choices
