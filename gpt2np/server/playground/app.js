@@ -380,7 +380,8 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false 
   setBusy(null);
   renderStory();
   const first = state.tree.ids.length + depth;
-  if (n) await pin(state.pinned !== null && state.pinned < first ? state.pinned : first);
+  const stays = state.pinned !== null && state.pinned < first && count > 1; // a single token is to be looked at
+  if (n) await pin(stays ? state.pinned : first);
 }
 
 $("write-form").addEventListener("submit", (event) => {
