@@ -5,7 +5,7 @@ import { createCompare } from "./compare.js";
 import { createInside } from "./inside.js";
 import { createShare } from "./share.js";
 import { Tree, pathTo } from "./tree.js";
-import { bar, dataElement, decodeToken, element, find, hex, percent, rovingFocus, visible, withSpaces } from "./view.js";
+import { bar, dataElement, decodeToken, element, find, hex, percent, rovingFocus, showList, visible, withSpaces } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
 const SETTINGS = ["temperature", "top_k", "top_p", "max_tokens", "seed"];
@@ -73,13 +73,9 @@ function showPromptTokens(ids) {
   count.textContent = `${ids.length} ${ids.length === 1 ? "token" : "tokens"} of at most ${limit.toLocaleString("en")}` +
     (ids.length > limit ? ": too many for this model’s context. Shorten the text." : ". These are the pieces that the model reads (␣ is a space):");
   count.classList.toggle("wrong", ids.length > limit);
-  const buttons = [...$("prompt-tokens").children];
-  const changed = ids.findIndex((id, i) => Number(buttons[i]?.dataset.id) !== id);
-  const first = changed < 0 ? ids.length : changed; // the tokens before it stay as they are
-  for (const button of buttons.slice(first)) button.remove();
-  $("prompt-tokens").append(...ids.slice(first).map((id, i) => element("button", {
-    type: "button", class: `token t${(first + i) % 5}`, tabindex: -1, "data-id": id,
-  }, withSpaces(tokenText(id)))));
+  showList($("prompt-tokens"), ids, (id) => id, (id, i) => element("button", {
+    type: "button", class: `token t${i % 5}`, tabindex: -1, "data-id": id,
+  }, withSpaces(tokenText(id))));
   promptFocus.reset();
 }
 
@@ -98,34 +94,27 @@ $("prompt").addEventListener("input", () => { tokenizePrompt(); });
 
 function storyToken(node, index) {
   const id = node.id;
+  if (id === null) return element("span", { role: "button", class: "piece next", tabindex: -1, "data-index": index, "aria-label": "the next token" }, "?");
   const text = tokenText(id);
   const p = node.logprob === undefined ? null : Math.exp(node.logprob);
   const label = `token ${index}: ${withSpaces(text)}${p === null ? "" : `, probability ${percent(p)}`}`;
   return element("span", { // a button would not break across lines
-    role: "button", class: `piece${isEnd(id) ? " end" : ""}`, tabindex: -1, "data-index": index, "data-id": id,
+    role: "button", class: `piece${isEnd(id) ? " end" : ""}${node.isGiven ? " given" : ""}`, tabindex: -1, "data-index": index, "data-id": id,
     "data-p": p, "aria-label": label, title: label, p: p ?? 0,
   }, element("bdi", {}, isEnd(id) ? "⟨end of text⟩" : visible(text)), ...(text.endsWith("\n") ? [element("br")] : []));
 }
 
+function showStory() {
+  const nodes = [...state.tree.ids.map((id) => ({ id, isGiven: true })), ...pathTo(state.current), { id: null }];
+  showList($("story"), nodes, ({ id, logprob, isGiven }) => `${id} ${logprob} ${isGiven}`, storyToken);
+}
+
 function renderStory() {
-  const { ids } = state.tree;
-  const path = pathTo(state.current);
-  $("story").replaceChildren(
-    ...ids.map((id, i) => { const made = storyToken({ id }, i); made.classList.add("given"); return made; }),
-    ...path.map((node, i) => storyToken(node, ids.length + i)),
-    element("span", { role: "button", class: "piece next", tabindex: -1, "data-index": ids.length + path.length, "aria-label": "the next token" }, "?"),
-  );
+  showStory();
   $("story").hidden = $("story-legend").hidden = false;
   markPinned();
   renderBranches();
   share.save();
-}
-
-function appendToken(node) {
-  const next = find(".next", $("story"));
-  const index = Number(next.dataset.index);
-  next.before(storyToken(node, index));
-  next.dataset.index = index + 1;
 }
 
 const storyFocus = rovingFocus($("story"), ".piece");
@@ -163,30 +152,30 @@ async function pin(index) {
   share.save();
   const ids = allIds();
   const [context, token] = [ids.slice(0, index), ids[index] ?? null];
-  const answer = context.length ? askNext(context, token, { whole: true }) : null; // for both sections
+  const answer = context.length ? askNext(context, token) : null; // for both sections
   showChoices(index);
   await inside.show(state.model, context, token, answer);
 }
 
 // ---- choices
 
-const answers = new Map(); // the latest ones: request → { whole, answer }
+const answers = new Map(); // the latest ones, by request
 
 const requestNext = (context, token) => ({
   model: state.model.id, prompt: context, tokens: token === null ? null : [token], ...sampling(readSettings()),
 });
 
-/** Ask the server what follows `context`, with all that is inside if `whole`. Answers are kept. */
-function askNext(context, token, { whole = false } = {}) {
+/** Ask the server what follows `context`, and what is inside: a click often follows the pointer. Answers are kept. */
+function askNext(context, token) {
   const request = requestNext(context, token);
   const key = JSON.stringify(request);
-  if (!answers.has(key) || (whole && !answers.get(key).whole)) {
-    if (answers.size > 100) answers.clear();
-    const answer = postJson("api/inspect", whole ? request : { ...request, include: [] });
-    answers.set(key, { whole, answer });
+  if (!answers.has(key)) {
+    if (answers.size > 30) answers.clear();
+    const answer = postJson("api/inspect", request);
+    answers.set(key, answer);
     answer.catch(() => answers.delete(key));
   }
-  return answers.get(key).answer;
+  return answers.get(key);
 }
 
 let shown = 0; // the number of the latest choices
@@ -372,7 +361,7 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false 
       for (const token of readTokens(choice)) {
         node = state.tree.add(node, token);
         state.current = node;
-        appendToken(node);
+        showStory();
         n += 1;
         const index = state.tree.ids.length + depth + n - 1;
         renderChoices(index, token.id, token.top.map(([id, logprob]) => ({ id, logprob })), null);
@@ -391,7 +380,8 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false 
   setBusy(null);
   renderStory();
   const first = state.tree.ids.length + depth;
-  if (n) await pin(state.pinned !== null && state.pinned < first ? state.pinned : first);
+  const stays = state.pinned !== null && state.pinned < first && count > 1; // a single token is to be looked at
+  if (n) await pin(stays ? state.pinned : first);
 }
 
 $("write-form").addEventListener("submit", (event) => {
@@ -517,7 +507,7 @@ $("model").addEventListener("change", async () => {
   running?.abort();
   try {
     await useModel($("model").value);
-    $("prompt-tokens").replaceChildren();
+    for (const id of ["prompt-tokens", "story"]) $(id).replaceChildren(); // ids of another vocabulary
     state.tree = state.current = state.pinned = state.lastRun = null;
     history.length = 0;
     $("story").hidden = $("story-legend").hidden = $("branches").hidden = true;

@@ -30,12 +30,14 @@ export function createInside(page) {
   async function show(model, context, token, asked) {
     const mine = ++number;
     if (!context.length) {
+      shown = null;
       root.replaceChildren(element("p", { class: "hint" }, "This is the first token: the model has read nothing before it. Click a later token."));
       return;
     }
     root.setAttribute("aria-busy", "true");
     try {
       const answer = await asked;
+      if (answer === shown?.answer && !shown.edited && !factors.size) return; // the panels show it
       const edited = factors.size ? await postJson("api/inspect", request(context, token, { include: [], interventions: interventions() })) : null;
       if (mine !== number) return;
       const [first, second] = answer.tokens;

@@ -15,6 +15,16 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
+/** Give `parent` a child for each item. The children before the first with another key stay. */
+export function showList(parent, items, keyOf, create) {
+  const children = [...parent.children];
+  const keys = items.map(keyOf);
+  const changed = keys.findIndex((key, i) => children[i]?.key !== key);
+  const first = changed < 0 ? keys.length : changed;
+  for (const child of children.slice(first)) child.remove();
+  parent.append(...items.slice(first).map((item, i) => Object.assign(create(item, first + i), { key: keys[first + i] })));
+}
+
 const minus = (shown) => shown.replace(/-/g, "\u2212");
 export const formatNumber = (value, digits = 2) => minus(value.toFixed(digits).replace(/^-(0\.?0*)$/, "$1"));
 

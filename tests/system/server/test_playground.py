@@ -194,6 +194,25 @@ class TestWrite:
             settle(tab)
         assert story(tab)[0] == first
 
+    def test_what_stays_is_not_drawn_again(self, open_tab):
+        tab = open_tab()
+        write(tab, PROMPT, max_tokens=5)
+        drawn = "#story .piece:not(.next), #inside-content .panel"
+        tab.eval_on_selector_all(drawn, "all => all.forEach(each => { each.isOld = true; })")
+        tab.click("#continue")
+        wait_for_end(tab)
+        is_old = "all => all.map(each => Boolean(each.isOld))"
+        assert tab.eval_on_selector_all("#inside-content .panel", is_old) == [True] * 6
+        pieces = tab.eval_on_selector_all("#story .piece", is_old)
+        assert pieces == [True] * (len(pieces) - 6) + [False] * 6
+        tab.click("#step")
+        wait_for_end(tab)
+        chosen = tab.get_attribute("#story [aria-pressed=true]", "data-index")
+        assert chosen == str(len(pieces) - 1)  # the new token, in the place of the "?"
+        tab.wait_for_function(
+            "() => ![...document.querySelectorAll('.panel')].some(each => each.isOld)"
+        )
+
     def test_stop(self, open_tab):
         tab = open_tab()
         set_inputs(tab, {"max_tokens": 400, "temperature": 1})
