@@ -31,7 +31,13 @@ from gpt2np.cli.model_options import (
     load_tokenizer,
     ray_cluster,
 )
-from gpt2np.cli.output import corpus_progress, print_stderr, report_interrupted, write_errors
+from gpt2np.cli.output import (
+    corpus_progress,
+    counted,
+    print_stderr,
+    report_interrupted,
+    write_errors,
+)
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import InvalidArgumentError
 
@@ -98,6 +104,6 @@ def run(args: argparse.Namespace) -> int:
             )
     except KeyboardInterrupt:
         return report_interrupted(partial_folder(args.out))
-    documents = f"{dataset.documents:,} document{'' if dataset.documents == 1 else 's'}"
-    print_stderr(f"{documents}, {dataset.ids:,} ids ({dataset.dtype}) in {args.out}")
+    documents, ids = counted(dataset.documents, "document"), counted(dataset.ids, "id")
+    print_stderr(f"{documents}, {ids} ({dataset.dtype}) in {args.out}")
     return 0

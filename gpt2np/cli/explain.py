@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpt2np.cli.model_options import add_model_arguments, load_model
-from gpt2np.cli.output import print_stderr, step_bar, write_errors
+from gpt2np.cli.output import counted, print_stderr, step_bar, write_errors
 from gpt2np.cli.text_input import add_prompt_arguments, read_prompt
 from gpt2np.data.files import atomic_write_text, check_output_file
 from gpt2np.errors import InvalidArgumentError
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     if not is_stdout:
         with write_errors(args.output):
             atomic_write_text(args.output, page.html)
-    print_stderr(f"{len(page.run.ids)} tokens, {len(page.html.encode()):,} bytes")
+    print_stderr(f"{counted(len(page.run.ids), 'token')}, {len(page.html.encode()):,} bytes")
     print(page.html if is_stdout else args.output, end="" if is_stdout else "\n", flush=True)
     return 0
 

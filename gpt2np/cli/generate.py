@@ -40,6 +40,7 @@ from gpt2np.cli.model_options import (
     ray_cluster,
 )
 from gpt2np.cli.output import (
+    counted,
     interrupt_handler,
     job_progress,
     print_stderr,
@@ -208,7 +209,7 @@ def _summary(completions: Sequence["Completion"], context: int, window: bool) ->
     is_full = not window and len(first.prompt_ids) + len(first.ids) > context
     suffix = f" (the context of {context} tokens is full)" if is_full else ""
     return (
-        f"{n_tokens} tokens, {n_tokens / seconds if seconds else 0:.1f} tokens/s, "
+        f"{counted(n_tokens, 'token')}, {n_tokens / seconds if seconds else 0:.1f} tokens/s, "
         f"finish reason: {reasons}{suffix}"
     )
 

@@ -177,13 +177,18 @@ def report_interrupted(folder: Path) -> int:
     return 130
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, singular or plural: "1 document", "2,000 documents"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def report_rows(out: Path, written: tuple[int, str], skipped: tuple[int, str]) -> int:
     """Print how many rows are in `out` and how many were skipped; return the exit code.
 
     Each argument is a number and the noun to count. The exit code is 1 if anything was skipped.
     """
-    text, problems = (f"{n:,} {noun}{'' if n == 1 else 's'}" for n, noun in (written, skipped))
-    print_stderr(f"{text} in {out}" + (f", {problems} skipped" if skipped[0] else ""))
+    problems = f", {counted(*skipped)} skipped" if skipped[0] else ""
+    print_stderr(f"{counted(*written)} in {out}{problems}")
     return 1 if skipped[0] else 0
 
 
