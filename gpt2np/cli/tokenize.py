@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
-from gpt2np.cli.output import print_stderr, terminal_style
+from gpt2np.cli.output import counted, print_stderr, terminal_style
 from gpt2np.cli.text_input import read_texts
 from gpt2np.errors import InvalidArgumentError
 
@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
         n_tokens = sum(tokenizer.count(text, **options) for text in texts)
         joined = "".join(texts)
         n_bytes = len(joined.encode())
-        print_stderr(f"{n_tokens:,} tokens, {len(joined):,} characters, {n_bytes:,} bytes")
+        parts = ((n_tokens, "token"), (len(joined), "character"), (n_bytes, "byte"))
+        print_stderr(", ".join(counted(n, noun) for n, noun in parts))
     return 0
 
 

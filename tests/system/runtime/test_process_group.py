@@ -712,6 +712,35 @@ class TestWhenSomethingHappens:
         model.processes = 1
         same(found, model.forward([ids], logits_indices=[0]))
 
+    @pytest.mark.parametrize("stage", ["before", "after_in_parent"])
+    def test_ctrl_c_within_a_fork(self, stage, monkeypatch):
+        """Another thread receives the signal while the main thread's signals are blocked."""
+        arrived = []
+
+        def press_ctrl_c():
+            if not arrived:
+                arrived.append(True)
+                signal.pthread_kill(other.ident, signal.SIGINT)
+                time.sleep(0.02)  # the handler would run here
+
+        done = threading.Event()
+        other = threading.Thread(target=done.wait)
+        other.start()
+        model = with_processes(small(), 2)
+        expected = small().forward([[5]])
+        arrived.append(True)
+        os.register_at_fork(**{stage: press_ctrl_c})  # for all forks of this process
+        arrived.clear()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                model.forward([[5]])
+        finally:
+            arrived.append(True)
+            done.set()
+            other.join()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        same(model.forward([[5]]), expected)
+
     def test_a_system_that_takes_no_long_messages(self, monkeypatch):
         pair = socket.socketpair
 
