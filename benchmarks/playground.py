@@ -30,15 +30,17 @@ from gpt2np import LanguageModel
 WORDS = "the king saw a fox and an old ship on the river while nobody slept in that small house "
 
 # Starts to wait: from the next `event` to the frame with another number of matches of `selector`.
+# An observer costs nothing while nothing changes; asking in each frame would slow the server down.
 WATCH = """([event, selector]) => {
     const count = () => document.querySelectorAll(selector).length, old = count();
     window.elapsed = new Promise(resolve => {
         addEventListener(event, ({ timeStamp }) => {
-            const look = () => {
-                if (count() === old) requestAnimationFrame(look);
-                else setTimeout(() => resolve(performance.now() - timeStamp)); // the frame is drawn
-            };
-            requestAnimationFrame(look);
+            new MutationObserver((_, observer) => {
+                if (count() === old) return;
+                observer.disconnect();
+                const drawn = () => resolve(performance.now() - timeStamp);
+                requestAnimationFrame(() => setTimeout(drawn)); // after the frame
+            }).observe(document.body, { subtree: true, childList: true, attributes: true });
         }, { once: true, capture: true });
     });
 }"""

@@ -57,11 +57,15 @@ export const post = (path, body, signal) =>
 
 export const postJson = async (path, body, signal) => (await post(path, body, signal)).json();
 
-/** Yield the events of a stream of completions. */
-export async function* streamCompletion(body, signal) {
-  const response = await post("v1/completions", {
+/** Ask for a completion at once; return its stream of events. */
+export function streamCompletion(body, signal) {
+  return readEvents(post("v1/completions", {
     ...body, stream: true, logprobs: 10, return_token_ids: true, return_tokens_as_token_ids: true,
-  }, signal);
+  }, signal));
+}
+
+async function* readEvents(asked) {
+  const response = await asked;
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let buffer = "";
   for (;;) {

@@ -290,6 +290,9 @@ async function choose(index, { id, logprob }) {
 
 // ---- writing
 
+/** Wait until the page is drawn: what the server does next would slow drawing down. */
+const drawn = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+
 function remember() {
   history.push({ tree: state.tree, current: state.current, pinned: state.pinned, prompt: state.tree?.text });
   $("undo").disabled = false;
@@ -350,14 +353,15 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false 
   if (remembers && state.current !== state.tree.root) remember();
   state.current = start;
   state.lastRun = { start, count };
+  const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, ...sampling(settings) };
+  const chunks = streamCompletion(body, controller.signal); // before drawing, which takes time
   renderStory();
   setStatus("Writing…");
   let n = 0;
   let reason = null;
   let node = start;
-  const body = { model: state.model.id, prompt: allIds(), max_tokens: count, seed: used, ...sampling(settings) };
   try {
-    for await (const { choices: [choice] } of streamCompletion(body, controller.signal)) {
+    for await (const { choices: [choice] } of chunks) {
       for (const token of readTokens(choice)) {
         node = state.tree.add(node, token);
         state.current = node;
@@ -368,10 +372,11 @@ async function write(start, count, { seed, remembers = true, usesPrompt = false 
       }
       reason = choice.finish_reason ?? reason;
     }
+    await drawn();
     const isFull = allIds().length >= state.model.n_positions;
-    const why = reason === "stop" ? "The model ended the text." : isFull ? "The model’s context is full." : "That is as many as you asked for.";
+    const why = reason === "stop" ? " The model ended the text." : isFull ? " The model’s context is full." : count > 1 ? " That is as many as you asked for." : "";
     const sum = used === settings.seed ? "" : `: ${settings.seed} plus the ${depth} tokens that were there`;
-    setStatus(`${n} ${n === 1 ? "token" : "tokens"} written with seed ${used}${seed === undefined ? sum : ""}. ${why}`);
+    setStatus(`${n} ${n === 1 ? "token" : "tokens"} written with seed ${used}${seed === undefined ? sum : ""}.${why}`);
   } catch (error) {
     if (error.name === "AbortError") setStatus(`Stopped after ${n} tokens.`);
     else if (error instanceof ConnectionLost) setStatus(`${error.message} The ${n} tokens so far are kept.`, true);
