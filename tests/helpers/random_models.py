@@ -8,7 +8,7 @@ from gpt2np.model import GPT2Config
 from gpt2np.tokenizer.vocabulary import AddedToken, Vocabulary, bytes_to_chars
 
 SHAPES = {
-    "GPT-2 small's width": {"n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 3},
+    "GPT-2 small's width": {"n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 2},
     "GPT-2 XL's width": {"n_embd": 1600, "n_head": 25, "n_inner": 6400, "n_layer": 1},
     "small heads": {"n_embd": 40, "n_head": 5, "n_inner": 100, "n_layer": 4},
 }

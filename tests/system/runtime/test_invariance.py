@@ -48,7 +48,7 @@ def texts(model):
 @to_the_bit
 class TestToTheBit:
     def test_one_token_at_a_time(self, model, texts):
-        for text, expected in list(zip(*texts, strict=True))[::2]:
+        for text, expected in list(zip(*texts, strict=True))[::4]:
             cache = model.new_cache()
             rows = [model.forward([[i]], [cache])[0] for i in text[:25]]
             np.testing.assert_array_equal(rows, expected[:25])
@@ -74,7 +74,7 @@ class TestToTheBit:
 
     @pytest.mark.parametrize("drafted", [3, 8, 16])
     def test_as_drafts(self, model, texts, drafted):
-        for text, expected in list(zip(*texts, strict=True))[::2]:
+        for text, expected in list(zip(*texts, strict=True))[::4]:
             cache = model.new_cache()
             model.forward([text[:1]], [cache])
             for start in range(1, len(text), drafted):
@@ -97,7 +97,7 @@ class TestToTheBit:
         np.testing.assert_array_equal(model.forward([[1, 2, 3], [4]]), first)
 
     def test_looking_changes_nothing(self, model, texts):
-        for text, expected in zip(*texts, strict=True):
+        for text, expected in list(zip(*texts, strict=True))[::2]:
             seen = model.forward([text], hook=lambda name, array: array)
             np.testing.assert_array_equal(seen, expected)
 
@@ -215,12 +215,7 @@ def test_decoding_takes_no_new_memory(show):
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_prompt_takes_no_new_memory(tmp_path, processes):
     """After the first ones; in a program that has let go of nothing large before."""
-    from helpers.references import (
-        save_reference,  # which other programs that import this file don't find
-    )
-
-    shape = SHAPES["GPT-2 small's width"] | {"vocab_size": 1031}
-    save_reference(tmp_path, **shape)
+    random_model(**SHAPES["GPT-2 small's width"]).save(tmp_path)
     program = f"""
         import resource
         from gpt2np.model import GPT2
