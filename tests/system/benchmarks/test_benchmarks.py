@@ -12,17 +12,11 @@ from helpers.paths import CHECKOUT
 COMPARE = CHECKOUT / "benchmarks" / "compare.py"
 
 
-@pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    """The folder of the model's files, which are written once."""
-    return str(tmp_path_factory.mktemp("work"))
-
-
 @pytest.mark.slow
-def test_compare_measures_reports_and_says_what_it_skips(tmp_path, work):
+def test_compare_measures_reports_and_says_what_it_skips(tmp_path):
     engines = "gpt2np,transformers,plain-numpy,llama.cpp"
     command = [sys.executable, str(COMPARE), "--shape", "tiny", "--rounds", "1"]
-    command += ["--engines", engines, "--only", "decode,rows", "--work", work]
+    command += ["--engines", engines, "--only", "decode,rows", "--work", str(tmp_path)]
     found = tmp_path / "results.json"
     variables = os.environ | {"OPENBLAS_CORETYPE": "Haswell"}
     done = subprocess.run(
@@ -47,7 +41,12 @@ def test_compare_measures_reports_and_says_what_it_skips(tmp_path, work):
         assert "- llama.cpp is skipped: " in done.stdout
 
 
-def test_compare_runs_another_checkout_in_turns_with_this_one(tmp_path, work):
+def test_compare_runs_another_checkout_in_turns_with_this_one(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(COMPARE.parent)
+    from compare_models import make  # compare.py would import torch for it in another process
+
+    monkeypatch.setenv("GPT2NP_TEST_DATA", str(tmp_path / "no vocabulary"))
+    make("weights", tmp_path / "tiny-without-vocabulary", "tiny", None)
     old = tmp_path / "old"
     shutil.copytree(CHECKOUT / "gpt2np", old / "gpt2np", ignore=shutil.ignore_patterns("*.pyc"))
     model = old / "gpt2np" / "model" / "model.py"
@@ -57,7 +56,7 @@ def test_compare_runs_another_checkout_in_turns_with_this_one(tmp_path, work):
     ), encoding="utf-8")  # fmt: skip
     found = tmp_path / "results.json"
     command = [sys.executable, str(COMPARE), "--shape", "tiny", "--rounds", "1", "--only", "rows"]
-    command += ["--engines", "gpt2np", "--old", str(old), "--work", work]
+    command += ["--engines", "gpt2np", "--old", str(old), "--work", str(tmp_path)]
     done = subprocess.run(
         [*command, "--json", str(found)], capture_output=True, encoding="utf-8", cwd=CHECKOUT
     )
