@@ -21,16 +21,16 @@ from gpt2np.generation.prefix import Prefix
 from gpt2np.model import last_token_indices
 
 N_THREADS, SWITCH_INTERVAL_S = 16, 1e-5
-PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3", "A king " * 30]
+PROMPTS = ["Once upon a time", "The fox said: the fox", "1, 2, 3, 1, 2, 3", "A king " * 12]
 TEXTS = [*PROMPTS, "naïve 中文 \N{SNOWMAN}", " x" * 300, "def f(x):\n    return x ** 2\n"]
 
 
 def language_model(lm):
     calls = [
-        partial(lm.generate, prompt, seed=i, max_new_tokens=6, num_return_sequences=1 + i % 2)
+        partial(lm.generate, prompt, seed=i, max_new_tokens=3, num_return_sequences=1 + i % 2)
         for i, prompt in enumerate(PROMPTS)
     ]
-    calls.append(partial(lm.generate_batch, PROMPTS, seed=5, max_new_tokens=4, logprobs=1))
+    calls.append(partial(lm.generate_batch, PROMPTS, seed=5, max_new_tokens=2, logprobs=1))
     calls.append(partial(lm.generate, "The", num_beams=3, temperature=0, max_new_tokens=4, seed=0))
     calls.append(partial(lm.score, PROMPTS))
     calls.append(lambda: asyncio.run(lm.agenerate("The fox", seed=2, max_new_tokens=4)))
@@ -76,7 +76,7 @@ def text_stream(lm):
     """Streams of one prompt, which share its KV cache, are read by two threads."""
 
     def read(prompt, **options):
-        streams = lm.streams(prompt, num_return_sequences=3, max_new_tokens=5, **options)
+        streams = lm.streams(prompt, num_return_sequences=3, max_new_tokens=3, **options)
         texts = {}
         thread = threading.Thread(target=lambda: texts.update({0: "".join(streams[0])}))
         thread.start()
@@ -96,7 +96,7 @@ def scheduler(lm):
     """Each thread has a scheduler of its own; the model is shared."""
 
     def run(seed):
-        streams = [lm.stream(p, seed=seed + i, max_new_tokens=4) for i, p in enumerate(PROMPTS)]
+        streams = [lm.stream(p, seed=seed + i, max_new_tokens=3) for i, p in enumerate(PROMPTS)]
         scheduler = Scheduler(lm.model, max_running=3)
         for stream in streams:
             scheduler.add(stream.sequence)
