@@ -236,16 +236,17 @@ class TestDefaultModel:
             f"model: bundled (the download of {GPT2} from {hub.url} was interrupted"
         )
 
-    def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, generate):
+    def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, process):
         with socket.socket() as silent:  # accepts connections, but never answers
             silent.bind(("127.0.0.1", 0))
             silent.listen()
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            command = (url, "generate", "Once", "-n", "3")
             start = time.monotonic()
-            result = generate(url)
+            result = process(*command)
             seconds = time.monotonic() - start
             start = time.monotonic()
-            generate(url, HF_HUB_OFFLINE="1")  # the same work without the wait
+            process(*command, HF_HUB_OFFLINE="1")  # the same work without the wait
             seconds -= time.monotonic() - start
         assert "model: bundled" in result.stderr and "within 3 seconds" in result.stderr
         assert seconds < 8  # huggingface_hub's limit is 10
