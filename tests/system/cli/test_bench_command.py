@@ -11,7 +11,7 @@ import time
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import report_handler
+from helpers.patched_cli import one_run, report_handler
 
 from gpt2np.benchmark.suite import as_text
 from gpt2np.kernels.cpus import usable_cpus
@@ -120,8 +120,8 @@ def test_the_progress_and_the_choices_of_processes():
 
     listener = threading.Thread(target=listen)
     listener.start()
-    arguments = ["bundled", "--quick", "--threads", "2", "--processes", "auto"]
-    result = subprocess.run([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=theirs)
+    arguments = ["bench", "bundled", "--quick", "--threads", "2", "--processes", "auto"]
+    result = subprocess.run([*one_run(), *arguments], stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     listener.join()
     table = result.stdout.decode()
