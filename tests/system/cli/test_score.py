@@ -27,7 +27,7 @@ def score_here(*arguments):
 def texts(tmp_path):
     rng = random.Random(1)
     words = ["the king", "and", "fox", "é🦊", "was old."]
-    lines = [" ".join(rng.choices(words, k=rng.randrange(1, 60))) for _ in range(90)]
+    lines = [" ".join(rng.choices(words, k=rng.randrange(1, 60))) for _ in range(45)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in lines))
     return tmp_path / "t.jsonl"
 
