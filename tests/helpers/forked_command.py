@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 
-_TIMEOUT_S = 120
-
 _FORK_FOR_EACH_LINE = """
 import importlib, json, os, signal, sys
 import gpt2np.cli.download, gpt2np.cli.generate, gpt2np.cli.tokenize
@@ -23,7 +21,7 @@ for line in sys.stdin:
     if child := os.fork():
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         continue
-    signal.alarm(request["timeout"])
+    signal.alarm(120)  # ends a command that hangs
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
@@ -53,11 +51,17 @@ class ForkedCommands:
     ) -> CompletedProcess:
         """Run a command in the current folder, after the Python code `patch`."""
         stdout, stderr = self._folder / "stdout", self._folder / "stderr"
-        request = {"arguments": arguments, "environment": environment, "patch": patch}
         for file in (stdout, stderr):
             file.write_bytes(b"")
-        request |= {"stdout": str(stdout), "stderr": str(stderr), "folder": str(Path.cwd())}
-        self._server.stdin.write(json.dumps(request | {"timeout": _TIMEOUT_S}) + "\n")
+        request = {
+            "arguments": arguments,
+            "environment": environment,
+            "folder": str(Path.cwd()),
+            "stdout": str(stdout),
+            "stderr": str(stderr),
+            "patch": patch,
+        }
+        self._server.stdin.write(json.dumps(request) + "\n")
         self._server.stdin.flush()
         code = int(self._server.stdout.readline())
         assert code != -signal.SIGALRM, "the command hangs"
