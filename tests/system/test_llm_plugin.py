@@ -10,6 +10,7 @@ from dataclasses import fields
 import pytest
 from helpers.chat_models import chat_model
 from helpers.paths import CHECKOUT
+from helpers.stored_references import TINY
 
 from gpt2np.chat import ChatSession
 from gpt2np.chat.session import UNSUPPORTED_OPTIONS
@@ -88,11 +89,11 @@ def chat_folder(tmp_path, bundled):
     return chat_model(tmp_path / "chat", bundled)
 
 
-def test_continues_the_prompt(llm_process, lm):
+def test_continues_the_prompt(llm_process, run_llm, lm):
     expected = lm.generate("Once upon a time", seed=7, max_new_tokens=12, temperature=0.5)
     options = (*SHORT, "-o", "temperature", "0.5", "-u")
-    for more in ((), ("--no-stream",)):
-        result = llm_process("-m", "gpt2np/bundled", "Once upon a time", *options, *more)
+    for run, more in ((llm_process, ()), (run_llm, ("--no-stream",))):
+        result = run("-m", "gpt2np/bundled", "Once upon a time", *options, *more)
         assert result.stdout == expected.text + "\n"
         n_prompt, n_new = len(expected.prompt_ids), len(expected.ids)
         assert result.stderr.strip() == f"Token usage: {n_prompt} input, {n_new} output"
@@ -162,12 +163,11 @@ def test_errors_are_one_line(run_llm):
     assert error("-m", "gone", "Hi").startswith("Error: there is no")
 
 
-def test_an_alias_adds_a_model(run_llm, tiny):
-    folder, _ = tiny
-    run_llm("aliases", "set", "tiny", f"gpt2np/{folder}")
-    assert f"gpt2np/{folder} (aliases: tiny)" in run_llm("models").stdout
+def test_an_alias_adds_a_model(run_llm):
+    run_llm("aliases", "set", "tiny", f"gpt2np/{TINY}")
+    assert f"gpt2np/{TINY} (aliases: tiny)" in run_llm("models").stdout
     run_llm("aliases", "remove", "tiny")
-    assert str(folder) not in run_llm("models").stdout
+    assert str(TINY) not in run_llm("models").stdout
 
 
 def test_a_model_with_a_chat_template_chats(run_llm, chat_folder):
@@ -204,7 +204,9 @@ def test_an_answer_ends_before_a_special_token(chat_folder):
     assert conversation.prompt("Why?", max_new_tokens=3).text()
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("models", "--options")])
+@pytest.mark.parametrize(
+    "arguments", [pytest.param(("--help",), marks=pytest.mark.slow), ("models", "--options")]
+)
 def test_the_plugin_imports_neither_model_nor_numpy(llm_process, arguments):
     imports = llm_process(*arguments, python=("-X", "importtime")).stderr
     # llm imports the plugin with importlib, which -X importtime omits, and NumPy with sqlite_utils.

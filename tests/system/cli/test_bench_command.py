@@ -11,8 +11,10 @@ import time
 
 import pytest
 from helpers.command_line import run_here
-from helpers.patched_cli import report_handler
+from helpers.patched_cli import one_run, report_handler
+from helpers.random_models import random_model
 
+from gpt2np import Tokenizer
 from gpt2np.benchmark.suite import as_text
 from gpt2np.kernels.cpus import usable_cpus
 from gpt2np.kernels.threads import THREAD_VARIABLES, thread_count
@@ -101,11 +103,14 @@ class TestJson:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
-def test_the_progress_and_the_choices_of_processes():
+def test_the_progress_and_the_choices_of_processes(bundled, tmp_path):
     """With --processes auto, the table has a line for each number of tokens."""
     import pty
     import termios
 
+    shape = {"n_embd": 32, "n_head": 2, "n_layer": 1, "n_positions": 512}
+    random_model(vocab_size=4096, **shape).save(tmp_path)
+    Tokenizer.load(bundled).save(tmp_path)
     ours, theirs = pty.openpty()
     if hasattr(termios, "tcsetwinsize"):
         termios.tcsetwinsize(theirs, (24, 80))
@@ -120,8 +125,8 @@ def test_the_progress_and_the_choices_of_processes():
 
     listener = threading.Thread(target=listen)
     listener.start()
-    arguments = ["bundled", "--quick", "--threads", "2", "--processes", "auto"]
-    result = subprocess.run([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=theirs)
+    arguments = ["bench", str(tmp_path), "--quick", "--threads", "2", "--processes", "auto"]
+    result = subprocess.run([*one_run(), *arguments], stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     listener.join()
     table = result.stdout.decode()

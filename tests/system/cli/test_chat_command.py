@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from helpers.command_line import run_here
 from helpers.patched_cli import slow_model
 
 fcntl, pty, termios = map(pytest.importorskip, ("fcntl", "pty", "termios"))
@@ -207,10 +208,10 @@ class TestFromAPipe:
         ],
     )
     def test_bad_options(self, arguments, code, told):
-        result = piped("The king\n", *arguments)
-        last = result.stderr.decode().splitlines()[-1]
+        result = run_here("chat", *BUNDLED, *arguments, stdin="The king\n")
+        last = result.stderr.splitlines()[-1]
         assert result.returncode == code and re.search(told, last), last
-        assert last.startswith("gpt2np chat: error: ") and result.stdout == b""
+        assert last.startswith("gpt2np chat: error: ") and result.stdout == ""
 
     def test_without_jinja2(self, tmp_path):
         (tmp_path / "jinja2.py").write_text("raise ImportError")

@@ -128,6 +128,7 @@ def test_a_full_disk_leaves_the_old_page(tmp_path):
     result = subprocess.run(
         [
             sys.executable,
+            "-B",  # a .pyc would be cut off, too
             "-m",
             "gpt2np",
             "explain",

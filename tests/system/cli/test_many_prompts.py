@@ -144,7 +144,7 @@ def wait_for_journal(process, folder):
 
 
 class TestInterruption:
-    COUNT = 1000
+    COUNT = 400
 
     def arguments(self, tmp_path, out):
         where = ["--prompts", str(tmp_path / "p.txt"), "--out", str(tmp_path / out)]

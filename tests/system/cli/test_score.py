@@ -27,7 +27,7 @@ def score_here(*arguments):
 def texts(tmp_path):
     rng = random.Random(1)
     words = ["the king", "and", "fox", "é🦊", "was old."]
-    lines = [" ".join(rng.choices(words, k=rng.randrange(1, 60))) for _ in range(90)]
+    lines = [" ".join(rng.choices(words, k=rng.randrange(1, 60))) for _ in range(45)]
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in lines))
     return tmp_path / "t.jsonl"
 
@@ -35,7 +35,7 @@ def texts(tmp_path):
 def killed_and_again(texts, n_kills):
     """Kill the command at `n_kills` random moments; return how often it was killed in time."""
     folder, kills, rng = texts.parent, 0, random.Random(n_kills)
-    assert score(texts, "--out", folder / "whole.jsonl").returncode == 0
+    assert score_here(texts, "--out", folder / "whole.jsonl").returncode == 0
     command = [*frequent_checkpoints(0.02), "score", str(texts), "--out", str(folder / "o.jsonl")]
     for _ in range(n_kills):
         given = [*command, "--model", "bundled", "--threads", "1"]
@@ -93,7 +93,7 @@ def test_options_of_ray(options, message, tmp_path):
 
 
 def test_a_full_disk(texts):
-    limited = ["bash", "-c", 'ulimit -f 12; exec "$0" "$@"', *COMMAND]
+    limited = ["bash", "-c", 'ulimit -f 12; exec "$0" -B "$@"', *COMMAND]  # no .pyc is cut off
     result = score(texts, "--out", texts.parent / "o.jsonl", command=limited)
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert "cannot write" in result.stderr.splitlines()[-1]

@@ -308,9 +308,8 @@ class TestBadInput:
     def test_a_file_that_can_not_grow(self, tmp_path):
         """The limit on a file's size stands for a full disk."""
         (tmp_path / "x.npz").write_text("before")
-        script = (
-            f'trap "" XFSZ; ulimit -f 100; exec "$0" -m gpt2np trace "{FOX}" --force --npz "$1"'
-        )
+        command = f'"$0" -B -m gpt2np trace "{FOX}" --force --npz "$1"'
+        script = f'trap "" XFSZ; ulimit -f 100; exec {command}'
         result = subprocess.run(
             ["bash", "-c", script, sys.executable, str(tmp_path / "x.npz")],
             capture_output=True,

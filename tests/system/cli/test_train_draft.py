@@ -40,16 +40,8 @@ def test_a_table_that_generation_uses(corpus, tmp_path, bundled):
     prompt, options = "The little fox", {"temperature": 0, "max_new_tokens": 20}
     assert lm.generate(prompt, **options).ids == lm.generate(prompt, draft="none", **options).ids
     arguments = ["generate", prompt, "--model", "bundled", "--greedy", "-n", "20"]
-    texts = [
-        subprocess.run(
-            [sys.executable, "-m", "gpt2np", *arguments, "--draft", draft],
-            capture_output=True,
-            check=True,
-            timeout=120,
-        ).stdout
-        for draft in (str(out), "none", "auto")
-    ]
-    assert texts[0] == texts[1] == texts[2] != b""
+    texts = [run_here(*arguments, "--draft", draft).stdout for draft in (str(out), "none", "auto")]
+    assert texts[0] == texts[1] == texts[2] != ""
 
 
 def test_json_lines_and_the_same_counts_as_text(corpus, tmp_path):

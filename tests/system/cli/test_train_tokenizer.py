@@ -274,7 +274,7 @@ class TestWrongUse:
     @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs ulimit -f, as Linux has it")
     def test_a_full_disk_leaves_no_folder(self, corpus):
         """The limit on a file's size stands for a full disk."""
-        script = 'trap "" XFSZ; ulimit -f 3; exec "$0" -m gpt2np train-tokenizer "$@"'
+        script = 'trap "" XFSZ; ulimit -f 3; exec "$0" -B -m gpt2np train-tokenizer "$@"'
         arguments = ["corpus.txt", "--vocab-size", "300", "--out", "o"]
         result = subprocess.run(
             ["bash", "-c", script, sys.executable, *arguments],

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from helpers.forked_command import forked_commands
 from helpers.hub_server import Hub, Repository, Trouble
 from helpers.paths import CHECKOUT
 
@@ -31,6 +32,7 @@ WEIGHTS = "model.safetensors"
 GPT2 = "openai-community/gpt2"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 INDEX = "model.safetensors.index.json"
+NO_PAUSES = "import time; time.sleep = lambda _: None"  # between huggingface_hub's attempts
 
 
 @pytest.fixture(scope="module")
@@ -93,32 +95,54 @@ def home(tmp_path):
     return tmp_path / "home"
 
 
+def without_settings():
+    """Return the environment variables that neither choose a proxy nor a model."""
+    kept = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
+    return {k: v for k, v in kept.items() if not k.startswith(("HF_", "GPT2NP_M"))}
+
+
 @pytest.fixture
-def start(home, tmp_path):
+def start(home):
     """start(url, "download", "gpt2", VARIABLE="…"): start `gpt2np download gpt2`."""
 
     def run(url, *arguments, code=None, stderr=subprocess.PIPE, **env):
-        kept = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy")}
-        variables = {k: v for k, v in kept.items() if not k.startswith(("HF_", "GPT2NP_M"))}
-        variables |= {"HF_ENDPOINT": url, "HF_HOME": str(home), **env}
         program = ["-m", "gpt2np"] if code is None else ["-c", code]
         return subprocess.Popen(
             [sys.executable, *program, *arguments],
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
-            env=variables,
+            env=without_settings() | {"HF_ENDPOINT": url, "HF_HOME": str(home), **env},
         )
 
     return run
 
 
 @pytest.fixture
-def command(start):
+def process(start):
+    """Run a command like `command`, in a process that has imported nothing before."""
+
     def run(url, *arguments, **env):
         process = start(url, *arguments, **env)
         stdout, stderr = process.communicate(timeout=120)
         return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory):
+    with forked_commands(tmp_path_factory.mktemp("forked"), without_settings()) as forked:
+        yield forked
+
+
+@pytest.fixture
+def command(forked, home):
+    """command(url, "download", "gpt2", patch="…", VARIABLE="…"): run `gpt2np download gpt2`."""
+
+    def run(url, *arguments, patch="", **env):
+        settings = {"HF_ENDPOINT": url, "HF_HOME": str(home), **env}
+        return forked.run(arguments, without_settings() | settings, patch)
 
     return run
 
@@ -205,23 +229,24 @@ class TestDefaultModel:
 
     def test_a_download_that_breaks_means_the_bundled_model(self, hub, generate):
         hub.trouble = Trouble(cut=5000)
-        result = generate(hub.url)
+        result = generate(hub.url, patch=NO_PAUSES)
         assert result.returncode == 0 and "Traceback" not in result.stderr
         line = result.stderr.splitlines()[0]
         assert line.startswith(
             f"model: bundled (the download of {GPT2} from {hub.url} was interrupted"
         )
 
-    def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, generate):
+    def test_a_hub_that_hangs_is_given_up_after_three_seconds(self, process):
         with socket.socket() as silent:  # accepts connections, but never answers
             silent.bind(("127.0.0.1", 0))
             silent.listen()
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            command = (url, "generate", "Once", "-n", "3")
             start = time.monotonic()
-            result = generate(url)
+            result = process(*command)
             seconds = time.monotonic() - start
             start = time.monotonic()
-            generate(url, HF_HUB_OFFLINE="1")  # the same work without the wait
+            process(*command, HF_HUB_OFFLINE="1")  # the same work without the wait
             seconds -= time.monotonic() - start
         assert "model: bundled" in result.stderr and "within 3 seconds" in result.stderr
         assert seconds < 8  # huggingface_hub's limit is 10
@@ -331,8 +356,8 @@ class TestFoldersAndFiles:
 
 
 class TestDownloadCommand:
-    def test_prints_the_folder_and_nothing_else(self, hub, download):
-        result = download(hub.url, "gpt2")
+    def test_prints_the_folder_and_nothing_else(self, hub, process):
+        result = process(hub.url, "download", "gpt2")
         assert {path.name for path in folder_of(result).iterdir()} == set(FILES)
         assert result.stderr.splitlines() == ["model: gpt2, 5 files, 11,936,894 bytes"]
 
@@ -564,7 +589,8 @@ class TestInterruptions:
 
     def test_broken_off_and_continued(self, hub, download, files, home):
         hub.trouble = Trouble(cut=5000)
-        fails(download(hub.url, "gpt2"), "was interrupted in model.safetensors after", "try again")
+        result = download(hub.url, "gpt2", patch=NO_PAUSES)
+        fails(result, "was interrupted in model.safetensors after", "try again")
         hub.trouble = Trouble()
         self.check(folder_of(download(hub.url, "gpt2")), files, home)
 
@@ -594,7 +620,8 @@ class TestInterruptions:
 
     def test_a_slow_server(self, hub, download, files, home):
         hub.trouble = Trouble(stall=10_600_000, times=1, delay=0.1)
-        folder = folder_of(download(hub.url, "gpt2", HF_HUB_DOWNLOAD_TIMEOUT="1"))
+        result = download(hub.url, "gpt2", patch=NO_PAUSES, HF_HUB_DOWNLOAD_TIMEOUT="1")
+        folder = folder_of(result)
         self.check(folder, files, home)
 
     def test_two_processes_at_once(self, hub, start, files, home):
@@ -608,8 +635,6 @@ class TestInterruptions:
 
 
 class TestDisk:
-    START = "import sys; from gpt2np.__main__ import main\n"
-
     @pytest.mark.parametrize("place", ["/dev/null/home", "file"])
     def test_a_cache_that_cannot_be_written(self, hub, download, tmp_path, place):
         (tmp_path / "file").touch()
@@ -624,8 +649,8 @@ class TestDisk:
         fails(result, "HF_HUB_OFFLINE is set" if offline else f"cannot read {home / 'token'} (Is a")
 
     def test_no_space_left(self, hub, command, home):
-        code = "import shutil; shutil.disk_usage = lambda _: shutil._ntuple_diskusage(9, 9, 5)\n"
-        result = command(hub.url, "download", "gpt2", code=code + self.START + "sys.exit(main())")
+        patch = "import shutil; shutil.disk_usage = lambda _: shutil._ntuple_diskusage(9, 9, 5)"
+        result = command(hub.url, "download", "gpt2", patch=patch)
         words = (
             "not enough disk space for model.safetensors",
             "needs 11.8 MB",
@@ -636,12 +661,12 @@ class TestDisk:
         assert not hub.large_requests()
 
     def test_no_space_left_while_it_comes(self, hub, command, home):
-        code = (
+        patch = (
             "import errno, huggingface_hub.file_download as there\n"
             "def http_get(*_, **__): raise OSError(errno.ENOSPC, 'No space left on device')\n"
             "there.http_get = http_get\n"
         )
-        result = command(hub.url, "download", "gpt2", code=code + self.START + "sys.exit(main())")
+        result = command(hub.url, "download", "gpt2", patch=patch)
         fails(result, f"the disk of the cache {home / 'hub'} is full; free some space")
 
 
@@ -772,15 +797,15 @@ class TestHostileAnswers:
         fails(command(hub.url, "download", "gpt2"), "sends more than", "it announced")
         assert sum(path.stat().st_size for path in home.rglob("*") if path.is_file()) < 1_000_000
 
-    def test_files_above_the_limit(self, hub, command):
-        result = command(hub.url, "download", "gpt2", GPT2NP_MAX_HUB_WEIGHTS_BYTES="1000")
+    def test_files_above_the_limit(self, hub, process):
+        result = process(hub.url, "download", "gpt2", GPT2NP_MAX_HUB_WEIGHTS_BYTES="1000")
         fails(result, "11.8 MB, more than 0.0 MB", "set GPT2NP_MAX_HUB_WEIGHTS_BYTES")
 
     @pytest.mark.parametrize(
         "address", ["nonsense", "http://[::1", "http://x:port", "ftp://x", "//"]
     )
-    def test_an_endpoint_that_is_no_address(self, command, address):
-        result = command(address, "download", "gpt2")
+    def test_an_endpoint_that_is_no_address(self, process, address):
+        result = process(address, "download", "gpt2")
         assert (result.returncode, result.stdout) == (2, "")
         (line,) = result.stderr.splitlines()
         assert "HF_ENDPOINT is" in line and "expected an address" in line
