@@ -48,7 +48,7 @@ def direct(reference, tokenizer, text, context):
     return total
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(2000, marks=pytest.mark.slow)])
 def test_as_transformers(lm, bundled, data, tmp_path, count, show):
     documents = mixed_documents(data, count)
     lines = (json.dumps({"text": text}) for text in documents)
