@@ -193,11 +193,11 @@ MANY_READINGS = "|".join(
 )
 
 
-@pytest.mark.parametrize("share", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.slow)])
 def test_many_readings_take_bounded_time_and_memory(tokens, share, monkeypatch):
     """800 alternatives, nearly all of which remain after each letter; 24 s and 1.7 GB before.
 
-    With a fifth of the limits, since tracemalloc takes most of the time; with `-m slow`, with all.
+    With a tenth of the limits, since tracemalloc takes most of the time; with `-m slow`, with all.
     """
     monkeypatch.setattr(automaton, "MAX_SIZE", automaton.MAX_SIZE // share)
     monkeypatch.setattr(automaton, "MAX_MERGED", automaton.MAX_MERGED // share)
