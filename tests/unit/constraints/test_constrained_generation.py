@@ -101,7 +101,9 @@ def test_a_constraint_of_a_class_of_ones_own(lm, vowels, options):
     assert result == expected and result.finish_reason == "stop"
     assert lm.generate_batch(["It was", "The"], constraint=vowels, **options)[0] == expected
     assert asyncio.run(lm.agenerate("It was", constraint=vowels, **options)) == expected
-    mixed = lm.generate_batch(["It was", "The"], [{"constraint": vowels}, {"max_new_tokens": 20}], **options)
+    mixed = lm.generate_batch(
+        ["It was", "The"], [{"constraint": vowels}, {"max_new_tokens": 20}], **options
+    )
     assert mixed[0] == expected and len(mixed[1].ids) > 12
 
 

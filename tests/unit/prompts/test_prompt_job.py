@@ -65,9 +65,7 @@ def kept(folder):
         ("int8", "weights was not given, is 'int8'; undo"),
     ],
 )
-def test_a_changed_option_is_named_and_nothing_is_lost(
-    lm, interrupted, change, told, monkeypatch
-):
+def test_a_changed_option_is_named_and_nothing_is_lost(lm, interrupted, change, told, monkeypatch):
     given = change if isinstance(change, dict) else {}
     if change == "defaults":
         monkeypatch.setattr(lm, "defaults", GenerationOptions(temperature=0.0))
