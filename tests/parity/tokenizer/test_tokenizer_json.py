@@ -322,8 +322,8 @@ def test_what_can_not_be_saved(gpt2_vocabulary, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_other_vocabulary_stays_beside_a_saved_one(gpt2_vocabulary, tmp_path):
-    vocabulary = Tokenizer.load(gpt2_vocabulary).vocabulary
+def test_no_other_vocabulary_stays_beside_a_saved_one(bundled, tmp_path):
+    vocabulary = Tokenizer.load(bundled).vocabulary
     Tokenizer(vocabulary).save(tmp_path)
     assert (tmp_path / "merges.txt").exists()
     Tokenizer(replace(vocabulary, nfc=True)).save(tmp_path)
