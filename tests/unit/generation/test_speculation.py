@@ -152,7 +152,7 @@ def test_log_probabilities_and_choices(drafting):
 
 def test_best_of_and_several_continuations(drafting):
     for further in ({"best_of": 4, "num_return_sequences": 2}, {"num_return_sequences": 5}):
-        options = {"seed": 5, "max_new_tokens": 30, **further}
+        options = {"seed": 5, "max_new_tokens": 16, **further}
         plain = drafting.generate("The king and the king", **options, draft="none")
         result = drafting.generate("The king and the king", **options)
         assert same(result, plain)
