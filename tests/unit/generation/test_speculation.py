@@ -77,7 +77,7 @@ def same(a, b):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("number", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_prompts_in_a_batch(lm, early_exit, bundled, data, number, setting, show):
-    prompts, options = story_prompts(data, lm, number), SETTINGS[setting] | {"max_new_tokens": 20}
+    prompts, options = story_prompts(data, lm, number), SETTINGS[setting] | {"max_new_tokens": 12}
     plain = lm.generate_batch(prompts, **options)
     lm.use_draft(bundled / "ngram_draft.safetensors")
     looked_up = lm.generate_batch(prompts, **options)
@@ -139,7 +139,7 @@ def test_until_the_context_is_full_and_beyond(drafting, further, room):
 
 
 def test_log_probabilities_and_choices(drafting):
-    lm, options = drafting, {"seed": 5, "max_new_tokens": 30, "logprobs": 2}
+    lm, options = drafting, {"seed": 5, "max_new_tokens": 16, "logprobs": 2}
     plain = lm.generate("a b c a b c a b", **options, draft="none")
     result = lm.generate("a b c a b c a b", **options)
     assert same(result, plain) and [t.id for t in result.logprobs] == plain.ids
@@ -401,7 +401,7 @@ class TestDraftModel:
     def test_fewer_rows_than_the_model(self, lm, early_exit, further):
         """Options and prompts may name ids that only the model has."""
         padded = with_rows(lm, 4160)
-        options = {"seed": 1, "max_new_tokens": 16, **further}
+        options = {"seed": 1, "max_new_tokens": 10, **further}
         prompts = [lm.tokenizer.encode("one two one two one two one"), [5, 4120, 6, 4120, 6] * 3]
         plain = [padded.generate(prompt, **options) for prompt in prompts]
         padded.use_draft(early_exit)
