@@ -256,12 +256,12 @@ def test_what_is_not_done_is_refused_by_name(change, message, train, tmp_path):
 
 
 class TestGPT2sOwn:
-    """Merges as GPT-2 has them take a faster path, unless the file has more than those."""
+    """GPT-2's merges take a faster path, unless the file has more than those."""
 
     @pytest.fixture(scope="class")
-    def saved(self, bundled, tmp_path_factory):
+    def saved(self, gpt2_vocabulary, tmp_path_factory):
         folder = tmp_path_factory.mktemp("saved")
-        Tokenizer.load(bundled).save(folder)
+        Tokenizer.load(gpt2_vocabulary).save(folder)
         return (folder / "tokenizer.json").read_text(encoding="utf-8")
 
     @pytest.fixture
@@ -274,7 +274,7 @@ class TestGPT2sOwn:
         return Tokenizer.load(path), Rust.from_file(str(path))
 
     def test_with_a_token_that_no_merge_makes(self, content, tmp_path):
-        content["model"]["vocab"]["Ġzyxwv"] = 4096
+        content["model"]["vocab"]["Ġzyxwv"] = 50257
         ours, theirs = self.ours_and_theirs(content, tmp_path)
         assert ours.encode("a zyxwv") == theirs.encode("a zyxwv").ids
         assert not ours.vocabulary.self_encoding
@@ -289,8 +289,7 @@ class TestGPT2sOwn:
         ours, _ = self.ours_and_theirs(content, tmp_path)
         assert ours.vocabulary.self_encoding
         without_merges = replace(ours.vocabulary, ranks={})
-        letters = [ours.vocabulary.ids[letter] for letter in "hello"]
-        assert Tokenizer(without_merges).encode("hello") == letters != ours.encode("hello")
+        assert Tokenizer(without_merges).encode("hello") == [71, 68, 75, 75, 78]
 
 
 def test_added_tokens_of_every_kind_are_saved_and_decoded(gpt2_vocabulary, tmp_path):
