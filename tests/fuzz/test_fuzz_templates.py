@@ -116,9 +116,17 @@ def enclosed(parts):
 templates = st.lists(st.recursive(pieces, enclosed, max_leaves=4), max_size=4).map("".join)
 
 
-@settings(max_examples=25)
-@given(source=templates)
-def test_templates(accesses, source):
+@pytest.mark.parametrize("examples", [10, pytest.param(25, marks=pytest.mark.slow)])
+def test_templates(accesses, examples):
+    @settings(max_examples=examples)
+    @given(source=templates)
+    def check(source):
+        check_template(accesses, source)
+
+    check()
+
+
+def check_template(accesses, source):
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
         template = ChatTemplate(source, {"eos_token": "<|endoftext|>"}, "x")

@@ -28,10 +28,11 @@ class Interrupter:
 
     Attributes:
         n_interrupted: number of calls that were interrupted.
+        growth: factor by which the next point is later after an interruption.
     """
 
-    def __init__(self, rng):
-        self.rng, self.n_interrupted = rng, 0
+    def __init__(self, rng, growth=1.1):
+        self.rng, self.n_interrupted, self.growth = rng, 0, growth
         self.sizes = defaultdict(lambda: self.first_size)  # of the last whole call, by function
 
     def __call__(self, function, *arguments):
@@ -44,7 +45,7 @@ class Interrupter:
         except KeyboardInterrupt as error:
             self.stop()
             self.n_interrupted += 1
-            self.sizes[name] *= 1.1  # so that every call succeeds in the end
+            self.sizes[name] *= self.growth  # so that every call succeeds in the end
             return None, error.with_traceback(None)
         self.sizes[name] = max(self.stop(), self.first_size / 100)
         return result, None
@@ -114,8 +115,8 @@ class TimerInterrupter(Interrupter):
 
     first_size = 0.01
 
-    def __init__(self, rng):
-        super().__init__(rng)
+    def __init__(self, rng, growth=1.1):
+        super().__init__(rng, growth)
         self.is_armed = False
         signal.signal(signal.SIGALRM, self.handle)
 

@@ -70,8 +70,22 @@ def run_tiny(source, processes=1):
 
 
 @pytest.fixture(scope="module")
-def results(source):
-    return run_tiny(source)
+def measured(source):
+    """The results of one process, and the last arguments of the processes that it starts."""
+    arguments, run = [], process.subprocess.run
+
+    def recorded(command, **options):
+        arguments.append(command[-1])
+        return run(command, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process.subprocess, "run", recorded)
+        return run_tiny(source, processes=1), arguments
+
+
+@pytest.fixture(scope="module")
+def results(measured):
+    return measured[0]
 
 
 def test_a_model_without_a_vocabulary(results):
@@ -99,16 +113,9 @@ def test_a_vocabulary_of_bytes_and_a_short_context(tmp_path, n_positions):
     assert "to the first token" in as_text(content)
 
 
-def test_the_number_of_processes_is_that_of_all_measurements(source, monkeypatch):
-    commands, run = [], process.subprocess.run
-
-    def recorded(command, **options):
-        commands.append(command)
-        return run(command, **options)
-
-    monkeypatch.setattr(process.subprocess, "run", recorded)
-    assert run_tiny(source, processes=1)["processes"] == 1
-    assert [command[-1] for command in commands] == ["1"]
+def test_the_number_of_processes_is_that_of_all_measurements(measured):
+    results, arguments = measured
+    assert results["processes"] == 1 and arguments == ["1"]
 
 
 def test_what_the_limits_mean(tiny, results):

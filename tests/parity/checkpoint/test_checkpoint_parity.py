@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import shutil
+from functools import cache
 
 import numpy as np
 import pytest
@@ -128,6 +129,31 @@ def save_case(folder, case):
         (folder / "config.json").write_text(json.dumps(renamed))
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """saved(name): the checkpoint of a case, written once; not to be modified."""
+
+    @cache
+    def save(name):
+        folder = tmp_path_factory.mktemp("case")
+        save_case(folder, CASES[name])
+        return folder
+
+    return save
+
+
+@pytest.fixture
+def default(saved, tmp_path):
+    """A copy of the default case to modify."""
+    return shutil.copytree(saved("default"), tmp_path / "default")
+
+
+@pytest.fixture(scope="module")
+def default_logits(saved):
+    """The default case's logits by gpt2np and by transformers."""
+    return both_logits(saved("default"))
+
+
 def read_json(path):
     return json.loads(path.read_text())
 
@@ -141,11 +167,11 @@ def change_config(folder, **changes):
     "name",
     [name if name in ALONE else pytest.param(name, marks=pytest.mark.slow) for name in CASES],
 )
-def test_logits_are_those_of_transformers(name, tmp_path, show):
-    case = CASES[name]
-    save_case(tmp_path, case)
-    assert len(list(tmp_path.glob("*.safetensors"))) in (range(2, 11) if case["shards"] else [1])
-    model, reference = GPT2.from_folder(tmp_path), load_reference(tmp_path)
+def test_logits_are_those_of_transformers(name, saved, show):
+    folder = saved(name)
+    files = list(folder.glob("*.safetensors"))
+    assert len(files) in (range(2, 11) if CASES[name]["shards"] else [1])
+    model, reference = GPT2.from_folder(folder), load_reference(folder)
     rng = np.random.default_rng(1)
     lengths = [1, 2, model.config.n_positions]
     sequences = [rng.integers(0, model.config.vocab_size, length) for length in lengths]
@@ -154,10 +180,10 @@ def test_logits_are_those_of_transformers(name, tmp_path, show):
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_in_float64_the_logits_agree_to_its_rounding(name, tmp_path):
+def test_in_float64_the_logits_agree_to_its_rounding(name, saved):
     """Both libraries keep all digits of weights stored in float64."""
-    save_case(tmp_path, ALONE[name])
-    model, reference = GPT2.from_folder(tmp_path, "float64"), load_reference(tmp_path, "float64")
+    folder = saved(name)
+    model, reference = GPT2.from_folder(folder, "float64"), load_reference(folder, "float64")
     ids = np.random.default_rng(1).integers(0, model.config.vocab_size, 33)
     ours, theirs = model.forward([ids]), reference_logits(to_float64(reference), ids)
     assert ours.dtype == theirs.dtype == np.float64
@@ -174,12 +200,11 @@ def test_in_float64_the_logits_agree_to_its_rounding(name, tmp_path):
     ],
     ids=str,
 )
-def test_a_switch_changes_the_logits_far_more_than_parity_lets_pass(changes, tmp_path):
-    save_case(tmp_path, CASES["default"])
+def test_a_switch_changes_the_logits_far_more_than_parity_lets_pass(changes, default):
     ids = np.arange(60)
-    before = GPT2.from_folder(tmp_path).forward([ids])
-    change_config(tmp_path, **changes)
-    after = GPT2.from_folder(tmp_path).forward([ids])
+    before = GPT2.from_folder(default).forward([ids])
+    change_config(default, **changes)
+    after = GPT2.from_folder(default).forward([ids])
     assert np.abs(after - before).max() > 1e-3
 
 
@@ -198,22 +223,20 @@ def test_a_switch_changes_the_logits_far_more_than_parity_lets_pass(changes, tmp
     ],
     ids=str,
 )
-def test_what_a_config_may_say_without_changing_anything(changes, tmp_path):
-    save_case(tmp_path, CASES["default"])
-    ours, theirs = both_logits(tmp_path)
-    change_config(tmp_path, **changes)
-    ours_then, theirs_then = both_logits(tmp_path)
+def test_what_a_config_may_say_without_changing_anything(changes, default, default_logits):
+    ours, theirs = default_logits
+    change_config(default, **changes)
+    ours_then, theirs_then = both_logits(default)
     np.testing.assert_array_equal(ours_then, ours)
     np.testing.assert_allclose(theirs_then, theirs, rtol=0, atol=1e-5)
 
 
-def test_what_a_config_leaves_out_is_as_transformers_has_it(tmp_path):
-    save_case(tmp_path, CASES["default"])
-    config = read_json(tmp_path / "config.json")
+def test_what_a_config_leaves_out_is_as_transformers_has_it(default):
+    config = read_json(default / "config.json")
     sizes = ("vocab_size", "n_positions", "n_embd", "n_layer", "n_head")
     kept = {name: config[name] for name in sizes}
-    (tmp_path / "config.json").write_text(json.dumps(kept))
-    ours, theirs = both_logits(tmp_path)
+    (default / "config.json").write_text(json.dumps(kept))
+    ours, theirs = both_logits(default)
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
 
 
@@ -234,10 +257,9 @@ PREFIX = "transformer."
 
 
 @pytest.fixture(scope="module", params=["", "F 64"], ids=["F is 4C", "F is C"])
-def original(request, tmp_path_factory):
+def original(request, saved):
     """A checkpoint written by transformers, and its logits."""
-    folder = tmp_path_factory.mktemp("original")
-    save_case(folder, CASES[request.param or "default"])
+    folder = saved(request.param or "default")
     return folder, GPT2.from_folder(folder).forward([IDS])
 
 
@@ -248,10 +270,9 @@ def copied(original, tmp_path):
 
 
 @pytest.fixture
-def sharded(tmp_path):
+def sharded(saved, tmp_path):
     """A sharded checkpoint to modify."""
-    save_case(tmp_path, CASES["6 shards"])
-    return tmp_path
+    return shutil.copytree(saved("6 shards"), tmp_path / "sharded")
 
 
 def change_tensors(path, change):
@@ -337,11 +358,10 @@ def test_matrices_as_nn_linear_has_them(change, original, copied):
     ],
     ids=" ".join,
 )
-def test_two_layouts_in_one_checkpoint_are_refused(endings, tmp_path):
-    save_case(tmp_path, CASES["default"])
-    change_tensors(tmp_path / "model.safetensors", transposed(*endings))
+def test_two_layouts_in_one_checkpoint_are_refused(endings, default):
+    change_tensors(default / "model.safetensors", transposed(*endings))
     with pytest.raises(CheckpointError, match=r"has shape"):
-        GPT2.from_folder(tmp_path)
+        GPT2.from_folder(default)
 
 
 def test_two_layouts_where_one_matrix_is_square_are_refused(tmp_path):

@@ -48,7 +48,7 @@ def direct(reference, tokenizer, text, context):
     return total
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(2000, marks=pytest.mark.slow)])
 def test_as_transformers(lm, bundled, data, tmp_path, count, show):
     documents = mixed_documents(data, count)
     lines = (json.dumps({"text": text}) for text in documents)
@@ -66,7 +66,7 @@ def test_as_transformers(lm, bundled, data, tmp_path, count, show):
     assert max(row["tokens"] for row in rows) > context
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
 def test_as_the_harness(lm, bundled, data, tmp_path, count, show):
     """With --from-end-of-text, a document of one window is scored like by loglikelihood_rolling.
 

@@ -81,23 +81,27 @@ def compare(model, reference, prompt, eos_token_ids, search, new_tokens, seen):
         seen.append(result.finish_reason)
 
 
-def test_random_models(tiny, show):
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_random_models(tiny, show, rounds):
     """Several end-of-text ids let beams end at different lengths."""
     folder, reference = tiny
     model, rng, seen = GPT2.from_folder(folder), np.random.default_rng(21), []
-    for number in range(2 * len(SEARCHES)):
+    for number in range(rounds * len(SEARCHES)):
         prompt = rng.integers(0, 211, rng.integers(1, 20)).tolist()
         ends = set(rng.choice(211, [1, 6, 20, 60][number % 4], replace=False).tolist())
         search = SEARCHES[number % len(SEARCHES)]
         compare(model, reference, prompt, ends, search, int(rng.integers(2, 28)), seen)
     assert {"eos", "length"} == set(seen)
     ended = seen.count("eos")
-    show("beam search", f"random model: 20 searches, {len(seen)} texts equal, {ended} end by eos")
+    show(
+        "beam search",
+        f"random model: {number + 1} searches, {len(seen)} texts equal, {ended} end by eos",
+    )
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_bundled_model(bundled, data, show, step):
-    """Every third search (`-m slow`: all)."""
+    """Every fifth search (`-m slow`: all)."""
     model, reference, seen = GPT2.from_folder(bundled), load_reference(bundled), []
     tokenizer = LanguageModel.load(bundled).tokenizer
     stories = (data / "stories" / "valid.txt").read_text(encoding="utf-8").split("<|endoftext|>")

@@ -11,22 +11,23 @@ from transformers import GPT2LMHeadModel
 from gpt2np import LanguageModel
 
 NEAR_TIE = 1e-4
-NEW_TOKENS = 200
 
 
-def continued(reference, prompts):
+def continued(reference, prompts, new_tokens):
     """transformers' continuations of all prompts, as one batch with left padding."""
     longest, end = max(map(len, prompts)), reference.generation_config.eos_token_id
     there = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
     ids = torch.tensor([[end] * (longest - len(p)) + p for p in prompts])
-    options = {"do_sample": False, "max_new_tokens": NEW_TOKENS, "pad_token_id": end}
+    options = {"do_sample": False, "max_new_tokens": new_tokens, "pad_token_id": end}
     with torch.no_grad():
         rows = reference.generate(ids, attention_mask=there, **options)[:, longest:].tolist()
     return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(20, marks=pytest.mark.slow)])
-def test_prompts_of_all_lengths(bundled, data, show, count):
+@pytest.mark.parametrize(
+    ("count", "new_tokens"), [(2, 80), pytest.param(20, 200, marks=pytest.mark.slow)]
+)
+def test_prompts_of_all_lengths(bundled, data, show, count, new_tokens):
     reference = GPT2LMHeadModel.from_pretrained(
         bundled, dtype="float32", attn_implementation="eager"
     ).eval()
@@ -36,8 +37,9 @@ def test_prompts_of_all_lengths(bundled, data, show, count):
     documents = documents[:: 20 // count]
     cuts = [lm.tokenizer.encode(text)[: 5 + 200 // count * n] for n, text in enumerate(documents)]
     equal = near_ties = 0
-    for number, (prompt, theirs) in enumerate(zip(cuts, continued(reference, cuts), strict=True)):
-        ours = lm.generate(prompt, temperature=0, max_new_tokens=NEW_TOKENS).ids
+    continuations = continued(reference, cuts, new_tokens)
+    for number, (prompt, theirs) in enumerate(zip(cuts, continuations, strict=True)):
+        ours = lm.generate(prompt, temperature=0, max_new_tokens=new_tokens).ids
         if ours == theirs:
             equal += 1
             continue
@@ -48,7 +50,7 @@ def test_prompts_of_all_lengths(bundled, data, show, count):
         assert first - second < NEAR_TIE
         near_ties += 1
     line = (
-        f"{equal} of {len(documents)} prompts by {NEW_TOKENS} tokens equal, {near_ties} near-ties"
+        f"{equal} of {len(documents)} prompts by {new_tokens} tokens equal, {near_ties} near-ties"
     )
     show("greedy continuations against transformers.generate", line)
     assert equal + near_ties == count

@@ -21,7 +21,7 @@ def bundled_model(bundled):
 
 
 class TestCache:
-    @pytest.mark.parametrize("texts", [10, pytest.param(25, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("texts", [4, pytest.param(25, marks=pytest.mark.slow)])
     def test_any_split_gives_the_logits_of_one_pass(self, bundled_model, show, texts):
         rng = np.random.default_rng(0)
         largest = 0.0

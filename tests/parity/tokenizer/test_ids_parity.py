@@ -73,10 +73,10 @@ def check_offsets(ours, text, expected):
 
 
 @pytest.mark.parametrize(
-    ("step", "most"), [(4, 2_000), pytest.param(1, None, marks=pytest.mark.slow)]
+    ("step", "most"), [(8, 2_000), pytest.param(1, None, marks=pytest.mark.slow)]
 )
 def test_every_text_both_ways(data, ours, tiktoken_gpt2, rust_gpt2, show, step, most):
-    """Compare ids and offsets: of the start of every fourth text, with `-m slow` of all."""
+    """Compare ids and offsets: of the start of every eighth text, with `-m slow` of all."""
     texts = tokens = 0
     for name, whole_text in islice(all_texts(data), 0, None, step):
         text = whole_text[:most]
@@ -117,7 +117,7 @@ def strange(rng):
     return "".join(rng.choices(" \n\t\r\x0b\x1c\x85\xa0\u3000ab1.'!é漢🤗\x01\x02sdmtl", k=length))
 
 
-@pytest.mark.parametrize("count", [2_500, pytest.param(200_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1_000, pytest.param(200_000, marks=pytest.mark.slow)])
 def test_random_texts(ours, tiktoken_gpt2, rust_gpt2, show, count):
     rng = random.Random(2026)
     texts = [strange(rng) for _ in range(count)]
@@ -131,13 +131,13 @@ def test_random_texts(ours, tiktoken_gpt2, rust_gpt2, show, count):
 
 
 @pytest.mark.parametrize(
-    ("step", "high_step"), [(5, 320), pytest.param(1, 1, marks=pytest.mark.slow)]
+    ("step", "high_step"), [(10, 640), pytest.param(1, 1, marks=pytest.mark.slow)]
 )
 def test_every_character(ours, tiktoken_gpt2, step, high_step):
     """Each character of Unicode after a letter, a digit and a sign: which does it belong to?
 
-    The ids tell that of many characters, the pieces of all. Every fifth, and from 0x20000 on, where
-    all assigned ones are ideographs but for a few, every 320th; with `-m slow` all.
+    The ids tell that of many characters, the pieces of all. Every tenth, and from 0x20000 on, where
+    all assigned ones are ideographs but for a few, every 640th; with `-m slow` all.
     """
     codes = [code for code in range(0, 0x20000, step) if not 0xD800 <= code < 0xE000]
     codes += range(0x20000, 0x110000, high_step)
@@ -149,7 +149,7 @@ def test_every_character(ours, tiktoken_gpt2, step, high_step):
         assert [*accumulate(map(len, split(text)))] == ends
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=200)
 @given(text=st.text())
 def test_any_text(ours, tiktoken_gpt2, text):
     ids = ours.encode(text, disallowed_special=())
@@ -176,7 +176,7 @@ def test_hard_texts(ours, tiktoken_gpt2, text):
     assert with_end == tiktoken_gpt2.encode(f"{text}<|endoftext|>", allowed_special="all")
 
 
-COUNTS = (200_000, pytest.param(1_000_000, marks=pytest.mark.slow))
+COUNTS = (100_000, pytest.param(1_000_000, marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -210,7 +210,7 @@ def test_bytes_that_are_not_utf_8_decode_as_python_does(ours, data):
 
 def test_any_bytes_make_the_round_trip(ours, data):
     contents = [bytes.fromhex(line) for line in (data / "text/invalid-utf8.hex.txt").open()]
-    contents += [random.Random(n).randbytes(50) for n in range(2000)]
+    contents += [random.Random(n).randbytes(50) for n in range(500)]
     for content in contents:
         text = content.decode("utf-8", "surrogateescape")
         ids = ours.encode(text, errors="surrogateescape")

@@ -103,10 +103,10 @@ def strange(rng):
     )
 
 
-@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [15, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", PRE_TOKENIZERS)
 def test_ids_and_offsets(kind, step, train, texts, tmp_path):
-    """Of every sixth text (`-m slow`: of all)."""
+    """Of every fifteenth text (`-m slow`: of all)."""
     rust = train(kind)
     rust.save(str(tmp_path / "tokenizer.json"))
     ours = Tokenizer.load(tmp_path)
@@ -129,14 +129,15 @@ def test_saved_and_read_again_by_both(kind, train, texts, tmp_path):
     theirs = Rust.from_file(str(tmp_path / "saved" / "tokenizer.json"))
     ours = Tokenizer.load(tmp_path / "saved")
     rng = random.Random(1)
-    for text in [*texts[::5], *(strange(rng) for _ in range(300))]:
+    for text in [*texts[::15], *(strange(rng) for _ in range(100))]:
         expected = rust.encode(text).ids
         assert theirs.encode(text).ids == expected
         assert ours.encode(text, allowed_special="all") == expected
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_added_tokens(special, train, texts, tmp_path):
+@pytest.mark.parametrize("count", [150, pytest.param(400, marks=pytest.mark.slow)])
+def test_added_tokens(special, count, train, texts, tmp_path):
     """Test every combination of flags, next to words, white space and punctuation."""
     rng = random.Random(0)
     for number in range(16):
@@ -162,7 +163,7 @@ def test_added_tokens(special, train, texts, tmp_path):
             "漢",
             "-",
         ]
-        for _ in range(400):
+        for _ in range(count):
             text = "".join(rng.choices(words, k=rng.randrange(9)))
             expected = rust.encode(text)
             assert ours.encode(text, allowed_special="all") == expected.ids, (flags, text)
@@ -257,10 +258,15 @@ def test_what_is_not_done_is_refused_by_name(change, message, train, tmp_path):
 class TestGPT2sOwn:
     """GPT-2's merges take a faster path, unless the file has more than those."""
 
+    @pytest.fixture(scope="class")
+    def saved(self, gpt2_vocabulary, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("saved")
+        Tokenizer.load(gpt2_vocabulary).save(folder)
+        return (folder / "tokenizer.json").read_text(encoding="utf-8")
+
     @pytest.fixture
-    def content(self, gpt2_vocabulary, tmp_path):
-        Tokenizer.load(gpt2_vocabulary).save(tmp_path)
-        return json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    def content(self, saved):
+        return json.loads(saved)
 
     def ours_and_theirs(self, content, tmp_path):
         path = tmp_path / "tokenizer.json"
@@ -316,8 +322,8 @@ def test_what_can_not_be_saved(gpt2_vocabulary, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_other_vocabulary_stays_beside_a_saved_one(gpt2_vocabulary, tmp_path):
-    vocabulary = Tokenizer.load(gpt2_vocabulary).vocabulary
+def test_no_other_vocabulary_stays_beside_a_saved_one(bundled, tmp_path):
+    vocabulary = Tokenizer.load(bundled).vocabulary
     Tokenizer(vocabulary).save(tmp_path)
     assert (tmp_path / "merges.txt").exists()
     Tokenizer(replace(vocabulary, nfc=True)).save(tmp_path)

@@ -114,10 +114,10 @@ class TestParity:
         ],
         ids=str,
     )
-    @pytest.mark.parametrize("step", [30, slow(10)])
-    def test_options(self, stories, languages, options, step):
-        documents = [*stories[:20], *languages[::step]]
-        assert_equal(documents, TrainingOptions(vocab_size=4000, **options))
+    @pytest.mark.parametrize(("size", "step"), [(2000, 60), slow(4000, 10)])
+    def test_options(self, stories, languages, options, size, step):
+        documents = [*stories[: 600 // step], *languages[::step]]
+        assert_equal(documents, TrainingOptions(vocab_size=size, **options))
 
     @pytest.mark.parametrize("limit", [1, 20, 100])
     def test_limit_alphabet(self, stories, limit):
@@ -131,12 +131,13 @@ class TestParity:
 
     @pytest.mark.parametrize("alphabet", ["bytes", "characters"])
     @pytest.mark.parametrize("length", [None, 9])
-    @pytest.mark.parametrize("size", [1000, slow(3000)])
-    def test_across_words(self, stories, languages, alphabet, length, size):
+    @pytest.mark.parametrize(("size", "count"), [(500, 2), slow(3000, 5)])
+    def test_across_words(self, stories, languages, alphabet, length, size, count):
+        """Of twice as many stories as languages."""
         options = TrainingOptions(
             vocab_size=size, pattern=None, alphabet=alphabet, max_token_length=length
         )
-        trained = assert_equal([*stories[:10], *languages[:5]], options)
+        trained = assert_equal([*stories[: 2 * count], *languages[:count]], options)
         assert any(" " in token.replace("Ġ", " ").strip() for token in trained.tokens)
 
 
@@ -201,7 +202,7 @@ class TestSmallCorpora:
 
 
 class TestPieces:
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=100)
     @given(text=st.one_of(st.text("ab1.' \n\t\u00a0\x1c\u3000'sé", max_size=30), st.text()))
     @pytest.mark.parametrize(
         "pattern", [GPT2_PATTERN, HF_GPT2_PATTERN, CL100K_PATTERN, O200K_PATTERN]
@@ -224,7 +225,7 @@ class TestPieces:
         count = token_counter(GPT2_PATTERN, dict.fromkeys(expected, 2))
         assert [count(text) for text in documents[:3]] == [6, 8, 4]
 
-    @settings(max_examples=300)
+    @settings(max_examples=100)
     @given(st.text("ab1 .\n"))
     def test_pieces_join_to_the_text(self, text):
         for pattern in (GPT2_PATTERN, OTHER_PATTERN, "(a)|b*", None):

@@ -60,7 +60,7 @@ def test_a_processor_receives_the_ids_of_prompt_and_continuation(lm):
 
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"seed": 5}, {"seed": 9, "top_p": 0.9}])
 def test_batches_and_drafts_change_nothing_under_a_processor(lm, options):
-    arguments = {"max_new_tokens": 25, "logits_processor": [shift_by_length, ban(13)], **options}
+    arguments = {"max_new_tokens": 12, "logits_processor": [shift_by_length, ban(13)], **options}
     batch = lm.generate_batch(PROMPTS, **arguments)
     for i, (prompt, completion) in enumerate(zip(PROMPTS, batch, strict=True)):
         single = {**arguments, "seed": completion.seed}
@@ -228,7 +228,7 @@ def test_interventions_act_on_scores(lm):
         np.testing.assert_allclose(score.log_probabilities, expected, atol=1e-4)
     assert lm.score(texts[0], given="Oh!").total != scores[0].total
     assert lm.score(texts[0], given="Oh!", interventions=[hook]) == scores[0]
-    long = lm.score("The fox ran. " * 300, interventions=hook)
+    long = lm.score("The fox ran. " * 140, interventions=hook)
     assert np.isfinite(long.log_probabilities[1:]).all()
 
 

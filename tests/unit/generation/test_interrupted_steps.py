@@ -65,7 +65,7 @@ def interrupt_at_random(rng):
     return trace
 
 
-@pytest.mark.parametrize("n_runs", [3, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_runs", [2, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "options",
     [{"draft": "none"}, {}, {"temperature": 0}, {"n": 2, "prompt_logprobs": 2}],

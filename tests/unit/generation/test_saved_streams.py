@@ -34,7 +34,7 @@ def finished(stream):
 @pytest.fixture(scope="module", params=SETTINGS, ids=[str(list(s)[-1]) for s in SETTINGS])
 def whole(lm, request):
     """Options, and the text that they generate without interruption."""
-    options = {"max_new_tokens": 30, **request.param}
+    options = {"max_new_tokens": 20, **request.param}
     return options, finished(lm.stream("Once upon a time, the fox", **options, draft="none"))
 
 

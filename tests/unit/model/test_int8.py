@@ -182,7 +182,7 @@ def test_wrong_names_of_weights(float_model, bundled):
 def test_a_model_drafted_by_its_own_8_bit_copy_writes_the_same_text(lm):
     drafted = gpt2np.load("bundled", draft=gpt2np.load("bundled", weights="int8"))
     for temperature in (0, 1):
-        options = {"max_new_tokens": 60, "temperature": temperature, "seed": 3}
+        options = {"max_new_tokens": 30, "temperature": temperature, "seed": 3}
         expected = lm.generate("Once upon a time", **options)
         assert drafted.generate("Once upon a time", **options).ids == expected.ids
 

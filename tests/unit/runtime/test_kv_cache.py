@@ -87,7 +87,9 @@ class Sequences:
         self.all = [each for each, kept in zip(self.all, keep, strict=True) if kept][:12]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 6))]
+)
 def test_whatever_happens_each_is_as_alone(model, seed):
     sequences = Sequences(model, seed)
     things = ["come", "grow", "grow", "grow", "one_more_each", "be_cut", "be_copied", "go"]
