@@ -104,7 +104,7 @@ export function createInside(page) {
       element("td", {}, row.ranks[follow].toLocaleString("en"))));
     find("#lens-panel", root).replaceChildren(
       element("h3", {}, "The guess, block by block"),
-      element("p", { class: "hint" }, `The model is a stack of ${model.n_layer} blocks. The text goes through them one after the other, and each refines the guess. If the model had to answer early, it would say this. (Researchers call this the logit lens.)`),
+      element("p", { class: "hint" }, `The model is a stack of ${model.n_layer} blocks, counted from 0. The text goes through them one after the other, and each refines the guess. If the model had to answer early, it would say this. (Researchers call this the logit lens.)`),
       element("label", { class: "slide" }, "Move through the blocks ", slider),
       element("p", { class: "facts", id: "lens-says", "aria-live": "polite" }),
       element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "The guess after each block" },
@@ -172,7 +172,7 @@ export function createInside(page) {
         element("span", { class: "key plus" }, "blue"), " for ", chip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", chip(rival), ". Press a part to look at it."),
       element("div", { class: "wide" }, table),
       element("p", { class: "facts" }, "Most for ", chip(token), ": ", ...list(sorted.slice(0, 2)), ". Most for ", chip(rival), ": ", ...list(sorted.slice(-2).reverse()), "."),
-      element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from what all began with (the embedding) and fixed numbers (biases) that is ", dataElement(total, formatNumber(total)),
+      element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the last token read (the embedding) and fixed numbers (biases) the sum is ", dataElement(total, formatNumber(total)),
         ", the difference of the two tokens’ scores (logits). Researchers call this direct logit attribution."),
     );
   }
