@@ -2,7 +2,9 @@
 
 import resource
 import sys
+from pathlib import Path
 
+import jinja2
 import pytest
 from helpers.one_line import assert_one_line
 from hypothesis import given, settings
@@ -21,7 +23,7 @@ MESSAGES = [
 WATCH = """
 import os, sys
 log = os.open(os.environ["WATCH_LOG"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-python = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+python = (sys.prefix, sys.base_prefix, sys.exec_prefix, os.environ["WATCH_PACKAGES"])
 def watch(event, args):
     path = os.fsdecode(args[0]) if args and isinstance(args[0], (str, bytes)) else ""
     is_access = event == "open" or event.startswith(("os.", "subprocess.", "socket.", "ctypes."))
@@ -51,6 +53,7 @@ def accesses(tmp_path_factory, small_limits):
     log = folder / "log"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WATCH_LOG", str(log))
+        patch.setenv("WATCH_PACKAGES", str(Path(jinja2.__file__).parents[1]))
         patch.setattr(sys, "path", [str(folder), *sys.path])
         ChatTemplate("a{{ strftime_now('%Y') }}", {}, "x").render(MESSAGES)
         usual = set(log.read_text().splitlines())

@@ -104,11 +104,11 @@ export function createInside(page) {
       element("td", {}, row.ranks[follow].toLocaleString("en"))));
     find("#lens-panel", root).replaceChildren(
       element("h3", {}, "The guess, block by block"),
-      element("p", { class: "hint" }, `The model is a stack of ${model.n_layer} blocks, counted from 0. The text goes through them one after the other, and each refines the guess. If the model had to answer early, it would say this. (Researchers call this the logit lens.)`),
+      element("p", { class: "hint" }, `The model is a stack of ${model.n_layer} blocks, counted from 0. The text goes through them one after the other, and each refines the guess. If the model had to answer early, it would say this. A guess like \\xa9 is a single byte, a part of a letter. (Researchers call this the logit lens.)`),
       element("label", { class: "slide" }, "Move through the blocks ", slider),
       element("p", { class: "facts", id: "lens-says", "aria-live": "polite" }),
       element("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "The guess after each block" },
-        element("table", { class: "lens" }, element("thead", {}, element("tr", {}, ...["", "first guess", "", "place"].map((name, i) =>
+        element("table", { class: "lens" }, element("thead", {}, element("tr", {}, ...["", "first guess", "", "place among all"].map((name, i) =>
           element("th", { scope: "col" }, ...(i === 2 ? ["probability of ", chip(token)] : [name || (i ? name : "where")]))))), element("tbody", {}, ...rows))));
     markLayer();
   }
@@ -172,7 +172,7 @@ export function createInside(page) {
         element("span", { class: "key plus" }, "blue"), " for ", chip(token), ", ", element("span", { class: "key minus" }, "orange"), " for its rival ", chip(rival), ". Press a part to look at it."),
       element("div", { class: "wide" }, table),
       element("p", { class: "facts" }, "Most for ", chip(token), ": ", ...list(sorted.slice(0, 2)), ". Most for ", chip(rival), ": ", ...list(sorted.slice(-2).reverse()), "."),
-      element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the last token read (the embedding) and fixed numbers (biases) the sum is ", dataElement(total, formatNumber(total)),
+      element("p", { class: "hint" }, "All parts add up to ", dataElement(total - rest, formatNumber(total - rest)), "; with ", dataElement(rest, formatNumber(rest)), " from the last token read (the embedding) and fixed numbers (biases), the sum is ", dataElement(total, formatNumber(total)),
         ", the difference of the two tokens’ scores (logits). Researchers call this direct logit attribution."),
     );
   }
@@ -245,7 +245,7 @@ export function createInside(page) {
       element("td", {}, dataElement(neuron.activation, formatNumber(neuron.activation))), element("td", {}, ...neuron.raises.flatMap((id) => [chip(id), " "]))));
     find("#neurons-panel", root).replaceChildren(
       element("h3", {}, `The busiest neurons of block ${chosen.layer}`),
-      element("p", { class: "hint" }, `The MLP of a block has ${model.n_inner.toLocaleString("en")} neurons. These wrote most for the last token. A neuron is a small detector: its activation says how strongly it answers to this text, and then it makes some tokens likelier (or, if negative, others). Often the tokens have something in common; often nobody knows what.`),
+      element("p", { class: "hint" }, `The MLP of a block has ${model.n_inner.toLocaleString("en")} neurons. A neuron is a small detector: its activation says how strongly it answers to this text. It then writes its own fixed list of numbers, times the activation. Below are those that wrote most for the last token, the first one most. That makes some tokens likelier (or, if negative, others). Often the tokens have something in common; often nobody knows what.`),
       element("div", { class: "wide" }, element("table", {}, element("thead", {}, element("tr", {}, ...["neuron", "activation", "makes likelier"].map((name) => element("th", { scope: "col" }, name)))), element("tbody", {}, ...rows))));
   }
 
