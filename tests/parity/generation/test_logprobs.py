@@ -96,13 +96,13 @@ def test_ties_and_extremes():
 def test_long_prompts_take_little_memory(lm):
     """Peak memory stays below all logits (T, V): 8 MB here, 200 MB for GPT-2."""
     ids = np.random.default_rng(0).integers(0, 4000, 512).tolist()
-    text_logprobs(lm.model, ids, 2, lm.model.new_cache())
-    tracemalloc.start()
-    result = text_logprobs(lm.model, ids, 2, lm.model.new_cache())
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(result) == 511
-    assert peak < 0.8 * 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
+    peaks = []
+    for _ in range(3):  # other threads allocate memory, too
+        tracemalloc.start()
+        assert len(text_logprobs(lm.model, ids, 2, lm.model.new_cache())) == 511
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert min(peaks) < 0.8 * 512 * 4096 * 4 + 2 * 512 * 4 * 256 * lm.model.config.n_layer
 
 
 def test_on_a_random_model(tiny):
