@@ -308,7 +308,7 @@ export function createInside(page) {
     result.replaceChildren(
       element("p", { class: "facts" }, `Changed: ${names.join("; ")}.`),
       element("table", {}, element("thead", {}, element("tr", {}, ...["next token", "before", "after"].map((name) => element("th", { scope: "col" }, name)))),
-        element("tbody", {}, ...ids.map((id) => element("tr", { "data-id": id }, element("th", { scope: "row" }, chip(id)), cell(before.get(id)), cell(after.get(id)))))));
+        element("tbody", {}, ...ids.map((id) => element("tr", { "data-id": id, class: id === shown.token && "own" }, element("th", { scope: "row" }, chip(id)), cell(before.get(id)), cell(after.get(id)))))));
   }
 
   // ---- the explain page
