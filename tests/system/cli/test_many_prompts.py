@@ -233,6 +233,8 @@ class TestInterruption:
     [
         (["--prompts", "p.txt"], "--prompts needs --out FILE.jsonl"),
         (["--out", "o.jsonl", "The"], "--out is for --prompts"),
+        (["--ray", "--", "The"], "--ray is for --prompts"),
+        (["--max-rows-per-file", "3", "The"], "--max-rows-per-file is for --prompts"),
         (["The", "--prompts", "p.txt", "--out", "o.jsonl"], "another prompt contradict"),
         (["--prompts", "p.txt", "--out", "o.txt"], "must end in .jsonl"),
         (["--prompts", "p.txt", "--out", "no/o.jsonl"], "the folder no does not exist"),
