@@ -134,7 +134,7 @@ def test_the_progress_and_the_choices_of_processes(bundled, tmp_path):
     if max_processes() == 1 or thread_count() == 1:
         assert not choices
     else:
-        assert {"1", "2", "5", "257"} <= {*choices}
+        assert {"1", "2", "5"} <= {*choices}  # prompts may be too few for a choice
     if hasattr(termios, "tcsetwinsize"):
         progress = b"".join(seen).decode()
         assert "decode at context 256" in progress and "12 of 12" in progress

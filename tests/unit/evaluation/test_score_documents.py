@@ -15,6 +15,7 @@ from gpt2np.evaluation import corpus
 from gpt2np.evaluation.corpus import ScoreOptions, score_corpus
 from gpt2np.evaluation.documents import read_documents
 from gpt2np.evaluation.perplexity import perplexity
+from gpt2np.kernels.blas import small_kernels
 
 EOT = "<|endoftext|>"
 
@@ -63,7 +64,8 @@ def test_each_row_is_the_perplexity_of_its_document(lm, files, tmp_path, from_en
             assert row["counted"] == 0 and row["perplexity"] is row["log_probability"] is None
         else:
             found = [row[name] for name in sorted(names)]
-            assert found == pytest.approx([getattr(expected, n) for n in sorted(names)], rel=1e-12)
+            rel = 1e-12 if small_kernels() else 1e-5  # documents run in batches
+            assert found == pytest.approx([getattr(expected, n) for n in sorted(names)], rel=rel)
     assert told == [
         f"{b}, line 3: expected a string in the field 'text'",
         f"{c}, document 2: not UTF-8 text: byte 0xff",
