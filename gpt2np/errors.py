@@ -11,7 +11,8 @@
     KeyboardInterrupt
     └── GenerationInterrupted  Ctrl-C or a notebook's stop button ended a generation
 
-A message is one line that names the problem, the expected value and the next step.
+A message is one line that names the problem, the expected value and the next step. An error about
+arguments knows their names; whoever shows the error chooses the notation: `top_k` or --top-k.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def is_integer(value: object) -> bool:
 def check_argument(is_valid: bool, name: str, value: object, expected: str) -> None:
     """Raise InvalidArgumentError if an argument is invalid; the message says what is expected."""
     if not is_valid:
-        raise InvalidArgumentError(f"{name} is {short_repr(value)}; it must be {expected}")
+        message = f"{{{name}}} is {{{name}.value}}; it must be {{0}}"
+        raise InvalidArgumentError(message, expected, **{name: value})
 
 
 def install_hint(extra: str) -> str:
@@ -75,12 +77,64 @@ def install_hint(extra: str) -> str:
     return f"run: pip install 'gpt2np[{extra}]', or in a checkout: pip install '.[{extra}]'"
 
 
+class Notation:
+    """How messages write arguments: here as in Python, `top_k` and `force=True`."""
+
+    def name(self, argument: str) -> str:
+        """Return the name of an argument."""
+        return argument
+
+    def setting(self, argument: str, value: object) -> str:
+        """Return an argument with a value."""
+        return f'{argument}="{value}"' if isinstance(value, str) else f"{argument}={value!r}"
+
+
+class _Argument:
+    """An argument in a message; `str` gives the name."""
+
+    def __init__(self, name: str, value: object, notation: Notation) -> None:
+        self._name, self._value, self._notation = name, value, notation
+
+    def __str__(self) -> str:
+        return self._notation.name(self._name)
+
+    @property
+    def value(self) -> str:
+        return short_repr(self._value)
+
+    @property
+    def setting(self) -> str:
+        return self._notation.setting(self._name, self._value)
+
+
 class GPT2NPError(Exception):
-    """Base class of all errors that gpt2np raises."""
+    """Base class of all errors that gpt2np raises.
+
+    With `values` or `arguments`, the message is a template for `str.format`: `{0}` is a value,
+    `{top_k}` the name of an argument, `{top_k.value}` the argument's value, and `{force.setting}`
+    the argument with its value. So each interface writes the names in its own notation.
+
+    Attributes:
+        arguments: the values of the arguments that the error is about, by name.
+        place: text before the message, such as "prompt 2 of 3: ".
+    """
+
+    def __init__(self, message: str = "", /, *values: object, **arguments: object) -> None:
+        super().__init__(message, *values)
+        self.arguments = arguments
+        self.place = ""
 
     def __str__(self) -> str:
         """Return the message on one line, with control characters escaped for terminals."""
-        text = super().__str__()
+        return self.text(Notation())
+
+    def text(self, notation: Notation) -> str:
+        """Return the message like `str`, with arguments in a notation."""
+        text, *values = self.args or ("",)
+        if values or self.arguments:
+            shown = {n: _Argument(n, value, notation) for n, value in self.arguments.items()}
+            text = text.format(*values, **shown)
+        text = f"{self.place}{text}"
         if len(text) > _MAX_LENGTH:
             text = f"{text[: _MAX_LENGTH // 2]} … {text[-_MAX_LENGTH // 2 :]}"
         return printable(text)
@@ -103,7 +157,7 @@ class ContextLengthError(GPT2NPError):
 
 
 class InvalidArgumentError(GPT2NPError, ValueError):
-    """An argument is out of its range."""
+    """An argument is out of its range, or several contradict each other."""
 
 
 class BatchError(InvalidArgumentError):

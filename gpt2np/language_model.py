@@ -347,8 +347,9 @@ class LanguageModel:
         chosen = self.resolve_options(options, **without_beams)
         if chosen.num_beams > 1:
             raise InvalidArgumentError(
-                f"num_beams is {chosen.num_beams}: beam search cannot stream its text; "
-                "call generate"
+                "{num_beams} is {num_beams.value}: beam search cannot stream its text; "
+                "call generate",
+                num_beams=chosen.num_beams,
             )
         text, ids = self._read_prompt(prompt, prefix, chosen.window)
         return self._start_streams(text, ids, chosen, callbacks, prefix)
@@ -592,7 +593,10 @@ class LanguageModel:
         """Return one stream per continuation; `index` counts earlier continuations of the call."""
         if callbacks.interventions and (options.window or options.prompt_logprobs is not None):
             raise InvalidArgumentError(
-                "interventions cannot be combined with window or prompt_logprobs; omit one of them"
+                "{interventions} cannot be combined with {window} or {prompt_logprobs}; omit one",
+                interventions=callbacks.interventions,
+                window=options.window,
+                prompt_logprobs=options.prompt_logprobs,
             )
         options = self._encode_bad_words(options)
         streams = [
@@ -646,7 +650,8 @@ class LanguageModel:
         if callbacks.stopping_criteria or callbacks.on_token or callbacks.interventions:
             raise InvalidArgumentError(
                 "a beam search takes a logits_processor, but no stopping_criteria, on_token or "
-                "interventions; set num_beams to 1"
+                "interventions; set {num_beams} to 1",
+                num_beams=options.num_beams,
             )
         options = self._encode_bad_words(options)
         return beam_completion(
@@ -670,7 +675,10 @@ class LanguageModel:
             return callbacks.constraint
         if callbacks.constraint:
             raise InvalidArgumentError(
-                "constraint cannot be combined with choices or regex; omit one of them"
+                "{constraint} cannot be combined with {choices} or {regex}; omit one of them",
+                constraint=callbacks.constraint,
+                choices=options.choices,
+                regex=options.regex,
             )
         from gpt2np.constraints import text_constraint
 
@@ -721,8 +729,9 @@ class LanguageModel:
         if longest and len(prompt) > context * longest:
             raise ContextLengthError(
                 f"the prompt has {len(prompt):,} characters, at least {len(prompt) // longest:,} "
-                f"tokens, more than the model's context of {context}; shorten it, or set a window, "
-                "which keeps its last tokens"
+                f"tokens, more than the model's context of {context}; shorten it, or set "
+                "{window}, which keeps its last tokens",
+                window=0,
             )
 
     def _encode_bad_words(self, options: GenerationOptions) -> GenerationOptions:
@@ -745,10 +754,14 @@ def _naming_prompt(number: int, count: int) -> Iterator[None]:
     """Put "prompt {number} of {count}" before an error's message, if `count` exceeds 1."""
     try:
         yield
-    except (GPT2NPError, TypeError) as error:
+    except GPT2NPError as error:
+        if count > 1:
+            error.place = f"prompt {number} of {count}: "
+        raise
+    except TypeError as error:
         if count == 1:
             raise
-        raise type(error)(f"prompt {number} of {count}: {error}") from error
+        raise TypeError(f"prompt {number} of {count}: {error}") from error
 
 
 def _completions(results: list[Completion | list[TextStream]]) -> list[Completion]:

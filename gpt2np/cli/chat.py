@@ -20,7 +20,6 @@ from gpt2np.cli.generation_options import (
     add_draft,
     add_generation_arguments,
     generation_options,
-    option_names_in_errors,
 )
 from gpt2np.cli.model_options import add_model_arguments, add_processes_argument, load_model
 from gpt2np.cli.output import interrupt_handler, print_stderr, write_stream
@@ -71,8 +70,7 @@ def _create_session(args: argparse.Namespace, options: Any) -> "ChatSession":
     roles = lm.tokenizer.vocabulary.special_tokens_map
     template = read_chat_template(lm.folder, roles, file=args.chat_template)
     system = None if args.system is None else decode_argument(args.system, "--system")
-    with option_names_in_errors():
-        session = ChatSession(lm, template, system=system, options=options)
+    session = ChatSession(lm, template, system=system, options=options)
     for message in messages:
         print_stderr(message)
     if template is None:

@@ -23,7 +23,6 @@ command fails and names the change; --force starts over.
 import argparse
 from pathlib import Path
 
-from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import (
     add_max_rows_argument,
     add_ray_arguments,
@@ -82,10 +81,9 @@ def run(args: argparse.Namespace) -> int:
     if args.combine is not None and args.out.suffix != ".npz":
         raise InvalidArgumentError(f"--combine needs an .npz output, not {args.out}")
     combine = DatasetOptions.combine if args.combine is None else args.combine
-    with option_names_in_errors(DatasetOptions):
-        options = DatasetOptions(
-            args.field, combine, args.skip_errors, args.processes, args.max_rows_per_file
-        )
+    options = DatasetOptions(
+        args.field, combine, args.skip_errors, args.processes, args.max_rows_per_file
+    )
     files = find_files(map(spool_stdin, args.inputs), [args.out, partial_folder(args.out)])
     check_field(args.field, files)
     tokenizer, description = load_tokenizer(args.model)
@@ -97,8 +95,7 @@ def run(args: argparse.Namespace) -> int:
         run_elsewhere = encode_on_ray(tokenizer, args.field, args.skip_errors, cluster)
     bar = corpus_progress(files, "encoding")
     try:
-        naming = option_names_in_errors(DatasetOptions)
-        with write_errors(args.out, check_filename=True), naming, bar as callbacks:
+        with write_errors(args.out, check_filename=True), bar as callbacks:
             dataset = encode_dataset(
                 files, args.out, tokenizer, options, callbacks, force=args.force, run=run_elsewhere
             )

@@ -28,7 +28,6 @@ from gpt2np.cli.generation_options import (
     add_generation_arguments,
     check_beam_options,
     generation_options,
-    option_names_in_errors,
 )
 from gpt2np.cli.model_options import (
     add_max_rows_argument,
@@ -117,8 +116,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.json and (args.logprobs is not None or args.prompt_logprobs is not None):
         raise InvalidArgumentError("--logprobs and --prompt-logprobs need --json")
     lm, messages = load_model(args)
-    with option_names_in_errors():
-        return _generate(lm, messages, prompt, options, args)
+    return _generate(lm, messages, prompt, options, args)
 
 
 def _generate(
@@ -256,11 +254,7 @@ def _run_prompts_file(args: argparse.Namespace, options: dict[str, Any]) -> int:
         lambda done: f"line {done + 1:,}", total=n_lines, desc="generating", unit="line"
     )
     try:
-        with (
-            write_errors(args.out, check_filename=True),
-            option_names_in_errors(),
-            bar as callbacks,
-        ):
+        with write_errors(args.out, check_filename=True), bar as callbacks:
             to_json = _make_to_json(lm)
             run_elsewhere = None
             if cluster:

@@ -2,13 +2,11 @@
 
 import argparse
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import fields
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpt2np.cli.text_input import decode_argument
-from gpt2np.errors import ContextLengthError, InvalidArgumentError
+from gpt2np.errors import InvalidArgumentError
 
 _OPTIONS = {
     "Sampling": """
@@ -168,48 +166,6 @@ def _check_contradictions(option: str, args: argparse.Namespace, names: Iterable
             raise InvalidArgumentError(
                 f"{option} and {_option_name(name)} contradict each other; give one"
             )
-
-
-@contextmanager
-def option_names_in_errors(options: type | None = None) -> Iterator[None]:
-    """Replace names such as `top_k` with options such as --top-k in the messages of errors.
-
-    `options` is the dataclass whose field names are replaced (default: GenerationOptions).
-    """
-    try:
-        yield
-    except (InvalidArgumentError, ContextLengthError) as error:
-        from gpt2np.generation import GenerationOptions
-
-        names = [field.name for field in fields(options or GenerationOptions)]
-        raise type(error)(_replace_names(str(error), names)) from error
-
-
-def keywords_as_options(message: str) -> str:
-    """Replace keyword arguments in an error with options: errors="replace" by --errors replace."""
-
-    def option(match: re.Match[str]) -> str:
-        value = match["text"] or (f"{match['start']}:{match['stop']}" if match["start"] else "")
-        return f"{_option_name(match['name'])} {value}".rstrip()
-
-    return re.sub(
-        r"\b(?P<name>errors|force|from_end_of_text|tokenizer|window)="
-        r"""(?:True|"(?P<text>\w+)"|slice\((?P<start>\d+), (?P<stop>\d+)\))""",
-        option,
-        message,
-    )
-
-
-def _replace_names(message: str, names: list[str]) -> str:
-    """Replace parameter `names` in a message by options, but not in quotes or as ordinary words."""
-    compounds = "|".join(name for name in names if "_" in name)
-    words = "|".join(name for name in names if "_" not in name)
-    pattern = re.compile(
-        r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|"""
-        rf"\b(?P<name>{compounds}|(?:{words})(?= is | was | and |: |, | nor | to "
-        r"| above | -?\d|$))\b"
-    )
-    return pattern.sub(lambda m: _option_name(m["name"]) if m["name"] else m[0], message)
 
 
 def _option_name(name: str) -> str:

@@ -19,6 +19,7 @@ from gpt2np.errors import (
     ContextLengthError,
     GPT2NPError,
     InvalidArgumentError,
+    Notation,
     did_you_mean,
     printable,
     short_repr,
@@ -52,6 +53,32 @@ class _Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
 
+class _FlagNotation(Notation):
+    """Arguments in messages as on the command line: `--top-k`, `--force`, `--window 0:5`."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._flags: dict[str, str] = {}
+        self._add(parser)
+
+    def _add(self, parser: argparse.ArgumentParser) -> None:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    self._add(command)
+            flags = [option for option in action.option_strings if option.startswith("--")]
+            for name in (action.dest, *(flag[2:].replace("-", "_") for flag in flags)):
+                self._flags.update(dict.fromkeys([name], flags[0]) if flags else {})
+
+    def name(self, argument: str) -> str:
+        return self._flags.get(argument, argument)
+
+    def setting(self, argument: str, value: object) -> str:
+        if argument not in self._flags:
+            return super().setting(argument, value)
+        text = f"{value.start}:{value.stop}" if isinstance(value, slice) else f"{value}"
+        return self._flags[argument] if value is True else f"{self._flags[argument]} {text}"
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run the subcommand that `arguments` name and return the exit code."""
     prepare_streams()
@@ -70,12 +97,11 @@ def run(arguments: Sequence[str]) -> int:
         for name in (arguments[:1] if is_named else COMMANDS)
     }
     program = f"gpt2np {arguments[0]}" if is_named else "gpt2np"
+    parser = _create_parser(modules)
     try:
-        return _dispatch(arguments, modules)
+        return _dispatch(parser, arguments, modules)
     except GPT2NPError as error:
-        from gpt2np.cli.generation_options import keywords_as_options
-
-        print_stderr(f"{program}: error: {keywords_as_options(str(error))}")
+        print_stderr(f"{program}: error: {error.text(_FlagNotation(parser))}")
         return 2 if isinstance(error, (InvalidArgumentError, ContextLengthError)) else 1
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""
@@ -99,8 +125,9 @@ def _describe(error: OSError) -> str:
     return f"cannot write standard output: {error.strerror}" if error.errno else str(error)
 
 
-def _dispatch(arguments: Sequence[str], modules: Mapping[str, ModuleType]) -> int:
-    parser = _create_parser(modules)
+def _dispatch(
+    parser: argparse.ArgumentParser, arguments: Sequence[str], modules: Mapping[str, ModuleType]
+) -> int:
     args, unrecognized = parser.parse_known_args(arguments)
     program = "gpt2np" if args.command is None else f"gpt2np {args.command}"
     if unrecognized:

@@ -128,12 +128,10 @@ def ray_cluster(args: argparse.Namespace) -> "Cluster | None":
             if getattr(args, name) is not None:
                 raise InvalidArgumentError(f"--{name.replace('_', '-')} needs --ray")
         return None
-    from gpt2np.cli.generation_options import option_names_in_errors
     from gpt2np.distributed.workers import Cluster
 
     n_cpus = Cluster.cpus_per_worker if args.cpus_per_worker is None else args.cpus_per_worker
-    with option_names_in_errors(Cluster):
-        cluster = Cluster(args.ray or None, args.workers, n_cpus)
+    cluster = Cluster(args.ray or None, args.workers, n_cpus)
     cluster.connect()
     return cluster
 

@@ -23,7 +23,6 @@ that cannot be read is reported by its number and skipped; the exit code is then
 import argparse
 from pathlib import Path
 
-from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import (
     add_max_rows_argument,
     add_model_arguments,
@@ -88,8 +87,7 @@ def run(args: argparse.Namespace) -> int:
     lm, fingerprint = load_with_fingerprint(args)
     bar = corpus_progress(files, "scoring")
     try:
-        naming = option_names_in_errors(ScoreOptions)
-        with write_errors(args.out, check_filename=True), naming, bar as callbacks:
+        with write_errors(args.out, check_filename=True), bar as callbacks:
             n_written, n_skipped, _ = score_corpus(
                 lm,
                 files,

@@ -17,7 +17,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.model_options import add_vocabulary_argument, load_tokenizer
 from gpt2np.cli.output import (
     check_not_hidden,
@@ -89,12 +88,11 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"OUT is {str(args.out)!r}; name a new folder")
     check_not_hidden(args.out, [])
     check_new_folder(args.out)
-    for option in ("--save-steps", "--logging-steps"):
-        value = getattr(args, option.strip("-").replace("-", "_"))
-        check_argument(value >= 1, option, value, "at least 1")
-    with option_names_in_errors(TrainingOptions):
-        names = [field.name for field in fields(TrainingOptions)]
-        options = TrainingOptions(**{name: getattr(args, name) for name in names})
+    for name in ("save_steps", "logging_steps"):
+        value = getattr(args, name)
+        check_argument(value >= 1, name, value, "at least 1")
+    names = [field.name for field in fields(TrainingOptions)]
+    options = TrainingOptions(**{name: getattr(args, name) for name in names})
     try:
         from gpt2np.training.trainer import Trainer
     except ModuleNotFoundError as error:
@@ -104,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     tokenizer, description = load_tokenizer(args.model)
     print_stderr(description)
     signal.signal(signal.SIGINT, interrupt_handler)
-    with write_errors(args.out, check_filename=True), option_names_in_errors(TrainingOptions):
+    with write_errors(args.out, check_filename=True):
         trainer = Trainer(args.corpus, args.out, tokenizer, options, force=args.force)
         try:
             _train(trainer, options.max_steps, args.save_steps, args.logging_steps)

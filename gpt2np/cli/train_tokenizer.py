@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpt2np.cli.generation_options import option_names_in_errors
 from gpt2np.cli.output import check_not_hidden, print_stderr, progress, write_errors
 from gpt2np.cli.text_input import check_field, spool_stdin
 from gpt2np.errors import InvalidArgumentError, TokenizerError
@@ -191,18 +190,15 @@ def _training_options(args: argparse.Namespace) -> "TrainingOptions":
             "expression"
         )
     special = args.special_token or [END_OF_TEXT]
-    with option_names_in_errors(TrainingOptions):
-        return TrainingOptions(
-            vocab_size=args.vocab_size,
-            min_frequency=args.min_frequency,
-            max_token_length=args.max_token_length,
-            special_tokens=(*special, UNK_TOKEN)
-            if args.alphabet == "characters"
-            else tuple(special),
-            pattern=pattern,
-            alphabet=args.alphabet,
-            limit_alphabet=args.limit_alphabet,
-        )
+    return TrainingOptions(
+        vocab_size=args.vocab_size,
+        min_frequency=args.min_frequency,
+        max_token_length=args.max_token_length,
+        special_tokens=(*special, UNK_TOKEN) if args.alphabet == "characters" else tuple(special),
+        pattern=pattern,
+        alphabet=args.alphabet,
+        limit_alphabet=args.limit_alphabet,
+    )
 
 
 def _corpus_options(args: argparse.Namespace, options: "TrainingOptions") -> "CorpusOptions":

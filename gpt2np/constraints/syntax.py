@@ -111,8 +111,8 @@ def literals(texts: Sequence[str]) -> Tree:
     for text in texts:
         if regex.search("[\ud800-\udfff]", text):
             raise InvalidArgumentError(
-                f"choices: {short_repr(text)} has a lone surrogate, which is no character; remove "
-                f"it"
+                "{choices}: {choices.value} has a lone surrogate, which is no character; remove it",
+                choices=text,
             )
     return Alternation(tuple(Concatenation(tuple(map(_literal, text))) for text in texts))
 

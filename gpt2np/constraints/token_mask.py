@@ -174,8 +174,10 @@ def _trie(vocabulary: _Vocabulary) -> VocabularyTrie:
     missing = [byte for byte in _UTF8_BYTES if bytes([byte]) not in single]
     if missing:
         raise InvalidArgumentError(
-            f"choices and regex need a vocabulary with a token for each byte; this one lacks "
-            f"{len(missing)} of them, such as 0x{missing[0]:02x}"
+            "{choices} and {regex} need a vocabulary with a token for each byte; this one lacks "
+            f"{len(missing)} of them, such as 0x{missing[0]:02x}",
+            choices=None,
+            regex=None,
         )
     return VocabularyTrie.build(tokens, vocabulary.vocab_size)
 

@@ -211,8 +211,11 @@ class AppendLog:
                 break
         if changes and not force:
             raise InvalidArgumentError(
-                f"{self.folder} has the results of an unfinished job, but {'; '.join(changes)}; "
-                "undo the change to go on, or give force=True to start over"
+                "{0} has the results of an unfinished job, but {1}; undo the change to go on, or "
+                "give {force.setting} to start over",
+                self.folder,
+                "; ".join(changes),
+                force=True,
             )
         if saved and not points:
             changes.append("its files have been truncated or changed")

@@ -56,7 +56,8 @@ def check_output_file(
         if any(file and file.exists() and path.samefile(file) for file in inputs):
             raise InvalidArgumentError(f"the input and the output are the same file, {path}")
         if not overwrite:
-            raise InvalidArgumentError(f"{path} exists already; give --force to overwrite it")
+            message = "{0} exists already; give {force.setting} to overwrite it"
+            raise InvalidArgumentError(message, path, force=True)
     try:
         TemporaryFile(dir=followed(path).parent).close()  # os.access would be wrong for root
     except OSError as error:

@@ -28,7 +28,7 @@ from gpt2np.data.append_log import (
 from gpt2np.data.corpus import UnreadableFileError
 from gpt2np.data.files import check_output_file, followed
 from gpt2np.data.parquet import Columns, check_pyarrow, write_rows
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
 
 ROW_SUFFIXES = (".jsonl", ".parquet")
 _PARTS = "files"  # folder of the log for a result in several files
@@ -247,9 +247,8 @@ class CorpusInput:
         now = input_digests(self.files)
         for file, before, after in zip(self.files, self._digests[1:], now[1:], strict=True):
             if before != after:
-                raise GPT2NPError(
-                    f"{file} has changed while it was read; run the command again with --force"
-                )
+                message = "{0} has changed while it was read; run it again with {force.setting}"
+                raise GPT2NPError(message, file, force=True)
 
     def _describe(self, start: int, stop: int) -> str:
         files = self.files[start:stop]
@@ -324,7 +323,7 @@ def _write_file(rows: Iterable[Any], path: Path, columns: Columns, suffix: str) 
 def check_rows_output(out: Path, *, overwrite: bool, inputs: Iterable[Path | None] = ()) -> None:
     """Raise a GPT2NPError if `out` can't be written, or is neither .jsonl nor .parquet."""
     if out.suffix not in ROW_SUFFIXES:
-        raise InvalidArgumentError(f"--out {out} must end in {' or '.join(ROW_SUFFIXES)}")
+        check_argument(False, "out", f"{out}", f"a name that ends in {' or '.join(ROW_SUFFIXES)}")
     if out.suffix == ".parquet":
         check_pyarrow()
     check_output_file(out, overwrite=overwrite, inputs=inputs)
@@ -334,10 +333,7 @@ def check_max_rows(out: Path, max_rows_per_file: int | None) -> None:
     """Raise InvalidArgumentError if `max_rows_per_file` is invalid, or its folder `out` exists."""
     if max_rows_per_file is None:
         return
-    if max_rows_per_file < 1:
-        raise InvalidArgumentError(
-            f"--max-rows-per-file is {max_rows_per_file}; it must be at least 1"
-        )
+    check_argument(max_rows_per_file >= 1, "max_rows_per_file", max_rows_per_file, "at least 1")
     if out.exists() or out.is_symlink():
         raise InvalidArgumentError(f"{out} exists already; remove it, or choose another name")
 

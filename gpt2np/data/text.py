@@ -26,23 +26,27 @@ def is_utf16(data: bytes) -> bool:
 def decode_utf8(
     data: bytes,
     source: object,
-    advice: str = "convert it to UTF-8 first",
     *,
-    errors: str = "strict",
+    errors: str | None = None,
     keep_bom: bool = False,
 ) -> str:
     """Decode UTF-8. Strip the byte-order mark unless `keep_bom` is true.
 
     Raises:
-        InvalidArgumentError: the data is not UTF-8, and `errors` is "strict". The message names
-            `source` and the first invalid byte, and ends in `advice`.
+        InvalidArgumentError: the data is not UTF-8, and `errors` is not "replace". The message
+            names `source` and the first invalid byte.
     """
+    if is_utf16(data):
+        errors = None
+    text = data if keep_bom else data.removeprefix(codecs.BOM_UTF8)
     try:
-        errors = "strict" if is_utf16(data) else errors
-        return (data if keep_bom else data.removeprefix(codecs.BOM_UTF8)).decode(errors=errors)
+        return text.decode(errors=errors or "strict")
     except UnicodeDecodeError as error:
-        advice = "convert it to UTF-8 first" if is_utf16(data) else advice
-        raise InvalidArgumentError(f"{describe_decode_error(source, error)}; {advice}") from error
+        problem = describe_decode_error(source, error)
+        if errors is None:
+            raise InvalidArgumentError(f"{problem}; convert it to UTF-8 first") from error
+        advice = "{0}; convert the file, or read such bytes as U+FFFD with {errors.setting}"
+        raise InvalidArgumentError(advice, problem, errors="replace") from error
 
 
 def describe_decode_error(source: object, error: UnicodeDecodeError, offset: int = 0) -> str:

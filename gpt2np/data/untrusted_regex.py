@@ -28,9 +28,11 @@ def check_length(pattern: str, name: str) -> None:
     """Raise InvalidArgumentError for a pattern, called `name`, with too many characters."""
     longest = limits().max_pattern_characters
     if len(pattern) > longest:
-        raise InvalidArgumentError(
-            f"{name} {short_repr(pattern)} is too large: more than {longest:,} characters; "
-            f"{how_to_raise('max_pattern_characters')}"
+        raise _invalid(
+            name,
+            pattern,
+            f"is too large: more than {longest:,} characters; "
+            f"{how_to_raise('max_pattern_characters')}",
         )
 
 
@@ -45,8 +47,10 @@ def check_sizes(patterns: Sequence[str], name: str) -> None:
         is_small = False
     if not is_small:
         raise InvalidArgumentError(
-            f"{name} {', '.join(map(short_repr, patterns[:9]))} is too large: more than "
-            f"{largest:,} characters, with repetitions expanded; use smaller counts"
+            f"{{{name}}} {{0}} is too large: more than {largest:,} characters, with repetitions "
+            "expanded; use smaller counts",
+            ", ".join(map(short_repr, patterns[:9])),
+            **{name: patterns},
         )
 
 
@@ -62,13 +66,14 @@ def compile_pattern(pattern: str, name: str) -> regex.Pattern[str]:
             raise RecursionError
         return regex.compile(pattern)
     except regex.error as error:
-        raise InvalidArgumentError(
-            f"{name} {short_repr(pattern)} is not a regular expression: {error}"
-        ) from error
+        raise _invalid(name, pattern, f"is not a regular expression: {error}") from error
     except (RecursionError, MemoryError, OverflowError) as error:
-        raise InvalidArgumentError(
-            f"{name} {short_repr(pattern)} is too large: it is recursive or nests too deep"
-        ) from error
+        problem = "is too large: it is recursive or nests too deep"
+        raise _invalid(name, pattern, problem) from error
+
+
+def _invalid(name: str, pattern: str, problem: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{{{name}}} {{{name}.value}} {{0}}", problem, **{name: pattern})
 
 
 def search_seconds(n_characters: int) -> float:
@@ -79,8 +84,11 @@ def search_seconds(n_characters: int) -> float:
 def too_slow(name: str, patterns: str, n_characters: int) -> InvalidArgumentError:
     """Return the error for a search that took too long or too much memory."""
     return InvalidArgumentError(
-        f"a search for {name} took more than {search_seconds(n_characters):.2g} s or all memory in "
-        f"a text of {n_characters:,} characters: {patterns}; avoid nested repetition, as in (a+)+"
+        f"a search for {{{name}}} took more than {search_seconds(n_characters):.2g} s or all "
+        f"memory in a text of {n_characters:,} characters: {{0}}; avoid nested repetition, as in "
+        "(a+)+",
+        patterns,
+        **{name: patterns},
     )
 
 

@@ -11,7 +11,7 @@ from multiprocessing import connection, parent_process
 from threading import Thread
 from typing import Any, TypeVar
 
-from gpt2np.errors import InvalidArgumentError, is_integer
+from gpt2np.errors import check_argument, is_integer
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -24,11 +24,9 @@ _function: Callable[[Any], Any] | None = None  # set in worker processes only
 def check_processes(processes: int) -> None:
     """Raise InvalidArgumentError if `processes` is less than 1, or would overload the machine."""
     limit = _MAX_PROCESSES_PER_CPU * (os.cpu_count() or 1)
-    if not (is_integer(processes) and 1 <= processes <= limit):
-        raise InvalidArgumentError(
-            f"processes is {processes!r}; it must be at least 1 and at most {limit}, "
-            f"{_MAX_PROCESSES_PER_CPU} per CPU"
-        )
+    is_valid = is_integer(processes) and 1 <= processes <= limit
+    expected = f"at least 1 and at most {limit}, {_MAX_PROCESSES_PER_CPU} per CPU"
+    check_argument(is_valid, "processes", processes, expected)
 
 
 def map_in_order(

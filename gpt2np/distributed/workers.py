@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpt2np.errors import GPT2NPError, InvalidArgumentError, install_hint
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument, install_hint
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -41,8 +41,8 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in ("workers", "cpus_per_worker"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise InvalidArgumentError(f"{name} is {value}; it must be at least 1")
+            value = getattr(self, name)
+            check_argument(value is None or value >= 1, name, value, "at least 1")
 
     def connect(self) -> None:
         """Connect to the cluster, unless this process is connected already.
@@ -194,5 +194,5 @@ def _import_ray() -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise GPT2NPError(f"--ray needs Ray; {install_hint('ray')}") from error
+        raise GPT2NPError(f"a cluster needs Ray; {install_hint('ray')}") from error
     return ray

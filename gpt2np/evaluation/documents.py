@@ -14,8 +14,6 @@ from gpt2np.tokenizer.vocabulary import END_OF_TEXT
 
 Errors = Literal["strict", "replace"]
 
-_ADVICE = 'convert the file, or read such bytes as U+FFFD with errors="replace"'
-
 
 def read_text(file: Path, errors: Errors = "strict") -> str:
     """Read a file's text. Drops a byte-order mark; keeps line ends as they are.
@@ -31,7 +29,7 @@ def read_text(file: Path, errors: Errors = "strict") -> str:
         data = file.read_bytes()
     except OSError as error:
         raise InvalidArgumentError(f"cannot read {file}: {error.strerror}") from error
-    return decode_utf8(data, file, _ADVICE, errors=errors)
+    return decode_utf8(data, file, errors=errors)
 
 
 def read_documents(file: Path, errors: Errors = "strict", field: str = "text") -> list[str]:

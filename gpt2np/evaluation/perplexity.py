@@ -212,7 +212,8 @@ def _score(
     if not total:
         raise InvalidArgumentError(
             "no token has a token before it; give a longer text, or put an end-of-text token "
-            "before it (from_end_of_text=True)"
+            "before it ({from_end_of_text.setting})",
+            from_end_of_text=True,
         )
 
     def all_spans() -> Iterator[tuple[IntArray, Span]]:  # lazy: a small stride gives many spans

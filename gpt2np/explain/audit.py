@@ -197,8 +197,7 @@ def precision_section(run: Run, numbers: Numbers, float64: bool) -> str:
     if not float64:
         summary = (
             "Everything on this page was computed in float32, numbers with about 7 decimal "
-            "digits. The comparison with float64 was left out, because the page was made with "
-            "--no-float64."
+            "digits. The comparison with float64 was left out (float64=False)."
         )
         return section("precision", "Float32 precision", summary, computed_by(GPT2.forward))
     exact = trace(in_float64(run.model), run.ids, ["embed", "blocks.*.resid", "logits"])

@@ -122,18 +122,20 @@ def _resolve_window(ids: list[int], window: slice | None, config: GPT2Config) ->
     start, stop = bounds.start or 0, n if bounds.stop is None else bounds.stop
     if not (is_integer(start) and is_integer(stop)) or bounds.step not in (None, 1):
         raise InvalidArgumentError(
-            f"the window is {bounds}; it must be slice(START, STOP) with two integers"
+            "{window} is {0}; it must be START and STOP, two integers", bounds, window=window
         )
     if not 0 <= start < stop <= n:
         raise InvalidArgumentError(
-            f"the window {start}:{stop} is not within the prompt's {n} tokens; "
-            f"choose START:STOP with 0 ≤ START < STOP ≤ {n}"
+            f"{{window}} is {start}:{stop}, not within the prompt's {n} tokens; "
+            f"choose START:STOP with 0 ≤ START < STOP ≤ {n}",
+            window=window,
         )
     if stop - start > limit:
         size = f"the prompt has {n} tokens" if window is None else f"the window has {stop - start}"
         raise ContextLengthError(
             f"{size}, and a page holds at most {limit}; select a part, for example with "
-            f"window=slice({max(0, n - limit)}, {n}) for the last {limit}"
+            f"{{window.setting}} for the last {limit}",
+            window=slice(max(0, n - limit), n),
         )
     return slice(start, stop)
 

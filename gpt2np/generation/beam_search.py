@@ -137,8 +137,10 @@ def _check_memory(model: GPT2, n_prompt: int, options: GenerationOptions) -> Non
     most = limits().max_cache_bytes
     if n_bytes > most:
         raise InvalidArgumentError(
-            f"{options.num_beams} beams of {length} tokens need KV caches of {n_bytes:,} bytes, "
-            f"more than {most:,}; use fewer beams, or {how_to_raise('max_cache_bytes')}"
+            f"{options.num_beams} beams of {length} tokens need KV caches of "
+            f"{n_bytes:,} bytes, more than {most:,}; use fewer beams ({{num_beams}}), or "
+            f"{how_to_raise('max_cache_bytes')}",
+            num_beams=options.num_beams,
         )
 
 

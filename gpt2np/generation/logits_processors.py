@@ -66,6 +66,9 @@ def logits_error(model: GPT2) -> CheckpointError:
     return CheckpointError(f"the model's logits are not numbers: {cause}")
 
 
+_BANS = ["bad_words", "no_repeat_ngram_size", "min_new_tokens", "ignore_eos", "choices", "regex"]
+
+
 @dataclass
 class TokenHistory:
     """The token ids so far, with the counts and n-gram index that penalties and bans need.
@@ -173,8 +176,9 @@ def process_logits(
     if logits is not unprocessed and not math.isfinite(logits.max()):
         raise InvalidArgumentError(
             f"after {history.n_generated} tokens every token is ruled out; loosen what bans "
-            f"tokens: bad_words, no_repeat_ngram_size, min_new_tokens, ignore_eos, the constraint "
-            f"(choices, regex)"
+            "tokens: {bad_words}, {no_repeat_ngram_size}, {min_new_tokens}, {ignore_eos}, the "
+            "constraint ({choices}, {regex})",
+            **{name: getattr(options, name) for name in _BANS},
         )
     return logits
 

@@ -75,15 +75,21 @@ def option_fields(options: Options) -> dict[str, Any]:
     _check_no_arrays(given)
     if "stop_strings" in given:
         if "stop" in given:
-            raise InvalidArgumentError("stop and stop_strings mean the same; give one")
+            raise InvalidArgumentError(
+                "{stop} and {stop_strings} mean the same; give one",
+                stop=given["stop"],
+                stop_strings=given["stop_strings"],
+            )
         given["stop"] = given.pop("stop_strings")
     if (do_sample := given.pop("do_sample", None)) is not None:
         check_argument(_is_bool(do_sample), "do_sample", do_sample, "True or False")
         temperature = given.get("temperature")
         if temperature is not None and bool(temperature) != do_sample:
             raise InvalidArgumentError(
-                f"do_sample is {do_sample} and temperature {temperature}: temperature 0 is greedy, "
-                "and a temperature above 0 samples; give one"
+                "{do_sample} is {do_sample.value} and {temperature} {temperature.value}: "
+                "{temperature} 0 is greedy, and above 0 samples; give one",
+                do_sample=do_sample,
+                temperature=temperature,
             )
         if not do_sample:
             given["temperature"] = 0.0
@@ -224,7 +230,7 @@ def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, (is_valid, expected) in _RANGES.items():
         check_argument(is_valid(options[name]), name, options[name], expected)
     if isinstance(options["choices"], list) and not options["choices"]:  # () is the default
-        raise InvalidArgumentError("choices is an empty list; give at least one text")
+        raise InvalidArgumentError("{choices} is an empty list; give at least one text", choices=[])
     normalized: dict[str, Any] = {
         **{name: _texts(name, options[name]) for name in _TEXT_OPTIONS},
         "bad_words_ids": _id_lists(options["bad_words_ids"]),
@@ -238,9 +244,9 @@ def _normalize(options: Mapping[str, Any]) -> dict[str, Any]:
         check_sizes(normalized["stop_regex"], "stop_regex")
         for pattern in normalized["stop_regex"]:
             compile_stop_regex(pattern)
-    for is_contradiction, message in _CONTRADICTIONS:
+    for is_contradiction, names, message in _CONTRADICTIONS:
         if is_contradiction(options):
-            raise InvalidArgumentError(message.format(**options))
+            raise InvalidArgumentError(message, **{name: options[name] for name in names})
     return normalized
 
 
@@ -344,8 +350,9 @@ def _check_choices(texts: Sequence[Any]) -> None:
     limit = limits().max_choices_characters
     if len(texts) > limit or sum(len(text) for text in texts if isinstance(text, str)) > limit:
         raise InvalidArgumentError(
-            f"choices have more than {limit:,} characters; give fewer or shorter texts, or set "
-            f"{variable('max_choices_characters')}"
+            f"{{choices}} have more than {limit:,} characters; give fewer or shorter texts, or set "
+            f"{variable('max_choices_characters')}",
+            choices=texts,
         )
 
 
@@ -385,32 +392,36 @@ def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
     return tuple((int(i), float(b)) for i, b in pairs)
 
 
-# The command line replaces the names of options in these messages: see cli.generation_options.
-_CONTRADICTIONS: tuple[tuple[Predicate, str], ...] = (
+_CONTRADICTIONS: tuple[tuple[Predicate, tuple[str, ...], str], ...] = (
     (
         lambda o: o["num_beams"] > 1 and o["temperature"] > 0,
-        "num_beams is {num_beams} and temperature {temperature}: beam search does not sample; set "
-        "temperature to 0, or num_beams to 1",
+        ("num_beams", "temperature"),
+        "{num_beams} is {num_beams.value} and {temperature} {temperature.value}: beam search does "
+        "not sample; set {temperature} to 0, or {num_beams} to 1",
     ),
     (
         lambda o: o["num_beams"] > 1 and o["best_of"] is not None,
-        "num_beams is {num_beams} and best_of {best_of}: beam search does not sample; omit one of "
-        "them",
+        ("num_beams", "best_of"),
+        "{num_beams} is {num_beams.value} and {best_of} {best_of.value}: beam search does not "
+        "sample; omit one of them",
     ),
     (
         lambda o: 1 < o["num_beams"] < o["num_return_sequences"],
-        "num_return_sequences is {num_return_sequences} and num_beams {num_beams}: there are no "
-        "more continuations than beams",
+        ("num_return_sequences", "num_beams"),
+        "{num_return_sequences} is {num_return_sequences.value} and {num_beams} "
+        "{num_beams.value}: there are no more continuations than beams",
     ),
     (
         lambda o: o["num_beams"] > 1 and o["window"],
-        "num_beams is {num_beams}: beam search does not support window; omit it, or set num_beams "
-        "to 1",
+        ("num_beams", "window"),
+        "{num_beams} is {num_beams.value}: beam search does not support {window}; omit it, or set "
+        "{num_beams} to 1",
     ),
     (
         lambda o: o["num_beams"] == 1 and o["temperature"] == 0 and (o["best_of"] or 1) > 1,
-        "best_of is {best_of} and temperature 0: greedy continuations are all the same; set a "
-        "temperature above 0, or num_beams",
+        ("best_of", "temperature", "num_beams"),
+        "{best_of} is {best_of.value} and {temperature} 0: greedy continuations are all the same; "
+        "set {temperature} above 0, or {num_beams}",
     ),
     (
         lambda o: (
@@ -419,19 +430,26 @@ _CONTRADICTIONS: tuple[tuple[Predicate, str], ...] = (
             and not o["best_of"]
             and o["num_return_sequences"] > 1
         ),
-        "num_return_sequences is {num_return_sequences} and temperature 0: greedy continuations "
-        "are all the same; set a temperature above 0, or num_beams",
+        ("num_return_sequences", "temperature", "num_beams"),
+        "{num_return_sequences} is {num_return_sequences.value} and {temperature} 0: greedy "
+        "continuations are all the same; set {temperature} above 0, or {num_beams}",
     ),
     (
         lambda o: o["best_of"] is not None and o["best_of"] < o["num_return_sequences"],
-        "best_of is {best_of}, less than num_return_sequences, {num_return_sequences}",
+        ("best_of", "num_return_sequences"),
+        "{best_of} is {best_of.value}, less than {num_return_sequences}, "
+        "{num_return_sequences.value}",
     ),
     (
         lambda o: o["min_new_tokens"] > o["max_new_tokens"],
-        "min_new_tokens is {min_new_tokens}, more than max_new_tokens, {max_new_tokens}",
+        ("min_new_tokens", "max_new_tokens"),
+        "{min_new_tokens} is {min_new_tokens.value}, more than {max_new_tokens}, "
+        "{max_new_tokens.value}",
     ),
     (
         lambda o: o["choices"] and o["regex"] is not None,
-        "choices and regex: the two contradict each other; give one",
+        ("choices", "regex"),
+        "{choices} and {regex}: the two contradict each other; give one",
     ),
 )
+"""Condition, the options that contradict each other, and the message."""

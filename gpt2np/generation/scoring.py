@@ -268,13 +268,15 @@ def check_window(model: GPT2, context: int | None, stride: int | None) -> tuple[
     stride = max(1, context // 2) if stride is None else stride
     if not 2 <= context <= n_positions:
         raise InvalidArgumentError(
-            f"the context is {context}; it must be 2 to {n_positions}, the model's number of "
-            f"positions"
+            f"{{context}} is {context}; it must be 2 to {n_positions}, the model's number of "
+            f"positions",
+            context=context,
         )
     if not 1 <= stride <= context:
         raise InvalidArgumentError(
-            f"the stride is {stride}; it must be 1 to {context}, the context, or the tokens "
-            f"between two windows would not be scored"
+            f"{{stride}} is {stride}; it must be 1 to {context}, the context, or the tokens "
+            f"between two windows would not be scored",
+            stride=stride,
         )
     return context, stride
 

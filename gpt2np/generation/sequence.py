@@ -251,15 +251,18 @@ def start_sequence(
     if not prompt:
         raise InvalidArgumentError("the prompt has no ids; start from the end-of-text id instead")
     if len(prompt) > config.n_positions and not options.window:
-        window = ", or set a window, which keeps its last tokens"  # but not for beam search
+        window = ", or set {window}, which keeps its last tokens"  # but not for beam search
         raise ContextLengthError(
             f"the prompt has {len(prompt)} tokens, more than the model's context of "
             f"{config.n_positions}; shorten it to at most {config.n_positions} tokens"
-            f"{window if options.num_beams == 1 else ''}"
+            f"{window if options.num_beams == 1 else ''}",
+            window=options.window,
         )
     if options.window > config.n_positions:
         raise InvalidArgumentError(
-            f"window is {options.window}, more than the model's context of {config.n_positions}"
+            f"{{window}} is {options.window}, more than the model's context of "
+            f"{config.n_positions}",
+            window=options.window,
         )
     check_sequences([prompt], config.vocab_size)
     _check_ids(options, config.vocab_size)
@@ -278,7 +281,8 @@ def _check_ids(options: GenerationOptions, vocab_size: int) -> None:
     for name, ids in ids_by_option.items():
         if too_large := [i for i in ids if i >= vocab_size]:
             raise InvalidArgumentError(
-                f"{name}: id {too_large[0]} is not in the model's vocabulary of {vocab_size}"
+                f"{{{name}}}: id {too_large[0]} is not in the model's vocabulary of {vocab_size}",
+                **{name: ids},
             )
 
 

@@ -159,8 +159,9 @@ def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
     """
     if pattern.count("(?!") > _MAX_LOOKAHEADS:
         raise InvalidArgumentError(
-            f"stop_regex {short_repr(pattern)} is too large: more than {_MAX_LOOKAHEADS} negative "
-            "look-aheads"
+            f"{{stop_regex}} {{stop_regex.value}} is too large: more than {_MAX_LOOKAHEADS} "
+            "negative look-aheads",
+            stop_regex=pattern,
         )
     compiled = compile_pattern(pattern, "stop_regex")
     try:
@@ -169,7 +170,8 @@ def compile_stop_regex(pattern: str) -> regex.Pattern[str]:
         raise too_slow("stop_regex", short_repr(pattern), 0) from error
     if matches_empty:
         raise InvalidArgumentError(
-            f"stop_regex {short_repr(pattern)} matches the empty text, which would end the "
-            "generation at once; let it match at least one character"
+            "{stop_regex} {stop_regex.value} matches the empty text, which would end the "
+            "generation at once; let it match at least one character",
+            stop_regex=pattern,
         )
     return compiled

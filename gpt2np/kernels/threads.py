@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from gpt2np.errors import InvalidArgumentError
+from gpt2np.errors import check_argument
 from gpt2np.kernels.cpus import usable_cpus
 
 THREAD_VARIABLES = (
@@ -37,8 +37,7 @@ def set_threads(threads: int | None) -> None:
     """
     if threads is None:
         return
-    if threads < 1:
-        raise InvalidArgumentError(f"--threads is {threads}; it must be at least 1")
+    check_argument(threads >= 1, "threads", threads, "at least 1")
     for variable in THREAD_VARIABLES:
         os.environ[variable] = str(threads)
 

@@ -211,5 +211,9 @@ def _unknown(pattern: str, names: Sequence[str]) -> str:
     known = [alias for name in names for alias in all_names(name)]
     starred = dict.fromkeys(re.sub(r"^blocks\.\d+", "blocks.*", name) for name in known)
     close = get_close_matches(pattern, [*known, *starred], n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "gpt2np trace --list-points lists them"
+    hint = (
+        f"did you mean {close[0]!r}?"
+        if close
+        else 'the documentation\'s page "Hook points" lists them'
+    )
     return f"unknown hook point {short_repr(pattern)}; {hint}"

@@ -99,7 +99,9 @@ class Server:
         options = self.options
         for lm in models:
             if lm.name in self.engines:
-                raise InvalidArgumentError(f"--model {lm.name} is given twice; omit one of them")
+                raise InvalidArgumentError(
+                    "{model.setting} is given twice; omit one", model=lm.name
+                )
             roles = lm.tokenizer.vocabulary.special_tokens_map
             template = read_chat_template(lm.folder, roles) if lm.folder else None
             if template:

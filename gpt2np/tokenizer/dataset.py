@@ -40,7 +40,7 @@ from gpt2np.data.pipeline import (
     write_result,
 )
 from gpt2np.data.workers import check_processes, map_in_order
-from gpt2np.errors import GPT2NPError, InvalidArgumentError
+from gpt2np.errors import GPT2NPError, InvalidArgumentError, check_argument
 from gpt2np.tokenizer import batches
 from gpt2np.tokenizer.batches import PART_DTYPE
 from gpt2np.tokenizer.tokenizer import Tokenizer
@@ -64,8 +64,7 @@ class DatasetOptions:
     max_rows_per_file: int | None = None  # make a .parquet output a folder of files of so many rows
 
     def __post_init__(self) -> None:
-        if self.combine < 1:
-            raise InvalidArgumentError(f"combine is {self.combine}; it must be at least 1")
+        check_argument(self.combine >= 1, "combine", self.combine, "at least 1")
         check_processes(self.processes)
 
 
@@ -122,7 +121,11 @@ def encode_dataset(
     check_max_rows(out, options.max_rows_per_file)
     check_output(out)
     if options.max_rows_per_file is not None and out.suffix != ".parquet":
-        raise InvalidArgumentError(f"--max-rows-per-file needs a .parquet output, not {out}")
+        raise InvalidArgumentError(
+            "{max_rows_per_file} needs a .parquet output, not {0}",
+            out,
+            max_rows_per_file=options.max_rows_per_file,
+        )
     if tokenizer.eos_token_id is None:
         raise InvalidArgumentError(
             f"the vocabulary has no {END_OF_TEXT} to end documents with; choose another model"

@@ -86,8 +86,11 @@ def _read_folder(folder: Path) -> Vocabulary:
         return read_tiktoken(tiktoken[0])
     expected = " or ".join(" and ".join(names) for names in FOLDER_FILES)
     raise TokenizerError(
-        f"{folder} has no vocabulary: expected {expected}; add the files, or name another "
-        'vocabulary, such as tokenizer="gpt2"'
+        "{0} has no vocabulary: expected {1}; add the files, or name another vocabulary, such as "
+        "{tokenizer.setting}",
+        folder,
+        expected,
+        tokenizer="gpt2",
     )
 
 

@@ -58,7 +58,9 @@ class TrainingOptions:
                 check_argument(is_valid, field.name, value, "a number, at least 0")
         if self.n_embd % self.n_head:
             raise InvalidArgumentError(
-                f"n_embd is {self.n_embd}; it must be a multiple of n_head, {self.n_head}"
+                "{n_embd} is {n_embd.value}; it must be a multiple of {n_head}, {n_head.value}",
+                n_embd=self.n_embd,
+                n_head=self.n_head,
             )
 
 

@@ -137,7 +137,10 @@ class Trainer:
         except Exception as error:  # PyTorch raises many types
             reason = type(error).__name__
             raise GPT2NPError(
-                f"{self._state_file} is damaged ({reason}); give force=True to start over"
+                "{0} is damaged ({1}); give {force.setting} to start over",
+                self._state_file,
+                reason,
+                force=True,
             ) from error
         changes = [
             f"the {name} has changed"
@@ -148,8 +151,12 @@ class Trainer:
         ]
         if changes:
             raise InvalidArgumentError(
-                f"{self.folder} has {state['step']} steps of a training with other options: "
-                f"{'; '.join(changes)}; undo the change to go on, or give force=True to start over"
+                "{0} has {1} steps of a training with other options: {2}; undo the change to go "
+                "on, or give {force.setting} to start over",
+                self.folder,
+                state["step"],
+                "; ".join(changes),
+                force=True,
             )
         self.step = state["step"]
         self._model.load_state_dict(state["model"])

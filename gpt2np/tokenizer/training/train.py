@@ -99,10 +99,8 @@ class TrainingOptions:
             check_argument(is_size, name, value, "an integer, at least 1")
         is_count = is_integer(self.min_frequency) and self.min_frequency >= 0
         check_argument(is_count, "min_frequency", self.min_frequency, "an integer, at least 0")
-        if self.alphabet not in ("bytes", "characters"):
-            raise InvalidArgumentError(
-                f"alphabet is {self.alphabet!r}; expected 'bytes' or 'characters'"
-            )
+        is_known = self.alphabet in ("bytes", "characters")
+        check_argument(is_known, "alphabet", self.alphabet, "'bytes' or 'characters'")
         for token in self.special_tokens:
             if not token or not is_unicode_text(token):
                 raise InvalidArgumentError(
@@ -110,14 +108,15 @@ class TrainingOptions:
                 )
         if self.alphabet == "bytes":
             self._check_byte_alphabet()
-        if self.pattern == "":
-            raise InvalidArgumentError("pattern is ''; it must be a regular expression or None")
+        expected = "a regular expression or None"
+        check_argument(self.pattern != "", "pattern", self.pattern, expected)
         pattern_pre_tokenizer(self.pattern)
 
     def _check_byte_alphabet(self) -> None:
         if self.limit_alphabet is not None:
             raise InvalidArgumentError(
-                "limit_alphabet needs the alphabet of characters; all 256 bytes are always kept"
+                "{limit_alphabet} needs the alphabet of characters; all 256 bytes are always kept",
+                limit_alphabet=self.limit_alphabet,
             )
         if clash := CHAR_TO_BYTE.keys() & set(self.special_tokens):
             raise InvalidArgumentError(
@@ -127,8 +126,9 @@ class TrainingOptions:
         minimum = 256 + len(set(self.special_tokens))
         if self.vocab_size < minimum:
             raise InvalidArgumentError(
-                f"vocab_size is {self.vocab_size}; the 256 bytes and the special tokens need "
-                f"{minimum}"
+                f"{{vocab_size}} is {self.vocab_size}; the 256 bytes and the special tokens need "
+                f"{minimum}",
+                vocab_size=self.vocab_size,
             )
 
 

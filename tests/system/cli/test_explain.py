@@ -44,7 +44,7 @@ def test_what_is_opened(tmp_path):
     assert result.returncode == 0, result.stderr.decode()
     html = page.read_text(encoding="utf-8")
     assert "One block, opened: block 0" in html and "queries of head 3" in html
-    assert "--no-float64" in html
+    assert "float64=False" in html
     assert re.search(r"Here is the row of token 4,\s", html)
 
 

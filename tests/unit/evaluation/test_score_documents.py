@@ -139,7 +139,7 @@ def test_changes_are_named(lm, files, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", [{"context": 1}, {"stride": 0}, {"context": 9999}])
 def test_invalid_options(lm, files, tmp_path, options):
-    with pytest.raises(InvalidArgumentError, match=f"the {next(iter(options))} is"):
+    with pytest.raises(InvalidArgumentError, match=f"{next(iter(options))} is"):
         score_corpus(lm, files, tmp_path / "o.jsonl", ScoreOptions(**options))
     assert not list(tmp_path.glob("o.*"))
 
